@@ -1,0 +1,79 @@
+"""Every exception quantry raises.
+
+::
+
+    QuantryError
+    ├── UserError                      the caller can mend it
+    │   ├── RecipeError (ValueError)   an option is unknown, out of range or does not go with another
+    │   ├── ModelError (ValueError)    the float model cannot be used as it is
+    │   │   └── ModelNotFoundError (FileNotFoundError)
+    │   ├── DataError (ValueError)     calibration or evaluation data do not fit the model
+    │   ├── SelectionError (ValueError)  a name, pattern or operator type selects nothing
+    │   ├── StoreError (OSError)       the store's directory cannot be written or is full
+    │   └── MissingExtraError (ImportError)  an optional dependency is needed and absent
+    ├── StageError (RuntimeError)      a stage failed; says which, and what ran before it
+    └── InternalError (AssertionError) a promise of quantry itself was broken: a defect of ours
+
+Each also inherits the builtin a caller would catch anyway. A message has three parts: what must hold, what was
+given, and where.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class QuantryError(Exception):
+    """Root of everything quantry raises on purpose."""
+
+
+class UserError(QuantryError):
+    """The input is at fault and the message says how to mend it."""
+
+
+class RecipeError(UserError, ValueError):
+    """An option is unknown, out of range, or does not go with another."""
+
+
+class ModelError(UserError, ValueError):
+    """The float model cannot be used as it is."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """There is no model file at the given path."""
+
+
+class DataError(UserError, ValueError):
+    """Calibration or evaluation data do not fit the model."""
+
+
+class SelectionError(UserError, ValueError):
+    """A node name, pattern, operator type or subgraph selects nothing."""
+
+
+class StoreError(UserError, OSError):
+    """The store's directory cannot be written, or the disk is full."""
+
+
+class MissingExtraError(UserError, ImportError):
+    """An optional dependency is needed for this and is not installed."""
+
+
+class StageError(QuantryError, RuntimeError):
+    """A stage failed for a reason that is not the caller's input."""
+
+
+class InternalError(QuantryError, AssertionError):
+    """A promise of quantry itself was broken."""
+
+
+def nearest_spelling(word: str, known: Iterable[str]) -> str:
+    """Return a hint such as ``"; did you mean 'percentile'?"``, or an empty string when nothing is near.
+
+    Example:
+        >>> nearest_spelling("percentil", ["percentile", "entropy"])
+        "; did you mean 'percentile'?"
+    """
+    candidates = list(known)
+    folded = {candidate.casefold(): candidate for candidate in candidates}
+    matches = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[matches[0]]!r}?" if matches else ""

@@ -1,0 +1,204 @@
+"""Recipes to and from plain data, JSON and YAML.
+
+A choice between types is written as its name, ``activation: MinMax``, or with its options as
+``activation: {kind: Percentile, percentile: 99.99}``. Every field that has its default value may be left out when
+reading; everything is written out when writing.
+"""
+
+import dataclasses
+import enum
+import json
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.recipe import Recipe
+
+VERSION = 1
+_KIND = "kind"
+
+
+def to_plain(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as nested dicts, lists, strings, numbers and booleans.
+
+    Args:
+        recipe: The recipe to write.
+
+    Returns:
+        Plain data that `from_plain` turns back into an equal recipe.
+    """
+    return {"version": VERSION, **_encode_fields(recipe)}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Recipe:
+    """Read a recipe from plain data.
+
+    Args:
+        plain: What `to_plain` returned, or a hand-written part of it.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeError: A key or a value is unknown; the message names its place and the nearest spelling.
+    """
+    if not isinstance(plain, Mapping):
+        raise RecipeError(f"a recipe must be a mapping of stage names to options, got {type(plain).__name__}")
+    version = plain.get("version", VERSION)
+    if version != VERSION:
+        raise RecipeError(f"recipe version must be {VERSION}, got {version!r}: written by another release of quantry")
+    recipe = _decode_dataclass(Recipe, {key: value for key, value in plain.items() if key != "version"}, "recipe")
+    assert isinstance(recipe, Recipe)
+    return recipe
+
+
+def to_json(recipe: Recipe) -> str:
+    """Return the recipe as JSON text with a fixed key order."""
+    return json.dumps(to_plain(recipe), indent=2)
+
+
+def from_json(text: str) -> Recipe:
+    """Read a recipe from JSON text."""
+    try:
+        plain = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecipeError(f"a recipe must be valid JSON: {error}") from error
+    return from_plain(plain)
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """Return the recipe as YAML text with a fixed key order."""
+    import yaml
+
+    return yaml.safe_dump(to_plain(recipe), sort_keys=False)
+
+
+def from_yaml(text: str) -> Recipe:
+    """Read a recipe from YAML text."""
+    import yaml
+
+    try:
+        plain = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"a recipe must be valid YAML: {error}") from error
+    return from_plain(plain if plain is not None else {})
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """Read a recipe file; ``.json`` is JSON and everything else YAML.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeError: The file is missing or is no recipe.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"a recipe file must be readable text, got {file}: {error}") from error
+    return from_json(text) if file.suffix == ".json" else from_yaml(text)
+
+
+def save_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write a recipe file; ``.json`` is JSON and everything else YAML."""
+    file = Path(path)
+    file.write_text(to_json(recipe) if file.suffix == ".json" else to_yaml(recipe), encoding="utf-8")
+
+
+def _encode_fields(value: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(type(value))
+    return {part.name: _encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
+
+
+def _encode(value: Any, annotation: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        fields = _encode_fields(value)
+        if not fields:
+            return type(value).__name__
+        return fields if dataclasses.is_dataclass(annotation) else {_KIND: type(value).__name__, **fields}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [_encode(item, typing.get_args(annotation)[0]) for item in value]
+    return value
+
+
+def _decode(annotation: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(typing.get_args(annotation), value, where)
+    if origin is tuple:
+        return _decode_tuple(typing.get_args(annotation)[0], value, where)
+    if dataclasses.is_dataclass(annotation):
+        return _decode_union((annotation,), value, where)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _decode_enum(annotation, value, where)
+    return _decode_scalar(annotation, value, where)
+
+
+def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
+    if value is None and type(None) in members:
+        return None
+    choices = {member.__name__: member for member in members if isinstance(member, type) and member is not type(None)}
+    choices = {name: member for name, member in choices.items() if dataclasses.is_dataclass(member)}
+    if not choices:
+        (scalar,) = (member for member in members if member is not type(None))
+        return _decode(scalar, value, where)
+    if isinstance(value, str):
+        return _decode_dataclass(_choose(choices, value, where), {}, where)
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"{where} must be one of {sorted(choices)} or a mapping with a 'kind', got {value!r}")
+    kind = value.get(_KIND, next(iter(choices)) if len(choices) == 1 else None)
+    if kind is None:
+        raise RecipeError(f"{where} must say its 'kind', one of {sorted(choices)}; got the keys {sorted(value)}")
+    return _decode_dataclass(
+        _choose(choices, kind, where), {key: item for key, item in value.items() if key != _KIND}, where
+    )
+
+
+def _choose(choices: Mapping[str, Any], kind: Any, where: str) -> Any:
+    if kind not in choices:
+        raise RecipeError(
+            f"{where} must be one of {sorted(choices)}, got {kind!r}{nearest_spelling(str(kind), choices)}"
+        )
+    return choices[kind]
+
+
+def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    names = [part.name for part in dataclasses.fields(cls)]
+    for key in values:
+        if key not in names:
+            raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
+    hints = typing.get_type_hints(cls)
+    return cls(**{key: _decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+def _decode_tuple(item_type: Any, value: Any, where: str) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise RecipeError(f"{where} must be a list, got {value!r}")
+    return tuple(_decode(item_type, item, f"{where}[{index}]") for index, item in enumerate(value))
+
+
+def _decode_enum(cls: type[enum.Enum], value: Any, where: str) -> enum.Enum:
+    if isinstance(value, cls):
+        return value
+    known = [member.value for member in cls]
+    if value not in known:
+        raise RecipeError(f"{where} must be one of {known}, got {value!r}{nearest_spelling(str(value), known)}")
+    return cls(value)
+
+
+def _decode_scalar(cls: type, value: Any, where: str) -> Any:
+    if cls is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
+        raise RecipeError(f"{where} must be {cls.__name__}, got {value!r}")
+    return value

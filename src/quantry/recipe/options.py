@@ -1,0 +1,167 @@
+"""One frozen dataclass of options for each stage."""
+
+from dataclasses import dataclass
+
+from quantry.errors import RecipeError
+from quantry.recipe.data_type import DataType
+from quantry.recipe.granularity import PerChannel
+from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
+from quantry.recipe.selection import Selection
+from quantry.recipe.tensor_spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Clean-up of the float graph before anything is measured.
+
+    Attributes:
+        infer_shapes: Infer the shape of every tensor.
+        fold_constants: Replace nodes with constant inputs by their result.
+        fold_batch_norm: Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it.
+        remove_identities: Remove Identity, Dropout at inference and other nodes that pass their input on unchanged.
+        clip6_to_relu: Replace Clip(0, 6) by Relu; changes the function, so only on request.
+        float16_to_float32: Convert a float16 model to float32; only on request.
+        opset: Raise the model to at least this opset; None keeps its own where the requested types allow it.
+    """
+
+    infer_shapes: bool = True
+    fold_constants: bool = True
+    fold_batch_norm: bool = True
+    remove_identities: bool = True
+    clip6_to_relu: bool = False
+    float16_to_float32: bool = False
+    opset: int | None = None
+
+
+@dataclass(frozen=True)
+class ObserveOptions:
+    """The float pass over the calibration data.
+
+    Attributes:
+        samples: Use at most this many samples; None uses all.
+        providers: onnxruntime execution providers, first choice first.
+    """
+
+    samples: int | None = None
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and self.samples < 1:
+            raise RecipeError(f"ObserveOptions.samples must be at least 1, got {self.samples!r}")
+
+
+@dataclass(frozen=True)
+class DerivedBias:
+    """int32 bias with scale = input scale x weight scale and zero point 0, the accumulator's own grid."""
+
+
+@dataclass(frozen=True)
+class OwnBias:
+    """Bias quantized by itself, as integer NPUs with narrow bias memories want it.
+
+    Attributes:
+        spec: Type and scale of the bias.
+    """
+
+    spec: TensorSpec = TensorSpec()
+
+
+@dataclass(frozen=True)
+class FloatBias:
+    """Bias stays float."""
+
+
+Bias = DerivedBias | OwnBias | FloatBias
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """Which tensors are quantized, to what.
+
+    Attributes:
+        activation: What activations become.
+        weight: What constant weights become.
+        bias: What biases become.
+        selection: Which nodes take part.
+        force_pass_through: Quantize operators that only move data (Reshape, MaxPool, ...) even where their input is not
+            quantized by its producer.
+        constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
+    """
+
+    activation: TensorSpec = TensorSpec(symmetric=False)
+    weight: TensorSpec = TensorSpec()
+    bias: Bias = DerivedBias()
+    selection: Selection = Selection()
+    force_pass_through: bool = True
+    constant_right_operand_only: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.activation.granularity, PerChannel):
+            raise RecipeError(
+                "PlanOptions.activation must be PerTensor(): no runtime multiplies with one activation scale for each "
+                "channel; use PerChannel() on the weight"
+            )
+        if self.activation.dtype in (DataType.INT32, DataType.UINT32):
+            raise RecipeError(
+                f"PlanOptions.activation cannot be {self.activation.dtype.value}: QuantizeLinear has no 32-bit type; "
+                "use int16 or uint16"
+            )
+
+
+@dataclass(frozen=True)
+class ScaleOptions:
+    """How ranges are chosen.
+
+    Attributes:
+        activation: Calibration method of activations.
+        weight: Calibration method of weights and of biases that have a scale of their own.
+        reduce_range: Use one bit less for weights, for CPUs whose 8-bit multiply-add saturates.
+    """
+
+    activation: Method = MinMax()
+    weight: Method = MinMax()
+    reduce_range: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weight, MinMax) and self.weight.moving_average is not None:
+            raise RecipeError("ScaleOptions.weight cannot average over batches: weights have no batches; use MinMax()")
+        if self.reduce_range and not isinstance(self.weight, MinMax | NonOverflow | MinMSE):
+            raise RecipeError(
+                f"ScaleOptions.reduce_range goes with MinMax, NonOverflow or MinMSE weights, got {self.weight}"
+            )
+
+
+@dataclass(frozen=True)
+class Qdq:
+    """Standard ONNX QuantizeLinear and DequantizeLinear around float operators."""
+
+
+Format = Qdq
+
+
+@dataclass(frozen=True)
+class EmitOptions:
+    """How the quantized model is written.
+
+    Attributes:
+        format: The dialect of ONNX.
+    """
+
+    format: Format = Qdq()
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """How the quantized model is compared with the float one.
+
+    Attributes:
+        metrics: Names of built-in metrics between float and quantized outputs.
+        latency_runs: Timed runs of each model, interleaved; 0 measures no latency.
+    """
+
+    metrics: tuple[str, ...] = ("l2", "cosine", "sqnr")
+    latency_runs: int = 0
+
+    def __post_init__(self) -> None:
+        if self.latency_runs < 0:
+            raise RecipeError(f"EvaluateOptions.latency_runs must not be negative, got {self.latency_runs!r}")

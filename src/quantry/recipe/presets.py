@@ -1,0 +1,158 @@
+"""Presets: recipes under the names users of AMD Quark and vai_q_onnx know, as data.
+
+The letters read: activation type, weight type, then A(symmetric) or S(ymmetric) for activations and weights. ``X`` is
+the power-of-two int8 of AMD's NPUs.
+"""
+
+from dataclasses import dataclass, replace
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.data_type import DataType
+from quantry.recipe.granularity import PerChannel
+from quantry.recipe.methods import MinMax, MinMSE, Percentile
+from quantry.recipe.options import OwnBias, PlanOptions, ScaleOptions
+from quantry.recipe.recipe import Recipe
+from quantry.recipe.scale_kind import PowerOfTwoScale
+from quantry.recipe.tensor_spec import TensorSpec
+
+_NPU_PENDING = "NPU operator conversions and scale alignment (SimulateDPU, NPULimitationCheck)"
+_CLE_PENDING = "cross-layer equalization (include_cle)"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named recipe.
+
+    Attributes:
+        recipe: What the name stands for.
+        summary: One line for tables.
+        pending: What the peer's preset of the same name also does and quantry does not yet; told to the user once.
+    """
+
+    recipe: Recipe
+    summary: str
+    pending: tuple[str, ...] = ()
+
+
+_XINT8 = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
+
+
+def _specs(activation: TensorSpec, weight: TensorSpec) -> PlanOptions:
+    return PlanOptions(activation=activation, weight=weight)
+
+
+def _preset(name: str, summary: str, plan: PlanOptions, scale: ScaleOptions, *pending: str) -> Preset:
+    return Preset(Recipe(name=name, plan=plan, scale=scale), summary, pending)
+
+
+_INT8 = TensorSpec(DataType.INT8)
+_INT8_ASYMMETRIC = TensorSpec(DataType.INT8, symmetric=False)
+_UINT8_ASYMMETRIC = TensorSpec(DataType.UINT8, symmetric=False)
+_INT16 = TensorSpec(DataType.INT16)
+_UINT16_ASYMMETRIC = TensorSpec(DataType.UINT16, symmetric=False)
+
+_ALL: tuple[Preset, ...] = (
+    _preset(
+        "XINT8",
+        "power-of-two int8 for NPUs: uint8 activations centred at 128, int8 weights and biases, MinMSE",
+        PlanOptions(
+            activation=replace(_XINT8, dtype=DataType.UINT8),
+            weight=_XINT8,
+            bias=OwnBias(_XINT8),
+        ),
+        ScaleOptions(activation=MinMSE(), weight=MinMSE()),
+        _NPU_PENDING,
+        _CLE_PENDING,
+    ),
+    _preset(
+        "S8S8_AAWS",
+        "int8 asymmetric activations, int8 symmetric weights, Percentile 99.9999",
+        _specs(_INT8_ASYMMETRIC, _INT8),
+        ScaleOptions(activation=Percentile(99.9999)),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "U8S8_AAWS",
+        "uint8 asymmetric activations, int8 symmetric weights, Percentile",
+        _specs(_UINT8_ASYMMETRIC, _INT8),
+        ScaleOptions(activation=Percentile()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "U8U8_AAWA",
+        "uint8 asymmetric activations and weights, Percentile",
+        _specs(_UINT8_ASYMMETRIC, _UINT8_ASYMMETRIC),
+        ScaleOptions(activation=Percentile()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "S16S8_ASWS",
+        "int16 symmetric activations, int8 symmetric weights, Percentile",
+        _specs(_INT16, _INT8),
+        ScaleOptions(activation=Percentile()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "U16S8_AAWS",
+        "uint16 asymmetric activations, int8 symmetric weights, Percentile",
+        _specs(_UINT16_ASYMMETRIC, _INT8),
+        ScaleOptions(activation=Percentile()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "A8W8",
+        "int8 symmetric activations and weights, MinMax",
+        _specs(_INT8, _INT8),
+        ScaleOptions(activation=MinMax()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "A16W8",
+        "int16 symmetric activations, int8 symmetric weights, MinMax",
+        _specs(_INT16, _INT8),
+        ScaleOptions(activation=MinMax()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "INT8_CNN_DEFAULT",
+        "uint8 asymmetric activations, int8 symmetric weights, MinMax",
+        _specs(_UINT8_ASYMMETRIC, _INT8),
+        ScaleOptions(activation=MinMax()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "INT16_CNN_DEFAULT",
+        "uint16 asymmetric activations, int16 symmetric weights, MinMax",
+        _specs(_UINT16_ASYMMETRIC, _INT16),
+        ScaleOptions(activation=MinMax()),
+        _CLE_PENDING,
+    ),
+    _preset(
+        "CPU_INT8",
+        "quantry's own for CPUs: uint8 asymmetric activations, int8 weights per channel, MinMSE",
+        _specs(_UINT8_ASYMMETRIC, replace(_INT8, granularity=PerChannel())),
+        ScaleOptions(activation=MinMSE(), weight=MinMSE()),
+    ),
+)
+
+PRESETS: dict[str, Preset] = {preset.recipe.name: preset for preset in _ALL}
+
+
+def find_preset(name: str) -> Preset:
+    """Return the preset of that name.
+
+    Args:
+        name: One of `PRESETS`, in any case.
+
+    Returns:
+        The preset.
+
+    Raises:
+        RecipeError: There is no such preset; the message has the nearest spelling.
+    """
+    preset = PRESETS.get(name.upper())
+    if preset is None:
+        raise RecipeError(
+            f"no preset is called {name!r}{nearest_spelling(name, PRESETS)} (known: {', '.join(PRESETS)})"
+        )
+    return preset

@@ -1,0 +1,86 @@
+"""The whole of what a user asks for."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantry.recipe.options import (
+    EmitOptions,
+    EvaluateOptions,
+    ObserveOptions,
+    PlanOptions,
+    PrepareOptions,
+    ScaleOptions,
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field in which two recipes differ.
+
+    Attributes:
+        path: Dotted path of the field, such as ``scale.activation``.
+        ours: Its value in the recipe `diff` was called on.
+        theirs: Its value in the other.
+    """
+
+    path: str
+    ours: Any
+    theirs: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.ours} -> {self.theirs}"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Options of every stage, in the order data flows through them.
+
+    Attributes:
+        name: A label for tables and logs; not part of the recipe's identity.
+        prepare: Clean-up of the float graph.
+        observe: The float pass over the calibration data.
+        plan: Which tensors are quantized, to what.
+        scale: How ranges are chosen.
+        emit: How the model is written.
+        evaluate: How it is compared with the float model.
+
+    Example:
+        >>> from quantry.recipe import Percentile, Recipe, ScaleOptions
+        >>> Recipe(scale=ScaleOptions(activation=Percentile(99.9))).diff(Recipe())[0].path
+        'scale.activation'
+    """
+
+    name: str = field(default="custom", compare=False)
+    prepare: PrepareOptions = PrepareOptions()
+    observe: ObserveOptions = ObserveOptions()
+    plan: PlanOptions = PlanOptions()
+    scale: ScaleOptions = ScaleOptions()
+    emit: EmitOptions = EmitOptions()
+    evaluate: EvaluateOptions = EvaluateOptions()
+
+    def diff(self, other: "Recipe") -> tuple[Difference, ...]:
+        """Return the fields in which two recipes differ, deepest first difference of each branch.
+
+        Args:
+            other: The recipe to compare with.
+
+        Returns:
+            One `Difference` for each field; empty when the recipes mean the same.
+        """
+        return tuple(_differences("", self, other))
+
+
+def _differences(path: str, ours: Any, theirs: Any) -> list[Difference]:
+    if ours == theirs:
+        return []
+    if type(ours) is not type(theirs) or not dataclasses.is_dataclass(ours):
+        return [Difference(path, ours, theirs)]
+    return [
+        difference
+        for part in dataclasses.fields(ours)
+        if part.compare
+        for difference in _differences(
+            f"{path}.{part.name}" if path else part.name, getattr(ours, part.name), getattr(theirs, part.name)
+        )
+    ]

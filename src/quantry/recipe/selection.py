@@ -1,0 +1,42 @@
+"""Which nodes of the graph are quantized at all."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """All nodes on a path from one of ``starts`` to one of ``ends``, both included.
+
+    Attributes:
+        starts: Names of the first nodes.
+        ends: Names of the last nodes.
+    """
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Where quantization applies. Empty means no restriction.
+
+    A name that starts with ``^`` is a regular expression matched against the whole node name. Every entry must match at
+    least one node; an entry that matches nothing is an error, because a misspelt exclusion quantizes silently.
+
+    Attributes:
+        input_nodes: Quantization starts at these nodes: what lies only before them stays float.
+        output_nodes: Quantization ends at these nodes: what lies only behind them stays float.
+        operators: Only these operator types.
+        include: Only these nodes.
+        exclude: Not these nodes.
+        exclude_operators: Not these operator types.
+        exclude_subgraphs: Nothing on the paths these name.
+    """
+
+    input_nodes: tuple[str, ...] = ()
+    output_nodes: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    exclude_operators: tuple[str, ...] = ()
+    exclude_subgraphs: tuple[Subgraph, ...] = ()

@@ -1,0 +1,32 @@
+"""What one kind of tensor is quantized to."""
+
+from dataclasses import dataclass
+
+from quantry.errors import RecipeError
+from quantry.recipe.data_type import DataType
+from quantry.recipe.granularity import Granularity, PerTensor
+from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Type, symmetry, granularity and kind of scale.
+
+    Attributes:
+        dtype: Type of the quantized values.
+        symmetric: True fixes the zero point at the centre of the type (0 for signed, 2**(bits-1) for unsigned types).
+        granularity: One scale for the tensor, or one for each channel.
+        scale: Any float, or a power of two.
+    """
+
+    dtype: DataType = DataType.INT8
+    symmetric: bool = True
+    granularity: Granularity = PerTensor()
+    scale: ScaleKind = FloatScale()
+
+    def __post_init__(self) -> None:
+        if not self.dtype.is_integer and (not self.symmetric or isinstance(self.scale, PowerOfTwoScale)):
+            raise RecipeError(
+                f"TensorSpec of {self.dtype.value} has neither zero point nor scale, so symmetric must be True and "
+                f"scale FloatScale(); got symmetric={self.symmetric} and scale={self.scale}"
+            )
