@@ -1,6 +1,8 @@
 """Values: what the user asks for, one frozen dataclass for each stage's options, and presets as data."""
 
 from quantry.recipe.codec import (
+    decode,
+    encode,
     from_json,
     from_plain,
     from_yaml,
@@ -67,6 +69,8 @@ __all__ = [
     "Selection",
     "Subgraph",
     "TensorSpec",
+    "decode",
+    "encode",
     "find_preset",
     "from_json",
     "from_plain",

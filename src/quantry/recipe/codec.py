@@ -115,10 +115,19 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 
 def _encode_fields(value: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(type(value))
-    return {part.name: _encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
+    return {part.name: encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
 
 
-def _encode(value: Any, annotation: Any) -> Any:
+def encode(value: Any, annotation: Any) -> Any:
+    """Return a value of our dataclasses, enums, tuples and scalars as plain data.
+
+    Args:
+        value: The value.
+        annotation: The type it is declared as; a choice between types is written with its ``kind``.
+
+    Returns:
+        Plain data for `decode`.
+    """
     if dataclasses.is_dataclass(value):
         fields = _encode_fields(value)
         if not fields:
@@ -127,11 +136,24 @@ def _encode(value: Any, annotation: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple):
-        return [_encode(item, typing.get_args(annotation)[0]) for item in value]
+        return [encode(item, typing.get_args(annotation)[0]) for item in value]
     return value
 
 
-def _decode(annotation: Any, value: Any, where: str) -> Any:
+def decode(annotation: Any, value: Any, where: str) -> Any:
+    """Read what `encode` wrote.
+
+    Args:
+        annotation: The declared type.
+        value: Plain data.
+        where: Name of the place, for error messages.
+
+    Returns:
+        The value.
+
+    Raises:
+        RecipeError: The data do not fit the type.
+    """
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(typing.get_args(annotation), value, where)
@@ -151,7 +173,7 @@ def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
     choices = {name: member for name, member in choices.items() if dataclasses.is_dataclass(member)}
     if not choices:
         (scalar,) = (member for member in members if member is not type(None))
-        return _decode(scalar, value, where)
+        return decode(scalar, value, where)
     if isinstance(value, str):
         return _decode_dataclass(_choose(choices, value, where), {}, where)
     if not isinstance(value, Mapping):
@@ -178,13 +200,13 @@ def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
         if key not in names:
             raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
     hints = typing.get_type_hints(cls)
-    return cls(**{key: _decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+    return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
 
 
 def _decode_tuple(item_type: Any, value: Any, where: str) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
         raise RecipeError(f"{where} must be a list, got {value!r}")
-    return tuple(_decode(item_type, item, f"{where}[{index}]") for index, item in enumerate(value))
+    return tuple(decode(item_type, item, f"{where}[{index}]") for index, item in enumerate(value))
 
 
 def _decode_enum(cls: type[enum.Enum], value: Any, where: str) -> enum.Enum:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerChannel
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
@@ -73,6 +73,8 @@ class FloatBias:
 
 Bias = DerivedBias | OwnBias | FloatBias
 
+FUSIBLE_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "PRelu")
+
 
 @dataclass(frozen=True)
 class PlanOptions:
@@ -83,8 +85,10 @@ class PlanOptions:
         weight: What constant weights become.
         bias: What biases become.
         selection: Which nodes take part.
-        force_pass_through: Quantize operators that only move data (Reshape, MaxPool, ...) even where their input is not
-            quantized by its producer.
+        fused_activations: Activation functions that the runtime computes in one piece with the operator before them, so
+            that the tensor between the two is not quantized.
+        force_pass_through: Quantize operators that only move data (Reshape, MaxPool, ...) even where nothing else has
+            quantized their input.
         constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
     """
 
@@ -92,10 +96,17 @@ class PlanOptions:
     weight: TensorSpec = TensorSpec()
     bias: Bias = DerivedBias()
     selection: Selection = Selection()
-    force_pass_through: bool = True
+    fused_activations: tuple[str, ...] = FUSIBLE_ACTIVATIONS
+    force_pass_through: bool = False
     constant_right_operand_only: bool = False
 
     def __post_init__(self) -> None:
+        for operator in self.fused_activations:
+            if operator not in FUSIBLE_ACTIVATIONS:
+                raise RecipeError(
+                    f"PlanOptions.fused_activations must be among {FUSIBLE_ACTIVATIONS}, got {operator!r}"
+                    f"{nearest_spelling(operator, FUSIBLE_ACTIVATIONS)}"
+                )
         if isinstance(self.activation.granularity, PerChannel):
             raise RecipeError(
                 "PlanOptions.activation must be PerTensor(): no runtime multiplies with one activation scale for each "

@@ -38,7 +38,7 @@ _XINT8 = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
 
 
 def _specs(activation: TensorSpec, weight: TensorSpec) -> PlanOptions:
-    return PlanOptions(activation=activation, weight=weight)
+    return PlanOptions(activation=activation, weight=weight, force_pass_through=True)
 
 
 def _preset(name: str, summary: str, plan: PlanOptions, scale: ScaleOptions, *pending: str) -> Preset:
@@ -59,6 +59,7 @@ _ALL: tuple[Preset, ...] = (
             activation=replace(_XINT8, dtype=DataType.UINT8),
             weight=_XINT8,
             bias=OwnBias(_XINT8),
+            force_pass_through=True,
         ),
         ScaleOptions(activation=MinMSE(), weight=MinMSE()),
         _NPU_PENDING,
@@ -123,14 +124,19 @@ _ALL: tuple[Preset, ...] = (
     _preset(
         "INT16_CNN_DEFAULT",
         "uint16 asymmetric activations, int16 symmetric weights, MinMax",
-        _specs(_UINT16_ASYMMETRIC, _INT16),
+        # The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
+        replace(_specs(_UINT16_ASYMMETRIC, _INT16), bias=OwnBias(TensorSpec(DataType.INT32))),
         ScaleOptions(activation=MinMax()),
         _CLE_PENDING,
     ),
     _preset(
         "CPU_INT8",
         "quantry's own for CPUs: uint8 asymmetric activations, int8 weights per channel, MinMSE",
-        _specs(_UINT8_ASYMMETRIC, replace(_INT8, granularity=PerChannel())),
+        PlanOptions(
+            activation=_UINT8_ASYMMETRIC,
+            weight=replace(_INT8, granularity=PerChannel()),
+            fused_activations=("Relu", "Clip"),
+        ),
         ScaleOptions(activation=MinMSE(), weight=MinMSE()),
     ),
 )

@@ -20,12 +20,13 @@ class Subgraph:
 class Selection:
     """Where quantization applies. Empty means no restriction.
 
-    A name that starts with ``^`` is a regular expression matched against the whole node name. Every entry must match at
-    least one node; an entry that matches nothing is an error, because a misspelt exclusion quantizes silently.
+    A node is named by its own name or by the name of one of its outputs. A name that starts with ``^`` is a regular
+    expression that must match from the start. Every entry must match at least one node; an entry that matches nothing
+    is an error, because a misspelt exclusion would quantize silently.
 
     Attributes:
-        input_nodes: Quantization starts at these nodes: what lies only before them stays float.
-        output_nodes: Quantization ends at these nodes: what lies only behind them stays float.
+        input_nodes: Quantization starts at these nodes: every node they depend on stays float.
+        output_nodes: Quantization ends at these nodes: every node that depends on them stays float.
         operators: Only these operator types.
         include: Only these nodes.
         exclude: Not these nodes.
