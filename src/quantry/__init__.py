@@ -1,3 +1,55 @@
-"""Turns a float neural network into the quantized one you can ship."""
+"""Turns a float neural network into the quantized one you can ship.
+
+Example:
+    >>> import quantry
+    >>> result = quantry.quantize("model.onnx", data="images/", recipe="XINT8")  # doctest: +SKIP
+    >>> result.save("model.int8.onnx")  # doctest: +SKIP
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quantry import errors
+    from quantry.memo import DirectoryStore, MemoryStore
+    from quantry.observe import ImageOptions
+    from quantry.quantization import QuantizationResult, quantize
+    from quantry.recipe import Recipe
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "DirectoryStore",
+    "ImageOptions",
+    "MemoryStore",
+    "QuantizationResult",
+    "Recipe",
+    "__version__",
+    "errors",
+    "quantize",
+]
+
+# Names are loaded on first use, so that `import quantry` costs nothing and needs none of the heavy libraries.
+_HOME = {
+    "DirectoryStore": "quantry.memo",
+    "ImageOptions": "quantry.observe",
+    "MemoryStore": "quantry.memo",
+    "QuantizationResult": "quantry.quantization",
+    "Recipe": "quantry.recipe",
+    "quantize": "quantry.quantization",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("quantry.errors")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'quantry' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

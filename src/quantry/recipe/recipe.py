@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from quantry.recipe.compatibility import check_types
 from quantry.recipe.options import (
     EmitOptions,
     EvaluateOptions,
@@ -58,6 +59,9 @@ class Recipe:
     scale: ScaleOptions = ScaleOptions()
     emit: EmitOptions = EmitOptions()
     evaluate: EvaluateOptions = EvaluateOptions()
+
+    def __post_init__(self) -> None:
+        check_types(self.plan, self.emit.format)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ, deepest first difference of each branch.

@@ -1,0 +1,56 @@
+"""The value that the emit stage returns."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import onnx_ir as ir
+
+from quantry.memo import Blob, Digest
+from quantry.prepare import FloatModel, serialize, write_model
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedModel:
+    """A quantized model, ready to be written.
+
+    Attributes:
+        model: The graph. Read-only by convention.
+        notes: What its user should know.
+    """
+
+    model: ir.Model
+    notes: tuple[str, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the ONNX file's bytes; models over 2 GB can only be saved to a path."""
+        return serialize(self.model)
+
+    def save(self, path: str | Path) -> tuple[Path, ...]:
+        """Write the model, atomically.
+
+        Args:
+            path: Where to; weights of large models go to a file beside it.
+
+        Returns:
+            The files written.
+        """
+        return tuple(write_model(self.model, path))
+
+    def to_blob(self) -> Blob | None:
+        """Return the stored form, or None when the weights are too large to keep."""
+        return self._as_float_model().to_blob()
+
+    def __fingerprint__(self) -> Digest:
+        """Digest of graph and weights."""
+        return self._as_float_model().__fingerprint__()
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Read what `to_blob` returned."""
+        stored = FloatModel.from_blob(blob)
+        return cls(stored.model, stored.notes)
+
+    def _as_float_model(self) -> FloatModel:
+        # One stored form and one digest of ONNX graphs serve both ends of the pipeline.
+        return FloatModel(self.model, self.notes)

@@ -1,0 +1,63 @@
+"""Stage 7: write the quantized model."""
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from quantry.emit.element_type import FIRST_OPSET
+from quantry.emit.qdq import emit_qdq
+from quantry.emit.quantized_model import QuantizedModel
+from quantry.memo import stage
+from quantry.plan import QuantPlan
+from quantry.prepare import FloatModel, convert_opset
+from quantry.recipe import DataType, EmitOptions, Qdq
+from quantry.scale import QuantParams
+
+EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams], None]] = {Qdq: emit_qdq}
+"""One writer for each format."""
+
+# onnxruntime 1.20 is the oldest runtime we write for; it reads IR 10 and opset 21.
+_OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
+
+
+@stage(name="emit", version=1)
+def emit(
+    model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
+) -> QuantizedModel:
+    """Write the plan into a copy of the float model.
+
+    Args:
+        model: The float model that was planned.
+        plan: Which tensors.
+        params: With which scales and zero points.
+        options: In which format.
+        metadata: Entries for the model's metadata, such as the recipe.
+
+    Returns:
+        The quantized model; the same inputs always give the same bytes.
+    """
+    needed = max((FIRST_OPSET.get(spec.dtype, 0) for spec in plan.specs()), default=0)
+    copy = model.model.clone()
+    if needed > model.opset:
+        copy = convert_opset(copy, needed)
+    EMITTERS[type(options.format)](copy, plan, params)
+    copy.producer_name, copy.producer_version = "quantry", metadata.get("quantry.version", "")
+    copy.metadata_props.clear()
+    copy.metadata_props.update(sorted(metadata.items()))
+    if copy.opset_imports[""] <= _OLDEST_RUNTIME_OPSET:
+        copy.ir_version = min(copy.ir_version, _OLDEST_RUNTIME_IR)
+    return QuantizedModel(copy, _notes(copy, plan))
+
+
+def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
+    notes = []
+    opset = model.opset_imports[""]
+    if opset > _OLDEST_RUNTIME_OPSET:
+        notes.append(f"the float model has opset {opset}, so onnxruntime 1.20 and 1.21 cannot load the result")
+    narrow = {DataType.INT4, DataType.UINT4}
+    if any(getattr(entry, "spec", None) and entry.spec.dtype in narrow for entry in plan.activations.values()):
+        notes.append(
+            "onnxruntime up to 1.31 computes 4-bit activations wrongly at ORT_ENABLE_ALL; run the model at "
+            "ORT_ENABLE_BASIC"
+        )
+    return tuple(notes)

@@ -1,0 +1,60 @@
+"""The stages in order; nothing else."""
+
+import json
+from dataclasses import dataclass
+
+import quantry
+from quantry.emit import QuantizedModel, emit
+from quantry.evaluate import Evaluation, evaluate
+from quantry.memo import Handle, Memo
+from quantry.observe import CalibrationData, Statistics, observe
+from quantry.plan import QuantPlan, plan
+from quantry.prepare import FloatModel, ModelSource, prepare
+from quantry.recipe import Recipe, to_plain
+from quantry.scale import QuantParams, scale
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Handles on what each stage returned; a handle loads its value only when asked for it."""
+
+    prepared: Handle[FloatModel]
+    statistics: Handle[Statistics]
+    plan: Handle[QuantPlan]
+    params: Handle[QuantParams]
+    quantized: Handle[QuantizedModel]
+
+
+def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
+    """Run the stage that needs no data, so that data can be checked against the model's inputs."""
+    return memo.run(prepare, source, recipe.prepare)
+
+
+def run_quantize(prepared: Handle[FloatModel], data: CalibrationData, recipe: Recipe, memo: Memo) -> Stages:
+    """Run the stages from the prepared model to the quantized one.
+
+    Args:
+        prepared: What `run_prepare` returned.
+        data: Calibration data.
+        recipe: Options of every stage.
+        memo: Keeps and finds results.
+
+    Returns:
+        Handles on all results.
+    """
+    planned = memo.run(plan, prepared, recipe.plan)
+    statistics = memo.run(observe, prepared, data, recipe.observe)
+    params = memo.run(scale, prepared, statistics, planned, recipe.scale)
+    quantized = memo.run(emit, prepared, planned, params, recipe.emit, _metadata(recipe))
+    return Stages(prepared, statistics, planned, params, quantized)
+
+
+def run_evaluate(stages: Stages, data: CalibrationData, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
+    """Compare the quantized model with the prepared float one on data."""
+    return memo.run(evaluate, stages.prepared, stages.quantized, data, recipe.evaluate)
+
+
+def _metadata(recipe: Recipe) -> dict[str, str]:
+    # The label is not part of a recipe's identity, so it must not move the model's bytes.
+    plain = {key: value for key, value in to_plain(recipe).items() if key != "name"}
+    return {"quantry.recipe": json.dumps(plain, sort_keys=True), "quantry.version": quantry.__version__}

@@ -1,0 +1,29 @@
+"""Stage 4: operator rules decide which tensor gets which type, which share, and what stays float and why."""
+
+from quantry.plan.planner import plan
+from quantry.plan.quant_plan import (
+    ActivationPlan,
+    BiasPlan,
+    DeclinedNode,
+    DerivedBiasPlan,
+    FixedRange,
+    OwnBiasPlan,
+    OwnRange,
+    QuantPlan,
+    SharedRange,
+    WeightPlan,
+)
+
+__all__ = [
+    "ActivationPlan",
+    "BiasPlan",
+    "DeclinedNode",
+    "DerivedBiasPlan",
+    "FixedRange",
+    "OwnBiasPlan",
+    "OwnRange",
+    "QuantPlan",
+    "SharedRange",
+    "WeightPlan",
+    "plan",
+]

@@ -1,0 +1,73 @@
+"""Activation functions.
+
+SiLU is written as ``Mul(x, Sigmoid(x))`` in ONNX: the Sigmoid has this rule, the Mul the arithmetic one, and the three
+tensors x, Sigmoid(x) and the product are quantized, which is what integer kernels with look-up tables compute.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.plan.rules.annotation import Annotation, Declined, Within, input_at, is_constant, operands
+from quantry.recipe import PlanOptions
+
+
+@dataclass(frozen=True)
+class ActivationRule:
+    """Functions of one tensor; parameters such as the bounds of Clip stay as they are."""
+
+    operators: tuple[str, ...] = (
+        "Relu",
+        "Clip",
+        "LeakyRelu",
+        "Elu",
+        "Selu",
+        "Celu",
+        "ThresholdedRelu",
+        "Sigmoid",
+        "HardSigmoid",
+        "HardSwish",
+        "Swish",
+        "Mish",
+        "Tanh",
+        "Softplus",
+        "Softsign",
+        "Gelu",
+        "FastGelu",
+        "QuickGelu",
+        "BiasGelu",
+        "Erf",
+        "Abs",
+        "Neg",
+    )
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize input and output."""
+        if node.op_type == "Clip":
+            for index in (1, 2):
+                bound = input_at(node, index)
+                if bound is not None and not is_constant(bound):
+                    return Declined(f"its bound {bound.name!r} is computed at run time")
+        return operands(node, (0,))
+
+
+@dataclass(frozen=True)
+class PReluRule:
+    """``PRelu``: the slope is a constant operand."""
+
+    operators: tuple[str, ...] = ("PRelu",)
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize input, slope and output."""
+        return operands(node, (0, 1))
+
+
+@dataclass(frozen=True)
+class SoftmaxRule:
+    """``Softmax``: the output lies in [0, 1] whatever the data."""
+
+    operators: tuple[str, ...] = ("Softmax",)
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize the input, and the output with the known range."""
+        return Annotation(activations=(0,), output=Within(0.0, 1.0))

@@ -1,0 +1,56 @@
+"""Operators between tensors, element by element."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.plan.rules.annotation import Annotation, Declined, is_constant, operands
+from quantry.recipe import PlanOptions
+
+
+@dataclass(frozen=True)
+class ArithmeticRule:
+    """``Add`` and its kin: every operand quantized, a constant one to the activation's type."""
+
+    operators: tuple[str, ...] = ("Add", "Sub", "Mul", "Min", "Max", "Sum", "Mean")
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize all operands and the output."""
+        if any(use.node.op_type == "Sqrt" for use in node.outputs[0].uses()):
+            return Declined("its result goes under a square root, where a small step of the input is a large one after")
+        return operands(node, tuple(range(len(node.inputs))))
+
+
+@dataclass(frozen=True)
+class DivRule:
+    """``Div`` by a constant; a computed divisor could be rounded to zero."""
+
+    operators: tuple[str, ...] = ("Div",)
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize the dividend and the output; the constant divisor stays float."""
+        if not is_constant(node.inputs[1]):
+            return Declined("its divisor is computed at run time, and one rounded to zero would give infinity")
+        return operands(node, (0,))
+
+
+@dataclass(frozen=True)
+class WhereRule:
+    """``Where``: the condition stays boolean."""
+
+    operators: tuple[str, ...] = ("Where",)
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize both branches and the output."""
+        return operands(node, (1, 2))
+
+
+@dataclass(frozen=True)
+class ConcatRule:
+    """``Concat``: inputs keep their scales and the output has one for all."""
+
+    operators: tuple[str, ...] = ("Concat",)
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize all inputs and the output."""
+        return operands(node, tuple(range(len(node.inputs))))

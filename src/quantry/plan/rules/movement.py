@@ -1,0 +1,78 @@
+"""Operators that move values and compute nothing."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.plan.rules.annotation import Annotation, Declined, Own, SameAs, input_at, is_constant
+from quantry.recipe import PlanOptions
+
+
+@dataclass(frozen=True)
+class MovementRule:
+    """Reshapes and selections: every output has the parameters of the first input."""
+
+    operators: tuple[str, ...] = (
+        "Reshape",
+        "Transpose",
+        "Squeeze",
+        "Unsqueeze",
+        "Flatten",
+        "Slice",
+        "Split",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "Expand",
+        "Tile",
+        "Identity",
+    )
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize input and outputs alike."""
+        if is_constant(node.inputs[0]):
+            return Declined("it moves a constant; there is nothing to compute at run time")
+        return Annotation(activations=(0,), output=SameAs())
+
+
+@dataclass(frozen=True)
+class GatherRule:
+    """``Gather`` from a computed tensor; a table of embeddings stays float."""
+
+    operators: tuple[str, ...] = ("Gather", "GatherElements", "GatherND")
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize data and output alike."""
+        if is_constant(node.inputs[0]):
+            return Declined("it looks rows up in a constant table, which costs no arithmetic; the table stays float")
+        return Annotation(activations=(0,), output=SameAs())
+
+
+@dataclass(frozen=True)
+class PadRule:
+    """``Pad`` moves values where what it adds is zero or a copy; another constant may lie outside the input's range."""
+
+    operators: tuple[str, ...] = ("Pad",)
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize input and output, alike where the padding is representable."""
+        fill = input_at(node, 2)
+        if node.attributes.get_string("mode", "constant") != "constant" or fill is None:
+            return Annotation(activations=(0,), output=SameAs())
+        if fill.const_value is None:
+            return Declined(f"its padding value {fill.name!r} is computed at run time")
+        is_zero = not fill.const_value.numpy().any()
+        return Annotation(activations=(0,), output=SameAs() if is_zero else Own())
+
+
+@dataclass(frozen=True)
+class ResizeRule:
+    """``Resize``: nearest neighbours are copies, interpolation computes."""
+
+    operators: tuple[str, ...] = ("Resize", "Upsample")
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize input and output, alike for nearest neighbours."""
+        mode = node.attributes.get_string("mode", "nearest")
+        extrapolates = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+        shares = mode == "nearest" and not extrapolates
+        return Annotation(activations=(0,), output=SameAs() if shares else Own())

@@ -1,0 +1,29 @@
+"""Normalizations: data in and out are quantized, the small parameter vectors stay float."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.plan.rules.annotation import Annotation, Declined
+from quantry.recipe import PlanOptions
+
+
+@dataclass(frozen=True)
+class NormalizationRule:
+    """Normalizations of one tensor."""
+
+    operators: tuple[str, ...] = (
+        "BatchNormalization",
+        "LayerNormalization",
+        "InstanceNormalization",
+        "GroupNormalization",
+        "RMSNormalization",
+        "LpNormalization",
+        "SimplifiedLayerNormalization",
+    )
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Quantize data input and output."""
+        if sum(1 for output in node.outputs if output.uses() or output.is_graph_output()) > 1:
+            return Declined("its statistics outputs are used; they have no integer form")
+        return Annotation(activations=(0,))

@@ -1,0 +1,33 @@
+"""Functions whose results span many orders of magnitude."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.plan.rules.annotation import Annotation, Declined
+from quantry.recipe import PlanOptions
+
+
+@dataclass(frozen=True)
+class WideRangeRule:
+    """Powers, roots and logarithms lose their small results on an even grid."""
+
+    operators: tuple[str, ...] = (
+        "Exp",
+        "Log",
+        "Pow",
+        "Sqrt",
+        "Reciprocal",
+        "ReduceSum",
+        "ReduceProd",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSumExp",
+        "ReduceSumSquare",
+        "CumSum",
+        "LogSoftmax",
+    )
+
+    def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
+        """Decline."""
+        return Declined("its result spans orders of magnitude, which an even grid of a few bits cannot hold")

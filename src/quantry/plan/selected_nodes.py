@@ -1,0 +1,128 @@
+"""From the user's selection to the nodes that stay float, each with the reason."""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import onnx_ir as ir
+
+from quantry.errors import SelectionError, nearest_spelling
+from quantry.recipe import Selection
+
+
+def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
+    """Return the nodes that the selection leaves float.
+
+    Args:
+        graph: The graph; every node has a unique name.
+        selection: What the user wrote.
+
+    Returns:
+        Node name to reason.
+
+    Raises:
+        SelectionError: An entry matches no node.
+    """
+    nodes = list(graph)
+    groups = [*_excluded(nodes, selection), *_outside(nodes, selection)]
+    reasons: dict[str, str] = {}
+    for chosen, reason in groups:
+        for node in chosen:
+            reasons.setdefault(_name(node), reason)
+    return reasons
+
+
+def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
+    for entry in selection.exclude:
+        yield _matching(nodes, entry, "exclude"), f"excluded by {entry!r}"
+    for operator in selection.exclude_operators:
+        yield _of_type(nodes, operator, "exclude_operators"), f"operator type {operator} is excluded"
+    for subgraph in selection.exclude_subgraphs:
+        starts = _union(nodes, subgraph.starts, "exclude_subgraphs.starts")
+        ends = _union(nodes, subgraph.ends, "exclude_subgraphs.ends")
+        between = _reach(starts, _successors) & _reach(ends, _predecessors)
+        if not between:
+            raise SelectionError(
+                "Selection.exclude_subgraphs must name nodes joined by a path, got no path from "
+                f"{subgraph.starts} to {subgraph.ends}"
+            )
+        yield between, f"between {', '.join(subgraph.starts)} and {', '.join(subgraph.ends)}, excluded"
+
+
+def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
+    if selection.input_nodes:
+        firsts = _union(nodes, selection.input_nodes, "input_nodes")
+        yield _reach(firsts, _predecessors) - firsts, "before the input nodes"
+    if selection.output_nodes:
+        lasts = _union(nodes, selection.output_nodes, "output_nodes")
+        yield _reach(lasts, _successors) - lasts, "behind the output nodes"
+    if selection.include:
+        included = _union(nodes, selection.include, "include")
+        yield (node for node in nodes if node not in included), "not among the included nodes"
+    if selection.operators:
+        wanted = {node for operator in selection.operators for node in _of_type(nodes, operator, "operators")}
+        yield (node for node in nodes if node not in wanted), "not among the operator types to quantize"
+
+
+def _name(node: ir.Node) -> str:
+    assert node.name is not None
+    return node.name
+
+
+def _names(node: ir.Node) -> list[str]:
+    return [_name(node), *(output.name for output in node.outputs if output.name)]
+
+
+def _matching(nodes: list[ir.Node], entry: str, option: str) -> list[ir.Node]:
+    if entry.startswith("^"):
+        try:
+            pattern = re.compile(entry)
+        except re.error as error:
+            raise SelectionError(
+                f"Selection.{option} must hold valid regular expressions, got {entry!r}: {error}"
+            ) from error
+        found = [node for node in nodes if any(pattern.match(name) for name in _names(node))]
+    else:
+        found = [node for node in nodes if entry in _names(node)]
+    if not found:
+        known = [name for node in nodes for name in _names(node)]
+        raise SelectionError(
+            f"Selection.{option} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
+            f"{len(nodes)} nodes{nearest_spelling(entry.lstrip('^'), known)}. Nodes that preparing folds away, such as "
+            "BatchNormalization or Identity, need no exclusion"
+        )
+    return found
+
+
+def _of_type(nodes: list[ir.Node], operator: str, option: str) -> list[ir.Node]:
+    found = [node for node in nodes if node.op_type == operator]
+    if not found:
+        known = sorted({node.op_type for node in nodes})
+        raise SelectionError(
+            f"Selection.{option} must name operator types of the graph, got {operator!r}"
+            f"{nearest_spelling(operator, known)} (it has {', '.join(known)})"
+        )
+    return found
+
+
+def _union(nodes: list[ir.Node], entries: Iterable[str], option: str) -> set[ir.Node]:
+    return {node for entry in entries for node in _matching(nodes, entry, option)}
+
+
+def _successors(node: ir.Node) -> Iterable[ir.Node]:
+    return (use.node for output in node.outputs for use in output.uses())
+
+
+def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
+    producers = (value.producer() for value in node.inputs if value is not None)
+    return (producer for producer in producers if producer is not None)
+
+
+def _reach(starts: set[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+    seen, queue = set(starts), deque(starts)
+    while queue:
+        for neighbour in step(queue.popleft()):
+            if neighbour not in seen:
+                seen.add(neighbour)
+                queue.append(neighbour)
+    return seen

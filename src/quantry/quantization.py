@@ -1,0 +1,182 @@
+"""The native API: one float model in, one quantized model out."""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from quantry.emit import QuantizedModel
+from quantry.errors import RecipeError
+from quantry.evaluate import Evaluation
+from quantry.memo import DirectoryStore, Memo, Store, Trace
+from quantry.observe import CalibrationData, ImageOptions, calibration_data
+from quantry.pipeline import Stages, run_evaluate, run_prepare, run_quantize
+from quantry.plan import DeclinedNode, QuantPlan
+from quantry.prepare import model_source
+from quantry.recipe import Recipe, find_preset, from_plain, load_recipe
+from quantry.scale import QuantParams
+
+_LOG = logging.getLogger("quantry")
+
+DEFAULT_STORE = "default"
+"""Names the store in the user's cache directory."""
+
+
+@dataclass(frozen=True)
+class QuantizationResult:
+    """A quantized model and everything known about it.
+
+    Attributes:
+        recipe: What was asked for.
+        stages: Handles on the results of all stages.
+        trace: What ran and what was reused, grows when `evaluation` is asked for.
+        notes: What the user should know.
+    """
+
+    recipe: Recipe
+    stages: Stages
+    trace: Trace
+    notes: tuple[str, ...]
+    _memo: Memo = field(repr=False)
+    _evaluation_data: CalibrationData = field(repr=False)
+
+    @property
+    def quantized(self) -> QuantizedModel:
+        """The quantized model as a value."""
+        return self.stages.quantized.value
+
+    @property
+    def model(self) -> ir.Model:
+        """The quantized graph; clone it before editing."""
+        return self.quantized.model
+
+    @property
+    def plan(self) -> QuantPlan:
+        """Which tensors are quantized, to what."""
+        return self.stages.plan.value
+
+    @property
+    def params(self) -> QuantParams:
+        """Scales and zero points."""
+        return self.stages.params.value
+
+    @property
+    def declined(self) -> tuple[DeclinedNode, ...]:
+        """Nodes that stayed float, each with its reason."""
+        return self.plan.declined
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """Comparison with the float model; runs both on the first use.
+
+        The data are those given as ``evaluation_data``, else the calibration data.
+        """
+        return run_evaluate(self.stages, self._evaluation_data, self.recipe, self._memo).value
+
+    def to_bytes(self) -> bytes:
+        """Return the quantized ONNX file's bytes."""
+        return self.quantized.to_bytes()
+
+    def save(self, path: str | Path) -> tuple[Path, ...]:
+        """Write the quantized model, atomically.
+
+        Args:
+            path: Where to; weights of models over 1.5 GB go to a file beside it.
+
+        Returns:
+            The files written.
+        """
+        return self.quantized.save(path)
+
+
+def quantize(
+    model: Any,
+    data: Any = None,
+    recipe: Recipe | str | Path | Mapping[str, Any] = "S8S8_AAWS",
+    *,
+    evaluation_data: Any = None,
+    images: ImageOptions | None = None,
+    store: Store | str | os.PathLike[str] | None = DEFAULT_STORE,
+) -> QuantizationResult:
+    """Quantize a float ONNX model.
+
+    Args:
+        model: Path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+        data: Calibration data: an onnxruntime data reader, an iterable or a sequence of dicts or arrays, a folder of
+            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None uses random data, with a warning.
+        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
+        evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
+        images: How image files become inputs.
+        store: Where results are kept: "default" for the user's cache directory, a directory, a store, or None to keep
+            nothing.
+
+    Returns:
+        The result; nothing is written to disk but the store until it is saved.
+
+    Raises:
+        UserError: The model, the data or the recipe cannot be used; the message says why.
+
+    Example:
+        >>> result = quantry.quantize("model.onnx", data=reader, recipe="XINT8")  # doctest: +SKIP
+        >>> result.save("model.int8.onnx")  # doctest: +SKIP
+    """
+    wanted, notes = resolve_recipe(recipe)
+    trace = Trace()
+    memo = Memo(_open_store(store), trace)
+    prepared = run_prepare(model_source(model), wanted, memo)
+    inputs = prepared.value.inputs
+    calibration = calibration_data(data, inputs, images)
+    if wanted.observe.samples is not None:
+        calibration = calibration.take(wanted.observe.samples)
+    stages = run_quantize(prepared, calibration, wanted, memo)
+    evaluation = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
+    all_notes = (*notes, *prepared.value.notes, *stages.params.value.notes, *stages.quantized.value.notes)
+    return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
+
+
+def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe that a name, a file or plain data stands for, and notes about it.
+
+    Args:
+        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
+
+    Returns:
+        The recipe, and what a preset of that name does elsewhere but not here yet.
+
+    Raises:
+        RecipeError: There is no such preset or file, or it is no recipe.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe, ()
+    if isinstance(recipe, Mapping):
+        return from_plain(recipe), ()
+    if isinstance(recipe, Path) or (isinstance(recipe, str) and Path(recipe).suffix in (".yaml", ".yml", ".json")):
+        return load_recipe(recipe), ()
+    if not isinstance(recipe, str):
+        raise RecipeError(f"recipe must be a Recipe, a preset's name, a file or a mapping, got {type(recipe).__name__}")
+    preset = find_preset(recipe)
+    notes = tuple(f"preset {preset.recipe.name}: not yet part of it here: {pending}" for pending in preset.pending)
+    for note in notes:
+        _LOG.info(note)
+    return preset.recipe, notes
+
+
+def default_store_path() -> Path:
+    """Return the directory of the default store: ``$QUANTRY_CACHE``, else a folder in the user's cache directory."""
+    configured = os.environ.get("QUANTRY_CACHE")
+    if configured:
+        return Path(configured)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "quantry"
+
+
+def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
+    if store == DEFAULT_STORE:
+        return DirectoryStore(default_store_path())
+    if isinstance(store, str | os.PathLike):
+        return DirectoryStore(Path(store))
+    return store

@@ -1,0 +1,38 @@
+"""Which options go together; refused before any work."""
+
+from quantry.errors import RecipeError
+from quantry.recipe.data_type import DataType
+from quantry.recipe.options import DerivedBias, Format, OwnBias, PlanOptions
+
+_ACTIVATIONS = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16)
+_WEIGHTS = _ACTIVATIONS
+_BIASES = (DataType.INT8, DataType.INT16, DataType.INT32)
+
+
+def check_types(plan: PlanOptions, emitted: Format) -> None:
+    """Refuse types that the format cannot carry.
+
+    Args:
+        plan: The types asked for.
+        emitted: The format asked for.
+
+    Raises:
+        RecipeError: A type does not go with the format; the message says which do.
+    """
+    name = type(emitted).__name__
+    _check("plan.activation.dtype", plan.activation.dtype, _ACTIVATIONS, name)
+    _check("plan.weight.dtype", plan.weight.dtype, _WEIGHTS, name)
+    if isinstance(plan.bias, OwnBias):
+        _check("plan.bias.spec.dtype", plan.bias.spec.dtype, _BIASES, name)
+    if isinstance(plan.bias, DerivedBias) and plan.activation.dtype.bits + plan.weight.dtype.bits > 24:
+        raise RecipeError(
+            "plan.bias cannot be DerivedBias() when activation and weight together have more than 24 bits, because the "
+            f"product of their scales is too fine for int32; got {plan.activation.dtype.value} and "
+            f"{plan.weight.dtype.value}; use OwnBias(TensorSpec(DataType.INT32))"
+        )
+
+
+def _check(where: str, dtype: DataType, allowed: tuple[DataType, ...], emitted: str) -> None:
+    if dtype not in allowed:
+        names = ", ".join(member.value for member in allowed)
+        raise RecipeError(f"{where} must be one of {names} in format {emitted}, got {dtype.value}")
