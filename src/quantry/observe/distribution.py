@@ -1,0 +1,90 @@
+"""Where a tensor's values lie, as mass in intervals; what every calibration method integrates over."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+NEGATIVE = 0x8000
+"""The sign bit of a code; a code is the upper half of a float32's bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Distribution:
+    """Mass in disjoint intervals, ascending; spread evenly inside each interval.
+
+    Attributes:
+        lower: Left ends, float64 [k].
+        upper: Right ends, float64 [k]; equal to ``lower`` for a point mass.
+        counts: Number of values in each interval, float64 [k], all above zero.
+
+    Example:
+        >>> Distribution(np.array([0.0]), np.array([2.0]), np.array([5.0])).total
+        5.0
+    """
+
+    lower: npt.NDArray[np.float64]
+    upper: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.float64]
+
+    @property
+    def total(self) -> float:
+        """Number of values in all intervals together."""
+        return float(self.counts.sum())
+
+
+def code_bounds(codes: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the ends of the values that share each code, in ascending order of value within each pair.
+
+    A code is the upper half of a float32: all floats with equal sign, exponent and upper seven bits of the mantissa.
+
+    Args:
+        codes: Codes of finite values, [k].
+
+    Returns:
+        Left and right ends, float64 [k] each. The ends of the two codes around zero are both zero, because the only
+        other values there are denormals below 1e-40.
+    """
+    magnitude = (codes & 0x7FFF).astype(np.uint32)
+    near = (magnitude << 16).view(np.float32).astype(np.float64)
+    far = ((magnitude + 1) << 16).view(np.float32).astype(np.float64)
+    far[magnitude == 0] = 0.0
+    negative = codes >= NEGATIVE
+    return np.where(negative, -far, near), np.where(negative, -near, far)
+
+
+def histogram_distribution(
+    codes: npt.NDArray[np.uint16], counts: npt.NDArray[np.int64], minimum: float, maximum: float
+) -> Distribution:
+    """Return the distribution of a float-bits histogram.
+
+    Args:
+        codes: Ascending codes of finite values, [k].
+        counts: Number of values of each code, [k].
+        minimum: Smallest value, exact.
+        maximum: Largest value, exact.
+
+    Returns:
+        Its intervals in ascending order of value, clipped to ``[minimum, maximum]``; both zeros are one point mass.
+    """
+    codes, counts = _join_zeros(codes, counts)
+    first_negative = int(np.searchsorted(codes, NEGATIVE))
+    order = np.concatenate([np.arange(len(codes) - 1, first_negative - 1, -1), np.arange(first_negative)])
+    lower, upper = code_bounds(codes[order])
+    lower, upper = np.clip(lower, minimum, maximum), np.clip(upper, minimum, maximum)
+    return Distribution(lower, upper, counts[order].astype(np.float64))
+
+
+def _join_zeros(
+    codes: npt.NDArray[np.uint16], counts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
+    """Count minus zero as zero."""
+    minus_zero = int(np.searchsorted(codes, NEGATIVE))
+    if minus_zero == len(codes) or codes[minus_zero] != NEGATIVE:
+        return codes, counts
+    minus = counts[minus_zero]
+    codes, counts = np.delete(codes, minus_zero), np.delete(counts, minus_zero)
+    if len(codes) and codes[0] == 0:
+        counts[0] += minus
+        return codes, counts
+    return np.concatenate([np.zeros(1, np.uint16), codes]), np.concatenate([minus[None], counts])

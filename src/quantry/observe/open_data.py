@@ -1,0 +1,148 @@
+"""The door for calibration data: many forms come in, one goes on."""
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from quantry.errors import DataError
+from quantry.observe.array_source import (
+    ARRAY_SUFFIXES,
+    ArrayFolder,
+    InputFolders,
+    SequenceSource,
+    StackedSource,
+    load_arrays,
+)
+from quantry.observe.calibration_data import CalibrationData
+from quantry.observe.conform import Signatures
+from quantry.observe.image_folder import IMAGE_SUFFIXES, ImageFolder, ImageSource
+from quantry.observe.image_options import ImageOptions
+from quantry.observe.random_data import RandomData, RandomSource
+from quantry.observe.sample_source import SampleSource
+from quantry.observe.spool import Spool, drain
+
+
+def calibration_data(data: object, inputs: Signatures, options: ImageOptions | None = None) -> CalibrationData:
+    """Return calibration data in one form, after checking that the first sample fits the model.
+
+    Args:
+        data: One of these.
+
+            - `CalibrationData`: passed through.
+            - None: one random sample, uniform in [0, 1), with a warning; a `RandomData` asks for more of them.
+            - A path to a folder of images (also `ImageFolder`), to a folder of .npy or .npz files with one sample
+              each, to a folder with one sub-folder of .npy files for each input, or to one .npy or .npz file whose
+              first axis counts samples.
+            - An array, or a mapping from input names to arrays, whose first axis counts samples.
+            - A list or tuple of samples; it is not copied.
+            - An onnxruntime data reader (anything with ``get_next()``), a PyTorch DataLoader, a generator or any
+              other iterable of samples; it is read once, and kept in a temporary file.
+
+            A sample is a mapping from input names to arrays, a tuple or list in the order of the inputs (further items
+            such as labels are left out), or an array for a model with one input. A sample without batch axis gets
+            one where the model's is 1 or dynamic.
+        inputs: The inputs of the model.
+        options: What is done to images; only for a path to a folder of images.
+
+    Raises:
+        DataError: If there are no samples, or the first does not fit the model.
+
+    Example:
+        >>> from quantry.prepare import InputSignature
+        >>> signature = InputSignature("x", np.dtype(np.float32), ("batch", 3))
+        >>> [sample["x"].shape for sample in calibration_data(np.zeros((2, 3)), (signature,))]
+        [(1, 3), (1, 3)]
+    """
+    if isinstance(data, CalibrationData):
+        return data
+    if options is not None and not isinstance(data, str | os.PathLike):
+        raise DataError(f"ImageOptions go with a path to a folder of images, got {type(data).__name__} data")
+    return CalibrationData(_source(data, inputs, options), inputs)
+
+
+def _source(data: object, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
+    if data is None:
+        warnings.warn(
+            "no calibration data: one random sample, uniform in [0, 1), is used; ranges and accuracy will be wrong",
+            UserWarning,
+            stacklevel=3,
+        )
+        return RandomSource(RandomData(), inputs)
+    if isinstance(data, RandomData):
+        return RandomSource(data, inputs)
+    if isinstance(data, ImageFolder):
+        return _image_source(Path(data.path), data.options, inputs)
+    if isinstance(data, str | os.PathLike):
+        return _path_source(Path(data), inputs, options)
+    if isinstance(data, np.ndarray):
+        return StackedSource({_only_name(inputs, "an array"): data}, inputs, "array")
+    if isinstance(data, Mapping):
+        return StackedSource(data, inputs, "mapping")
+    return _sample_source(data, inputs)
+
+
+def _sample_source(data: object, inputs: Signatures) -> SampleSource:
+    if isinstance(data, list | tuple):
+        return SequenceSource(data)
+    if hasattr(data, "get_next"):
+        return Spool(drain(data), inputs)
+    if isinstance(data, Iterable) or hasattr(data, "__getitem__"):
+        return Spool(iter(data), inputs)
+    raise DataError(
+        "calibration data must be a path, an array, an iterable of samples or have get_next(), "
+        f"got {type(data).__name__}; data"
+    )
+
+
+def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
+    if not path.exists():
+        raise DataError(f"calibration data must exist, got a path where nothing is; {path}")
+    if path.is_file():
+        return _file_source(path, inputs)
+    arrays = _files(path.iterdir(), ARRAY_SUFFIXES)
+    if arrays:
+        return ArrayFolder(arrays)
+    by_input = {signature.name: path / signature.name for signature in inputs}
+    if by_input and all(folder.is_dir() for folder in by_input.values()):
+        folders = {name: _files(folder.iterdir(), (".npy",)) for name, folder in by_input.items()}
+        if any(folders.values()):
+            return InputFolders(folders, str(path))
+    return _image_source(path, options or ImageOptions(), inputs)
+
+
+def _file_source(path: Path, inputs: Signatures) -> SampleSource:
+    if path.suffix.lower() not in ARRAY_SUFFIXES:
+        raise DataError(f"a file of calibration data must be .npy or .npz, got {path.name!r}; {path}")
+    loaded = load_arrays(path)
+    stacks = loaded if isinstance(loaded, dict) else {_only_name(inputs, "a .npy file"): loaded}
+    return StackedSource(stacks, inputs, str(path))
+
+
+def _image_source(path: Path, options: ImageOptions, inputs: Signatures) -> SampleSource:
+    if not path.is_dir():
+        raise DataError(f"a folder of images must be a folder, got a path where none is; {path}")
+    files = _files(path.rglob("*"), IMAGE_SUFFIXES)
+    if not files:
+        raise DataError(
+            f"a folder of calibration data must hold images {IMAGE_SUFFIXES} or arrays {ARRAY_SUFFIXES}, got none; "
+            f"{path}"
+        )
+    return ImageSource(files, options, inputs, str(path))
+
+
+def _files(paths: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files with one of the suffixes, in the order of their paths; hidden ones are left out."""
+    found = (path for path in paths if path.suffix.lower() in suffixes and not path.name.startswith("."))
+    return sorted((path for path in found if path.is_file()), key=lambda path: path.as_posix())
+
+
+def _only_name(inputs: Signatures, given: str) -> str:
+    if len(inputs) != 1:
+        names = [signature.name for signature in inputs]
+        raise DataError(
+            f"{given} goes with a model of one input, got inputs {names}; use a mapping from names to arrays"
+        )
+    return inputs[0].name

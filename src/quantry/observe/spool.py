@@ -1,0 +1,94 @@
+"""Keeps what can be read only once: samples go to a temporary file the first time they are read."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from quantry.errors import DataError, StoreError
+from quantry.memo import Digest, fingerprint
+from quantry.observe.conform import Sample, Signatures, conform
+from quantry.observe.sample_source import SampleSource
+
+Entry = list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
+"""Of one sample: name, dtype, shape and offset in the file of each array."""
+
+
+class Spool(SampleSource):
+    """Samples drained one by one from an iterator, and read again from a nameless temporary file.
+
+    Only as many samples are drawn as somebody asks for. The file has no name, so the system removes it even if the
+    process is killed; memory holds one sample at a time.
+    """
+
+    def __init__(self, samples: Iterator[object], inputs: Signatures) -> None:
+        self._pending: Iterator[object] | None = samples
+        self._inputs = inputs
+        self._entries: list[Entry] = []
+        self._digests: list[Digest] = []
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
+
+    @property
+    def size(self) -> int | None:
+        """Number of samples, known once the iterator has ended."""
+        return None if self._pending is not None else len(self._entries)
+
+    def read(self) -> Iterator[object]:
+        """Yield the samples, drawing new ones after those already kept."""
+        index = 0
+        while index < len(self._entries) or self._draw():
+            yield self._load(self._entries[index])
+            index += 1
+
+    def digest(self, limit: int | None) -> Digest:
+        """Return the digest, made while drawing; the samples are not read again."""
+        while (limit is None or len(self._digests) < limit) and self._draw():
+            pass
+        return fingerprint(tuple(self._digests[:limit]))
+
+    def _draw(self) -> bool:
+        """Keep one more sample; return whether there was one."""
+        if self._pending is None:
+            return False
+        index = len(self._entries)
+        try:
+            raw = next(self._pending)
+        except StopIteration:
+            self._pending = None
+            return False
+        sample = conform(raw, self._inputs, index)
+        self._entries.append(self._store(sample, index))
+        self._digests.append(fingerprint(sample))
+        return True
+
+    def _store(self, sample: Sample, index: int) -> Entry:
+        entry: Entry = []
+        try:
+            for name, array in sample.items():
+                entry.append((name, array.dtype, array.shape, self._file.seek(0, os.SEEK_END)))
+                self._file.write(array.reshape(-1).view(np.uint8).data)
+            self._file.flush()
+        except OSError as error:
+            raise StoreError(
+                f"the temporary folder must have room for the calibration data, got {error}; sample {index}; "
+                "set TMPDIR to a larger disk or use fewer samples"
+            ) from error
+        return entry
+
+    def _load(self, entry: Entry) -> Sample:
+        sample = {}
+        for name, dtype, shape, offset in entry:
+            array = np.empty(shape, dtype)
+            self._file.seek(offset)
+            if self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
+                raise DataError(f"the temporary copy of the calibration data was cut short; input {name!r}")
+            sample[name] = array
+        return sample
+
+
+def drain(reader: Any) -> Iterator[object]:
+    """Yield what an onnxruntime data reader's ``get_next()`` returns until it returns None."""
+    while (sample := reader.get_next()) is not None:
+        yield sample
