@@ -1,0 +1,19 @@
+"""Stage 1: read a float model, check it, and clean its graph up without changing what it computes."""
+
+from quantry.prepare.float_model import FloatModel, InputSignature
+from quantry.prepare.model_file import serialize, write_model
+from quantry.prepare.model_source import ModelSource, model_source, read_model
+from quantry.prepare.passes import convert_opset
+from quantry.prepare.stage import prepare
+
+__all__ = [
+    "FloatModel",
+    "InputSignature",
+    "ModelSource",
+    "convert_opset",
+    "model_source",
+    "prepare",
+    "read_model",
+    "serialize",
+    "write_model",
+]

@@ -1,0 +1,217 @@
+"""Deterministic bytes of a model, and writing them to disk without holding the weights twice.
+
+A model is encoded as *structure* (everything but the weights of the main graph, a few hundred kilobytes) followed by
+one ``TensorProto`` for each weight. Protobuf allows the fields of a message in any order, so the weights come last and
+are streamed: the peak is one weight, not the whole file, and no weight passes through a second proto in memory.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from quantry.errors import ModelError
+from quantry.prepare.weights import WeightKey, all_weights, external_placeholder, raw_bytes, swapped_weights
+
+INLINE_LIMIT_BYTES = 1_500_000_000
+"""Weights above this total go to an external data file; protobuf itself ends at 2 GB."""
+
+PROTOBUF_LIMIT_BYTES = 2**31 - 1
+
+_KEEP_INLINE_BELOW = 1024  # onnxruntime needs the data of shapes, axes and the like inline
+_ALIGNMENT = 64
+_GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
+_INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
+_RAW_DATA_FIELD = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
+
+
+def serialize(model: ir.Model) -> bytes:
+    """Return the model as ONNX bytes with all weights inline; equal models give equal bytes.
+
+    Args:
+        model: The model; it is left as it was.
+
+    Raises:
+        ModelError: If the result would exceed the 2 GB that protobuf allows.
+    """
+    total = weight_bytes(model)
+    if total >= PROTOBUF_LIMIT_BYTES:
+        raise ModelError(
+            f"a model in one piece must stay below 2 GB; its weights have {total} bytes; write it to a file"
+        )
+    return b"".join(_encode(model))
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Return how many bytes the initializers of all graphs occupy."""
+    return sum(
+        value.const_value.nbytes
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING
+    )
+
+
+def write_model(
+    model: ir.Model, path: str | os.PathLike[str], *, external_data_threshold: int = INLINE_LIMIT_BYTES
+) -> tuple[Path, ...]:
+    """Write a model to a file, atomically: either everything is there under its final name or nothing is.
+
+    Args:
+        model: The model; it is left as it was.
+        path: Where the ``.onnx`` file goes; its folder is made if it is missing.
+        external_data_threshold: Weights of more bytes than this in total go to ``<name>.data`` beside the model;
+            tensors under 1024 bytes stay inline because onnxruntime cannot read shapes from external data.
+
+    Returns:
+        The files written, the model first.
+
+    Raises:
+        ModelError: If the file cannot be written.
+    """
+    target = Path(path)
+    external = weight_bytes(model) > external_data_threshold
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not external:
+            _write_atomically(target, _encode(model))
+            return (target,)
+        data = target.with_name(target.name + ".data")
+        layout = _external_layout(model, data.name)
+        _write_atomically(data, _external_chunks(model, layout))
+        with swapped_weights(model, layout):
+            _write_atomically(target, _encode(model))
+    except OSError as error:
+        raise ModelError(
+            f"the model must be written to a writable folder with enough space; {error}; at {target}"
+        ) from error
+    return (target, data)
+
+
+def _write_atomically(target: Path, chunks: Iterator[bytes]) -> None:
+    """Write to a temporary name in the same folder and rename; a failure leaves no temporary file."""
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes private files; a model is as readable as any other file its owner writes.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _encode(model: ir.Model) -> Iterator[bytes]:
+    """Yield the bytes of the model: head, graph structure, then each weight of the main graph."""
+    weights = {
+        name: value.const_value for name, value in model.graph.initializers.items() if value.const_value is not None
+    }
+    headers = {name: _tensor_header(tensor, name) for name, tensor in weights.items()}
+    proto = _structure(model)
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    size = len(graph) + sum(_field_size(_INITIALIZER_FIELD, _tensor_size(*header)) for header in headers.values())
+    yield proto.SerializeToString(deterministic=True)
+    yield _tag(_GRAPH_FIELD) + _varint(size)
+    yield graph
+    for name, (header, raw) in headers.items():
+        yield _tag(_INITIALIZER_FIELD) + _varint(_tensor_size(header, raw)) + header
+        if raw is not None:
+            yield _tag(_RAW_DATA_FIELD) + _varint(raw)
+            yield raw_bytes(weights[name])
+
+
+def _structure(model: ir.Model) -> onnx.ModelProto:
+    """Return the proto of everything but the weights of the main graph."""
+    with swapped_weights(model, {key: _without_data(key, value) for key, value in all_weights(model).items()}):
+        proto = ir.serde.serialize_model(model)
+    del proto.graph.initializer[:]
+    return proto
+
+
+def _without_data(key: WeightKey, value: ir.Value) -> ir.TensorProtocol:
+    """Return what stands for a weight in the structure: nothing in the main graph, its data inside a subgraph."""
+    tensor = value.const_value
+    assert tensor is not None
+    if key[0] == 0:
+        return external_placeholder(tensor)
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
+    # A subgraph's initializers travel inside an attribute, in one encoding whatever they came from.
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+
+
+def _tensor_header(tensor: ir.TensorProtocol, name: str) -> tuple[bytes, int | None]:
+    """Return a weight's TensorProto without its data, and how many bytes of raw data follow (None: complete)."""
+    if tensor.dtype == ir.DataType.STRING or isinstance(tensor, _PlacedTensor):
+        proto = ir.serde.serialize_tensor(tensor)
+        proto.name = name
+        return proto.SerializeToString(deterministic=True), None
+    proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
+    if tensor.doc_string:
+        proto.doc_string = tensor.doc_string
+    return proto.SerializeToString(deterministic=True), tensor.nbytes
+
+
+class _PlacedTensor(ir.ExternalTensor):
+    """A weight whose place in the external data file of the model being written is settled."""
+
+
+def _external_layout(model: ir.Model, location: str) -> dict[WeightKey, _PlacedTensor]:
+    """Return where each large weight of the main graph goes in the external data file."""
+    layout: dict[WeightKey, _PlacedTensor] = {}
+    offset = 0
+    for (index, name), value in all_weights(model).items():
+        tensor = value.const_value
+        assert tensor is not None
+        if index > 0 or tensor.dtype == ir.DataType.STRING or tensor.nbytes < _KEEP_INLINE_BELOW:
+            continue
+        offset += -offset % _ALIGNMENT
+        shape = ir.Shape(tensor.shape.numpy())
+        layout[index, name] = _PlacedTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name)
+        offset += tensor.nbytes
+    return layout
+
+
+def _external_chunks(model: ir.Model, layout: dict[WeightKey, _PlacedTensor]) -> Iterator[bytes]:
+    """Yield the content of the external data file, one weight at a time."""
+    weights = all_weights(model)
+    position = 0
+    for key, placed in layout.items():
+        tensor = weights[key].const_value
+        assert tensor is not None
+        assert placed.offset is not None
+        yield bytes(placed.offset - position)
+        yield raw_bytes(tensor)
+        position = placed.offset + tensor.nbytes
+
+
+def _tensor_size(header: bytes, raw: int | None) -> int:
+    return len(header) + (0 if raw is None else _field_size(_RAW_DATA_FIELD, raw))
+
+
+def _field_size(field: int, length: int) -> int:
+    return len(_tag(field)) + len(_varint(length)) + length
+
+
+def _tag(field: int) -> bytes:
+    length_delimited = 2
+    return _varint(field << 3 | length_delimited)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

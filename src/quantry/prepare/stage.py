@@ -1,0 +1,80 @@
+"""The prepare stage: from any float model to one clean form that the other stages can rely on."""
+
+import onnx_ir as ir
+
+from quantry.errors import ModelError
+from quantry.memo import stage
+from quantry.prepare.float_model import FloatModel
+from quantry.prepare.model_source import ModelSource
+from quantry.prepare.passes import (
+    clip6_to_relu,
+    convert_opset,
+    fold_batch_norm,
+    fold_constants,
+    infer_shapes,
+    inputs_without_initializers,
+    name_nodes,
+    remove_identities,
+    remove_unused,
+    sort_nodes,
+    split_shared_weights,
+)
+from quantry.prepare.weights import rebuilt
+from quantry.recipe import PrepareOptions
+
+OLDEST_OPSET = 13
+"""First operator set with per-axis QuantizeLinear and with axes and limits as inputs: one form for all later rules."""
+
+_ROUNDS = 8  # folding a shape reveals the next one; real models settle in two or three rounds
+
+
+@stage(name="prepare", version=1)
+def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
+    """Return the clean float model.
+
+    Args:
+        source: The float model.
+        options: Which of the optional steps to take.
+
+    Raises:
+        ModelError: If the model cannot be used as it is; the message says why and what to do.
+    """
+    model = source.load()
+    notes = [*sort_nodes(model), *inputs_without_initializers(model), *name_nodes(model)]
+    model, raised = _at_opset(model, max(OLDEST_OPSET, options.opset or 0))
+    notes += raised
+    notes += _settle(model, options)
+    if options.fold_batch_norm:
+        notes += fold_batch_norm(model)
+    if options.clip6_to_relu:
+        notes += clip6_to_relu(model)
+    notes += split_shared_weights(model)
+    notes += remove_unused(model)
+    if options.infer_shapes:
+        infer_shapes(model)
+    return FloatModel(rebuilt(model), tuple(notes))
+
+
+def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[str, ...]]:
+    current = model.opset_imports[""]
+    if current >= opset:
+        return model, ()
+    converted = convert_opset(model, opset)
+    name_nodes(converted)
+    return converted, (f"raised opset {current} to {opset}",)
+
+
+def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
+    """Infer shapes, fold constants and remove identities until nothing changes, since each reveals work for others."""
+    notes: dict[str, None] = {}
+    for _ in range(_ROUNDS):
+        if options.infer_shapes:
+            infer_shapes(model)
+        done = (
+            *(fold_constants(model) if options.fold_constants else ()),
+            *(remove_identities(model) if options.remove_identities else ()),
+        )
+        notes.update(dict.fromkeys(done))
+        if not done:
+            break
+    return tuple(notes)
