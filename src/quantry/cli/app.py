@@ -1,0 +1,50 @@
+"""The ``quantry`` command."""
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+import quantry
+from quantry.cli.demo import demo
+from quantry.cli.presets import presets
+from quantry.cli.quantize import quantize
+from quantry.errors import StageError, UserError
+
+app = typer.Typer(
+    name="quantry",
+    help="Turn a float neural network into the quantized one you can ship.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(quantize)
+app.command()(presets)
+app.command()(demo)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens inside.")] = False,
+) -> None:
+    if version:
+        typer.echo(quantry.__version__)
+        raise typer.Exit
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, format="%(levelname)s %(message)s")
+
+
+def main() -> None:
+    """Run the command line; an error of the user's is one line, not a traceback."""
+    errors = Console(stderr=True)
+    try:
+        app()
+    except UserError as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
+    except StageError as error:
+        errors.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
+        errors.print("Run again with --verbose; if the model is sound, this is a defect of quantry.")
+        sys.exit(1)

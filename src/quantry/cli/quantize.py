@@ -1,0 +1,132 @@
+"""``quantry quantize``: one float model in, one quantized model out."""
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quantry.errors import RecipeError
+from quantry.recipe import Recipe, Selection
+
+if TYPE_CHECKING:
+    from quantry.quantization import QuantizationResult
+
+_OUTPUT = "where to write the quantized model; default: beside the input, with the recipe's name"
+
+
+def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, or one such file.")
+    ] = None,
+    preset: Annotated[str, typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.")] = "",
+    recipe: Annotated[Path | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
+    samples: Annotated[int | None, typer.Option(help="Use at most this many calibration samples.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Leave this node float; ^regex works; repeat.")] = None,
+    mean: Annotated[str, typer.Option(help="Per-channel mean of images, as 123.7,116.3,103.5.")] = "0,0,0",
+    std: Annotated[str, typer.Option(help="Per-channel deviation of images.")] = "1,1,1",
+    pixel_scale: Annotated[float, typer.Option(help="Factor on pixel values 0..255, applied first.")] = 1.0,
+    color: Annotated[str, typer.Option(help="RGB or BGR.")] = "RGB",
+    resize: Annotated[str, typer.Option(help="stretch, letterbox or center-crop.")] = "stretch",
+    evaluate: Annotated[bool, typer.Option(help="Compare with the float model on the data.")] = True,
+    latency: Annotated[int, typer.Option(help="Timed runs for a latency comparison; 0 for none.")] = 0,
+    store: Annotated[str, typer.Option(help="Directory of kept results; 'default' or 'none'.")] = "default",
+) -> None:
+    """Quantize a float ONNX model."""
+    from quantry.observe import ImageOptions
+    from quantry.quantization import quantize as run
+    from quantry.quantization import resolve_recipe
+
+    if preset and recipe:
+        raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
+    chosen, notes = resolve_recipe(recipe or preset or "S8S8_AAWS")
+    wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
+    images = ImageOptions(
+        mean=_numbers("--mean", mean), std=_numbers("--std", std), scale=pixel_scale, color=color, resize=resize
+    )
+    target = output or model.with_name(f"{model.stem}.{wanted.name}.onnx")
+    if not target.parent.is_dir():
+        raise RecipeError(f"--output must be in an existing directory, got {target}")
+    result = run(model, data, wanted, images=images, store=None if store == "none" else store)
+    written = result.save(target)
+    show(Console(), result, written, evaluate=evaluate, extra_notes=notes)
+
+
+def _adjusted(recipe: Recipe, samples: int | None, exclude: tuple[str, ...], latency: int) -> Recipe:
+    selection: Selection = recipe.plan.selection
+    return dataclasses.replace(
+        recipe,
+        observe=dataclasses.replace(recipe.observe, samples=samples or recipe.observe.samples),
+        plan=dataclasses.replace(
+            recipe.plan, selection=dataclasses.replace(selection, exclude=(*selection.exclude, *exclude))
+        ),
+        evaluate=dataclasses.replace(recipe.evaluate, latency_runs=latency or recipe.evaluate.latency_runs),
+    )
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise RecipeError(f"{option} must be numbers separated by commas, got {text!r}") from error
+
+
+def show(
+    console: Console,
+    result: "QuantizationResult",
+    written: tuple[Path, ...],
+    *,
+    evaluate: bool,
+    extra_notes: tuple[str, ...] = (),
+) -> None:
+    """Print what was done.
+
+    Args:
+        console: Where to.
+        result: The result.
+        written: The files.
+        evaluate: Whether to compare with the float model.
+        extra_notes: Notes that are not in the result.
+    """
+    plan = result.plan
+    console.print(
+        f"[bold]{escape(result.recipe.name)}[/]: {len(plan.quantized_nodes)} nodes quantized, {len(plan.declined)} "
+        f"left float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
+    )
+    for reason, count in Counter(declined.reason for declined in plan.declined).most_common(8):
+        console.print(f"  {count} left float: {escape(reason)}")
+    if evaluate:
+        console.print(_evaluation_table(result))
+    for note in (*extra_notes, *result.notes):
+        console.print(f"  note: {escape(note)}")
+    stages = ", ".join(
+        f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
+        for entry in result.trace.entries
+    )
+    console.print(f"  stages: {stages}")
+    for path in written:
+        console.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+
+
+def _evaluation_table(result: "QuantizationResult") -> Table:
+    evaluation = result.evaluation
+    table = Table(title=f"against the float model, {evaluation.samples} samples")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    for name, score in evaluation.metrics.items():
+        low, high = score.interval
+        arrow = "higher is better" if score.higher_is_better else "lower is better"
+        table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", f"{low:.5g} .. {high:.5g}")
+    ratio = evaluation.float_bytes / evaluation.quantized_bytes
+    table.add_row("size", f"{evaluation.quantized_bytes:,} bytes", f"{ratio:.2f}x smaller")
+    if evaluation.latency is not None:
+        latency = evaluation.latency
+        table.add_row("latency", f"{latency.quantized_ms:.2f} ms", f"float {latency.float_ms:.2f} ms")
+    return table
