@@ -1,0 +1,155 @@
+"""What is stored for one result."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.errors import InternalError
+from quantry.memo._digest import Digest, digest_bytes
+from quantry.memo._fingerprint import fingerprint, fingerprint_array
+
+# None, bool, int, float, str, lists of JSON and mappings of str to JSON. An honest recursive type would make every
+# `from_blob` narrow each item before use; `Blob` checks the contents instead.
+JSON: TypeAlias = Any
+
+# Portable on every file system, and never a path.
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+# `str(value)` would ask a subclass for its text, and an enum of strings answers with its name; these do not ask.
+_EXACT: tuple[tuple[type, Callable[[Any], JSON]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
+
+STORED_DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "bool": "BOOL",
+        "int8": "I8",
+        "uint8": "U8",
+        "int16": "I16",
+        "uint16": "U16",
+        "float16": "F16",
+        "int32": "I32",
+        "uint32": "U32",
+        "float32": "F32",
+        "int64": "I64",
+        "uint64": "U64",
+        "float64": "F64",
+        "complex64": "C64",
+    }
+)
+"""The names of the dtypes a blob can hold, and what the safetensors format calls them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blob:
+    """What is stored for one result: plain data, arrays and files. Equal when the contents are.
+
+    The constructor brings the contents into the one form that every store gives back: tuples in `meta` become lists,
+    arrays become C-contiguous, of native byte order and read-only. Arrays are not copied for it unless they must be,
+    so whoever makes a blob leaves the arrays alone afterwards.
+
+    Attributes:
+        meta: Names to JSON values; NaN and infinities are accepted.
+        arrays: Names to arrays of any shape and any dtype in `STORED_DTYPES`.
+        files: Names to contents. A name is a plain file name in ASCII; two may not differ by case alone.
+
+    Raises:
+        InternalError: Something cannot be stored; the message gives its type and its place.
+
+    Example:
+        >>> Blob(meta={"count": 3}, files={"note.txt": b"hello"}) == Blob({"count": 3}, files={"note.txt": b"hello"})
+        True
+    """
+
+    meta: Mapping[str, JSON] = field(default_factory=dict)
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arrays = {_array_name(name): _stored_array(array, name) for name, array in self.arrays.items()}
+        object.__setattr__(self, "meta", MappingProxyType(_plain(self.meta, "Blob.meta")))
+        object.__setattr__(self, "arrays", MappingProxyType(arrays))
+        object.__setattr__(self, "files", MappingProxyType(_plain_files(self.files)))
+
+    def digest(self) -> Digest:
+        """Return the digest of the contents, whatever the order of names."""
+        arrays = {name: fingerprint_array(array) for name, array in self.arrays.items()}
+        files = {name: digest_bytes(data) for name, data in self.files.items()}
+        return fingerprint(("blob", self.meta, arrays, files), "Blob")
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of all arrays and files together."""
+        return sum(array.nbytes for array in self.arrays.values()) + sum(len(data) for data in self.files.values())
+
+    def __fingerprint__(self) -> Digest:
+        return self.digest()
+
+    def __eq__(self, other: object) -> bool:
+        return self.digest() == other.digest() if isinstance(other, Blob) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+
+def _plain(value: Any, where: str) -> JSON:
+    """Copy a JSON value, with exact builtin types in place of subclasses."""
+    if isinstance(value, Mapping):
+        return {_key(key, where): _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if value is None or isinstance(value, bool):
+        return value
+    for builtin, exact in _EXACT:
+        if isinstance(value, builtin):
+            return exact(value)
+    raise InternalError(
+        f"A blob's meta must be JSON (None, bool, int, float, str, list, mapping); "
+        f"got {type(value).__module__}.{type(value).__qualname__}; at {where}."
+    )
+
+
+def _key(key: object, where: str) -> str:
+    if not isinstance(key, str):
+        raise InternalError(f"Keys in a blob's meta must be str; got {key!r} of {type(key).__qualname__}; at {where}.")
+    return str.__str__(key)
+
+
+def _array_name(name: str) -> str:
+    # The one name that the safetensors format keeps for itself.
+    if not isinstance(name, str) or name == "__metadata__":
+        raise InternalError(
+            f"The name of an array must be a str other than '__metadata__'; got {name!r}; in Blob.arrays."
+        )
+    return name
+
+
+def _stored_array(array: NDArray[Any], name: str) -> NDArray[Any]:
+    plain = np.asarray(array)
+    if plain.dtype.name not in STORED_DTYPES:
+        raise InternalError(
+            f"An array in a blob must be of dtype {', '.join(STORED_DTYPES)}; "
+            f"got {plain.dtype}; at Blob.arrays[{name!r}]."
+        )
+    native = plain.astype(plain.dtype.newbyteorder("="), order="C", copy=False).view()
+    native.setflags(write=False)
+    return native
+
+
+def _plain_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    folded = {name.casefold() for name in files}
+    if len(folded) < len(files):
+        raise InternalError(f"File names must differ by more than case; got {sorted(files)}; in Blob.files.")
+    for name in files:
+        if _FILE_NAME.fullmatch(name) is None:
+            raise InternalError(
+                f"A file in a blob must have a plain ASCII file name, no path; got {name!r}; in Blob.files."
+            )
+    return {name: bytes(data) for name, data in files.items()}
