@@ -120,7 +120,8 @@ def test_data_movement_shares_the_scale_of_its_input(body: str, out: str) -> Non
 
 
 def test_split_outputs_all_share_and_chains_point_at_the_root() -> None:
-    body = "r = Sigmoid(x) a, b = Split<axis = 1, num_outputs = 2>(r) c = Transpose<perm = [0,2,3,1]>(a) y = Flatten(c) z = Flatten(b)"
+    body = """r = Sigmoid(x) a, b = Split<axis = 1, num_outputs = 2>(r) c = Transpose<perm = [0,2,3,1]>(a)
+        y = Flatten(c) z = Flatten(b)"""
     result = planned(graph(body, outputs="float[1,128] y, float[1,128] z", opset=18))
     assert {name: entry for name, entry in result.activations.items() if name in "abcyz"} == dict.fromkeys(
         ["a", "b", "c", "y", "z"], SharedRange("r")
