@@ -1,0 +1,83 @@
+"""Parameters of activations, from their statistics."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from quantry.errors import DataError
+from quantry.observe import Statistics, TensorStats
+from quantry.plan import ActivationPlan, FixedRange, OwnRange, SharedRange
+from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
+from quantry.scale.affine import affine
+from quantry.scale.binned_values import BinnedValues
+from quantry.scale.exact_values import ExactValues
+from quantry.scale.grid import Grid
+from quantry.scale.observed import Observed
+from quantry.scale.ranges import find_range
+from quantry.scale.tensor_params import TensorParams
+
+
+def activation_params(
+    plans: Mapping[str, ActivationPlan], statistics: Statistics, method: Method
+) -> dict[str, TensorParams]:
+    """Return the parameters of every planned activation, in the order of the plan.
+
+    Args:
+        plans: What each activation becomes.
+        statistics: What was observed of each.
+        method: The calibration method.
+
+    Raises:
+        DataError: A tensor has no statistics or not one finite value.
+    """
+    own = {
+        name: _own_params(name, plan, statistics, method)
+        for name, plan in plans.items()
+        if not isinstance(plan, SharedRange)
+    }
+    return {name: own[plan.source] if isinstance(plan, SharedRange) else own[name] for name, plan in plans.items()}
+
+
+def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[str, ...]:
+    """Return a note for every planned activation in which NaN or infinities were seen.
+
+    Args:
+        plans: What each activation becomes.
+        statistics: What was observed of each.
+    """
+    seen = [(name, statistics.tensors[name]) for name in plans if name in statistics.tensors]
+    return tuple(
+        f"activation {name!r}: {stats.nan_count} NaN and {stats.inf_count} infinite of {stats.count} values were left "
+        "out of its range"
+        for name, stats in seen
+        if stats.nan_count or stats.inf_count
+    )
+
+
+def _own_params(name: str, plan: OwnRange | FixedRange, statistics: Statistics, method: Method) -> TensorParams:
+    if isinstance(plan, FixedRange):
+        ends = ExactValues(np.array([plan.low, plan.high], np.float32))
+        # A known range needs no statistics: it is taken whole, and kept from overflowing where that was asked for.
+        return _params(ends, method if isinstance(method, NonOverflow) else MinMax(), plan.spec)
+    return _params(BinnedValues(_stats(name, statistics)), method, plan.spec)
+
+
+def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:
+    grid = Grid.of(spec)
+    chosen = affine(find_range(observed, method, grid), grid)
+    return TensorParams(spec.dtype, chosen.scale[0], chosen.zero_point[0])
+
+
+def _stats(name: str, statistics: Statistics) -> TensorStats:
+    stats = statistics.tensors.get(name)
+    if stats is None:
+        raise DataError(
+            f"every quantized activation needs statistics, got none for {name!r} among {len(statistics.tensors)} "
+            "observed tensors, in the scale stage"
+        )
+    if not np.isfinite(stats.minimum) or not np.isfinite(stats.maximum):
+        raise DataError(
+            f"every quantized activation needs finite values, got {stats.nan_count} NaN and {stats.inf_count} infinite "
+            f"of {stats.count} values for {name!r}, in the scale stage"
+        )
+    return stats

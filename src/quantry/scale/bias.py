@@ -1,0 +1,50 @@
+"""Parameters of biases on the accumulator's grid."""
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.recipe import DataType
+from quantry.scale.tensor_params import TensorParams
+
+_SMALLEST_NORMAL = np.finfo(np.float32).tiny
+_LARGEST = np.finfo(np.float32).max
+
+
+def derived_bias_params(source: TensorParams, weight: TensorParams) -> TensorParams:
+    """Return int32 parameters with scale = input scale x weight scale and zero point 0.
+
+    The product is made in float64 and rounded to float32 once, and kept a normal float32.
+
+    Args:
+        source: Parameters of the operator's input, one scale.
+        weight: Parameters of its weight, one scale or one for each output channel.
+
+    Example:
+        >>> half = TensorParams(DataType.INT8, np.float32(0.5), np.int64(0))
+        >>> derived_bias_params(half, half).scale
+        array(0.25, dtype=float32)
+    """
+    product = source.scale.astype(np.float64) * weight.scale.astype(np.float64)
+    scale = np.clip(product, _SMALLEST_NORMAL, _LARGEST).astype(np.float32)
+    axis = None if weight.axis is None else 0
+    return TensorParams(DataType.INT32, scale, np.zeros(scale.shape, np.int64), axis)
+
+
+def overflow_note(name: str, values: npt.NDArray[np.float32], params: TensorParams) -> tuple[str, ...]:
+    """Return a note when values of a bias do not fit its integers; empty when all do.
+
+    Args:
+        name: Name of the bias.
+        values: Its values, [C].
+        params: Its parameters.
+    """
+    integers = np.rint(values.astype(np.float64) / params.scale)
+    beyond = np.abs(integers) > params.highest
+    if not beyond.any():
+        return ()
+    lost = np.abs(values.astype(np.float64)) - params.highest * params.scale.astype(np.float64)
+    note = (
+        f"bias {name!r}: {int(beyond.sum())} of {values.size} values are too large for {params.dtype.value} at input "
+        f"scale x weight scale and are clipped, by up to {float(lost.max()):.6g}"
+    )
+    return (note,)

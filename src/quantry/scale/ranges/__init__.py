@@ -1,0 +1,53 @@
+"""Calibration methods, one file each: from observed values to the range that is represented.
+
+To add one: a new file here with a function of ``(observed, options, grid)`` that returns a `Range`, its options in
+`quantry.recipe`, and a line in `RANGE_METHODS`; `quantry.testing.range_suite.RangeMethodSuite` then checks it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from quantry.errors import RecipeError
+from quantry.recipe import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
+from quantry.scale.grid import Grid
+from quantry.scale.observed import Observed
+from quantry.scale.range import Range
+from quantry.scale.ranges.entropy import entropy_range
+from quantry.scale.ranges.layer_wise_percentile import layer_wise_percentile_range
+from quantry.scale.ranges.min_max import min_max_range
+from quantry.scale.ranges.min_mse import min_mse_range
+from quantry.scale.ranges.non_overflow import non_overflow_range
+from quantry.scale.ranges.percentile import percentile_range
+
+RangeFunction = Callable[[Observed, Any, Grid], Range]
+
+RANGE_METHODS: tuple[tuple[type[Method], RangeFunction], ...] = (
+    (MinMax, min_max_range),
+    (Percentile, percentile_range),
+    (Entropy, entropy_range),
+    (MinMSE, min_mse_range),
+    (NonOverflow, non_overflow_range),
+    (LayerWisePercentile, layer_wise_percentile_range),
+)
+"""The options' type and the function that it chooses."""
+
+
+def find_range(observed: Observed, method: Method, grid: Grid) -> Range:
+    """Return the range that a method chooses for the values.
+
+    Args:
+        observed: The values.
+        method: The method's options, whose type is the choice.
+        grid: The integers that the range will be mapped to.
+
+    Raises:
+        RecipeError: The method is not in `RANGE_METHODS`.
+    """
+    for options, function in RANGE_METHODS:
+        if isinstance(method, options):
+            return function(observed, method, grid)
+    known = ", ".join(options.__name__ for options, _ in RANGE_METHODS)
+    raise RecipeError(f"a calibration method must be one of {known}, got {method!r} in the scale stage")
+
+
+__all__ = ["RANGE_METHODS", "RangeFunction", "find_range"]

@@ -1,0 +1,20 @@
+"""MinMSE: the range with the least mean squared error between values and their quantized twins."""
+
+from quantry.recipe import MinMSE
+from quantry.scale.exponent_search import least_error_exponent
+from quantry.scale.grid import Grid
+from quantry.scale.observed import Observed
+from quantry.scale.range import Range
+from quantry.scale.shrink_search import least_error_shrink
+
+
+def min_mse_range(observed: Observed, options: MinMSE, grid: Grid) -> Range:
+    """Return the best power-of-two range, or the best of many shrunk ranges for a float scale.
+
+    Args:
+        observed: The values.
+        options: Has no fields.
+        grid: The integers in use, at whose ends values saturate.
+    """
+    del options
+    return least_error_exponent(observed, grid) if grid.power_of_two else least_error_shrink(observed, grid)

@@ -1,0 +1,130 @@
+"""The float scale with the least squared error: a grid of shrunk ranges, then finer grids around the best.
+
+The range is shrunk by factors ``2**-x`` on both sides together where the grid is symmetric or one side is empty, and
+on each side by itself otherwise. How far to go is certain: once the values outside a range alone cost more than the
+best range so far, all narrower ones are worse.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.scale.affine import affine
+from quantry.scale.grid import Grid
+from quantry.scale.observed import Observed
+from quantry.scale.range import Range
+
+Floats = npt.NDArray[np.float64]
+
+_DEEPEST = 32
+"""No range is shrunk further than by this power of two, which is beyond what any type resolves."""
+
+_LINE_ROUNDS = ((0.25, 8), (1 / 32, 4))
+_PLANE_ROUNDS = ((0.5, 2), (0.25, 2), (0.125, 2), (1 / 16, 2))
+"""Finer grids around the best: how far they reach in powers of two, and their steps to either side."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Shrinks:
+    """Powers of two by which the low and the high ends are shrunk, [C, M] each."""
+
+    low: Floats
+    high: Floats
+
+    def at(self, index: npt.NDArray[np.int64]) -> "_Shrinks":
+        return _Shrinks(np.take_along_axis(self.low, index, axis=1), np.take_along_axis(self.high, index, axis=1))
+
+
+def least_error_shrink(observed: Observed, grid: Grid) -> Range:
+    """Return the shrunk range whose float scale has the least squared error.
+
+    Args:
+        observed: The values.
+        grid: The integers in use.
+    """
+    extrema = observed.extrema().with_zero()
+    two_sided = ((extrema.low < 0) & (extrema.high > 0)).any()
+    search = _Search(observed, grid, extrema)
+    best = search.line() if grid.symmetric or not two_sided else search.plane()
+    chosen = search.shrunk(best)
+    return Range(chosen.low[:, 0], chosen.high[:, 0])
+
+
+class _Search:
+    """One search over the values of one tensor."""
+
+    def __init__(self, observed: Observed, grid: Grid, extrema: Range) -> None:
+        self._observed = observed
+        self._grid = grid
+        # A symmetric grid represents both sides equally far, so shrinking starts from the larger one.
+        self._start = Range(-extrema.magnitude, extrema.magnitude) if grid.symmetric else extrema
+
+    def shrunk(self, by: _Shrinks) -> Range:
+        """Return the ranges, [C, M]."""
+        return Range(self._start.low[:, None] * np.exp2(-by.low), self._start.high[:, None] * np.exp2(-by.high))
+
+    def line(self) -> _Shrinks:
+        """Return the best shrink, [C, 1], the same for both sides."""
+        steps = np.arange(0, 4 * self._reach(_both)[0] + 1) / 4
+        best, _ = self._best_of(_both(np.tile(steps, (len(self._start.low), 1))))
+        for reach, count in _LINE_ROUNDS:
+            offsets = np.linspace(-reach, reach, 2 * count + 1)
+            best, _ = self._best_of(_both(np.maximum(best.low + offsets, 0.0)))
+        return best
+
+    def plane(self) -> _Shrinks:
+        """Return the best shrink of either side, [C, 1]."""
+        _, error = self._reach(_both)
+        lows = _axis(self._reach(_low_only, error)[0])
+        highs = _axis(self._reach(_high_only, error)[0])
+        low, high = (np.tile(side.ravel(), (len(self._start.low), 1)) for side in np.meshgrid(lows, highs))
+        best, _ = self._best_of(_Shrinks(low, high))
+        for reach, count in _PLANE_ROUNDS:
+            offsets = np.linspace(-reach, reach, 2 * count + 1)
+            low, high = (side.ravel() for side in np.meshgrid(offsets, offsets))
+            best, _ = self._best_of(_Shrinks(np.maximum(best.low + low, 0.0), np.maximum(best.high + high, 0.0)))
+        return best
+
+    def _best_of(self, candidates: _Shrinks) -> tuple[_Shrinks, Floats]:
+        """Return the candidate with the least error, [C, 1], and that error, [C]."""
+        chosen = affine(self.shrunk(candidates), self._grid)
+        scale, zero_point = chosen.scale.astype(np.float64), chosen.zero_point.astype(np.float64)
+        error = self._observed.error(scale, zero_point, self._grid, 2)
+        index = error.argmin(axis=1)[:, None]
+        return candidates.at(index), np.take_along_axis(error, index, axis=1)[:, 0]
+
+    def _reach(self, along: Callable[[Floats], _Shrinks], best: Floats | None = None) -> tuple[int, Floats]:
+        """Return how many octaves of shrinking can pay for any group, and the least error met on the way, [C].
+
+        With `best` given, nothing is quantized: only what lies outside is compared with it.
+        """
+        groups = len(self._start.low)
+        known = best is not None
+        least = best if best is not None else np.full(groups, np.inf)
+        for octave in range(_DEEPEST):
+            candidate = along(np.full((groups, 1), float(octave)))
+            outside = self.shrunk(candidate)
+            if (self._observed.clipping(outside.low, outside.high)[:, 0] >= least).all():
+                return octave, least
+            if not known:
+                least = np.minimum(least, self._best_of(candidate)[1])
+        return _DEEPEST, least
+
+
+def _both(shrink: Floats) -> _Shrinks:
+    return _Shrinks(shrink, shrink)
+
+
+def _low_only(shrink: Floats) -> _Shrinks:
+    return _Shrinks(shrink, np.zeros_like(shrink))
+
+
+def _high_only(shrink: Floats) -> _Shrinks:
+    return _Shrinks(np.zeros_like(shrink), shrink)
+
+
+def _axis(octaves: int) -> Floats:
+    """Return shrinks from 0 to some octaves: half an octave apart, wider where there are many."""
+    return np.linspace(0.0, octaves, min(2 * octaves, 16) + 1)

@@ -1,0 +1,56 @@
+"""The scale stage."""
+
+import numpy as np
+
+from quantry.errors import InternalError
+from quantry.memo import stage
+from quantry.observe import Statistics
+from quantry.plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
+from quantry.prepare import FloatModel
+from quantry.recipe import ScaleOptions
+from quantry.scale.activations import activation_params, unusual_values
+from quantry.scale.bias import derived_bias_params, overflow_note
+from quantry.scale.quant_params import QuantParams
+from quantry.scale.tensor_params import TensorParams
+from quantry.scale.weights import constant_params, constant_values
+
+
+@stage(name="scale", version=1)
+def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
+    """Return scale and zero point of every tensor in the plan.
+
+    Args:
+        model: The float model, for the values of weights and biases.
+        statistics: What was observed of the activations.
+        plan: What each tensor becomes.
+        options: Calibration methods.
+
+    Raises:
+        DataError: An activation has no statistics or not one finite value.
+        RecipeError: A tensor is planned with a type that has no scale.
+    """
+    tensors = activation_params(plan.activations, statistics, options.activation)
+    notes = list(unusual_values(plan.activations, statistics))
+    for name, weight in plan.weights.items():
+        with constant_values(model.model, name) as values:
+            tensors[name] = constant_params(
+                values, weight.spec, weight.axis, options.weight, reduced=options.reduce_range
+            )
+    for name, bias in plan.biases.items():
+        with constant_values(model.model, name) as values:
+            if isinstance(bias, OwnBiasPlan):
+                tensors[name] = constant_params(values, bias.spec, None, options.weight)
+            else:
+                tensors[name] = _derived(name, bias, tensors)
+                notes += overflow_note(name, np.asarray(values), tensors[name])
+    return QuantParams(tensors, tuple(notes))
+
+
+def _derived(name: str, bias: DerivedBiasPlan, tensors: dict[str, TensorParams]) -> TensorParams:
+    missing = [source for source in (bias.input, bias.weight) if source not in tensors]
+    if missing:
+        raise InternalError(
+            f"a derived bias needs parameters of its input and weight, got none for {missing} of bias {name!r}, "
+            "in the scale stage"
+        )
+    return derived_bias_params(tensors[bias.input], tensors[bias.weight])

@@ -1,0 +1,79 @@
+"""Parameters of constants, from their exact values."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.errors import InternalError
+from quantry.recipe import Method, TensorSpec
+from quantry.scale.affine import Affine, affine
+from quantry.scale.exact_values import ExactValues
+from quantry.scale.grid import Grid
+from quantry.scale.ranges import find_range
+from quantry.scale.tensor_params import TensorParams
+
+Values = npt.NDArray[np.float32]
+
+
+def constant_params(
+    values: Values, spec: TensorSpec, axis: int | None, method: Method, *, reduced: bool = False
+) -> TensorParams:
+    """Return the parameters of one constant.
+
+    A channel of nothing but zeros is exact at any scale; it takes the largest of its tensor's, because a bias may be
+    stored in multiples of it. A tensor of nothing but zeros, or without any value, has scale 1.
+
+    Args:
+        values: Finite values.
+        spec: Type, symmetry and kind of scale.
+        axis: Channel axis, or None for one scale.
+        method: The calibration method.
+        reduced: Use one bit less than the type has.
+
+    Example:
+        >>> weight = np.array([[1.27, -0.5], [0.0, 0.0]], np.float32)
+        >>> constant_params(weight, TensorSpec(), 0, MinMax()).scale
+        array([0.01, 0.01], dtype=float32)
+    """
+    grid = Grid.of(spec, reduced=reduced)
+    groups = 1 if axis is None else values.shape[axis]
+    if values.size == 0:
+        chosen = Affine(np.ones(groups, np.float32), np.full(groups, grid.centre if grid.symmetric else 0, np.int64))
+    else:
+        observed = ExactValues(np.asarray(values, np.float32), axis)
+        chosen = affine(find_range(observed, method, grid), grid)
+        chosen = _with_scale_for_empty_channels(chosen, observed.extrema().magnitude == 0)
+    if axis is None:
+        return TensorParams(spec.dtype, chosen.scale[0], chosen.zero_point[0], limits=grid.limits)
+    return TensorParams(spec.dtype, chosen.scale, chosen.zero_point, axis, grid.limits)
+
+
+@contextmanager
+def constant_values(model: ir.Model, name: str) -> Iterator[Values]:
+    """Lend the values of an initializer as float32 and let go of them afterwards.
+
+    Large models keep their weights in files; letting go after each keeps one of them in memory at a time.
+
+    Args:
+        model: The float model.
+        name: Name of the initializer.
+
+    Raises:
+        InternalError: The plan names an initializer that the model does not have.
+    """
+    value = model.graph.initializers.get(name)
+    tensor = None if value is None else value.const_value
+    if tensor is None:
+        raise InternalError(f"the plan must name initializers of the model, got {name!r}, in the scale stage")
+    yield np.asarray(tensor.numpy(), dtype=np.float32)
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.release()
+
+
+def _with_scale_for_empty_channels(chosen: Affine, empty: npt.NDArray[np.bool_]) -> Affine:
+    if empty.all() or not empty.any():
+        return chosen
+    return Affine(np.where(empty, chosen.scale[~empty].max(), chosen.scale), chosen.zero_point)
