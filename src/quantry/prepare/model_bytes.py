@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from quantry.errors import ModelError, ModelNotFoundError
 

@@ -4,6 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -14,7 +15,7 @@ from quantry.prepare.external_data import check_external_data, external_files, e
 from quantry.prepare.float_model import model_fingerprint
 from quantry.prepare.model_bytes import parse_model, read_model_file
 
-ModelLike = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | onnx.ModelProto | ir.Model
 
 
 class ModelSource(ABC):
@@ -124,7 +125,7 @@ def model_source(model: ModelLike | ModelSource) -> ModelSource:
         return model
     if isinstance(model, str | os.PathLike):
         return _FileSource(Path(model))
-    if isinstance(model, bytes | bytearray | memoryview):
+    if isinstance(model, bytes | bytearray):
         return _BytesSource(bytes(model))
     if isinstance(model, onnx.ModelProto):
         return _ProtoSource(model)

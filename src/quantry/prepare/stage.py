@@ -2,7 +2,6 @@
 
 import onnx_ir as ir
 
-from quantry.errors import ModelError
 from quantry.memo import stage
 from quantry.prepare.float_model import FloatModel
 from quantry.prepare.model_source import ModelSource

@@ -111,6 +111,17 @@ def raw_bytes(tensor: ir.TensorProtocol) -> bytes:
     return data
 
 
-def tensor_from_array(array: np.ndarray, name: str) -> ir.Tensor:
+def tensor_from_array(array: np.ndarray, name: str) -> ir.TensorProtocol:
     """Return an array as a named tensor, contiguous, without copying where it already is."""
     return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+
+
+def new_initializer(name: str, array: np.ndarray) -> ir.Value:
+    """Return an array as a value that can be registered as an initializer of a graph."""
+    return initializer_of(tensor_from_array(array, name))
+
+
+def initializer_of(tensor: ir.TensorProtocol) -> ir.Value:
+    """Return a value of a tensor's name, type and shape that can be registered as an initializer of a graph."""
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)

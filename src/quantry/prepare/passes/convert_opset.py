@@ -2,8 +2,12 @@
 
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
 
 from quantry.errors import ModelError
+from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.passes.name_nodes import name_nodes
+from quantry.prepare.passes.opset_repairs import old_resizes, repair_after, repair_before
 from quantry.prepare.weights import restore_weights, structure_proto
 
 NEWEST_OPSET = 26
@@ -13,7 +17,9 @@ NEWEST_OPSET = 26
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at an operator set, with the names of nodes and tensors it had.
 
-    The converter of ONNX sees placeholders for large weights, so the size of the model does not matter.
+    onnx's converter does the work on a copy whose large weights are placeholders, so the size of the model does not
+    matter. What it loses is put back: model-local functions, names, metadata. A function whose operators changed
+    between the two sets is inlined first, because its body must use the operator set of the model.
 
     Args:
         model: The model; it is left as it was.
@@ -23,25 +29,99 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
         ModelError: If the converter cannot convert an operator, or the opset is out of reach.
     """
     current = model.opset_imports[""]
+    work = model.clone()
     if opset == current:
-        return model.clone()
+        return work
     if not current < opset <= NEWEST_OPSET:
         raise ModelError(
-            f"an opset can be raised to at most {NEWEST_OPSET}, got {current} to {opset}; opset of the model"
+            f"an opset can only be raised, and to at most {NEWEST_OPSET}, got {current} to {opset}; "
+            f"model {model.graph.name!r}"
         )
+    name_nodes(work)
+    InlinePass(lambda function: not _is_unchanged(function, current, opset))(work)
+    repair_before(work, opset)
+    resizes = old_resizes(work, opset)
+    converted = _converted(work, opset)
+    repair_after(converted, resizes)
+    _put_back(converted, work, opset)
+    _name_new(converted, work)
+    return converted
+
+
+def ir_version_for(opset: int, current: int) -> int:
+    """Return the IR version to write: the model's own where it can carry the opset, and no newer than needed.
+
+    Args:
+        opset: Version of the standard operator set.
+        current: IR version of the model.
+    """
+    return max(current, 10 if opset >= 21 else 8)
+
+
+def _converted(model: ir.Model, opset: int) -> ir.Model:
+    """Run onnx's converter around the large weights."""
+    current = model.opset_imports[""]
     proto, taken = structure_proto(model)
+    # Below IR 4 the converter wants every initializer to be an input as well.
+    proto.ir_version = max(proto.ir_version, 4)
     try:
-        converted = onnx.version_converter.convert_version(proto, opset)
-    except Exception as error:  # the converter raises RuntimeError and its own ConvertError
+        result = ir.serde.deserialize_model(onnx.version_converter.convert_version(proto, opset))
+    except Exception as error:  # RuntimeError, ConvertError or whatever a missing adapter leaves behind
         raise ModelError(
-            f"the model must convert from opset {current} to {opset}, got: {error}; set another opset"
+            f"every operator must convert from opset {current} to {opset}, got: {error}; model {model.graph.name!r}"
         ) from error
-    result = ir.serde.deserialize_model(converted)
     restore_weights(result, taken)
-    result.ir_version = max(model.ir_version, ir_version_for(opset))
     return result
 
 
-def ir_version_for(opset: int) -> int:
-    """Return the lowest IR version that goes with an operator set and that every supported runtime loads."""
-    return 10 if opset >= 21 else 8
+def _is_unchanged(function: ir.Function, current: int, opset: int) -> bool:
+    """Say whether a function's body means the same in both operator sets."""
+    return all(
+        _since(node.op_type, current) == _since(node.op_type, opset)
+        for node in ir.traversal.RecursiveGraphIterator(function)
+        if node.domain == ""
+    )
+
+
+def _since(op_type: str, opset: int) -> int:
+    return int(onnx.defs.get_schema(op_type, opset).since_version)
+
+
+def _put_back(converted: ir.Model, original: ir.Model, opset: int) -> None:
+    """Restore what the converter drops: functions and everything that only describes."""
+    converted.ir_version = ir_version_for(opset, original.ir_version)
+    for identifier, function in original.functions.items():
+        copy = function.clone()
+        if "" in copy.opset_imports:
+            copy.opset_imports[""] = opset
+        converted.functions[identifier] = copy
+    converted.metadata_props.update(original.metadata_props)
+    converted.graph.metadata_props.update(original.graph.metadata_props)
+    converted.doc_string, converted.graph.doc_string = original.doc_string, original.graph.doc_string
+    described = {node.name: node for node in ir.traversal.RecursiveGraphIterator(original.graph)}
+    for node in ir.traversal.RecursiveGraphIterator(converted.graph):
+        if node.name in described:
+            node.metadata_props.update(described[node.name].metadata_props)
+            node.doc_string = described[node.name].doc_string
+
+
+def _name_new(converted: ir.Model, original: ir.Model) -> None:
+    """Name what the converter added or made anew after what was there, instead of by a counter."""
+    makers = {
+        value.name: node.name
+        for node in ir.traversal.RecursiveGraphIterator(original.graph)
+        for value in node.outputs
+        if value.name and node.name
+    }
+    names = FreshNames(converted)
+    for node in ir.traversal.RecursiveGraphIterator(converted.graph):
+        known = [makers[value.name] for value in node.outputs if value.name in makers]
+        if not node.name and known:
+            node.name = names.node(known[0])
+    for node in ir.traversal.RecursiveGraphIterator(converted.graph):
+        for value in node.outputs:
+            users = list(value.uses())
+            if value.name and value.name not in makers and users:
+                value.name = names.value(f"{users[0].node.name or users[0].node.op_type}_input_{users[0].idx}")
+        if not node.name and node.outputs and node.outputs[0].name:
+            node.name = names.node(node.outputs[0].name)

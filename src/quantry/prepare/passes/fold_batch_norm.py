@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.prepare.passes.attribute_of import float_of, int_of
 from quantry.prepare.passes.bypass import bypass
 from quantry.prepare.passes.constant_of import constant_of
 from quantry.prepare.passes.fresh_name import FreshNames
-from quantry.prepare.weights import tensor_from_array
+from quantry.prepare.weights import new_initializer, tensor_from_array
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
 
@@ -80,15 +81,14 @@ def _fold(norm: ir.Node, names: FreshNames) -> str:
 
 
 def _affine(norm: ir.Node) -> _Affine | None:
-    training = norm.attributes.get("training_mode")
-    if (training is not None and training.as_int()) or any(output.uses() for output in norm.outputs[1:]):
+    if int_of(norm, "training_mode", 0) or any(output.uses() for output in norm.outputs[1:]):
         return None
     parameters = [constant_of(value) for value in norm.inputs[1:5]]
     arrays = [array.astype(np.float64) for array in parameters if array is not None]
     if len(arrays) != 4:
         return None
     gamma, beta, mean, variance = arrays
-    epsilon = norm.attributes["epsilon"].as_float() if "epsilon" in norm.attributes else 1e-5
+    epsilon = float_of(norm, "epsilon", 1e-5)
     factor = gamma / np.sqrt(variance + epsilon)
     return _Affine(factor, beta - mean * factor)
 
@@ -107,7 +107,7 @@ def _folded_conv(
             return None
         scaled = weight.astype(np.float64) * affine.factor.reshape(-1, 1, *tail)
     else:
-        group = conv.attributes["group"].as_int() if "group" in conv.attributes else 1
+        group = int_of(conv, "group", 1)
         if weight.shape[1] * group != channels:
             return None
         grouped = weight.astype(np.float64).reshape(group, -1, *weight.shape[1:])
@@ -120,13 +120,13 @@ def _folded_gemm(
     gemm: ir.Node, weight: np.ndarray, bias: np.ndarray | None, affine: _Affine
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return weight and bias of ``alpha * A @ W + beta * C``; only C is touched by beta, so beta becomes 1."""
-    transposed = "transB" in gemm.attributes and bool(gemm.attributes["transB"].as_int())
+    transposed = bool(int_of(gemm, "transB", 0))
     channels = len(affine.factor)
     if weight.shape[0 if transposed else 1] != channels:
         return None
     if bias is not None and (bias.ndim > 2 or (bias.ndim == 2 and bias.shape[0] != 1)):
         return None
-    beta = gemm.attributes["beta"].as_float() if "beta" in gemm.attributes else 1.0
+    beta = float_of(gemm, "beta", 1.0)
     scaled = weight.astype(np.float64) * (affine.factor.reshape(-1, 1) if transposed else affine.factor)
     start = (
         np.zeros(channels) if bias is None else np.broadcast_to(bias.reshape(-1), channels).astype(np.float64) * beta
@@ -144,8 +144,7 @@ def _store(linear: ir.Node, index: int, array: np.ndarray, names: FreshNames) ->
         old.shape = ir.Shape(array.shape)
         return
     name = names.value(f"{old.name}_{linear.name}" if old is not None else f"{linear.name}_bias")
-    tensor = tensor_from_array(array, name)
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    value = new_initializer(name, array)
     graph.register_initializer(value)
     if index >= len(linear.inputs):
         linear.resize_inputs(index + 1)

@@ -8,20 +8,22 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from quantry.prepare.passes.constant_of import constant_of
-from quantry.prepare.weights import tensor_from_array
+from quantry.prepare.weights import initializer_of, tensor_from_array
 
 GROWTH_LIMIT_BYTES = 1_000_000
 """A fold may make the file at most this much larger; a Tile of a small weight must not become a large one."""
 
-FOLDABLE = frozenset(
-    """
-    Abs Add And ArgMax ArgMin Cast CastLike Ceil Clip Concat ConstantOfShape Cos CumSum Div Equal Erf Exp Expand EyeLike
-    Flatten Floor Gather GatherElements GatherND Gemm Greater GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Log
-    MatMul Max Mean Min Mod Mul Neg NonZero Not OneHot Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin
-    ReduceProd ReduceSum Relu Reshape Round ScatterElements ScatterND Shape Sigmoid Sign Sin Size Slice Softmax Split
-    Sqrt Squeeze Sub Sum Tanh Tile TopK Transpose Trilu Unsqueeze Where Xor
-    """.split()
-)
+# fmt: off
+FOLDABLE = frozenset({
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Concat", "ConstantOfShape", "Cos",
+    "CumSum", "Div", "Equal", "Erf", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements",
+    "GatherND", "Gemm", "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log",
+    "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or", "Pad", "Pow", "Range",
+    "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Reshape", "Round",
+    "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax", "Split", "Sqrt",
+    "Squeeze", "Sub", "Sum", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+})
+# fmt: on
 """Operators whose reference implementation is trusted; none of them is random, stateful or a control flow."""
 
 
@@ -145,8 +147,7 @@ def _replace_outputs(graph: ir.Graph, node: ir.Node, results: Iterable[ir.Tensor
         name = output.name
         assert name is not None
         tensor.name = name
-        shape = ir.Shape(tensor.shape.numpy())
-        value = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        value = initializer_of(tensor)
         output.replace_all_uses_with(value)
         output.name = None
         graph.register_initializer(value)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from quantry.prepare.passes.attribute_of import int_of
 from quantry.prepare.passes.bypass import bypass
 from quantry.prepare.passes.constant_of import constant_of
 
@@ -21,22 +22,21 @@ def remove_identities(model: ir.Model) -> tuple[str, ...]:
     for node in tuple(ir.traversal.RecursiveGraphIterator(model.graph)):
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         source = node.inputs[0] if node.inputs else None
-        if rule is None or source is None or not rule(node, source):
-            continue
-        if bypass(node, source):
+        if rule is not None and source is not None and rule(node) and bypass(node, source):
             removed[node.op_type] += 1
     return tuple(
         f"removed {count} {op_type} nodes that pass their input on" for op_type, count in sorted(removed.items())
     )
 
 
-def _identity(node: ir.Node, source: ir.Value) -> bool:
-    # Identity also carries sequences and optionals, which are not ours to touch.
+def _identity(node: ir.Node) -> bool:
+    """Identity also carries sequences and optionals, which are not ours to touch."""
+    source = _source(node)
     return source.type is None or isinstance(source.type, ir.TensorType)
 
 
-def _dropout(node: ir.Node, source: ir.Value) -> bool:
-    """Dropout drops nothing unless training_mode is true; the mask, if anyone reads it, would have to be made."""
+def _dropout(node: ir.Node) -> bool:
+    """Dropout drops nothing unless training_mode is true; a mask that is read would have to be made."""
     if any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:]):
         return False
     training = node.inputs[2] if len(node.inputs) > 2 else None
@@ -46,47 +46,48 @@ def _dropout(node: ir.Node, source: ir.Value) -> bool:
     return known is not None and not known.any()
 
 
-def _cast(node: ir.Node, source: ir.Value) -> bool:
-    target = node.attributes.get("to")
-    return target is not None and not target.is_ref() and source.dtype is not None and target.as_int() == source.dtype
+def _cast(node: ir.Node) -> bool:
+    dtype = _source(node).dtype
+    return dtype is not None and int_of(node, "to", 0) == dtype
 
 
-def _transpose(node: ir.Node, source: ir.Value) -> bool:
+def _transpose(node: ir.Node) -> bool:
     order = node.attributes.get("perm")
-    if order is None or order.is_ref():
-        return source.shape is not None and len(source.shape) < 2
-    return list(order.as_ints()) == sorted(order.as_ints())
+    if order is None:
+        shape = _source(node).shape
+        return shape is not None and len(shape) < 2
+    return not order.is_ref() and list(order.as_ints()) == sorted(order.as_ints())
 
 
-def _reshape(node: ir.Node, source: ir.Value) -> bool:
-    """Reshape changes nothing when at most one axis is unknown and all others have the length they had."""
+def _reshape(node: ir.Node) -> bool:
+    """Reshape changes nothing when all axes but at most one are known to have the length they had."""
     target = constant_of(node.inputs[1])
-    if target is None or source.shape is None or len(target) != len(source.shape):
+    shape = _source(node).shape
+    if target is None or shape is None or target.size != len(shape):
         return False
-    zero_is_copy = not _int_attribute(node, "allowzero", 0)
-    wanted = [int(length) for length in target]
-    unclear = [
-        length != dim and not (length == 0 and zero_is_copy) for length, dim in zip(wanted, source.shape, strict=True)
-    ]
-    # The one axis left to infer has whatever length the others leave, which is the length it had.
-    return not any(unclear) or (sum(unclear) == 1 and wanted[unclear.index(True)] == -1 and 0 not in source.shape)
+    zero_copies = not int_of(node, "allowzero", 0)
+    lengths = [int(length) for length in target]
+    kept = [length == dim or (length == 0 and zero_copies) for length, dim in zip(lengths, shape, strict=True)]
+    # One axis left to infer has whatever length the others leave, which is the length it had.
+    return all(kept) or (kept.count(False) == 1 and lengths[kept.index(False)] == -1 and 0 not in list(shape))
 
 
-def _pad(node: ir.Node, source: ir.Value) -> bool:
+def _pad(node: ir.Node) -> bool:
     pads = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     return pads is not None and not np.any(pads)
 
 
-def _single_input(node: ir.Node, source: ir.Value) -> bool:
+def _single_input(node: ir.Node) -> bool:
     return len(node.inputs) == 1
 
 
-def _int_attribute(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    return default if attribute is None or attribute.is_ref() else attribute.as_int()
+def _source(node: ir.Node) -> ir.Value:
+    source = node.inputs[0]
+    assert source is not None
+    return source
 
 
-_RULES: dict[str, Callable[[ir.Node, ir.Value], bool]] = {
+_RULES: dict[str, Callable[[ir.Node], bool]] = {
     "Identity": _identity,
     "Dropout": _dropout,
     "Cast": _cast,

@@ -10,7 +10,7 @@ def remove_unused(model: ir.Model) -> tuple[str, ...]:
     RemoveUnusedNodesPass()(model)
     for graph in model.graph.subgraphs():
         _remove_unused_initializers(graph)
-    RemoveUnusedFunctionsPass()(model)
+    RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     RemoveUnusedOpsetsPass()(model)
     nodes_left, weights_left = _counts(model)
     removed = [

@@ -5,7 +5,9 @@ from collections.abc import Hashable, Iterable
 
 import onnx_ir as ir
 
+from quantry.prepare.passes.attribute_of import int_of
 from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.weights import initializer_of
 
 Usage = tuple[ir.Node, int]
 
@@ -58,11 +60,10 @@ def _role(usage: Usage) -> Hashable:
     if index == 2 and node.op_type in _BIASED:
         return ("bias", node)
     if index == 1 and node.op_type in ("Conv", "ConvTranspose"):
-        group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+        group = int_of(node, "group", 1)
         return ("weight", node.op_type, group if node.op_type == "ConvTranspose" else None)
     if index == 1 and node.op_type in ("Gemm", "MatMul"):
-        transposed = "transB" in node.attributes and node.attributes["transB"].as_int()
-        return ("weight", "matrix", bool(transposed))
+        return ("weight", "matrix", bool(int_of(node, "transB", 0)))
     return "operand"
 
 
@@ -70,7 +71,4 @@ def _copy(value: ir.Value, name: str) -> ir.Value:
     tensor = value.const_value
     assert tensor is not None
     # The new tensor has a name of its own and reads the same memory.
-    shared = ir.LazyTensor(lambda: tensor, dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
-    return ir.Value(
-        name=name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=shared
-    )
+    return initializer_of(ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=name))
