@@ -71,7 +71,7 @@ class _Writer:
         params = self.params.tensors[tensor]
         uses = tuple(value.uses())
         scale, zero_point = self._parameters(self.plan.root(tensor), params)
-        domain = _CONTRIB if self._needs_contrib(uses, params) else ""
+        domain = _CONTRIB if self._needs_contrib([use.node for use in uses], params) else ""
         quantize = ir.node(
             "QuantizeLinear", [value, scale, zero_point], domain=domain, name=self._fresh(f"{tensor}_QuantizeLinear")
         )
@@ -122,7 +122,8 @@ class _Writer:
             name=self._fresh(f"{name}_DequantizeLinear"),
         )
         _describe(restore.outputs[0], self._fresh(f"{name}_DequantizeLinear_Output"), ir.DataType.FLOAT, value.shape)
-        graph.insert_before(self._first_reader(uses), restore)
+        anchor = _node_in(graph, uses[0].node) if len(uses) == 1 else graph[0]
+        graph.insert_before(anchor, restore)
         for use in uses:
             use.node.replace_input_with(use.idx, restore.outputs[0])
         if not value.uses():
@@ -132,11 +133,6 @@ class _Writer:
         """Import the domains that were used."""
         if any(node.domain == _CONTRIB for node in self.model.graph):
             self.model.opset_imports.setdefault(_CONTRIB, 1)
-
-    def _first_reader(self, uses: Iterable[ir.Usage]) -> ir.Node:
-        # A reader inside a subgraph reads through the node that holds the subgraph.
-        nodes = [_node_in(self.model.graph, use.node) for use in uses]
-        return nodes[0]
 
     def _parameters(self, root: str, params: TensorParams) -> tuple[ir.Value, ir.Value]:
         if root not in self.written:
@@ -153,10 +149,10 @@ class _Writer:
         self.model.graph.register_initializer(value)
         return value
 
-    def _needs_contrib(self, uses: Iterable[ir.Usage], params: TensorParams) -> bool:
+    def _needs_contrib(self, readers: Iterable[ir.Node], params: TensorParams) -> bool:
         if self.model.opset_imports[""] < _REWRITE_SINCE_OPSET or ONNX_TYPE[params.dtype] != ir.DataType.INT8:
             return False
-        return any(use.node.op_type in _MOVED_BY_RUNTIME and use.node.name not in self.closed for use in uses)
+        return any(node.op_type in _MOVED_BY_RUNTIME and node.name not in self.closed for node in readers)
 
     def _insert_behind(self, value: ir.Value, nodes: tuple[ir.Node, ...]) -> None:
         producer = value.producer()

@@ -1,0 +1,104 @@
+"""The table of docs/architecture.md: who may import whom."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import quantry
+
+SOURCE = Path(quantry.__file__).parent
+STAGES = ("prepare", "equalize", "observe", "plan", "scale", "tune", "emit", "evaluate")
+FOUNDATION = {"errors": set(), "recipe": {"errors"}, "memo": {"errors"}}
+HEAVY = {
+    "onnxruntime": {"observe", "evaluate", "tune"},
+    "optuna": {"search"},
+    "torch": {"tune", "torchfront"},
+}
+LEAVES = {"cli", "onnx", "torch", "vai_q_onnx", "compat"}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def our_rooms(path: Path) -> set[str]:
+    parts = (name.split(".") for name in imported(path) if name.startswith("quantry."))
+    rooms = {part[1] for part in parts}
+    return {name for name in rooms if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()} - {room(path)}
+
+
+def allowed(name: str) -> set[str] | None:
+    if name in FOUNDATION:
+        return FOUNDATION[name]
+    if name == "demo":
+        return {"errors"}
+    if name == "testing":
+        return {"errors", "recipe", "memo", *STAGES}
+    if name in STAGES:
+        return {"errors", "recipe", "memo", *STAGES[: STAGES.index(name)]}
+    if name == "pipeline":
+        return {"errors", "recipe", "memo", *STAGES}
+    return None
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_module_imports_only_rooms_upstream_of_it(path: Path) -> None:
+    permitted = allowed(room(path))
+    if (permitted is not None and path.name != "__init__.py") or (permitted is not None and path.parent != SOURCE):
+        assert our_rooms(path) <= permitted
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_heavy_library_is_imported_in_its_rooms_only(path: Path) -> None:
+    for library, rooms in HEAVY.items():
+        if any(name.split(".")[0] == library for name in imported(path)):
+            assert room(path) in rooms, f"{library} may be imported in {sorted(rooms)} only"
+
+
+def test_facades_and_commands_are_imported_by_none() -> None:
+    for path in modules():
+        if room(path) not in LEAVES | {"__init__"}:
+            assert not our_rooms(path) & LEAVES, path
+
+
+def test_import_of_quantry_is_light() -> None:
+    code = """
+import resource, sys
+before = resource.getrusage(resource.RUSAGE_SELF)
+import quantry
+after = resource.getrusage(resource.RUSAGE_SELF)
+cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+heavy = sorted({"torch", "onnxruntime", "optuna", "onnx", "numpy"} & set(sys.modules))
+sys.stdout.write(f"{cpu};{','.join(heavy)}")
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    cpu, heavy = output.split(";")
+    assert float(cpu) < 0.3
+    assert heavy == ""
+
+
+def test_native_api_loads_no_heavy_library_until_it_runs() -> None:
+    code = """
+import sys, quantry
+quantry.quantize
+sys.stdout.write(",".join({"torch", "onnxruntime", "optuna"} & set(sys.modules)))
+"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == ""

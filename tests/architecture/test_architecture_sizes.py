@@ -1,0 +1,43 @@
+"""Files and functions stay small enough to read."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import quantry
+
+SOURCE = Path(quantry.__file__).parent
+FILE_LINES, FUNCTION_LINES, PARAMETERS = 500, 60, 6
+ALLOWED_FUNCTIONS = {
+    "cli/quantize.py:quantize": "the command line's options are its parameters",
+}
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_file_is_short_and_named_for_what_is_inside(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= FILE_LINES
+    assert path.stem.lstrip("_") not in FORBIDDEN_NAMES
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_functions_are_short_and_take_few_parameters(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if f"{path.relative_to(SOURCE)}:{node.name}" in ALLOWED_FUNCTIONS:
+            continue
+        assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES, f"{node.name} is too long"
+        names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+        assert len([name for name in names if name not in ("self", "cls")]) <= PARAMETERS, f"{node.name} takes too many"
+
+
+def test_allow_list_has_no_stale_entries() -> None:
+    for entry in ALLOWED_FUNCTIONS:
+        path, name = entry.split(":")
+        assert f"def {name}(" in (SOURCE / path).read_text()
