@@ -1,0 +1,130 @@
+"""Runs two sessions over the data, one sample at a time, and scores what they answer."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.errors import DataError, InternalError
+from quantry.evaluate.metrics import Metric
+from quantry.evaluate.pairing import Pair, pair_outputs
+from quantry.evaluate.sessions import run_session
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_OTHER_SHAPE = "another shape than the float model's"
+_NOT_FINITE = "a NaN or an infinity where the float model has none, or the reverse,"
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The scores of every sample.
+
+    Attributes:
+        output_names: The outputs, in the float model's order.
+        scores: Shape (samples, 1 + outputs, metrics); entry 0 of the second axis is all outputs together.
+        notes: Which outputs could not be compared, why and how often.
+    """
+
+    output_names: tuple[str, ...]
+    scores: NDArray[np.float64]
+    notes: tuple[str, ...]
+
+
+def compare_sessions(
+    reference: "onnxruntime.InferenceSession",
+    quantized: "onnxruntime.InferenceSession",
+    samples: Iterable[Mapping[str, NDArray[Any]]],
+    metrics: Sequence[Metric],
+) -> Comparison:
+    """Score the quantized model's outputs against the float model's, sample by sample.
+
+    Outputs are dropped once they are scored, so memory does not grow with the number of samples.
+
+    Args:
+        reference: Session of the float model.
+        quantized: Session of the quantized model.
+        samples: What to feed to both: input names to arrays.
+        metrics: What to compute.
+
+    Raises:
+        DataError: There is no sample, or the float model cannot run on one.
+        InternalError: The quantized model has other outputs than the float one, or cannot run where that can.
+    """
+    check_outputs(reference, quantized)
+    names = tuple(output.name for output in reference.get_outputs())
+    scores: list[list[list[float]]] = []
+    unlike: Counter[tuple[str, str]] = Counter()
+    for index, feeds in enumerate(samples):
+        expected, got = _run_both(reference, quantized, feeds, index)
+        pairs = [pair_outputs(expected[name], got[name]) for name in names]
+        for name, pair in zip(names, pairs, strict=True):
+            if pair is None:
+                unlike[name, _NOT_FINITE if expected[name].shape == got[name].shape else _OTHER_SHAPE] += 1
+        scores.append(_score_sample(metrics, pairs))
+    if not scores:
+        raise DataError("evaluation data must hold at least one sample, got none; in evaluate")
+    notes = tuple(
+        f"output {name!r} of the quantized model has {reason} in {count} of {len(scores)} samples; "
+        "they have the worst score there is"
+        for (name, reason), count in sorted(unlike.items())
+    )
+    return Comparison(names, np.array(scores, dtype=np.float64), notes)
+
+
+def check_outputs(reference: "onnxruntime.InferenceSession", quantized: "onnxruntime.InferenceSession") -> None:
+    """Check that both models have the same outputs, as far as that is known before they run.
+
+    Raises:
+        InternalError: A name is missing or too many, or a rank or a known dimension differs.
+    """
+    ours = {output.name: output.shape for output in reference.get_outputs()}
+    theirs = {output.name: output.shape for output in quantized.get_outputs()}
+    if ours.keys() != theirs.keys():
+        raise InternalError(
+            f"the quantized model must have the float model's outputs {sorted(ours)}; got {sorted(theirs)}; in evaluate"
+        )
+    for name, shape in ours.items():
+        if not _may_be_equal(shape, theirs[name]):
+            raise InternalError(
+                f"the quantized model's outputs must have the float model's shapes, here {shape}; got {theirs[name]}; "
+                f"output {name!r}"
+            )
+
+
+def _may_be_equal(ours: Sequence[object], theirs: Sequence[object]) -> bool:
+    # A model that declares no shape at all has an empty one here, as a scalar has.
+    if not ours or not theirs:
+        return True
+    return len(ours) == len(theirs) and all(
+        one == other for one, other in zip(ours, theirs, strict=True) if isinstance(one, int) and isinstance(other, int)
+    )
+
+
+def _run_both(
+    reference: "onnxruntime.InferenceSession",
+    quantized: "onnxruntime.InferenceSession",
+    feeds: Mapping[str, NDArray[Any]],
+    index: int,
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    try:
+        expected = run_session(reference, feeds)
+    except DataError as error:
+        raise DataError(f"{error}; float model, sample {index}") from error
+    try:
+        return expected, run_session(quantized, feeds)
+    except DataError as error:
+        raise InternalError(
+            f"the quantized model must run where the float model does; it does not: {error}; sample {index}"
+        ) from error
+
+
+def _score_sample(metrics: Sequence[Metric], pairs: Sequence[Pair | None]) -> list[list[float]]:
+    """Return one row of scores for all outputs together and one for each output."""
+    alone = [[metric.score_pair(pair) for metric in metrics] for pair in pairs]
+    together = alone[0] if len(pairs) == 1 else [metric.score_outputs(pairs) for metric in metrics]
+    return [together, *alone]

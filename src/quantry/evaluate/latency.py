@@ -1,0 +1,121 @@
+"""How long one run takes, float against quantized, on a machine that does other things too."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.errors import RecipeError
+from quantry.evaluate.machine import machine_name
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+_WARM_UP_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Times of one run of each model, measured in pairs.
+
+    Attributes:
+        float_ms: Median time of the float model in milliseconds.
+        quantized_ms: Median time of the quantized model in milliseconds.
+        ratio: Median over the pairs of quantized time divided by float time; below 1 the quantized model is faster.
+            The two runs of a pair are neighbours in time, so that load which slows both down leaves the ratio alone.
+        runs: Pairs timed.
+        float_quartiles: First and third quartile of the float times in milliseconds.
+        quantized_quartiles: First and third quartile of the quantized times in milliseconds.
+        ratio_quartiles: First and third quartile of the pairs' ratios.
+        machine: The kind of machine it was measured on.
+    """
+
+    float_ms: float
+    quantized_ms: float
+    ratio: float
+    runs: int
+    float_quartiles: tuple[float, float]
+    quantized_quartiles: tuple[float, float]
+    ratio_quartiles: tuple[float, float]
+    machine: str
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster the quantized model is: one by the ratio."""
+        return 1 / self.ratio
+
+
+def measure_latency(
+    reference: "onnxruntime.InferenceSession",
+    quantized: "onnxruntime.InferenceSession",
+    feeds: Mapping[str, NDArray[Any]],
+    runs: int,
+) -> Latency:
+    """Time two sessions in turn on the same input.
+
+    Args:
+        reference: Session of the float model.
+        quantized: Session of the quantized model. Both are best opened with ``in_turn=True``.
+        feeds: Input names to arrays.
+        runs: How many pairs to time, after a few that are not.
+
+    Returns:
+        Medians and quartiles.
+
+    Raises:
+        RecipeError: The number of runs is not positive.
+    """
+    if runs < 1:
+        raise RecipeError(f"the number of timed runs must be at least 1, got {runs!r} in measure_latency")
+    inputs = dict(feeds)
+
+    def run_float() -> None:
+        reference.run(None, inputs)
+
+    def run_quantized() -> None:
+        quantized.run(None, inputs)
+
+    pairs = [_timed_pair(run_float, run_quantized, float_first=index % 2 == 0) for index in range(_WARM_UP_RUNS + runs)]
+    return summarize_pairs(np.array(pairs[_WARM_UP_RUNS:]))
+
+
+def summarize_pairs(milliseconds: NDArray[np.float64]) -> Latency:
+    """Return medians and quartiles of timed pairs.
+
+    Args:
+        milliseconds: Times above 0, shape (pairs, 2): float, quantized.
+    """
+    times = np.column_stack([milliseconds, milliseconds[:, 1] / milliseconds[:, 0]])
+    low, (float_ms, quantized_ms, ratio), high = np.quantile(times, (0.25, 0.5, 0.75), axis=0).tolist()
+    float_quartiles, quantized_quartiles, ratio_quartiles = zip(low, high, strict=True)
+    return Latency(
+        float_ms=float_ms,
+        quantized_ms=quantized_ms,
+        ratio=ratio,
+        runs=len(times),
+        float_quartiles=float_quartiles,
+        quantized_quartiles=quantized_quartiles,
+        ratio_quartiles=ratio_quartiles,
+        machine=machine_name(),
+    )
+
+
+def _timed_pair(
+    run_float: Callable[[], None], run_quantized: Callable[[], None], *, float_first: bool
+) -> tuple[float, float]:
+    """Return the milliseconds of both; who runs first alternates, because the first finds colder caches."""
+    if float_first:
+        float_ms = _milliseconds(run_float)
+        return float_ms, _milliseconds(run_quantized)
+    quantized_ms = _milliseconds(run_quantized)
+    return _milliseconds(run_float), quantized_ms
+
+
+def _milliseconds(run: Callable[[], None]) -> float:
+    started = time.perf_counter_ns()
+    run()
+    # A clock with coarse ticks may not have moved, and a ratio needs a number above zero.
+    return max(time.perf_counter_ns() - started, 1) / 1e6

@@ -1,0 +1,30 @@
+"""Signal-to-quantization-noise ratio."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.evaluate.metrics.decibel import LIMIT_DB, decibels
+from quantry.evaluate.metrics.metric import Metric
+
+
+class Sqnr(Metric):
+    """Signal-to-quantization-noise ratio, ``10 log10(sum(r**2) / sum((r - q)**2))``, in decibels from -150 to 150.
+
+    0 dB is an error as large as the output itself; about 6 dB belong to one bit. An output of zeros has no signal: any
+    error in it scores -150.
+    """
+
+    name = "sqnr"
+    aliases = ("snr",)
+    higher_is_better = True
+    best = LIMIT_DB
+    worst = -LIMIT_DB
+
+    def formula(self, reference: NDArray[np.float64], quantized: NDArray[np.float64]) -> float:
+        """Return the ratio in decibels."""
+        largest = float(np.abs(reference).max())
+        if largest == 0:
+            return decibels(0.0, float(np.abs(quantized).max()))
+        # In units of the largest value, so that no square leaves float64's range that need not.
+        noise = np.square((reference - quantized) / largest).sum()
+        return decibels(float(np.square(reference / largest).sum()), float(noise))

@@ -1,0 +1,99 @@
+"""Stage 8: run the quantized model beside the float one."""
+
+from collections.abc import Mapping, Sequence
+
+from quantry.emit import QuantizedModel
+from quantry.errors import InternalError, ModelError
+from quantry.evaluate.comparison import Comparison, compare_sessions
+from quantry.evaluate.evaluation import Evaluation, MetricScore
+from quantry.evaluate.latency import Latency, measure_latency
+from quantry.evaluate.machine import machine_name
+from quantry.evaluate.metrics import Metric, find_metric
+from quantry.evaluate.portable import Portable, portable
+from quantry.evaluate.progress import with_progress
+from quantry.evaluate.sessions import deployment_session, simulation_session
+from quantry.memo import stage
+from quantry.observe import CalibrationData
+from quantry.prepare import FloatModel
+from quantry.recipe import EvaluateOptions
+
+
+def environment() -> Mapping[str, str]:
+    """Return what scores and times depend on besides the arguments."""
+    import onnxruntime
+
+    return {"onnxruntime": onnxruntime.__version__, "machine": machine_name()}
+
+
+@stage(name="evaluate", version=1, environment=environment)
+def evaluate(
+    reference: FloatModel, quantized: QuantizedModel, data: CalibrationData, options: EvaluateOptions
+) -> Evaluation:
+    """Compare the quantized model with the float one.
+
+    Scores come from the simulation session, which computes what the graph says on every machine. Times come from
+    deployment sessions of both models, on the first sample.
+
+    Args:
+        reference: The prepared float model.
+        quantized: The quantized model.
+        data: What to feed to both.
+        options: Which metrics, and how many timed runs. Without metrics no sample is compared.
+
+    Returns:
+        Scores, times and sizes.
+
+    Raises:
+        RecipeError: There is no such metric.
+        ModelError: onnxruntime cannot load the float model.
+        DataError: The float model cannot run on a sample.
+        InternalError: The quantized model does not load, does not run, or has other outputs than the float one.
+    """
+    metrics = tuple({metric.name: metric for metric in map(find_metric, options.metrics)}.values())
+    with portable(reference.model) as ours, portable(quantized.model) as theirs:
+        comparison = _compare(ours, theirs, data, metrics) if metrics else None
+        latency = _time(ours, theirs, data, options.latency_runs) if options.latency_runs else None
+        float_bytes, quantized_bytes = ours.size, theirs.size
+    rows = [] if comparison is None else _tabulate(comparison, metrics)
+    return Evaluation(
+        metrics=rows[0] if rows else {},
+        outputs={} if comparison is None else dict(zip(comparison.output_names, rows[1:], strict=True)),
+        samples=0 if comparison is None else len(comparison.scores),
+        float_bytes=float_bytes,
+        quantized_bytes=quantized_bytes,
+        latency=latency,
+        notes=() if comparison is None else comparison.notes,
+    )
+
+
+def _compare(ours: Portable, theirs: Portable, data: CalibrationData, metrics: Sequence[Metric]) -> Comparison:
+    reference = deployment_session(ours.source, in_turn=True)
+    try:
+        quantized = simulation_session(theirs.source, in_turn=True)
+    except ModelError as error:
+        raise _unloadable(error) from error
+    return compare_sessions(reference, quantized, with_progress(data, "evaluate", data.size), metrics)
+
+
+def _time(ours: Portable, theirs: Portable, data: CalibrationData, runs: int) -> Latency:
+    reference = deployment_session(ours.source, in_turn=True)
+    try:
+        quantized = deployment_session(theirs.source, in_turn=True)
+    except ModelError as error:
+        raise _unloadable(error) from error
+    return measure_latency(reference, quantized, next(iter(data)), runs)
+
+
+def _unloadable(error: ModelError) -> InternalError:
+    return InternalError(f"a model that quantry wrote must load in onnxruntime; this one does not: {error}")
+
+
+def _tabulate(comparison: Comparison, metrics: Sequence[Metric]) -> list[dict[str, MetricScore]]:
+    """Return one table of scores for all outputs together, then one for each output."""
+    return [
+        {
+            metric.name: MetricScore.of_samples(metric, comparison.scores[:, row, column])
+            for column, metric in enumerate(metrics)
+        }
+        for row in range(comparison.scores.shape[1])
+    ]
