@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -80,7 +80,7 @@ class Evaluation:
     samples: int
     float_bytes: int
     quantized_bytes: int
-    latency: Latency | None = field(default=None, compare=False)
+    latency: Latency | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

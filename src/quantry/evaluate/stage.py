@@ -48,6 +48,12 @@ def evaluate(
         ModelError: onnxruntime cannot load the float model.
         DataError: The float model cannot run on a sample.
         InternalError: The quantized model does not load, does not run, or has other outputs than the float one.
+
+    Example:
+        ::
+
+            evaluation = evaluate(reference, quantized, data, EvaluateOptions(metrics=("sqnr",), latency_runs=50))
+            evaluation.metrics["sqnr"].value, evaluation.latency.speedup
     """
     metrics = tuple({metric.name: metric for metric in map(find_metric, options.metrics)}.values())
     with portable(reference.model) as ours, portable(quantized.model) as theirs:
