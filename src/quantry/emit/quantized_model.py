@@ -1,12 +1,13 @@
 """The value that the emit stage returns."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 import onnx_ir as ir
 
-from quantry.memo import Blob, Digest
+from quantry.memo import Blob, Digest, fingerprint
 from quantry.prepare import FloatModel, serialize, write_model
 
 
@@ -24,7 +25,8 @@ class QuantizedModel:
 
     def to_bytes(self) -> bytes:
         """Return the ONNX file's bytes; models over 2 GB can only be saved to a path."""
-        return serialize(self.model)
+        blob = self._stored
+        return serialize(self.model) if blob is None else blob.files["model.onnx"]
 
     def save(self, path: str | Path) -> tuple[Path, ...]:
         """Write the model, atomically.
@@ -39,11 +41,12 @@ class QuantizedModel:
 
     def to_blob(self) -> Blob | None:
         """Return the stored form, or None when the weights are too large to keep."""
-        return self._as_float_model().to_blob()
+        return self._stored
 
     def __fingerprint__(self) -> Digest:
-        """Digest of graph and weights."""
-        return self._as_float_model().__fingerprint__()
+        """Return the content digest."""
+        blob = self._stored
+        return FloatModel(self.model, self.notes).__fingerprint__() if blob is None else fingerprint(blob.digest())
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
@@ -51,6 +54,8 @@ class QuantizedModel:
         stored = FloatModel.from_blob(blob)
         return cls(stored.model, stored.notes)
 
-    def _as_float_model(self) -> FloatModel:
-        # One stored form and one digest of ONNX graphs serve both ends of the pipeline.
-        return FloatModel(self.model, self.notes)
+    @cached_property
+    def _stored(self) -> Blob | None:
+        # One stored form of ONNX graphs serves both ends of the pipeline; making it quantizes and packs every weight,
+        # so it is made once.
+        return FloatModel(self.model, self.notes).to_blob()

@@ -7,6 +7,7 @@ reading; everything is written out when writing.
 
 import dataclasses
 import enum
+import functools
 import json
 import types
 import typing
@@ -113,8 +114,13 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
     file.write_text(to_json(recipe) if file.suffix == ".json" else to_yaml(recipe), encoding="utf-8")
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 def _encode_fields(value: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(type(value))
+    hints = _hints(type(value))
     return {part.name: encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
 
 
@@ -199,7 +205,7 @@ def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
     for key in values:
         if key not in names:
             raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
 
 
