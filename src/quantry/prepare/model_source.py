@@ -14,6 +14,7 @@ from quantry.memo import Digest, fingerprint, fingerprint_file
 from quantry.prepare.external_data import check_external_data, external_files, external_tensors
 from quantry.prepare.float_model import model_fingerprint
 from quantry.prepare.model_bytes import parse_model, read_model_file
+from quantry.prepare.proto_names import check_unique_names
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | onnx.ModelProto | ir.Model
 
@@ -162,6 +163,7 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(f"weights must be dense, got the sparse initializer {name!r}; store it dense; in {label}")
+    check_unique_names(proto.graph, label)
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx-ir wraps what it finds in its own and in builtin exceptions

@@ -6,8 +6,10 @@ from quantry.memo import stage
 from quantry.prepare.float_model import FloatModel
 from quantry.prepare.model_source import ModelSource
 from quantry.prepare.passes import (
+    check_float_type,
     clip6_to_relu,
     convert_opset,
+    float16_to_float32,
     fold_batch_norm,
     fold_constants,
     infer_shapes,
@@ -18,6 +20,7 @@ from quantry.prepare.passes import (
     sort_nodes,
     split_shared_weights,
 )
+from quantry.prepare.preflight import check_model
 from quantry.prepare.weights import rebuilt
 from quantry.recipe import PrepareOptions
 
@@ -39,7 +42,12 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         ModelError: If the model cannot be used as it is; the message says why and what to do.
     """
     model = source.load()
-    notes = [*sort_nodes(model), *inputs_without_initializers(model), *name_nodes(model)]
+    notes = [*check_model(model, source.label), *sort_nodes(model)]
+    notes += inputs_without_initializers(model)
+    notes += name_nodes(model)
+    if options.float16_to_float32:
+        notes += float16_to_float32(model)
+    check_float_type(model, source.label)
     model, raised = _at_opset(model, max(OLDEST_OPSET, options.opset or 0))
     notes += raised
     notes += _settle(model, options)

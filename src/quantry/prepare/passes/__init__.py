@@ -2,6 +2,7 @@
 
 from quantry.prepare.passes.clip6_to_relu import clip6_to_relu
 from quantry.prepare.passes.convert_opset import convert_opset
+from quantry.prepare.passes.float16_to_float32 import check_float_type, float16_to_float32
 from quantry.prepare.passes.fold_batch_norm import fold_batch_norm
 from quantry.prepare.passes.fold_constants import fold_constants
 from quantry.prepare.passes.infer_shapes import infer_shapes
@@ -13,8 +14,10 @@ from quantry.prepare.passes.sort_nodes import sort_nodes
 from quantry.prepare.passes.split_shared_weights import split_shared_weights
 
 __all__ = [
+    "check_float_type",
     "clip6_to_relu",
     "convert_opset",
+    "float16_to_float32",
     "fold_batch_norm",
     "fold_constants",
     "infer_shapes",

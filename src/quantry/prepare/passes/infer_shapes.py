@@ -1,52 +1,92 @@
 """Infers type and shape of every tensor."""
 
+from collections.abc import Iterator
+
 import onnx
 import onnx_ir as ir
 
+from quantry.prepare.symbolic import solve_shapes
 from quantry.prepare.weights import structure_proto
+
+_ROUNDS = 8  # each round carries shapes past one more kind of node; real models need one or two
 
 
 def infer_shapes(model: ir.Model) -> tuple[str, ...]:
-    """Infer types and shapes with ONNX, following values of shapes through the graph.
+    """Infer types and shapes with ONNX, and symbolically where ONNX gives up.
 
     Annotations that the file brings are hints: where inference knows better they are replaced, where it knows nothing
-    they stay.
+    they stay and help with what follows. Axes that nothing is known of have no name.
     """
-    proto, _ = structure_proto(model)
-    _forget_annotations(proto.graph)
-    inferred = ir.serde.deserialize_model(
-        onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    )
-    for graph, known in zip(model.graphs(), inferred.graphs(), strict=True):
-        found = {value.name: value for node in known for value in node.outputs}
-        for value in (value for node in graph for value in node.outputs if value.name in found):
-            value.shape = merged_shape(found[value.name].shape, value.shape)
-            value.type = found[value.name].type or value.type
+    hints = _infer(model, frozenset())
+    for _ in range(_ROUNDS):
+        found = hints | solve_shapes(model)
+        if not found - hints:
+            break
+        hints = found | _infer(model, found)
     return ()
 
 
-def _forget_annotations(graph: onnx.GraphProto) -> None:
+def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
+    """Run ONNX's inference once.
+
+    Args:
+        model: The model; types and shapes of its values are updated.
+        hints: Names of tensors whose shape inference shall take from the model.
+
+    Returns:
+        Names of tensors that only their annotation describes.
+    """
+    proto, _ = structure_proto(model)
+    symbols = set(_symbols(model, hints))
+    _forget_annotations(proto.graph, hints)
+    inferred = ir.serde.deserialize_model(
+        onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+    )
+    only_annotated = set()
+    for graph, known in zip(model.graphs(), inferred.graphs(), strict=True):
+        found = {value.name: value for node in known for value in node.outputs if value.name}
+        for value in (value for node in graph for value in node.outputs):
+            if not value.name:
+                continue
+            twin = found[value.name]
+            if twin.shape is None and value.shape is not None:
+                only_annotated.add(value.name)
+            value.shape = _merged_shape(twin.shape, value.shape, symbols)
+            value.type = twin.type or value.type
+    return hints | only_annotated
+
+
+def _symbols(model: ir.Model, hints: frozenset[str]) -> Iterator[str]:
+    """Yield the names of axes that mean something; ONNX makes up others for axes it does not know."""
+    for graph in model.graphs():
+        hinted = (value for node in graph for value in node.outputs if value.name in hints)
+        for value in (*graph.inputs, *hinted):
+            yield from (dim.value for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value)
+
+
+def _forget_annotations(graph: onnx.GraphProto, hints: frozenset[str]) -> None:
+    kept = [info for info in graph.value_info if info.name in hints]
     del graph.value_info[:]
+    graph.value_info.extend(kept)
     for output in graph.output:
-        output.type.tensor_type.ClearField("shape")
+        if output.name not in hints and output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
     for node in graph.node:
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                del attribute.g.value_info[:]
+            for subgraph in (attribute.g, *attribute.graphs):
+                _forget_annotations(subgraph, hints)
 
 
-def merged_shape(inferred: ir.Shape | None, annotated: ir.Shape | None) -> ir.Shape | None:
+def _merged_shape(inferred: ir.Shape | None, annotated: ir.Shape | None, symbols: set[str]) -> ir.Shape | None:
     """Return what is known of a shape: inferred lengths first, the file's annotation where inference has none."""
     if inferred is None:
         return annotated
     if annotated is None or len(annotated) != len(inferred):
-        return inferred
-    return ir.Shape([_merged_dim(one, other) for one, other in zip(inferred, annotated, strict=True)])
+        annotated = ir.Shape([None] * len(inferred))
+    return ir.Shape([_merged_dim(one, other, symbols) for one, other in zip(inferred, annotated, strict=True)])
 
 
-def _merged_dim(inferred: int | ir.SymbolicDim, annotated: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
-    if isinstance(inferred, int):
-        return inferred
-    if isinstance(annotated, int):
-        return annotated
-    return inferred if inferred.value is not None and not inferred.value.startswith("unk__") else annotated
+def _merged_dim(
+    inferred: int | ir.SymbolicDim, annotated: int | ir.SymbolicDim, symbols: set[str]
+) -> int | ir.SymbolicDim:
+    return inferred if isinstance(inferred, int) or inferred.value in symbols else annotated
