@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -48,7 +48,11 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     chosen, notes = resolve_recipe(recipe or preset or "S8S8_AAWS")
     wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
     images = ImageOptions(
-        mean=_numbers("--mean", mean), std=_numbers("--std", std), scale=pixel_scale, color=color, resize=resize
+        mean=_numbers("--mean", mean),
+        std=_numbers("--std", std),
+        scale=pixel_scale,
+        color=cast("Any", color),  # checked by ImageOptions itself, with the nearest spelling
+        resize=cast("Any", resize),
     )
     target = output or model.with_name(f"{model.stem}.{wanted.name}.onnx")
     if not target.parent.is_dir():

@@ -102,16 +102,19 @@ class _Writer:
         source = value.const_value
         assert source is not None
         params = self.params.tensors[name]
-        uses = [use for use in value.uses() if users is None or use.node.name in users]
+        # The plan speaks of the main graph; a reader inside a subgraph keeps the float constant.
+        uses = [use for use in value.uses() if use.node.graph is graph and (users is None or use.node.name in users)]
         stored_name = self._fresh(f"{name}_quantized")
 
-        def integers() -> ir.Tensor:
+        def integers() -> ir.TensorProtocol:
             return as_tensor(quantize_array(source.numpy(), params), params.dtype, stored_name)
 
         stored = ir.Value(name=stored_name)
         _describe(stored, stored_name, ONNX_TYPE[params.dtype], value.shape)
         # Lazy: of a model with many gigabytes of weights, only one tensor is in memory while it is written.
-        stored.const_value = ir.LazyTensor(integers, ONNX_TYPE[params.dtype], source.shape, name=stored_name)
+        stored.const_value = ir.LazyTensor(
+            integers, ONNX_TYPE[params.dtype], ir.Shape(source.shape.numpy()), name=stored_name
+        )
         graph.register_initializer(stored)
         scale, zero_point = self._parameters(name, params)
         attributes = {"axis": params.axis} if params.axis is not None else {}
@@ -122,7 +125,7 @@ class _Writer:
             name=self._fresh(f"{name}_DequantizeLinear"),
         )
         _describe(restore.outputs[0], self._fresh(f"{name}_DequantizeLinear_Output"), ir.DataType.FLOAT, value.shape)
-        anchor = _node_in(graph, uses[0].node) if len(uses) == 1 else graph[0]
+        anchor = uses[0].node if len(uses) == 1 else graph[0]
         graph.insert_before(anchor, restore)
         for use in uses:
             use.node.replace_input_with(use.idx, restore.outputs[0])
@@ -142,9 +145,9 @@ class _Writer:
             self.written[root] = (self._initializer(scale), self._initializer(zero_point))
         return self.written[root]
 
-    def _initializer(self, tensor: ir.Tensor) -> ir.Value:
+    def _initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
         value = ir.Value(
-            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape), const_value=tensor
+            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )
         self.model.graph.register_initializer(value)
         return value
@@ -183,11 +186,3 @@ def _describe(value: ir.Value, name: str, dtype: ir.DataType, shape: ir.Shape | 
     value.name = name
     value.type = ir.TensorType(dtype)
     value.shape = shape.copy() if shape is not None else None
-
-
-def _node_in(graph: ir.Graph, node: ir.Node) -> ir.Node:
-    while node.graph is not graph:
-        owner = node.graph.parent_node if isinstance(node.graph, ir.Graph) else None
-        assert owner is not None
-        node = owner
-    return node

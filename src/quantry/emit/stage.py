@@ -8,7 +8,7 @@ from quantry.emit.element_type import FIRST_OPSET
 from quantry.emit.qdq import emit_qdq
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
-from quantry.plan import QuantPlan
+from quantry.plan import QuantPlan, SharedRange
 from quantry.prepare import FloatModel, convert_opset
 from quantry.recipe import DataType, EmitOptions, Qdq
 from quantry.scale import QuantParams
@@ -55,7 +55,8 @@ def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
     if opset > _OLDEST_RUNTIME_OPSET:
         notes.append(f"the float model has opset {opset}, so onnxruntime 1.20 and 1.21 cannot load the result")
     narrow = {DataType.INT4, DataType.UINT4}
-    if any(getattr(entry, "spec", None) and entry.spec.dtype in narrow for entry in plan.activations.values()):
+    ranges = (entry for entry in plan.activations.values() if not isinstance(entry, SharedRange))
+    if any(entry.spec.dtype in narrow for entry in ranges):
         notes.append(
             "onnxruntime up to 1.31 computes 4-bit activations wrongly at ORT_ENABLE_ALL; run the model at "
             "ORT_ENABLE_BASIC"
