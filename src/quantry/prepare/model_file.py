@@ -7,7 +7,7 @@ are streamed: the peak is one weight, not the whole file, and no weight passes t
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -73,49 +73,59 @@ def write_model(
         ModelError: If the file cannot be written.
     """
     target = Path(path)
-    external = weight_bytes(model) > external_data_threshold
+    data = target.with_name(target.name + ".data")
+    layout = _external_layout(model, data.name) if weight_bytes(model) > external_data_threshold else {}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not external:
-            _write_atomically(target, _encode(model))
+        if not layout:
+            _write_atomically({target: _encode(model)})
             return (target,)
-        data = target.with_name(target.name + ".data")
-        layout = _external_layout(model, data.name)
-        _write_atomically(data, _external_chunks(model, layout))
-        with swapped_weights(model, layout):
-            _write_atomically(target, _encode(model))
+        _write_atomically({data: _external_chunks(model, layout), target: _encode(model, layout)})
     except OSError as error:
         raise ModelError(
-            f"the model must be written to a writable folder with enough space; {error}; at {target}"
+            f"the model must be written to a writable folder with enough space, got: {error}; at {target}"
         ) from error
     return (target, data)
 
 
-def _write_atomically(target: Path, chunks: Iterator[bytes]) -> None:
-    """Write to a temporary name in the same folder and rename; a failure leaves no temporary file."""
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
+    """Write every file under a temporary name beside its own, then rename all; a failure leaves no temporary file."""
+    temporaries: dict[Path, Path] = {}
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes private files; a model is as readable as any other file its owner writes.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        for target, chunks in files.items():
+            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+            temporaries[target] = Path(name)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(chunks)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o666 & ~_umask())
+        for target, temporary in temporaries.items():
+            temporary.replace(target)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
 
 
-def _encode(model: ir.Model) -> Iterator[bytes]:
-    """Yield the bytes of the model: head, graph structure, then each weight of the main graph."""
+def _umask() -> int:
+    """Return what the user withholds from others; temporary files are made private, models are ordinary files."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def _encode(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | None = None) -> Iterator[bytes]:
+    """Yield the bytes of the model: head, graph structure, then each weight of the main graph.
+
+    Args:
+        model: The model.
+        layout: Weights that lie in an external data file, each as a reference to its place there.
+    """
+    placed = {name: tensor for (_, name), tensor in (layout or {}).items()}
     weights = {
         name: value.const_value for name, value in model.graph.initializers.items() if value.const_value is not None
     }
-    headers = {name: _tensor_header(tensor, name) for name, tensor in weights.items()}
+    headers = {name: _tensor_header(placed.get(name, tensor), name, name in placed) for name, tensor in weights.items()}
     proto = _structure(model)
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
@@ -150,9 +160,9 @@ def _without_data(key: WeightKey, value: ir.Value) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
 
 
-def _tensor_header(tensor: ir.TensorProtocol, name: str) -> tuple[bytes, int | None]:
+def _tensor_header(tensor: ir.TensorProtocol, name: str, complete: bool) -> tuple[bytes, int | None]:
     """Return a weight's TensorProto without its data, and how many bytes of raw data follow (None: complete)."""
-    if tensor.dtype == ir.DataType.STRING or isinstance(tensor, _PlacedTensor):
+    if complete or tensor.dtype == ir.DataType.STRING:
         proto = ir.serde.serialize_tensor(tensor)
         proto.name = name
         return proto.SerializeToString(deterministic=True), None
@@ -162,13 +172,9 @@ def _tensor_header(tensor: ir.TensorProtocol, name: str) -> tuple[bytes, int | N
     return proto.SerializeToString(deterministic=True), tensor.nbytes
 
 
-class _PlacedTensor(ir.ExternalTensor):
-    """A weight whose place in the external data file of the model being written is settled."""
-
-
-def _external_layout(model: ir.Model, location: str) -> dict[WeightKey, _PlacedTensor]:
+def _external_layout(model: ir.Model, location: str) -> dict[WeightKey, ir.ExternalTensor]:
     """Return where each large weight of the main graph goes in the external data file."""
-    layout: dict[WeightKey, _PlacedTensor] = {}
+    layout: dict[WeightKey, ir.ExternalTensor] = {}
     offset = 0
     for (index, name), value in all_weights(model).items():
         tensor = value.const_value
@@ -177,12 +183,12 @@ def _external_layout(model: ir.Model, location: str) -> dict[WeightKey, _PlacedT
             continue
         offset += -offset % _ALIGNMENT
         shape = ir.Shape(tensor.shape.numpy())
-        layout[index, name] = _PlacedTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name)
+        layout[index, name] = ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name)
         offset += tensor.nbytes
     return layout
 
 
-def _external_chunks(model: ir.Model, layout: dict[WeightKey, _PlacedTensor]) -> Iterator[bytes]:
+def _external_chunks(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor]) -> Iterator[bytes]:
     """Yield the content of the external data file, one weight at a time."""
     weights = all_weights(model)
     position = 0
