@@ -1,5 +1,6 @@
 """A store on disk, shared by processes and sessions."""
 
+import errno
 import json
 import os
 import shutil
@@ -86,7 +87,7 @@ class DirectoryStore:
             StoreError: The directory cannot be written.
         """
         entry = {"result": result, "crc32": _index_check(key, result)}
-        with self._scratch() as scratch:
+        with self._writing(), self._scratch() as scratch:
             written, final = scratch / "entry.json", self._index_file(key)
             written.write_text(json.dumps(entry) + "\n", encoding="utf-8")
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -116,25 +117,35 @@ class DirectoryStore:
             StoreError: The directory cannot be written; nothing half-written stays.
         """
         final = self._blob_directory(result)
-        if (final / MANIFEST).exists():
-            _touch(final)
-            return
-        if blob.payload_bytes > self.limit_bytes:
-            return
-        if final.exists():
-            self._drop(final)
-        with self._scratch() as scratch:
-            written = scratch / "blob"
-            written.mkdir()
-            write_blob(written, blob)
-            (written / USED).touch()
-            _touch(written)
-            size = sum(part.stat().st_size for part in written.rglob("*") if part.is_file())
-            if size > self.limit_bytes:
+        with self._writing():
+            if (final / MANIFEST).exists():
+                _touch(final)
                 return
-            self._make_room(size)
-            final.parent.mkdir(parents=True, exist_ok=True)
-            _move_into_place(written, final)
+            if blob.payload_bytes > self.limit_bytes:
+                return
+            if final.exists():
+                self._drop(final)
+            with self._scratch() as scratch:
+                written = scratch / "blob"
+                written.mkdir()
+                write_blob(written, blob)
+                (written / USED).touch()
+                _touch(written)
+                self._publish(written, final)
+
+    def _publish(self, written: Path, final: Path) -> None:
+        """Make room for a blob that is written, and move it to its place."""
+        size = sum(part.stat().st_size for part in written.rglob("*") if part.is_file())
+        if size > self.limit_bytes:
+            return
+        self._make_room(size)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            written.rename(final)
+        except OSError as error:
+            # Another process kept the same blob first. Whether it is still there says nothing: it may be evicted.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def _index_file(self, key: Digest) -> Path:
         return self.path / "index" / key[:2] / f"{key}.json"
@@ -155,23 +166,28 @@ class DirectoryStore:
             ) from error
 
     @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"The store's directory must be writable and the disk must have room; writing failed: {error}; "
+                f"at {self.path}. Free some space, give the right to write, or choose another directory."
+            ) from error
+
+    @contextmanager
     def _scratch(self) -> Iterator[Path]:
         """Lend an own empty directory on the same file system, and delete it with whatever is left in it."""
         scratch = self.path / "temp" / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
             scratch.mkdir(parents=True)
             yield scratch
-        except OSError as error:
-            raise StoreError(
-                f"The store's directory must be writable and the disk must have room; writing failed: {error}; "
-                f"at {self.path}. Free some space, give the right to write, or choose another directory."
-            ) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _drop(self, directory: Path) -> None:
         """Take a blob out of sight in one step; a store that may only be read keeps it."""
-        with suppress(StoreError), self._scratch() as scratch, suppress(FileNotFoundError):
+        with suppress(OSError), self._scratch() as scratch:
             directory.rename(scratch / "dropped")
 
     def _make_room(self, size: int) -> None:
@@ -196,12 +212,3 @@ def _touch(directory: Path) -> None:
     now = time.time_ns()
     with suppress(OSError):
         os.utime(directory / USED, ns=(now, now))
-
-
-def _move_into_place(written: Path, final: Path) -> None:
-    try:
-        written.rename(final)
-    except OSError:
-        # Another process kept the same blob first; the contents are the same.
-        if not (final / MANIFEST).exists():
-            raise
