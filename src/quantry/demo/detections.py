@@ -1,0 +1,107 @@
+"""From the demo detector's output to boxes with scores and labels.
+
+The detector answers like YOLOX before decoding: one row per anchor, ``[dx, dy, log w, log h, object, class...]``,
+first the stride-4 grid row by row, then stride 8, then stride 16. With grid cell (i, j) and stride s the box is
+
+    centre = ((i + dx) s, (j + dy) s)      size = (s exp(log w), s exp(log h))      score = object * class
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.demo.scenes import CLASS_NAMES, IMAGE_SIZE
+from quantry.errors import DataError
+
+STRIDES = (4, 8, 16)
+SCORE_FLOOR = 0.01
+OVERLAP_LIMIT = 0.65
+MOST_DETECTIONS = 100
+
+_BEFORE_SUPPRESSION = 400
+# exp of these spans every box that can matter and cannot overflow, whatever a badly quantized model answers.
+_LOG_SIZES = (-8.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Detections:
+    """What a detector found in one image, best first.
+
+    Attributes:
+        boxes: Corners x0, y0, x1, y1 in pixels, float64 [n, 4].
+        scores: Confidence in 0..1, float64 [n].
+        labels: Indices into CLASS_NAMES, int64 [n].
+    """
+
+    boxes: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+
+def _anchors() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the cells [anchors, 2] as x, y and the strides [anchors, 1]."""
+    cells, strides = [], []
+    for stride in STRIDES:
+        side = IMAGE_SIZE // stride
+        y, x = np.divmod(np.arange(side * side), side)
+        cells.append(np.stack([x, y], axis=1).astype(np.float64))
+        strides.append(np.full((side * side, 1), float(stride)))
+    return np.concatenate(cells), np.concatenate(strides)
+
+
+def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the intersection over union [n, m] of boxes a [n, 4] and b [m, 4], given as corners."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    shared = np.clip(high - low, 0.0, None).prod(axis=-1)
+    area_a, area_b = ((x[:, 2:] - x[:, :2]).prod(axis=-1) for x in (a, b))
+    union = area_a[:, None] + area_b[None, :] - shared
+    ratio: NDArray[np.float64] = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return ratio
+
+
+def suppress(boxes: NDArray[np.float64], labels: NDArray[np.int64], limit: float) -> NDArray[np.int64]:
+    """Return the indices of the boxes that greedy non-maximum suppression keeps, class by class.
+
+    Args:
+        boxes: Corners [n, 4], best first.
+        labels: Classes [n]; boxes of different classes never suppress each other.
+        limit: Overlap above which the lesser of two boxes goes.
+    """
+    rivals = (overlaps(boxes, boxes) > limit) & (labels[:, None] == labels[None, :])
+    alive = np.ones(len(boxes), dtype=np.bool_)
+    for index in range(len(boxes)):
+        if alive[index]:
+            alive[index + 1 :] &= ~rivals[index, index + 1 :]
+    return np.flatnonzero(alive)
+
+
+def _decode_one(rows: NDArray[np.float64]) -> Detections:
+    chances = rows[:, 4:5] * rows[:, 5:]
+    labels = chances.argmax(axis=1)
+    scores = chances[np.arange(len(rows)), labels]
+    # A comparison with NaN is false, so that a broken row is no detection.
+    good = np.flatnonzero((scores > SCORE_FLOOR) & np.isfinite(rows[:, :4]).all(axis=1))
+    order = good[np.argsort(-scores[good], kind="stable")][:_BEFORE_SUPPRESSION]
+    cells, strides = _anchors()
+    centre = (rows[order, :2] + cells[order]) * strides[order]
+    half = np.exp(np.clip(rows[order, 2:4], *_LOG_SIZES)) * strides[order] / 2
+    boxes = np.clip(np.concatenate([centre - half, centre + half], axis=1), 0.0, float(IMAGE_SIZE))
+    kept = suppress(boxes, labels[order], OVERLAP_LIMIT)[:MOST_DETECTIONS]
+    return Detections(boxes[kept], scores[order][kept], labels[order][kept])
+
+
+def decode(output: NDArray[np.floating]) -> list[Detections]:
+    """Turn the detector's output [n, anchors, 5 + classes] into detections, one value per image.
+
+    Raises:
+        DataError: The output is not of the demo detector's shape.
+    """
+    rows = sum((IMAGE_SIZE // stride) ** 2 for stride in STRIDES)
+    if output.ndim != 3 or output.shape[1:] != (rows, 5 + len(CLASS_NAMES)):
+        raise DataError(
+            f"the detector's output must have shape [n, {rows}, {5 + len(CLASS_NAMES)}]; given {list(output.shape)}; "
+            "in quantry.demo.decode"
+        )
+    return [_decode_one(image.astype(np.float64)) for image in output]

@@ -1,0 +1,62 @@
+"""Mean average precision of anything that answers like the demo detector."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.demo.average_precision import AveragePrecision, ImageMatches, match_image, summarize
+from quantry.demo.detections import decode
+from quantry.demo.scenes import CLASS_NAMES, Scene, calibration_scenes, evaluation_scenes
+
+INPUT_NAME = "images"
+
+Run = Callable[[NDArray[np.float32]], NDArray[np.floating]]
+"""Maps images, float32 [1, 3, IMAGE_SIZE, IMAGE_SIZE] in 0..255, to the detector's output."""
+
+
+def image_tensor(scene: Scene) -> NDArray[np.float32]:
+    """Return the scene's image as the detector takes it: RGB, 0..255, float32 [1, 3, IMAGE_SIZE, IMAGE_SIZE]."""
+    return np.ascontiguousarray(scene.image.transpose(2, 0, 1)[None], dtype=np.float32)
+
+
+def calibration_inputs(count: int) -> list[dict[str, NDArray[np.float32]]]:
+    """Return ``count`` inputs for calibration, each ``{"images": float32 [1, 3, IMAGE_SIZE, IMAGE_SIZE]}``."""
+    return [{INPUT_NAME: image_tensor(scene)} for scene in calibration_scenes(count)]
+
+
+def match_scenes(run: Run, scenes: Iterable[Scene]) -> list[ImageMatches]:
+    """Run the detector on each scene and match what it finds; what a bootstrap over images resamples.
+
+    Args:
+        run: The detector.
+        scenes: Labelled images, taken one at a time.
+    """
+    return [
+        match_image(decode(run(image_tensor(scene)))[0], scene.boxes, scene.labels, len(CLASS_NAMES))
+        for scene in scenes
+    ]
+
+
+def mean_average_precision(run: Run, scenes: Iterable[Scene]) -> AveragePrecision:
+    """Return the COCO average precision of a detector over scenes."""
+    return summarize(match_scenes(run, scenes))
+
+
+def evaluate(run: Run, count: int = 200) -> dict[str, float]:
+    """Return the detector's mean average precision on the first ``count`` evaluation scenes.
+
+    Args:
+        run: The detector: images, float32 [1, 3, IMAGE_SIZE, IMAGE_SIZE] in 0..255, to its output.
+        count: Number of scenes, 1 or more.
+
+    Returns:
+        ``map`` over overlaps 0.5 to 0.95, and ``map50``.
+
+    Example:
+        >>> import numpy as np
+        >>> evaluate(lambda images: np.zeros((len(images), 1344, 13)), count=2)
+        {'map': 0.0, 'map50': 0.0}
+    """
+    found = mean_average_precision(run, evaluation_scenes(count))
+    return {"map": found.map, "map50": found.map50}
