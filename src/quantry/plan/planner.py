@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 
 from quantry.memo import stage
@@ -38,6 +39,8 @@ _FUSING_PRODUCERS = frozenset(
     }
 )
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
+# Exporters write -1e9, the lowest float32 or -inf where attention must not look.
+_MASK = 1e9
 
 
 @stage(name="plan", version=1)
@@ -80,9 +83,22 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
         answer = rule.annotate(node, options) if node.op_type in ("If", "Loop", "Scan") else None
         return answer if isinstance(answer, Declined) else Declined("it does not compute on float32 tensors")
     answer = rule.annotate(node, options)
-    if isinstance(answer, Annotation) and not all(is_float(node.inputs[index]) for index in answer.activations):
+    if isinstance(answer, Declined):
+        return answer
+    if not all(is_float(node.inputs[index]) for index in answer.activations):
         return Declined("a data input of it is no float32 tensor")
+    for index in answer.constants:
+        if _is_mask(node.inputs[index]):
+            return Declined(f"its constant operand {_name(node.inputs[index])!r} is a mask or a limit without end")
     return answer
+
+
+def _is_mask(value: ir.Value | None) -> bool:
+    """Whether a constant holds a stand-in for infinity, beside which everything else would round to zero."""
+    assert value is not None
+    assert value.const_value is not None
+    array = value.const_value.numpy()
+    return bool(array.size) and not bool(np.abs(array).max() < _MASK)
 
 
 def _name(value: ir.Value | None) -> str:
