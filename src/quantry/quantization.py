@@ -1,5 +1,6 @@
 """The native API: one float model in, one quantized model out."""
 
+import functools
 import logging
 import os
 from collections.abc import Mapping
@@ -176,7 +177,13 @@ def default_store_path() -> Path:
 
 def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
     if store == DEFAULT_STORE:
-        return DirectoryStore(default_store_path())
+        return _directory_store(default_store_path().absolute())
     if isinstance(store, str | os.PathLike):
-        return DirectoryStore(Path(store))
+        return _directory_store(Path(store).absolute())
     return store
+
+
+@functools.cache
+def _directory_store(path: Path) -> DirectoryStore:
+    # One object for one directory, so that calls share what is still in memory.
+    return DirectoryStore(path)

@@ -225,14 +225,21 @@ def test_lost_blob_is_computed_and_stored_again(lossy: Any) -> None:
 
 def test_value_too_large_to_keep_is_known_and_computed_when_needed() -> None:
     store = MemoryStore()
-    first = Memo(store).run(inflate, Memo(store).run(count, 2))
+    digest = Memo(store).run(inflate, Memo(store).run(count, 2)).digest
     memo = Memo(store)
     handle = memo.run(inflate, memo.run(count, 2))
     assert memo.trace.computed("inflate") == 0
-    assert handle.digest == first.digest
+    assert handle.digest == digest
     np.testing.assert_array_equal(handle.value.data, [0, 0, 0, 1, 1, 1])
     assert memo.trace.computed("inflate") == 1
     np.testing.assert_array_equal(memo.run(total, handle).value.data, [3])
+
+
+def test_value_that_is_still_held_is_shared_with_another_memo_on_the_same_store() -> None:
+    store = MemoryStore()
+    held = Memo(store).run(count, 2)
+    assert Memo(store).run(count, 2).value is held.value
+    assert Memo(MemoryStore()).run(count, 2).value is not held.value
 
 
 def test_value_is_produced_once_for_many_threads() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from quantry.errors import InternalError, StageError, UserError
 from quantry.memo._blob import Blob
@@ -24,6 +24,11 @@ T = TypeVar("T", bound=Storable)
 
 # How many earlier stages an error message names: a search may have run thousands.
 _NAMED_STAGES = 8
+
+
+# Whoever holds a handle keeps its value in memory; asking the same store for the same result then shares it, also
+# through another Memo: the second of two calls reads nothing that the first still holds.
+_LIVE: WeakKeyDictionary[Store, WeakValueDictionary[Digest, Handle[Any]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,7 @@ class Memo:
         self.trace = Trace() if trace is None else trace
         self.verify_inputs = verify_inputs
         self._lock = threading.Lock()
-        # Whoever holds a handle keeps its value in memory; asking for the same result then shares it.
-        self._live: WeakValueDictionary[Digest, Handle[Any]] = WeakValueDictionary()
+        self._live = WeakValueDictionary() if store is None else _LIVE.setdefault(store, WeakValueDictionary())
 
     def run(self, stage: Stage[..., T], /, *args: object, **kwargs: object) -> Handle[T]:
         """Return a handle on the stage's result for these arguments, computing it if it is not known.
