@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.errors import DataError, nearest_spelling
-from quantry.prepare.float_model import InputSignature
+from quantry.prepare import InputSignature
 
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]

@@ -13,7 +13,7 @@ from quantry.observe.array_source import group_size, whole_groups
 from quantry.observe.conform import Array, Signatures, describe
 from quantry.observe.image_options import ImageOptions
 from quantry.observe.sample_source import SampleSource
-from quantry.prepare.float_model import InputSignature
+from quantry.prepare import InputSignature
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from quantry.errors import InternalError
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -9,7 +11,7 @@ class Needs:
 
     Attributes:
         channel_extrema: Pairs of tensor name and axis: smallest and largest value of each channel along that axis.
-            Axes may be negative. Order and repetition make no difference.
+            Axes may be negative. One axis for each tensor; order and repetition make no difference.
     """
 
     channel_extrema: tuple[tuple[str, int], ...] = ()
@@ -17,6 +19,10 @@ class Needs:
     def __post_init__(self) -> None:
         pairs = {(str(name), int(axis)) for name, axis in self.channel_extrema}
         object.__setattr__(self, "channel_extrema", tuple(sorted(pairs)))
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise InternalError(
+                f"channel extrema are kept along one axis of a tensor, got {self.channel_extrema}; Needs"
+            )
 
 
 NO_NEEDS = Needs()

@@ -8,7 +8,7 @@ import numpy as np
 from quantry.errors import DataError
 from quantry.observe.conform import Array, Sample, Signatures, describe
 from quantry.observe.sample_source import SampleSource
-from quantry.prepare.float_model import InputSignature
+from quantry.prepare import InputSignature
 
 
 @dataclass(frozen=True)

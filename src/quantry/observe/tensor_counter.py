@@ -1,58 +1,88 @@
 """Counts the values of one tensor as samples stream past."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from quantry.observe.derive import RootStats
 from quantry.observe.tensor_stats import TensorStats
+from quantry.observe.turning_points import TurningPoint
 
 FloatArray = npt.NDArray[np.float32]
 
 CODES = 1 << 16
-INFINITY = 0x7F80
-"""First code whose exponent says infinity or NaN."""
+FIRST_NON_FINITE = 0x7F80
+"""First code, without its sign, whose exponent says infinity or NaN."""
 
-CHUNK = 1 << 18
-"""Values counted at a time: few enough for their indices to stay in the cache."""
+CHUNK = 1 << 16
+"""Values counted at a time: few enough for them and their codes to stay in the second-level cache."""
+
+_NOWHERE = (float("nan"), float("nan"))
+
+
+class CountingSpace:
+    """Scratch memory that the counters of one pass share, one after the other."""
+
+    def __init__(self) -> None:
+        self.codes: npt.NDArray[np.intp] = np.empty(CHUNK, np.intp)
+        self.distances: FloatArray = np.empty(CHUNK, np.float32)
 
 
 class TensorCounter:
     """Mutable statistics of one tensor; `freeze` gives the value that travels.
 
     Args:
+        space: Scratch memory.
+        turns: Turning points whose nearest values are wanted in each sample.
         channel_axis: Axis along which extrema of each channel are kept, or None.
     """
 
-    def __init__(self, channel_axis: int | None = None) -> None:
+    def __init__(
+        self, space: CountingSpace, turns: Sequence[TurningPoint] = (), channel_axis: int | None = None
+    ) -> None:
+        self._space = space
+        self._turns = tuple(turns)
         self._channel_axis = channel_axis
+        # Pages of it that no code falls on are never touched, so most of it costs no memory.
         self._histogram: npt.NDArray[np.int64] = np.zeros(CODES, np.int64)
         self._count = 0
         self._nan_count = 0
         self._inf_count = 0
         self._minima: list[float] = []
         self._maxima: list[float] = []
+        self._near: list[list[tuple[float, float]]] = [[] for _ in self._turns]
         self._channels: tuple[FloatArray, FloatArray] | None = None
 
-    def add(self, values: npt.NDArray[Any]) -> None:
-        """Count one sample's values, float32 of any shape."""
+    @property
+    def all_finite(self) -> bool:
+        """Whether neither NaN nor infinity has been seen."""
+        return self._nan_count == 0 and self._inf_count == 0
+
+    def add(self, values: FloatArray) -> None:
+        """Count one sample's values, of any shape, contiguous."""
         flat = values.reshape(-1)
+        low, high = self._count_chunks(flat)
+        if not np.isfinite(low) or not np.isfinite(high):
+            low, high = self._finite_extrema(flat)
         self._count += flat.size
-        for start in range(0, flat.size, CHUNK):
-            codes = flat[start : start + CHUNK].view(np.uint32) >> 16
-            self._histogram += np.bincount(codes, minlength=CODES)
-        low, high = self._extrema(flat)
         self._minima.append(low)
         self._maxima.append(high)
+        for turn, near in zip(self._turns, self._near, strict=True):
+            inside = low < turn.position < high
+            near.append(_nearest(flat, turn, self._space.distances) if inside else _NOWHERE)
         if self._channel_axis is not None:
             self._add_channels(values, self._channel_axis)
 
-    def freeze(self) -> TensorStats:
+    def freeze(self) -> RootStats:
         """Return what has been counted."""
-        finite = self._histogram.copy()
-        finite[INFINITY:0x8000] = 0
-        finite[0x8000 | INFINITY :] = 0
-        codes = np.flatnonzero(finite)
+        near = [np.array(pairs, np.float32).reshape(-1, 2) for pairs in self._near]
+        by_position = {turn.position: (p[:, 0], p[:, 1]) for turn, p in zip(self._turns, near, strict=True)}
+        return RootStats(self._stats(), by_position)
+
+    def _stats(self) -> TensorStats:
+        codes = np.flatnonzero(self._histogram)
+        codes = codes[(codes & 0x7FFF) < FIRST_NON_FINITE]
         minima, maxima = np.array(self._minima, np.float32), np.array(self._maxima, np.float32)
         return TensorStats(
             minimum=float(minima.min(initial=np.inf)),
@@ -63,17 +93,26 @@ class TensorCounter:
             batch_minima=minima,
             batch_maxima=maxima,
             codes=codes.astype(np.uint16),
-            counts=finite[codes],
+            counts=self._histogram[codes],
             channel_minima=None if self._channels is None else self._channels[0],
             channel_maxima=None if self._channels is None else self._channels[1],
         )
 
-    def _extrema(self, flat: FloatArray) -> tuple[float, float]:
-        if flat.size == 0:
-            return np.inf, -np.inf
-        low, high = flat.min(), flat.max()
-        if np.isfinite(low) and np.isfinite(high):
-            return float(low), float(high)
+    def _count_chunks(self, flat: FloatArray) -> tuple[float, float]:
+        """Count the codes; return the extrema, not finite if any value is not."""
+        low, high = np.float32(np.inf), np.float32(-np.inf)
+        # Little-endian: the second half of each float is its upper one.
+        upper_halves = flat.view(np.uint16)[1::2]
+        for start in range(0, flat.size, CHUNK):
+            chunk = flat[start : start + CHUNK]
+            codes = self._space.codes[: chunk.size]
+            np.copyto(codes, upper_halves[start : start + CHUNK])
+            np.add.at(self._histogram, codes, 1)
+            low, high = np.minimum(low, chunk.min()), np.maximum(high, chunk.max())
+        return float(low), float(high)
+
+    def _finite_extrema(self, flat: FloatArray) -> tuple[float, float]:
+        """Count NaN and infinities; return the extrema of the rest."""
         finite = flat[np.isfinite(flat)]
         nan_count = int(np.isnan(flat).sum())
         self._nan_count += nan_count
@@ -88,3 +127,27 @@ class TensorCounter:
         if self._channels is not None:
             low, high = np.minimum(low, self._channels[0]), np.maximum(high, self._channels[1])
         self._channels = low, high
+
+
+def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[float, float]:
+    """Return the values nearest to a turning point, at or below and at or above it; NaN where there is none.
+
+    Stops early at a value so near that the function has its extreme there to float32 rounding.
+    """
+    position = np.float32(turn.position)
+    below, above = -np.inf, np.inf
+    for start in range(0, flat.size, CHUNK):
+        chunk = flat[start : start + CHUNK]
+        distance = np.subtract(chunk, position, out=space[: chunk.size])
+        # Read as unsigned integers, the smallest of all is the positive float nearest to zero; read as signed ones, it
+        # is the negative float nearest to zero.
+        right = distance.view(np.uint32).min().view(np.float32)
+        left = distance.view(np.int32).min().view(np.float32)
+        above = min(above, float(right)) if not np.signbit(right) else above
+        below = max(below, float(left)) if np.signbit(left) else below
+        if above <= turn.tolerance or -below <= turn.tolerance:
+            break
+    return (
+        float(position + np.float32(below)) if below > -np.inf else float("nan"),
+        float(position + np.float32(above)) if above < np.inf else float("nan"),
+    )

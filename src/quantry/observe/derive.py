@@ -1,0 +1,108 @@
+"""The statistics of ``f(x)`` from those of ``x``: the histogram's mass is pushed through the function.
+
+Observing a tensor costs a copy and a count of each value; deriving it costs a few thousand evaluations of ``f`` in all.
+Extremes are exact to float32 rounding. Of the distribution, a quantile is off by at most the image of one bin of ``x``
+plus one bin of ``f(x)``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.observe.distribution import NEGATIVE, Distribution
+from quantry.observe.scalar_function import Numbers, ScalarFunction
+from quantry.observe.tensor_stats import TensorStats, add_histograms
+
+Histogram = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]
+Extrema = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+"""Smallest and largest value of each sample, [n] each."""
+
+MAX_PIECES = 64
+"""Pieces into which a bin is cut at most when its image spans many bins."""
+
+
+@dataclass(frozen=True, eq=False)
+class RootStats:
+    """What was observed of a tensor that others are derived from.
+
+    Attributes:
+        stats: Its statistics.
+        near_turns: For each turning point asked for, by its position: the nearest values at or below and at or above it
+            in each sample, float32 [n] each; NaN where a sample has none, or where the turn lies outside its range.
+    """
+
+    stats: TensorStats
+    near_turns: dict[float, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """Its distribution, which every function of it starts from."""
+        return self.stats.distribution()
+
+
+def derived_histogram(source: Distribution, function: ScalarFunction) -> Histogram:
+    """Return the histogram of ``function(x)``, with exactly as many values as there are of ``x``."""
+    pieces = _pieces(function, source)
+    owner = np.repeat(np.arange(len(pieces)), pieces)
+    # Piece number p of n in a bin stands at (p + 1/2) / n of its width.
+    place = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
+    middle = source.lower[owner] + (source.upper - source.lower)[owner] * place
+    image = function.evaluate(middle).astype(np.float32)
+    return _whole_counts(_value_order(image), (source.counts / pieces)[owner])
+
+
+def derived_extrema(root: RootStats, function: ScalarFunction) -> Extrema:
+    """Return the smallest and largest ``function(x)`` of each sample."""
+    candidates = [root.stats.batch_minima, root.stats.batch_maxima]
+    candidates += [nearest for pair in root.near_turns.values() for nearest in pair]
+    seen = np.stack(candidates).astype(np.float64)
+    values = function.evaluate(seen.reshape(-1)).reshape(seen.shape)
+    return np.fmin.reduce(values).astype(np.float32), np.fmax.reduce(values).astype(np.float32)
+
+
+def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], repeats: Sequence[int]) -> TensorStats:
+    """Return the statistics of tensors put side by side, each repeated a number of times."""
+    parts = [(codes, counts * repeat) for (codes, counts), repeat in zip(histograms, repeats, strict=True)]
+    codes, counts = parts[0] if len(parts) == 1 else add_histograms(parts)
+    minima = np.min([low for low, _ in extrema], axis=0)
+    maxima = np.max([high for _, high in extrema], axis=0)
+    return TensorStats(
+        minimum=float(minima.min(initial=np.inf)),
+        maximum=float(maxima.max(initial=-np.inf)),
+        count=int(counts.sum()),
+        nan_count=0,
+        inf_count=0,
+        batch_minima=minima,
+        batch_maxima=maxima,
+        codes=codes,
+        counts=counts,
+    )
+
+
+def _pieces(function: ScalarFunction, source: Distribution) -> npt.NDArray[np.int64]:
+    """Return into how many pieces to cut each bin so that no piece's image is wider than one bin."""
+    ends = function.evaluate(np.concatenate([source.lower, source.upper])).astype(np.float32)
+    order = _value_order(ends)
+    span: npt.NDArray[np.int64] = np.abs(order[: len(source.lower)] - order[len(source.lower) :])
+    return np.minimum(span + 1, MAX_PIECES)
+
+
+def _value_order(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """Return the codes of values, renumbered to ascend with the value: negative ones below zero, mirrored."""
+    codes = (values.view(np.uint32) >> 16).astype(np.int64)
+    return np.where(codes >= NEGATIVE, NEGATIVE - 1 - codes, codes)
+
+
+def _whole_counts(order: npt.NDArray[np.int64], mass: Numbers) -> Histogram:
+    """Return the sum of the masses at each place as whole numbers; every cumulative count is off by at most a half."""
+    first = int(order.min(initial=0))
+    sums = np.bincount(order - first, mass)
+    places = np.flatnonzero(sums)
+    counts = np.diff(np.rint(np.cumsum(sums[places])), prepend=0.0).astype(np.int64)
+    places, counts = places[counts > 0] + first, counts[counts > 0]
+    negative = int(np.searchsorted(places, 0))
+    codes = np.concatenate([places[negative:], NEGATIVE - 1 - places[:negative][::-1]])
+    return codes.astype(np.uint16), np.concatenate([counts[negative:], counts[:negative][::-1]])
