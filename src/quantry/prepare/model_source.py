@@ -107,7 +107,7 @@ class _GraphSource(ModelSource):
     def load(self) -> ir.Model:
         model = self.model.clone()
         check_external_data(model, self.label)
-        return model
+        return _with_short_domain(model)
 
     def _hash(self) -> Digest:
         return model_fingerprint(self.model)
@@ -178,4 +178,12 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     if base_dir is not None:
         ir.external_data.set_base_dir(model.graph, base_dir)
     check_external_data(model, label)
+    return _with_short_domain(model)
+
+
+def _with_short_domain(model: ir.Model) -> ir.Model:
+    """Return the model with the standard operator set imported under its short name, as onnx-ir names its nodes."""
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        if "ai.onnx" in imports:
+            imports.setdefault("", imports.pop("ai.onnx"))
     return model

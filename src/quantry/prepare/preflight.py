@@ -80,11 +80,16 @@ def _check_versions(model: ir.Model, label: str) -> None:
 
 def _check_operators(model: ir.Model, label: str) -> None:
     for node in _all_nodes(model):
-        where = f"node {node.name!r} in {label}"
+        where = f"node {node.name or node.op_type!r} in {label}"
         if _is_quantized(node):
             raise ModelError(
                 f"the model must be a float model, got one that is already quantized ({node.op_type}); "
                 f"pass the model it was made from; {where}"
+            )
+        if node.domain not in model.opset_imports:
+            raise ModelError(
+                f"the operator set of every operator must be imported, got {node.op_type} of {node.domain!r} and the "
+                f"imports {dict(model.opset_imports)}; {where}"
             )
         if node.op_identifier() in model.functions:
             continue

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from quantry.prepare.passes.constant_of import constant_of
+from quantry.prepare.graph.constant_of import constant_of
 
 
 def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from quantry.errors import ModelError
-from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.graph.fresh_name import FreshNames
 from quantry.prepare.passes.name_nodes import name_nodes
 from quantry.prepare.passes.opset_repairs import old_resizes, repair_after, repair_before
 from quantry.prepare.weights import restore_weights, structure_proto

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.prepare.passes.attribute_of import float_of, int_of
-from quantry.prepare.passes.bypass import bypass
-from quantry.prepare.passes.constant_of import constant_of
-from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.graph.attribute_of import float_of, int_of
+from quantry.prepare.graph.bypass import bypass
+from quantry.prepare.graph.constant_of import constant_of
+from quantry.prepare.graph.fresh_name import FreshNames
 from quantry.prepare.weights import new_initializer, tensor_from_array
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")

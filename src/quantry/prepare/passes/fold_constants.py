@@ -7,11 +7,14 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from quantry.prepare.passes.constant_of import constant_of
+from quantry.prepare.graph.constant_of import constant_of
+from quantry.prepare.symbolic import KnownValues
 from quantry.prepare.weights import initializer_of, tensor_from_array
 
 GROWTH_LIMIT_BYTES = 1_000_000
 """A fold may make the file at most this much larger; a Tile of a small weight must not become a large one."""
+
+_SIZE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 
 # fmt: off
 FOLDABLE = frozenset({
@@ -34,14 +37,16 @@ def fold_constants(model: ir.Model) -> tuple[str, ...]:
     operator is random, a control flow or not in the list of those whose reference implementation is trusted.
     """
     lifted = folded = 0
+    known = KnownValues()
     for graph in model.graphs():
         for node in graph:
+            known.follow(node)
             if node.domain != "" or any(value.is_graph_output() for value in node.outputs):
                 continue
             if node.op_type == "Constant":
                 lifted += _lift(graph, node)
             elif node.op_type in FOLDABLE:
-                folded += _fold(model, graph, node)
+                folded += _fold_sizes(graph, node, known) or _fold(model, graph, node)
     counts = ((lifted, "Constant nodes into initializers"), (folded, "nodes with constant inputs"))
     return tuple(f"folded {count} {what}" for count, what in counts if count)
 
@@ -71,12 +76,21 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             return None
 
 
+def _fold_sizes(graph: ir.Graph, node: ir.Node, known: KnownValues) -> bool:
+    """Fold a node that picks or computes lengths of axes, where these are known although others are not.
+
+    The channels of a tensor ``(batch, 3, 32, 32)`` are a constant even if its Shape is none.
+    """
+    output = node.outputs[0]
+    numbers = [size.number for size in known.of(output) or ()]
+    if not numbers or None in numbers or output.dtype not in _SIZE_TYPES or output.shape is None:
+        return False
+    shape = [] if len(output.shape) == 0 else [len(numbers)]
+    _replace_outputs(graph, node, (ir.tensor(np.array(numbers, output.dtype.numpy()).reshape(shape)),))
+    return True
+
+
 def _fold(model: ir.Model, graph: ir.Graph, node: ir.Node) -> bool:
-    if node.op_type in ("Shape", "Size"):
-        known = _from_shape(node)
-        if known is not None:
-            _replace_outputs(graph, node, (ir.tensor(known),))
-            return True
     inputs = [constant_of(value) for value in node.inputs]
     if any(value is not None and array is None for value, array in zip(node.inputs, inputs, strict=True)):
         return False
@@ -87,19 +101,6 @@ def _fold(model: ir.Model, graph: ir.Graph, node: ir.Node) -> bool:
         return False
     _replace_outputs(graph, node, results)
     return True
-
-
-def _from_shape(node: ir.Node) -> np.ndarray | None:
-    """Return the result of Shape or Size where the axes that count have known lengths."""
-    source = node.inputs[0]
-    if source is None or source.shape is None:
-        return None
-    bounds = [node.attributes[name].as_int() if name in node.attributes else None for name in ("start", "end")]
-    dims = tuple(source.shape)[slice(*bounds)]
-    if not all(isinstance(dim, int) for dim in dims):
-        return None
-    lengths = np.array(dims, np.int64)
-    return lengths if node.op_type == "Shape" else np.array(lengths.prod(), np.int64)
 
 
 def _grows_little(node: ir.Node) -> bool:

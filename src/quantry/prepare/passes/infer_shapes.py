@@ -12,17 +12,20 @@ _ROUNDS = 8  # each round carries shapes past one more kind of node; real models
 
 
 def infer_shapes(model: ir.Model) -> tuple[str, ...]:
-    """Infer types and shapes with ONNX, and symbolically where ONNX gives up.
+    """Infer types and shapes: operators by ONNX's rules, values of shapes by our own.
+
+    ONNX can follow the values of shapes too (``data_prop``), but takes a tensor of two axes for one of one axis, and a
+    cast to bool for no cast; a wrong shape would be folded into the model.
 
     Annotations that the file brings are hints: where inference knows better they are replaced, where it knows nothing
     they stay and help with what follows. Axes that nothing is known of have no name.
     """
-    hints = _infer(model, frozenset())
+    hints: frozenset[str] = frozenset()
     for _ in range(_ROUNDS):
-        found = hints | solve_shapes(model)
-        if not found - hints:
+        found = _infer(model, hints) | solve_shapes(model)
+        if found == hints:
             break
-        hints = found | _infer(model, found)
+        hints = found
     return ()
 
 
@@ -39,21 +42,27 @@ def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
     proto, _ = structure_proto(model)
     symbols = set(_symbols(model, hints))
     _forget_annotations(proto.graph, hints)
-    inferred = ir.serde.deserialize_model(
-        onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    )
-    only_annotated = set()
-    for graph, known in zip(model.graphs(), inferred.graphs(), strict=True):
-        found = {value.name: value for node in known for value in node.outputs if value.name}
-        for value in (value for node in graph for value in node.outputs):
-            if not value.name:
-                continue
-            twin = found[value.name]
-            if twin.shape is None and value.shape is not None:
-                only_annotated.add(value.name)
-            value.shape = _merged_shape(twin.shape, value.shape, symbols)
-            value.type = twin.type or value.type
+    try:
+        inferred = ir.serde.deserialize_model(onnx.shape_inference.infer_shapes(proto))
+    except onnx.shape_inference.InferenceError:
+        # Even when it is not strict, inference gives up on some graphs that run; what is annotated must do.
+        return hints
+    only_annotated: set[str] = set()
+    for graph, twin_graph in zip(model.graphs(), inferred.graphs(), strict=True):
+        for node, twin in zip(graph, twin_graph, strict=True):
+            if _is_opaque(model, twin):
+                only_annotated.update(value.name for value in node.outputs if value.name and value.shape is not None)
+            for value, found in zip(node.outputs, twin.outputs, strict=True):
+                value.shape = _merged_shape(found.shape, value.shape, symbols)
+                value.type = found.type or value.type
     return hints | only_annotated
+
+
+def _is_opaque(model: ir.Model, node: ir.Node) -> bool:
+    """Say whether inference cannot see through an operator, so that only annotations lead beyond it."""
+    unknown = any(output.name and output.shape is None for output in node.outputs)
+    foreign = node.domain != "" and node.op_identifier() not in model.functions
+    return unknown and (foreign or all(value is None or value.shape is not None for value in node.inputs))
 
 
 def _symbols(model: ir.Model, hints: frozenset[str]) -> Iterator[str]:

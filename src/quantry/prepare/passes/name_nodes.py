@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.graph.fresh_name import FreshNames
 
 
 def name_nodes(model: ir.Model) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.errors import ModelError
-from quantry.prepare.passes.attribute_of import int_of, string_of
-from quantry.prepare.passes.constant_of import constant_of
-from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.graph.attribute_of import int_of, string_of
+from quantry.prepare.graph.constant_of import constant_of
+from quantry.prepare.graph.fresh_name import FreshNames
 from quantry.prepare.weights import new_initializer
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from quantry.prepare.passes.attribute_of import int_of
-from quantry.prepare.passes.bypass import bypass
-from quantry.prepare.passes.constant_of import constant_of
+from quantry.prepare.graph.attribute_of import int_of
+from quantry.prepare.graph.bypass import bypass
+from quantry.prepare.graph.constant_of import constant_of
 
 
 def remove_identities(model: ir.Model) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterable
 
 import onnx_ir as ir
 
-from quantry.prepare.passes.attribute_of import int_of
-from quantry.prepare.passes.fresh_name import FreshNames
+from quantry.prepare.graph.attribute_of import int_of
+from quantry.prepare.graph.fresh_name import FreshNames
 from quantry.prepare.weights import initializer_of
 
 Usage = tuple[ir.Node, int]

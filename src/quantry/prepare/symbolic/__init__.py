@@ -1,6 +1,7 @@
 """Shapes as expressions of the inputs' named axes, where ONNX's own inference gives up."""
 
+from quantry.prepare.symbolic.known_values import KnownValues
 from quantry.prepare.symbolic.size import Size
 from quantry.prepare.symbolic.solve_shapes import solve_shapes
 
-__all__ = ["Size", "solve_shapes"]
+__all__ = ["KnownValues", "Size", "solve_shapes"]

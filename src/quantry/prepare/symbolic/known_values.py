@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from quantry.prepare.passes.attribute_of import int_of
-from quantry.prepare.passes.constant_of import constant_of
+from quantry.prepare.graph.attribute_of import int_of
+from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.symbolic.size import Size
 
 Sizes = tuple[Size, ...]
@@ -68,6 +68,12 @@ def _shape(node: ir.Node, _known: KnownValues) -> Sizes | None:
     return sizes_of_shape(ir.Shape(list(shape)[window]))
 
 
+def _count(node: ir.Node, _known: KnownValues) -> Sizes | None:
+    source = node.inputs[0]
+    sizes = sizes_of_shape(source.shape) if source is not None else None
+    return None if sizes is None else (math.prod(sizes, start=Size.of(1)),)
+
+
 def _pass_on(node: ir.Node, known: KnownValues) -> Sizes | None:
     return known.of(node.inputs[0])
 
@@ -123,6 +129,7 @@ def _product(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 _RULES: dict[str, Callable[[ir.Node, KnownValues], Sizes | None]] = {
     "Shape": _shape,
+    "Size": _count,
     "Cast": _cast,
     "Identity": _pass_on,
     "Reshape": _pass_on,

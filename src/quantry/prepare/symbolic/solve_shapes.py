@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from quantry.prepare.passes.attribute_of import int_of
+from quantry.prepare.graph.attribute_of import int_of
 from quantry.prepare.symbolic.known_values import KnownValues, Sizes, sizes_of_shape
 from quantry.prepare.symbolic.size import Size
 
@@ -108,6 +108,21 @@ def _pad(node: ir.Node, known: KnownValues) -> Sizes | None:
     return tuple(size + pads[axis] + pads[axis + len(source)] for axis, size in enumerate(source))
 
 
+def _resize(node: ir.Node, known: KnownValues) -> Sizes | None:
+    target = known.of(node.inputs[3]) if len(node.inputs) > 3 else None
+    source = _source_sizes(node)
+    # With a policy or with axes the sizes are not simply the shape of the result.
+    return (
+        None
+        if source is None
+        or target is None
+        or len(target) != len(source)
+        or "axes" in node.attributes
+        or "keep_aspect_ratio_policy" in node.attributes
+        else target
+    )
+
+
 def _product(sizes: Sizes | list[Size]) -> Size:
     return math.prod(sizes, start=Size.of(1))
 
@@ -120,5 +135,6 @@ _RULES: dict[str, Callable[[ir.Node, KnownValues], Sizes | None]] = {
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,
+    "Resize": _resize,
     "Tile": _tile,
 }

@@ -1,0 +1,1 @@
+"""Reading and editing a graph: what every pass needs."""
