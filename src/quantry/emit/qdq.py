@@ -82,8 +82,9 @@ class _Writer:
             name=self._fresh(f"{tensor}_DequantizeLinear"),
         )
         integers, floats = quantize.outputs[0], restore.outputs[0]
-        _describe(integers, self._fresh(f"{tensor}_QuantizeLinear_Output"), ONNX_TYPE[params.dtype], value.shape)
-        _describe(floats, self._fresh(f"{tensor}_DequantizeLinear_Output"), ir.DataType.FLOAT, value.shape)
+        # Types and shapes of the new tensors follow from the operators; writing them would double a small model's size.
+        integers.name = self._fresh(f"{tensor}_QuantizeLinear_Output")
+        floats.name = self._fresh(f"{tensor}_DequantizeLinear_Output")
         self._insert_behind(value, (quantize, restore))
         for use in uses:
             use.node.replace_input_with(use.idx, floats)
@@ -109,13 +110,9 @@ class _Writer:
         def integers() -> ir.TensorProtocol:
             return as_tensor(quantize_array(source.numpy(), params), params.dtype, stored_name)
 
-        stored = ir.Value(name=stored_name)
-        _describe(stored, stored_name, ONNX_TYPE[params.dtype], value.shape)
         # Lazy: of a model with many gigabytes of weights, only one tensor is in memory while it is written.
-        stored.const_value = ir.LazyTensor(
-            integers, ONNX_TYPE[params.dtype], ir.Shape(source.shape.numpy()), name=stored_name
-        )
-        graph.register_initializer(stored)
+        lazy = ir.LazyTensor(integers, ONNX_TYPE[params.dtype], ir.Shape(source.shape.numpy()), name=stored_name)
+        stored = self._initializer(lazy)
         scale, zero_point = self._parameters(name, params)
         attributes = {"axis": params.axis} if params.axis is not None else {}
         restore = ir.node(
@@ -124,7 +121,7 @@ class _Writer:
             attributes=attributes,
             name=self._fresh(f"{name}_DequantizeLinear"),
         )
-        _describe(restore.outputs[0], self._fresh(f"{name}_DequantizeLinear_Output"), ir.DataType.FLOAT, value.shape)
+        restore.outputs[0].name = self._fresh(f"{name}_DequantizeLinear_Output")
         anchor = uses[0].node if len(uses) == 1 else graph[0]
         graph.insert_before(anchor, restore)
         for use in uses:
@@ -146,9 +143,7 @@ class _Writer:
         return self.written[root]
 
     def _initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
-        value = ir.Value(
-            name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
-        )
+        value = ir.Value(name=tensor.name, const_value=tensor)
         self.model.graph.register_initializer(value)
         return value
 
@@ -168,7 +163,7 @@ class _Writer:
         outputs = self.model.graph.outputs
         name = value.name
         value.name = self._fresh(f"{name}_QuantizeLinear_Input")
-        floats.name = name
+        floats.name, floats.type, floats.shape = name, value.type, value.shape
         for index, output in enumerate(outputs):
             if output is value:
                 outputs[index] = floats
@@ -180,9 +175,3 @@ class _Writer:
             name = f"{wanted}_{count}"
         self.taken.add(name)
         return name
-
-
-def _describe(value: ir.Value, name: str, dtype: ir.DataType, shape: ir.Shape | None) -> None:
-    value.name = name
-    value.type = ir.TensorType(dtype)
-    value.shape = shape.copy() if shape is not None else None
