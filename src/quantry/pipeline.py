@@ -55,6 +55,6 @@ def run_evaluate(stages: Stages, data: CalibrationData, recipe: Recipe, memo: Me
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:
-    # The label is not part of a recipe's identity, so it must not move the model's bytes.
-    plain = {key: value for key, value in to_plain(recipe).items() if key != "name"}
+    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes.
+    plain = {key: value for key, value in to_plain(recipe).items() if key not in ("name", "evaluate")}
     return {"quantry.recipe": json.dumps(plain, sort_keys=True), "quantry.version": quantry.__version__}

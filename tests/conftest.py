@@ -1,0 +1,19 @@
+"""What every test needs."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def _unused_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("caches")
+    return (root / str(number) for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(_unused_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Point the default store to a directory that no other test uses, and never to the user's."""
+    monkeypatch.setenv("QUANTRY_CACHE", str(next(_unused_caches)))

@@ -1,0 +1,202 @@
+"""The law of the memo: with a store, without one, and in any order of trials the models are the same bytes."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trials
+from equivalence_models import samples
+from trials import MODELS, RECIPES, TRIALS, Trial, run_trials, shuffled
+
+from quantry import quantize
+from quantry.memo import DirectoryStore, Memo, MemoryStore, Trace
+from quantry.observe import calibration_data
+from quantry.pipeline import run_evaluate, run_prepare, run_quantize
+from quantry.prepare import model_source
+from quantry.recipe import EvaluateOptions, MinMax, Percentile, Recipe, ScaleOptions, Selection
+
+STAGES = ("prepare", "plan", "observe", "scale", "emit")
+Digests = dict[Trial, str]
+
+
+@pytest.fixture(scope="module")
+def expected() -> Digests:
+    """What the trials give when nothing is kept."""
+    return run_trials(list(TRIALS), None)
+
+
+def test_trials_are_different_models(expected: Digests) -> None:
+    """Otherwise equal bytes would prove nothing. Only the CNN has a BatchNormalization to keep."""
+    same = {("transformer", "batch-norm-kept"): ("transformer", "U8S8_AAWS")}
+    others = [trial for trial in TRIALS if trial not in same]
+    assert len({expected[trial] for trial in others}) == len(others)
+    for trial, twin in same.items():
+        # The recipe is written into the model, so even these two differ in a few bytes.
+        assert expected[trial] != expected[twin]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_no_byte_depends_on_the_store_or_on_the_order_of_trials(
+    kind: str, seed: int, tmp_path: Path, expected: Digests
+) -> None:
+    store = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
+    assert run_trials(shuffled(seed), store) == expected
+
+
+def test_second_round_of_trials_computes_nothing_and_gives_the_same_bytes(tmp_path: Path, expected: Digests) -> None:
+    run_trials(shuffled(2), DirectoryStore(tmp_path))
+    traces = {}
+    for name, recipe in shuffled(3):
+        model = MODELS[name]()
+        result = quantize(model, samples(model), RECIPES[recipe], store=DirectoryStore(tmp_path))
+        traces[name, recipe] = [entry.outcome for entry in result.trace.entries]
+    assert set(map(tuple, traces.values())) == {("reused",) * len(STAGES)}
+    assert run_trials(shuffled(4), DirectoryStore(tmp_path)) == expected
+
+
+def test_store_that_forgets_almost_everything_moves_no_byte(expected: Digests) -> None:
+    assert run_trials(shuffled(5), MemoryStore(limit_bytes=20_000)) == expected
+
+
+def test_threads_that_share_a_store_move_no_byte(expected: Digests) -> None:
+    store = MemoryStore()
+    order = shuffled(6)
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda trial: run_trials([trial], store), order))
+    assert {trial: digest for part in parts for trial, digest in part.items()} == expected
+
+
+def test_processes_with_other_hash_seeds_share_a_store_and_move_no_byte(tmp_path: Path, expected: Digests) -> None:
+    programs = [
+        subprocess.Popen(
+            [sys.executable, trials.__file__, str(tmp_path / "store"), seed],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        for seed in ("7", "8")
+    ]
+    for program in programs:
+        output, _ = program.communicate(timeout=120)
+        assert program.returncode == 0
+        assert {(model, recipe): digest for model, recipe, digest in json.loads(output)} == expected
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_damage_to_the_store_moves_no_byte(seed: int, tmp_path: Path, expected: Digests) -> None:
+    run_trials(list(TRIALS), DirectoryStore(tmp_path))
+    rng = random.Random(seed)
+    _damage(tmp_path, rng)
+    assert run_trials(shuffled(seed), DirectoryStore(tmp_path)) == expected
+
+
+def _damage(store: Path, rng: random.Random) -> None:
+    for file in sorted(path for path in store.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        kind = rng.choice(["keep", "keep", "delete", "truncate", "flip", "empty"])
+        if kind == "delete":
+            file.unlink()
+        elif kind == "truncate":
+            file.write_bytes(content[: len(content) // 2])
+        elif kind == "empty":
+            file.write_bytes(b"")
+        elif kind == "flip" and content:
+            position = rng.randrange(len(content))
+            file.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
+
+
+def test_index_without_any_blob_moves_no_byte(tmp_path: Path, expected: Digests) -> None:
+    run_trials(list(TRIALS), DirectoryStore(tmp_path))
+    shutil.rmtree(tmp_path / "blobs")
+    assert run_trials(shuffled(9), DirectoryStore(tmp_path)) == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_stage_changes_its_inputs_and_every_value_survives_the_store(name: str) -> None:
+    model = MODELS[name]()
+    store = MemoryStore()
+    for _ in range(2):
+        # The second round reads every input back from the store and compares its digest.
+        memo = Memo(store, Trace(), verify_inputs=True)
+        for recipe in (RECIPES["XINT8"], RECIPES["CPU_INT8"], RECIPES["entropy"]):
+            prepared = run_prepare(model_source(model), recipe, memo)
+            data = calibration_data(samples(model), prepared.value.inputs)
+            stages = run_quantize(prepared, data, recipe, memo)
+            run_evaluate(stages, data, recipe, memo)
+
+
+def outcomes(recipe: Recipe, store: MemoryStore) -> dict[str, str]:
+    model = MODELS["cnn"]()
+    trace = quantize(model, samples(model), recipe, store=store).trace
+    assert len(trace.entries) == len(STAGES)
+    return {entry.stage: entry.outcome for entry in trace.entries}
+
+
+def only(*computed: str) -> dict[str, str]:
+    return {stage: "computed" if stage in computed else "reused" for stage in STAGES}
+
+
+def test_first_run_computes_every_stage_once() -> None:
+    assert outcomes(Recipe(), MemoryStore()) == only(*STAGES)
+
+
+def test_same_recipe_again_computes_nothing() -> None:
+    store = MemoryStore()
+    outcomes(Recipe(), store)
+    assert outcomes(Recipe(), store) == only()
+
+
+def test_label_of_a_recipe_is_not_part_of_it() -> None:
+    store = MemoryStore()
+    outcomes(Recipe(name="one"), store)
+    assert outcomes(Recipe(name="two"), store) == only()
+
+
+@pytest.mark.parametrize("method", [Percentile(99.9), MinMax(moving_average=0.5)])
+def test_another_method_computes_scale_and_emit_alone(method: Percentile | MinMax) -> None:
+    store = MemoryStore()
+    outcomes(Recipe(), store)
+    assert outcomes(Recipe(scale=ScaleOptions(activation=method)), store) == only("scale", "emit")
+
+
+def test_exclusion_reuses_the_observation() -> None:
+    store = MemoryStore()
+    outcomes(Recipe(), store)
+    base = Recipe()
+    changed = replace(base, plan=replace(base.plan, selection=Selection(exclude=("head",))))
+    assert outcomes(changed, store) == only("plan", "scale", "emit")
+
+
+def test_evaluation_options_compute_nothing_before_evaluation() -> None:
+    store = MemoryStore()
+    outcomes(Recipe(), store)
+    assert outcomes(Recipe(evaluate=EvaluateOptions(metrics=("l1",))), store) == only()
+
+
+def test_fewer_samples_observe_again() -> None:
+    store = MemoryStore()
+    outcomes(Recipe(), store)
+    base = Recipe()
+    changed = outcomes(replace(base, observe=replace(base.observe, samples=2)), store)
+    assert changed["prepare"] == changed["plan"] == "reused"
+    assert changed["observe"] == "computed"
+
+
+def test_evaluation_joins_the_trace_once() -> None:
+    store = MemoryStore()
+    model = MODELS["transformer"]()
+    first = quantize(model, samples(model), Recipe(), store=store)
+    score = first.evaluation.metrics["sqnr"].value
+    assert score == first.evaluation.metrics["sqnr"].value
+    assert first.trace.computed("evaluate") == 1
+    second = quantize(model, samples(model), Recipe(), store=store)
+    assert second.evaluation.metrics["sqnr"].value == score
+    assert second.trace.reused("evaluate") == 1
+    assert second.trace.computed("observe") == 0
