@@ -28,7 +28,7 @@ FIRST_OPSET: dict[DataType, int] = {
 """First opset whose QuantizeLinear carries the type, where that is later than the one of int8 per axis."""
 
 
-def as_tensor(values: np.ndarray, dtype: DataType, name: str) -> ir.Tensor:
+def as_tensor(values: np.ndarray, dtype: DataType, name: str) -> ir.TensorProtocol:
     """Return integers as an ONNX tensor.
 
     Args:

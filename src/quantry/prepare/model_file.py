@@ -145,6 +145,10 @@ def _structure(model: ir.Model) -> onnx.ModelProto:
     with swapped_weights(model, {key: _without_data(key, value) for key, value in all_weights(model).items()}):
         proto = ir.serde.serialize_model(model)
     del proto.graph.initializer[:]
+    # An initializer has its own type and shape; saying them again costs a sixth of a small model's bytes.
+    described = [info for info in proto.graph.value_info if info.name not in model.graph.initializers]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(described)
     return proto
 
 

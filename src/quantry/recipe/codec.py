@@ -115,7 +115,7 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
