@@ -120,7 +120,8 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _encode_fields(value: Any) -> dict[str, Any]:
-    hints = _hints(type(value))
+    cls: Any = type(value)
+    hints = _hints(cls)
     return {part.name: encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
 
 
