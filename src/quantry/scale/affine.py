@@ -79,7 +79,7 @@ def largest_exponent(grid: Grid) -> int:
     Args:
         grid: The integers in use.
     """
-    return 127 - grid.dtype.bits
+    return 127 - (grid.highest - grid.lowest).bit_length()
 
 
 def smallest_exponent() -> int:

@@ -30,12 +30,12 @@ def derived_bias_params(source: TensorParams, weight: TensorParams) -> TensorPar
     return TensorParams(DataType.INT32, scale, np.zeros(scale.shape, np.int64), axis)
 
 
-def overflow_note(name: str, values: npt.NDArray[np.float32], params: TensorParams) -> tuple[str, ...]:
+def overflow_note(values: npt.NDArray[np.float32], name: str, params: TensorParams) -> tuple[str, ...]:
     """Return a note when values of a bias do not fit its integers; empty when all do.
 
     Args:
-        name: Name of the bias.
-        values: Its values, [C].
+        values: The values of the bias, [C].
+        name: Its name.
         params: Its parameters.
     """
     integers = np.rint(values.astype(np.float64) / params.scale)

@@ -26,6 +26,10 @@ class BinnedValues:
         distribution = self._stats.distribution()
         return Moments(distribution.lower, distribution.upper, distribution.counts)
 
+    @cached_property
+    def _magnitudes(self) -> Moments:
+        return folded(self._moments)
+
     def extrema(self) -> Range:
         """Return smallest and largest value, [1]."""
         return Range(np.array([self._stats.minimum]), np.array([self._stats.maximum]))
@@ -41,7 +45,7 @@ class BinnedValues:
 
     def magnitude_quantile(self, fraction: float) -> Floats:
         """Return the smallest ``t`` with at least this fraction in ``[-t, t]``, [1]."""
-        return np.array([quantile(folded(self._moments), fraction)])
+        return np.array([quantile(self._magnitudes, fraction)])
 
     def histogram(self, bins: int) -> npt.NDArray[np.int64]:
         """Return counts in equal bins over ``[-max|x|, max|x|]``, [1, bins]."""

@@ -11,8 +11,7 @@ with the integral G, and beyond the last level the error grows as a power,
 
 ::
 
-    integral of |u - round(u)|**p from 0 to u:  G(u) = round(u) m + sign(r) |r|**(p + 1) / (p + 1),   r = u - round(u)
-    where m = 2 (1/2)**(p + 1) / (p + 1) is one whole tooth
+    r = u - round(u)       p = 1:  G(u) = round(u) / 4 + r |r| / 2        p = 2:  G(u) = round(u) / 12 + r**3 / 3
 
 which costs a few operations for each bin. Values at equal distance from two levels have the same error at both, so the
 rounding of ties makes no difference.
@@ -103,21 +102,33 @@ def _bins_error(lower: Floats, upper: Floats, ends: tuple[float, float], power: 
     """Return the mean error inside each bin, in steps to the `power`, for ends given in steps."""
     width = upper - lower
     narrow = width < _NARROW
-    centre = (lower + upper) / 2
-    points = np.abs(centre - np.clip(np.rint(centre), *ends)) ** power
     if narrow.all():
-        return np.asarray(points)
-    inside = _sawtooth_integral(np.clip(upper, *ends), power) - _sawtooth_integral(np.clip(lower, *ends), power)
-    beyond = _tail_integral(np.maximum(lower - ends[1], 0), np.maximum(upper - ends[1], 0), power)
-    before = _tail_integral(np.maximum(ends[0] - upper, 0), np.maximum(ends[0] - lower, 0), power)
-    return np.where(narrow, points, (inside + beyond + before) / np.where(narrow, 1.0, width))
+        return _points_error((lower + upper) / 2, ends, power)
+    inside = _sawtooth_integral(_clip(upper, ends), power) - _sawtooth_integral(_clip(lower, ends), power)
+    if upper[-1] > ends[1]:
+        inside += _tail_integral(np.maximum(lower - ends[1], 0), np.maximum(upper - ends[1], 0), power)
+    if lower[0] < ends[0]:
+        inside += _tail_integral(np.maximum(ends[0] - upper, 0), np.maximum(ends[0] - lower, 0), power)
+    width[narrow] = 1.0
+    inside /= width
+    inside[narrow] = _points_error((lower[narrow] + upper[narrow]) / 2, ends, power)
+    return inside
+
+
+def _points_error(points: Floats, ends: tuple[float, float], power: int) -> Floats:
+    return np.asarray(np.abs(points - _clip(np.rint(points), ends)) ** power)
+
+
+def _clip(values: Floats, ends: tuple[float, float]) -> Floats:
+    return np.minimum(np.maximum(values, ends[0]), ends[1])
 
 
 def _sawtooth_integral(u: Floats, power: int) -> Floats:
     nearest = np.rint(u)
     rest = u - nearest
-    tooth = 2 * 0.5 ** (power + 1) / (power + 1)
-    return np.asarray(nearest * tooth + np.sign(rest) * np.abs(rest) ** (power + 1) / (power + 1))
+    if power == 1:
+        return np.asarray(nearest / 4 + rest * np.abs(rest) / 2)
+    return np.asarray(nearest / 12 + rest * rest * rest / 3)
 
 
 def _tail_integral(near: Floats, far: Floats, power: int) -> Floats:

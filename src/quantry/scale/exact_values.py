@@ -112,7 +112,8 @@ def _block_error(rows: Values, scale: Floats, zero_point: Floats, grid: Grid, po
         low, high = ((end - zero_point[:, candidate, None]).astype(np.float32) for end in (grid.lowest, grid.highest))
         position = rows / step
         distance = np.rint(position)
-        np.clip(distance, low, high, out=distance)
+        np.maximum(distance, low, out=distance)
+        np.minimum(distance, high, out=distance)
         np.subtract(distance, position, out=distance)
         np.abs(distance, out=distance) if power == 1 else np.square(distance, out=distance)
         errors[:, candidate] = distance.mean(axis=1) * step[:, 0].astype(np.float64) ** power

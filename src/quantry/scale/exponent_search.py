@@ -4,7 +4,7 @@ The search starts at the finest scale without overflow and goes on to finer ones
 levels are among those of the finer one, so every value is at least as far from them. It ends when clipping alone costs
 more than the best scale so far, because finer scales clip more; a value that is not clipped is at most half a step off,
 so clipping costs at least the error less a quarter of the squared step. With a symmetric grid the optimum over all
-exponents is therefore certain.
+exponents is therefore certain; with an asymmetric one it is the best of a few zero points for each exponent.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from quantry.scale.range import Range
 
 Floats = npt.NDArray[np.float64]
 
-_SHIFTS = 9
-"""Zero points tried between the one that aligns the lower end and the one that aligns the upper end."""
+_SHIFTS = 17
+"""Zero points compared at a time on the way to the one that clips least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +48,16 @@ def least_error_exponent(observed: Observed, grid: Grid) -> Range:
         observed: The values.
         grid: The integers in use.
     """
-    extrema = observed.extrema()
+    extrema = observed.extrema().with_zero()
     exponent = non_overflow_exponent(extrema, grid)
     best = _best_of(observed, exponent, aligned_zero_point(extrema, exponent, grid)[:, None], grid)
     done = (best.error == 0) | (exponent <= smallest_exponent())
     while not done.all():
         exponent = np.maximum(exponent - 1, smallest_exponent())
-        tried = _best_of(observed, exponent, _shifts(extrema, exponent, grid), grid)
+        tried = _best_of(observed, exponent, _zero_points(observed, extrema, exponent, grid), grid)
         best = best.updated(tried)
         clipping = tried.error - np.exp2(2 * exponent) / 4
         done |= (clipping >= best.error) | (exponent <= smallest_exponent())
-    if not grid.symmetric:
-        best = _refined(observed, best, extrema, grid)
     chosen = representable_range(best.exponent, best.zero_point, grid)
     empty = extrema.magnitude == 0
     return Range(np.where(empty, 0.0, chosen.low), np.where(empty, 0.0, chosen.high))
@@ -77,26 +75,29 @@ def _best_of(observed: Observed, exponent: Floats, zero_points: Floats, grid: Gr
     )
 
 
-def _shifts(extrema: Range, exponent: Floats, grid: Grid) -> Floats:
-    """Return the zero points to try, [C, Z], from the one that aligns the low end to the one that aligns the high."""
+def _zero_points(observed: Observed, extrema: Range, exponent: Floats, grid: Grid) -> Floats:
+    """Return the zero points to try, [C, Z].
+
+    They move the window of representable values over the multiples of one step, so they differ in what is clipped and
+    hardly in how the rest is rounded: the low end aligned, the high end aligned, the centre, and the least clipping.
+    """
+    low = aligned_zero_point(extrema, exponent, grid)
     if grid.symmetric:
-        return aligned_zero_point(extrema, exponent, grid)[:, None]
-    first, last = _alignments(extrema, exponent, grid)
-    return np.rint(np.linspace(first, last, _SHIFTS, axis=1))
+        return low[:, None]
+    high = np.clip(grid.highest - levels(extrema.high, exponent), grid.lowest, grid.highest)
+    centre = np.rint((low + high) / 2)
+    return np.stack([low, high, centre, _least_clipping(observed, exponent, (low, high), grid)], axis=1)
 
 
-def _alignments(extrema: Range, exponent: Floats, grid: Grid) -> tuple[Floats, Floats]:
-    high = levels(extrema.with_zero().high, exponent)
-    return aligned_zero_point(extrema, exponent, grid), np.clip(grid.highest - high, grid.lowest, grid.highest)
-
-
-def _refined(observed: Observed, best: _Best, extrema: Range, grid: Grid) -> _Best:
-    """Return the best with its zero point improved: finer and finer steps around it, down to single integers."""
-    first, last = _alignments(extrema, best.exponent, grid)
-    reach = np.abs(last - first).max(initial=0.0) / (_SHIFTS - 1)
-    while reach >= 1:
-        offsets = np.rint(np.linspace(-reach, reach, _SHIFTS))
-        around = np.clip(best.zero_point[:, None] + offsets, grid.lowest, grid.highest)
-        best = best.updated(_best_of(observed, best.exponent, around, grid))
-        reach = 0 if reach <= (_SHIFTS - 1) / 2 else reach / ((_SHIFTS - 1) / 2)
-    return best
+def _least_clipping(observed: Observed, exponent: Floats, between: tuple[Floats, Floats], grid: Grid) -> Floats:
+    """Return the zero point that clips least, [C]: clipping is convex in it, so finer and finer steps lead there."""
+    scale = np.exp2(exponent)[:, None]
+    low, high = (np.asarray(bound(*between)) for bound in (np.minimum, np.maximum))
+    while True:
+        zero_points = np.rint(np.linspace(low, high, _SHIFTS, axis=1))
+        clipping = observed.clipping((grid.lowest - zero_points) * scale, (grid.highest - zero_points) * scale)
+        best = np.take_along_axis(zero_points, clipping.argmin(axis=1)[:, None], axis=1)[:, 0]
+        reach = np.ceil((high - low) / (_SHIFTS - 1))
+        if (reach <= 1).all():
+            return best
+        low, high = np.maximum(low, best - reach), np.minimum(high, best + reach)

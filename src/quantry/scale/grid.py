@@ -1,6 +1,7 @@
 """The integers a tensor may use and which scales are allowed: all a calibration method needs of a `TensorSpec`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from quantry.errors import RecipeError
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
@@ -41,33 +42,33 @@ class Grid:
             raise RecipeError(f"scales exist for integer types only, got {spec.dtype.value} in the scale stage")
         return cls(spec.dtype, spec.symmetric, isinstance(spec.scale, PowerOfTwoScale), reduced)
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """Smallest integer in use."""
         if not self.reduced:
             return self.dtype.lowest
         return -(1 << (self.dtype.bits - 2)) if self.dtype.is_signed else 0
 
-    @property
+    @cached_property
     def highest(self) -> int:
         """Largest integer in use."""
         if not self.reduced:
             return self.dtype.highest
         return 1 << (self.dtype.bits - 2) if self.dtype.is_signed else (1 << (self.dtype.bits - 1)) - 1
 
-    @property
+    @cached_property
     def centre(self) -> int:
         """Zero point of a symmetric tensor."""
         return 0 if self.dtype.is_signed else (self.highest + 1) // 2
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Number of steps between the ends, or of those on either side of the centre when symmetric."""
         if self.symmetric:
             return min(self.centre - self.lowest, self.highest - self.centre)
         return self.highest - self.lowest
 
-    @property
+    @cached_property
     def limits(self) -> tuple[int, int] | None:
         """Smallest and largest integer in use, or None where they are the type's own."""
         return (self.lowest, self.highest) if self.reduced else None

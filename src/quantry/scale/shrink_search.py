@@ -5,7 +5,7 @@ on each side by itself otherwise. How far to go is certain: once the values outs
 best range so far, all narrower ones are worse.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,9 @@ Floats = npt.NDArray[np.float64]
 _DEEPEST = 32
 """No range is shrunk further than by this power of two, which is beyond what any type resolves."""
 
-_LINE_ROUNDS = ((0.25, 8), (1 / 32, 4))
-_PLANE_ROUNDS = ((0.5, 2), (0.25, 2), (0.125, 2), (1 / 16, 2))
+_LINE_ROUNDS = ((1 / 4, 8), (1 / 32, 4))
+_PLANE_ROUNDS = ((1 / 2, 2), (1 / 4, 2))
+_SIDE_ROUNDS = ((1 / 8, 8), (1 / 64, 4))
 """Finer grids around the best: how far they reach in powers of two, and their steps to either side."""
 
 
@@ -32,6 +33,9 @@ class _Shrinks:
 
     low: Floats
     high: Floats
+
+    def moved(self, by: "_Shrinks") -> "_Shrinks":
+        return _Shrinks(np.maximum(self.low + by.low, 0.0), np.maximum(self.high + by.high, 0.0))
 
     def at(self, index: npt.NDArray[np.int64]) -> "_Shrinks":
         return _Shrinks(np.take_along_axis(self.low, index, axis=1), np.take_along_axis(self.high, index, axis=1))
@@ -69,9 +73,8 @@ class _Search:
         """Return the best shrink, [C, 1], the same for both sides."""
         steps = np.arange(0, 4 * self._reach(_both)[0] + 1) / 4
         best, _ = self._best_of(_both(np.tile(steps, (len(self._start.low), 1))))
-        for reach, count in _LINE_ROUNDS:
-            offsets = np.linspace(-reach, reach, 2 * count + 1)
-            best, _ = self._best_of(_both(np.maximum(best.low + offsets, 0.0)))
+        for offsets in _offsets(_LINE_ROUNDS):
+            best, _ = self._best_of(best.moved(_both(offsets)))
         return best
 
     def plane(self) -> _Shrinks:
@@ -81,10 +84,12 @@ class _Search:
         highs = _axis(self._reach(_high_only, error)[0])
         low, high = (np.tile(side.ravel(), (len(self._start.low), 1)) for side in np.meshgrid(lows, highs))
         best, _ = self._best_of(_Shrinks(low, high))
-        for reach, count in _PLANE_ROUNDS:
-            offsets = np.linspace(-reach, reach, 2 * count + 1)
+        for offsets in _offsets(_PLANE_ROUNDS):
             low, high = (side.ravel() for side in np.meshgrid(offsets, offsets))
-            best, _ = self._best_of(_Shrinks(np.maximum(best.low + low, 0.0), np.maximum(best.high + high, 0.0)))
+            best, _ = self._best_of(best.moved(_Shrinks(low, high)))
+        for offsets in _offsets(_SIDE_ROUNDS):
+            best, _ = self._best_of(best.moved(_high_only(offsets)))
+            best, _ = self._best_of(best.moved(_low_only(offsets)))
         return best
 
     def _best_of(self, candidates: _Shrinks) -> tuple[_Shrinks, Floats]:
@@ -123,6 +128,10 @@ def _low_only(shrink: Floats) -> _Shrinks:
 
 def _high_only(shrink: Floats) -> _Shrinks:
     return _Shrinks(np.zeros_like(shrink), shrink)
+
+
+def _offsets(rounds: tuple[tuple[float, int], ...]) -> Iterator[Floats]:
+    return (np.linspace(-reach, reach, 2 * count + 1) for reach, count in rounds)
 
 
 def _axis(octaves: int) -> Floats:

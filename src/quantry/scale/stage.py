@@ -1,6 +1,6 @@
 """The scale stage."""
 
-import numpy as np
+from functools import partial
 
 from quantry.errors import InternalError
 from quantry.memo import stage
@@ -12,7 +12,7 @@ from quantry.scale.activations import activation_params, unusual_values
 from quantry.scale.bias import derived_bias_params, overflow_note
 from quantry.scale.quant_params import QuantParams
 from quantry.scale.tensor_params import TensorParams
-from quantry.scale.weights import constant_params, constant_values
+from quantry.scale.weights import constant_params, measure_constant
 
 
 @stage(name="scale", version=1)
@@ -32,17 +32,17 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     tensors = activation_params(plan.activations, statistics, options.activation)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():
-        with constant_values(model.model, name) as values:
-            tensors[name] = constant_params(
-                values, weight.spec, weight.axis, options.weight, reduced=options.reduce_range
-            )
+        find = partial(
+            constant_params, spec=weight.spec, axis=weight.axis, method=options.weight, reduced=options.reduce_range
+        )
+        tensors[name] = measure_constant(model.model, name, find)
     for name, bias in plan.biases.items():
-        with constant_values(model.model, name) as values:
-            if isinstance(bias, OwnBiasPlan):
-                tensors[name] = constant_params(values, bias.spec, None, options.weight)
-            else:
-                tensors[name] = _derived(name, bias, tensors)
-                notes += overflow_note(name, np.asarray(values), tensors[name])
+        if isinstance(bias, OwnBiasPlan):
+            find = partial(constant_params, spec=bias.spec, axis=None, method=options.weight)
+            tensors[name] = measure_constant(model.model, name, find)
+        else:
+            tensors[name] = _derived(name, bias, tensors)
+            notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
     return QuantParams(tensors, tuple(notes))
 
 

@@ -1,7 +1,7 @@
 """Parameters of constants, from their exact values."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from quantry.scale.ranges import find_range
 from quantry.scale.tensor_params import TensorParams
 
 Values = npt.NDArray[np.float32]
+Result = TypeVar("Result")
 
 
 def constant_params(
@@ -51,15 +52,16 @@ def constant_params(
     return TensorParams(spec.dtype, chosen.scale, chosen.zero_point, axis, grid.limits)
 
 
-@contextmanager
-def constant_values(model: ir.Model, name: str) -> Iterator[Values]:
-    """Lend the values of an initializer as float32 and let go of them afterwards.
+def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Result]) -> Result:
+    """Return what a function makes of an initializer's values, and let go of them.
 
-    Large models keep their weights in files; letting go after each keeps one of them in memory at a time.
+    Large models keep their weights in files; letting go after each keeps one of them in memory at a time. The function
+    must not return the values or a view of them.
 
     Args:
         model: The float model.
         name: Name of the initializer.
+        measure: A function of the values as float32.
 
     Raises:
         InternalError: The plan names an initializer that the model does not have.
@@ -68,9 +70,10 @@ def constant_values(model: ir.Model, name: str) -> Iterator[Values]:
     tensor = None if value is None else value.const_value
     if tensor is None:
         raise InternalError(f"the plan must name initializers of the model, got {name!r}, in the scale stage")
-    yield np.asarray(tensor.numpy(), dtype=np.float32)
+    result = measure(np.asarray(tensor.numpy(), dtype=np.float32))
     if isinstance(tensor, ir.ExternalTensor):
         tensor.release()
+    return result
 
 
 def _with_scale_for_empty_channels(chosen: Affine, empty: npt.NDArray[np.bool_]) -> Affine:

@@ -1,10 +1,15 @@
 """Entropy: the range whose quantized histogram diverges least from the observed one.
 
-The search of onnxruntime and TensorRT (S. Migacz, "8-bit inference with TensorRT", 2017): from a histogram over
-``[-max|x|, max|x|]`` ever more bins around zero are kept, the rest is added to the outermost ones, and the kept bins
-are merged into as many as there are levels and spread out again. The range with the least Kullback-Leibler divergence
-between kept and spread-out bins wins.
+The search of onnxruntime and TensorRT (S. Migacz, "8-bit inference with TensorRT", 2017). From a histogram over
+``[-max|x|, max|x|]`` ever more bins around zero are kept and the rest is added to the outermost two: the reference p.
+The kept bins are merged into as many groups as there are levels, and each group is spread evenly over its bins that
+are not empty: the candidate q. The range with the least divergence ``sum p log(p / q)`` wins.
+
+All ranges are compared at once. Every sum over bins is a difference of running sums, because q is constant inside a
+group and p differs from the histogram only in its outermost bins.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +20,10 @@ from quantry.scale.observed import Observed
 from quantry.scale.range import Range
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 _SMOOTHING = 1e-4
-"""What an empty bin is given, so that no logarithm is infinite; taken off the other bins."""
+"""What an empty bin is given, so that no logarithm is infinite; taken off the other bins in equal parts."""
 
 
 def entropy_range(observed: Observed, options: Entropy, grid: Grid) -> Range:
@@ -31,47 +36,119 @@ def entropy_range(observed: Observed, options: Entropy, grid: Grid) -> Range:
     """
     del grid
     extrema = observed.extrema()
-    histograms = observed.histogram(options.bins)
-    fractions = np.array([_least_divergent(counts, options.quantized_bins) for counts in histograms])
-    return Range(fractions[:, 0] * extrema.magnitude, fractions[:, 1] * extrema.magnitude).clamped(extrema)
+    spans = _spans(options)
+    edges = np.linspace(-1.0, 1.0, options.bins + 1)
+    best = [int(np.argmin(_divergences(counts, spans))) for counts in observed.histogram(options.bins)]
+    low, high = edges[spans.start[best]], edges[spans.end[best]]
+    return Range(low * extrema.magnitude, high * extrema.magnitude).clamped(extrema)
 
 
-def _least_divergent(counts: Counts, levels: int) -> tuple[float, float]:
-    """Return the ends of the best range as fractions of the largest magnitude."""
-    centre = len(counts) // 2
-    edges = np.linspace(-1.0, 1.0, len(counts) + 1)
-    spans = [(centre - kept, min(centre + kept + 1, len(counts))) for kept in range(levels // 2, centre + 1)]
-    divergences = [_divergence(counts, start, end, levels) for start, end in spans]
-    start, end = spans[int(np.argmin(divergences))]
-    return float(edges[start]), float(edges[end])
+class _Spans(NamedTuple):
+    """The ranges that are compared, as bins of the histogram.
+
+    Attributes:
+        start: First bin kept, [S].
+        end: Bin after the last one kept, [S].
+        groups: Edges of the groups that the kept bins are merged into, [S, levels + 1]; what is left over after the
+            last one belongs to the last group's mass, but nothing is spread to it.
+    """
+
+    start: Integers
+    end: Integers
+    groups: Integers
 
 
-def _divergence(counts: Counts, start: int, end: int, levels: int) -> float:
-    """Return the divergence between the kept bins and their merged and spread-out selves."""
-    kept = counts[start:end].astype(np.float64)
-    reference = kept.copy()
-    reference[0] += counts[:start].sum()
-    reference[-1] += counts[end:].sum()
-    width = len(kept) // levels
-    whole = levels * width
-    merged = kept[:whole].reshape(levels, width).sum(axis=1)
-    merged[-1] += kept[whole:].sum()
-    filled = (reference[:whole] > 0).reshape(levels, width).sum(axis=1)
-    # Counts are whole numbers, and so is what they are spread to; bins beyond the last whole level stay empty.
-    spread = np.zeros_like(kept)
-    spread[:whole] = np.repeat(np.floor(merged / np.maximum(filled, 1)) * (filled > 0), width)
-    return _kullback_leibler(reference, spread)
+def _spans(options: Entropy) -> _Spans:
+    centre = options.bins // 2
+    kept = np.arange(options.quantized_bins // 2, centre + 1)
+    start, end = centre - kept, np.minimum(centre + kept + 1, options.bins)
+    width = (end - start) // options.quantized_bins
+    return _Spans(start, end, start[:, None] + width[:, None] * np.arange(options.quantized_bins + 1))
 
 
-def _kullback_leibler(reference: Floats, candidate: Floats) -> float:
-    if not reference.any() or not candidate.any():
-        return float("inf")
-    p, q = _smoothed(reference), _smoothed(candidate)
-    p, q = p / p.sum(), q / q.sum()
-    return float((p * np.log(p / q)).sum())
+class _Reference(NamedTuple):
+    """Sums over the smoothed reference, for each span and group, [S, levels], or each span, [S].
+
+    Attributes:
+        mass: Mass in each group.
+        rest: Mass left over after the last group.
+        filled: Bins of each group that are not empty.
+        entropy: Sum of p log p.
+    """
+
+    mass: Floats
+    rest: Floats
+    filled: Integers
+    entropy: Floats
 
 
-def _smoothed(counts: Floats) -> Floats:
-    empty = counts == 0
-    taken = _SMOOTHING * empty.sum() / (len(counts) - empty.sum())
-    return np.where(empty, _SMOOTHING, np.maximum(counts - taken, _SMOOTHING))
+def _divergences(counts: Integers, spans: _Spans) -> Floats:
+    """Return the Kullback-Leibler divergence of each span, [S]; infinite where no bin of the candidate is filled."""
+    running = _running(counts)
+    reference = _reference(counts, running, spans)
+    merged = np.diff(running[spans.groups])
+    merged[:, -1] += running[spans.end] - running[spans.groups[:, -1]]
+    # Counts are whole numbers, and so is what is spread to a bin.
+    spread = np.where(reference.filled > 0, merged // np.maximum(reference.filled, 1), 0)
+    width = spans.groups[:, 1] - spans.groups[:, 0]
+    left_over = spans.end - spans.groups[:, -1]
+    empty = width * (spread == 0).sum(axis=1) + left_over
+    size = spans.end - spans.start
+    taken = _SMOOTHING * empty / np.maximum(size - empty, 1)
+    smooth = np.where(spread == 0, _SMOOTHING, np.maximum(spread - taken[:, None], _SMOOTHING))
+    total = width * smooth.sum(axis=1) + left_over * _SMOOTHING
+    crossed = (reference.mass * np.log(smooth)).sum(axis=1) + reference.rest * np.log(_SMOOTHING)
+    mass = max(int(counts.sum()), 1)
+    divergence = (reference.entropy - crossed) / mass - np.log(mass) + np.log(total)
+    return np.where(empty == size, np.inf, divergence)
+
+
+def _reference(counts: Integers, running: Integers, spans: _Spans) -> _Reference:
+    # The outermost kept bins take up all that lies beyond them.
+    before, after = running[spans.start], running[-1] - running[spans.end]
+    first, last = counts[spans.start], counts[spans.end - 1]
+    left_over = spans.end > spans.groups[:, -1]
+    filled_bins = _running(counts > 0)
+    filled = np.diff(filled_bins[spans.groups])
+    new_first, new_last = (first == 0) & (before > 0), (last == 0) & (after > 0)
+    filled[:, 0] += new_first
+    filled[:, -1] += new_last & ~left_over
+    size = spans.end - spans.start
+    all_filled = filled_bins[spans.end] - filled_bins[spans.start] + new_first + new_last
+    taken = _SMOOTHING * (size - all_filled) / np.maximum(all_filled, 1)
+    mass = np.diff(running[spans.groups]).astype(np.float64)
+    mass[:, 0] += before
+    mass[:, -1] += np.where(left_over, 0, after)
+    width = np.diff(spans.groups)
+    mass += _SMOOTHING * (width - filled) - taken[:, None] * filled
+    rest = np.where(left_over, running[-1] + 0.0 - mass.sum(axis=1), 0.0)
+    ends = (np.stack([first, last]), np.stack([first + before, last + after]))
+    entropy = _smooth_entropy(counts, spans, ends, taken) + (size - all_filled) * _SMOOTHING * np.log(_SMOOTHING)
+    return _Reference(mass, rest, filled, entropy)
+
+
+def _smooth_entropy(counts: Integers, spans: _Spans, ends: tuple[Integers, Integers], taken: Floats) -> Floats:
+    """Return the sum of ``(p - taken) log(p - taken)`` over the filled bins of each span, [S].
+
+    As `taken` is far below one count and differs between spans, the running sums are those of its Taylor series.
+    """
+    old, new = ends
+    terms = [
+        np.diff(_running(term)[np.stack([spans.start, spans.end])], axis=0)[0] + (inserted - removed).sum(axis=0)
+        for term, removed, inserted in zip(_taylor(counts), _taylor(old), _taylor(new), strict=True)
+    ]
+    return np.asarray(terms[0] - taken * terms[1] + taken**2 * terms[2])
+
+
+def _taylor(counts: Integers) -> tuple[Floats, Floats, Floats]:
+    """Return value, slope and half the curvature of x log x, all 0 where x is 0."""
+    filled = counts > 0
+    x = np.maximum(counts, 1).astype(np.float64)
+    logarithm = np.log(x)
+    return x * logarithm * filled, (logarithm + 1) * filled, 0.5 / x * filled
+
+
+def _running(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the sums before each element and after the last, [n + 1]."""
+    sums = np.cumsum(values)
+    return np.concatenate([np.zeros(1, sums.dtype), sums])

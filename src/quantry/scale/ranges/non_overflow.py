@@ -13,7 +13,7 @@ def non_overflow_range(observed: Observed, options: NonOverflow, grid: Grid) -> 
     """Return the extremes, or what the smallest power-of-two scale represents that fits both.
 
     Unlike MinMax, which takes the power of two nearest to the float scale and may clip by up to a factor sqrt(2), this
-    never clips an observed value (up to a quarter of float32's largest, where power-of-two scales end).
+    never clips an observed value (up to an eighth of float32's largest, where power-of-two scales end).
 
     Args:
         observed: The values.

@@ -1,0 +1,92 @@
+"""Quantiles and percentile ranges, against numpy and onnxruntime."""
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from onnxruntime.quantization.calibrate import HistogramCollector
+
+from quantry.recipe import DataType, LayerWisePercentile, MinMax, Percentile
+from quantry.scale import BinnedValues, ExactValues, Grid, fake_quantize, find_range
+from quantry.scale.moments import Moments
+from quantry.scale.quantiles import folded
+from quantry.testing.range_suite import SAMPLES, params_of, stats_of
+
+INT8 = Grid(DataType.INT8, symmetric=True)
+UINT8 = Grid(DataType.UINT8, symmetric=False)
+
+
+def ort_range(values: np.ndarray, percentile: float, symmetric: bool, bins: int) -> tuple[float, float]:
+    collector = HistogramCollector("percentile", symmetric, bins, 128, percentile, "same")
+    with contextlib.redirect_stdout(io.StringIO()):
+        collector.collect({"x": values})
+        result = collector.compute_collection_result()["x"]
+    return float(result[0]), float(result[1])
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("percentile", [90.0, 99.0, 99.9])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_percentile_range_equals_onnxruntime_within_a_bin(sample, percentile, symmetric):
+    values, bins = SAMPLES[sample], 2048
+    low, high = ort_range(values, percentile, symmetric, bins)
+    fraction = percentile / 100 if symmetric else 1 - (1 - percentile / 100) / 2
+    # A bin of theirs, a bin of ours (1/128 of a value at most), and two values on either side: rounding in the running
+    # sums decides between neighbours, which lie far apart in sparse tails.
+    width = 2 * float(np.abs(values).max()) / bins + max(abs(low), abs(high)) / 128
+    spread = (max(fraction - 2 / values.size, 0), min(fraction + 2 / values.size, 1))
+    upper = np.quantile(np.abs(values) if symmetric else values, spread)
+    lower = -upper if symmetric else np.quantile(values, [1 - part for part in spread])
+    for observed in (ExactValues(values), BinnedValues(stats_of([values]))):
+        ours = find_range(observed, Percentile(percentile, symmetric), INT8)
+        for got, theirs, near in ((ours.low[0], low, lower), (ours.high[0], high, upper)):
+            assert got == pytest.approx(theirs, abs=width + abs(float(near[1] - near[0])))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    values=hnp.arrays(np.float32, st.integers(1, 200), elements=st.floats(-100, 100, width=32)),
+    fraction=st.floats(0, 1),
+)
+def test_counted_quantiles_lie_in_the_bin_of_the_exact_ones(values, fraction):
+    counted, exact = BinnedValues(stats_of([values])), ExactValues(values)
+    for name, oracle in (("quantile", values), ("magnitude_quantile", np.abs(values))):
+        expected = np.quantile(oracle, fraction, method="inverted_cdf")
+        assert getattr(exact, name)(fraction)[0] == expected
+        assert getattr(counted, name)(fraction)[0] == pytest.approx(expected, rel=1 / 128, abs=1e-39)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_hundred_percent_is_min_max(sample, symmetric):
+    for observed in (ExactValues(SAMPLES[sample]), BinnedValues(stats_of([SAMPLES[sample]]))):
+        whole, extremes = (find_range(observed, m, UINT8) for m in (Percentile(100.0, symmetric), MinMax()))
+        np.testing.assert_array_equal([whole.low, whole.high], [extremes.low, extremes.high])
+
+
+def test_folding_keeps_points_apart_from_intervals():
+    moments = Moments(np.array([-2.0, 0.0, 1.0]), np.array([-1.0, 0.0, 3.0]), np.array([1.0, 5.0, 2.0]))
+    magnitudes = folded(moments)
+    np.testing.assert_allclose(magnitudes.lower, [0, 1, 2])
+    np.testing.assert_allclose(magnitudes.upper, [0, 2, 3])
+    np.testing.assert_allclose(magnitudes.counts, [5, 2, 1])
+
+
+@pytest.mark.parametrize("metric", ["mae", "mse"])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_layer_wise_percentile_is_the_candidate_with_the_least_error(sample, metric):
+    values, candidates = SAMPLES[sample], (90.0, 99.0, 99.9, 100.0)
+    exact = ExactValues(values)
+
+    def error(percentile: float) -> float:
+        params = params_of(find_range(exact, Percentile(percentile), UINT8), UINT8)
+        difference = np.abs(fake_quantize(values, params).astype(np.float64) - values)
+        return float((difference if metric == "mae" else difference**2).mean())
+
+    chosen = find_range(exact, LayerWisePercentile(candidates, metric), UINT8)
+    best = find_range(exact, Percentile(min(candidates, key=error)), UINT8)
+    np.testing.assert_array_equal([chosen.low, chosen.high], [best.low, best.high])

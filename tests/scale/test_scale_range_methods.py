@@ -1,0 +1,66 @@
+"""Every calibration method passes the conformance suite."""
+
+import pytest
+
+from quantry.errors import RecipeError
+from quantry.recipe import (
+    DataType,
+    Entropy,
+    LayerWisePercentile,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    Percentile,
+)
+from quantry.scale import ExactValues, Grid, find_range
+from quantry.scale.ranges import RANGE_METHODS
+from quantry.testing.range_suite import SAMPLES, RangeMethodSuite
+
+
+class TestMinMax(RangeMethodSuite):
+    @pytest.fixture(params=[MinMax(), MinMax(moving_average=0.01)], ids=str)
+    def method(self, request):
+        return request.param
+
+
+class TestPercentile(RangeMethodSuite):
+    @pytest.fixture(params=[Percentile(99.0), Percentile(100.0), Percentile(99.0, symmetric=False)], ids=str)
+    def method(self, request):
+        return request.param
+
+
+class TestEntropy(RangeMethodSuite):
+    @pytest.fixture(params=[Entropy(), Entropy(bins=256, quantized_bins=32)], ids=str)
+    def method(self, request):
+        return request.param
+
+
+class TestMinMSE(RangeMethodSuite):
+    @pytest.fixture
+    def method(self):
+        return MinMSE()
+
+
+class TestNonOverflow(RangeMethodSuite):
+    @pytest.fixture
+    def method(self):
+        return NonOverflow()
+
+
+class TestLayerWisePercentile(RangeMethodSuite):
+    @pytest.fixture(params=[LayerWisePercentile(), LayerWisePercentile((90.0, 99.0, 99.9), metric="mse")], ids=str)
+    def method(self, request):
+        return request.param
+
+
+def test_every_method_of_the_recipe_is_in_the_table():
+    from typing import get_args
+
+    from quantry.recipe import Method
+
+    assert {options for options, _ in RANGE_METHODS} == set(get_args(Method))
+
+
+def test_unknown_method_is_refused_with_the_known_ones():
+    with pytest.raises(RecipeError, match=r"one of MinMax, Percentile.*got 'minmax' in the scale stage"):
+        find_range(ExactValues(SAMPLES["normal"]), "minmax", Grid(DataType.INT8, symmetric=True))

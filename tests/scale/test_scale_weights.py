@@ -1,0 +1,85 @@
+"""Parameters of constants."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnxruntime.quantization.quant_utils import compute_scale_zp
+
+from quantry.errors import InternalError
+from quantry.recipe import DataType, MinMax, MinMSE, NonOverflow, Percentile, PowerOfTwoScale, TensorSpec
+from quantry.scale import constant_params, fake_quantize, quantize_array
+from quantry.scale.weights import measure_constant
+
+WEIGHT = np.random.default_rng(5).normal(size=(6, 4, 3, 3)).astype(np.float32) * np.arange(1, 7)[:, None, None, None]
+WEIGHT = WEIGHT.astype(np.float32)
+METHODS = [MinMax(), NonOverflow(), MinMSE(), Percentile(99.0)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_min_max_scales_equal_onnxruntime_channel_by_channel(axis):
+    params = constant_params(WEIGHT, TensorSpec(), axis, MinMax())
+    assert params.scale.shape == params.zero_point.shape == (WEIGHT.shape[axis],)
+    for channel, values in enumerate(np.moveaxis(WEIGHT, axis, 0)):
+        scale = compute_scale_zp(values.min(), values.max(), np.array(-127), np.array(127), True)[1]  # noqa: FBT003
+        assert params.scale[channel] == np.float32(scale)
+
+
+@pytest.mark.parametrize("kind", [TensorSpec(), TensorSpec(DataType.UINT4, symmetric=False)], ids=str)
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_one_scale_for_each_channel_is_no_worse_than_one_in_all(method, kind):
+    error = [
+        float(((fake_quantize(WEIGHT, constant_params(WEIGHT, kind, axis, method)) - WEIGHT) ** 2).mean())
+        for axis in (0, None)
+    ]
+    assert error[0] < error[1]
+
+
+def test_channel_of_zeros_takes_the_largest_scale_of_the_others():
+    weight = np.array([[1.27, 0], [0, 0], [2.54, 0]], np.float32)
+    params = constant_params(weight, TensorSpec(), 0, MinMax())
+    np.testing.assert_allclose(params.scale, [0.01, 0.02, 0.02], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [TensorSpec().scale, PowerOfTwoScale()], ids=str)
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_zeros_have_scale_one(method, axis, scale):
+    params = constant_params(np.zeros((3, 4), np.float32), TensorSpec(scale=scale), axis, method)
+    assert (params.scale == 1).all()
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(None, ()), (0, (0,)), (1, (3,))])
+def test_constant_without_values_has_scale_one(axis, shape):
+    params = constant_params(np.zeros((0, 3), np.float32), TensorSpec(), axis, MinMSE())
+    assert params.scale.shape == shape
+    assert (params.scale == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [DataType.INT8, DataType.UINT8, DataType.INT4], ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("method", [MinMax(), NonOverflow(), MinMSE()], ids=str)
+def test_reduced_range_is_kept_also_where_values_are_clipped(method, symmetric, dtype):
+    for axis in (None, 0):
+        params = constant_params(WEIGHT**3, TensorSpec(dtype, symmetric), axis, method, reduced=True)
+        integers = quantize_array(WEIGHT**3, params)
+        lowest, highest = params.limits
+        assert highest - lowest <= 2 ** (dtype.bits - 1)
+        assert lowest <= integers.min() <= integers.max() <= highest
+
+
+def test_external_files_are_let_go(tmp_path):
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    tensor = ir.ExternalTensor(
+        "w.bin", 0, WEIGHT.nbytes, ir.DataType.FLOAT, shape=ir.Shape(WEIGHT.shape), name="w", base_dir=str(tmp_path)
+    )
+    value = ir.Value(name="w", const_value=tensor, type=ir.TensorType(ir.DataType.FLOAT), shape=tensor.shape)
+    model = ir.Model(ir.Graph([], [], nodes=[], initializers=[value], opset_imports={"": 21}), ir_version=10)
+    params = measure_constant(model, "w", lambda values: constant_params(values, TensorSpec(), 0, MinMSE()))
+    np.testing.assert_array_equal(params.scale, constant_params(WEIGHT, TensorSpec(), 0, MinMSE()).scale)
+    assert tensor.raw is None
+
+
+def test_initializer_that_is_not_there_is_a_broken_promise():
+    model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 21}), ir_version=10)
+    with pytest.raises(InternalError, match="must name initializers of the model, got 'v'"):
+        measure_constant(model, "v", np.size)
