@@ -5,15 +5,20 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from quantry.emit.element_type import FIRST_OPSET
+from quantry.emit.fix_neuron import emit_fix_neuron
 from quantry.emit.qdq import emit_qdq
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
 from quantry.plan import QuantPlan, SharedRange
 from quantry.prepare import FloatModel, convert_opset
-from quantry.recipe import DataType, EmitOptions, Qdq
+from quantry.recipe import DataType, EmitOptions, FixNeuron, Format, Qdq, VitisQdq
 from quantry.scale import QuantParams
 
-EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams], None]] = {Qdq: emit_qdq}
+EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]] = {
+    Qdq: emit_qdq,
+    VitisQdq: emit_qdq,
+    FixNeuron: emit_fix_neuron,
+}
 """One writer for each format."""
 
 # onnxruntime 1.20 is the oldest runtime we write for; it reads IR 10 and opset 21.
@@ -36,17 +41,23 @@ def emit(
     Returns:
         The quantized model; the same inputs always give the same bytes.
     """
-    needed = max((FIRST_OPSET.get(spec.dtype, 0) for spec in plan.specs()), default=0)
-    copy = model.model.clone()
-    if needed > model.opset:
-        copy = convert_opset(copy, needed)
-    EMITTERS[type(options.format)](copy, plan, params)
+    copy = _at_opset(model, plan, options.format)
+    EMITTERS[type(options.format)](copy, plan, params, options.format)
     copy.producer_name, copy.producer_version = "quantry", metadata.get("quantry.version", "")
     copy.metadata_props.clear()
     copy.metadata_props.update(sorted(metadata.items()))
     if copy.opset_imports[""] <= _OLDEST_RUNTIME_OPSET:
         copy.ir_version = min(copy.ir_version, _OLDEST_RUNTIME_IR)
     return QuantizedModel(copy, _notes(copy, plan))
+
+
+def _at_opset(model: FloatModel, plan: QuantPlan, options: Format) -> ir.Model:
+    """Return a copy whose opset carries the types; only standard Q/DQ pairs depend on it."""
+    copy = model.model.clone()
+    if not isinstance(options, Qdq):
+        return copy
+    needed = max((FIRST_OPSET.get(spec.dtype, 0) for spec in plan.specs()), default=0)
+    return convert_opset(copy, needed) if needed > model.opset else copy
 
 
 def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:

@@ -15,11 +15,15 @@ from quantry.recipe.codec import (
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import Granularity, PerChannel, PerTensor
 from quantry.recipe.methods import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
+from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
     Bias,
+    CrossLayer,
     DerivedBias,
     EmitOptions,
+    EqualizeOptions,
     EvaluateOptions,
+    FixNeuron,
     FloatBias,
     Format,
     ObserveOptions,
@@ -28,6 +32,8 @@ from quantry.recipe.options import (
     PrepareOptions,
     Qdq,
     ScaleOptions,
+    VitisDialect,
+    VitisQdq,
 )
 from quantry.recipe.presets import PRESETS, Preset, find_preset
 from quantry.recipe.recipe import Difference, Recipe
@@ -38,12 +44,15 @@ from quantry.recipe.tensor_spec import TensorSpec
 __all__ = [
     "PRESETS",
     "Bias",
+    "CrossLayer",
     "DataType",
     "DerivedBias",
     "Difference",
     "EmitOptions",
     "Entropy",
+    "EqualizeOptions",
     "EvaluateOptions",
+    "FixNeuron",
     "FloatBias",
     "FloatScale",
     "Format",
@@ -53,6 +62,8 @@ __all__ = [
     "MinMSE",
     "MinMax",
     "NonOverflow",
+    "NpuConversions",
+    "NpuLimits",
     "ObserveOptions",
     "OwnBias",
     "PerChannel",
@@ -69,6 +80,8 @@ __all__ = [
     "Selection",
     "Subgraph",
     "TensorSpec",
+    "VitisDialect",
+    "VitisQdq",
     "decode",
     "encode",
     "find_preset",

@@ -2,7 +2,10 @@
 
 from quantry.errors import RecipeError
 from quantry.recipe.data_type import DataType
-from quantry.recipe.options import DerivedBias, Format, OwnBias, PlanOptions
+from quantry.recipe.granularity import PerTensor
+from quantry.recipe.options import DerivedBias, FixNeuron, Format, OwnBias, PlanOptions
+from quantry.recipe.scale_kind import PowerOfTwoScale
+from quantry.recipe.tensor_spec import TensorSpec
 
 _ACTIVATIONS = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16)
 _WEIGHTS = _ACTIVATIONS
@@ -24,6 +27,11 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
     _check("plan.weight.dtype", plan.weight.dtype, _WEIGHTS, name)
     if isinstance(plan.bias, OwnBias):
         _check("plan.bias.spec.dtype", plan.bias.spec.dtype, _BIASES, name)
+    if isinstance(emitted, FixNeuron):
+        _check_fix_neuron("plan.activation", plan.activation)
+        _check_fix_neuron("plan.weight", plan.weight)
+        if isinstance(plan.bias, OwnBias):
+            _check_fix_neuron("plan.bias.spec", plan.bias.spec)
     if isinstance(plan.bias, DerivedBias) and plan.activation.dtype.bits + plan.weight.dtype.bits > 24:
         raise RecipeError(
             "plan.bias cannot be DerivedBias() when activation and weight together have more than 24 bits, because the "
@@ -36,3 +44,12 @@ def _check(where: str, dtype: DataType, allowed: tuple[DataType, ...], emitted: 
     if dtype not in allowed:
         names = ", ".join(member.value for member in allowed)
         raise RecipeError(f"{where} must be one of {names} in format {emitted}, got {dtype.value}")
+
+
+def _check_fix_neuron(where: str, spec: TensorSpec) -> None:
+    if not spec.symmetric or not isinstance(spec.scale, PowerOfTwoScale) or not isinstance(spec.granularity, PerTensor):
+        raise RecipeError(
+            f"{where} must be symmetric, PerTensor() and PowerOfTwoScale() in format FixNeuron, which stores one bit "
+            f"position for each tensor; got {spec}; use TensorSpec(DataType.{spec.dtype.name}, "
+            "scale=PowerOfTwoScale()), as preset XINT8 does, or the format VitisQdq()"
+        )

@@ -1,11 +1,13 @@
 """One frozen dataclass of options for each stage."""
 
+import enum
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerChannel
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
+from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.selection import Selection
 from quantry.recipe.tensor_spec import TensorSpec
 
@@ -22,6 +24,7 @@ class PrepareOptions:
         clip6_to_relu: Replace Clip(0, 6) by Relu; changes the function, so only on request.
         float16_to_float32: Convert a float16 model to float32; only on request.
         opset: Raise the model to at least this opset; None keeps its own where the requested types allow it.
+        npu: Replace operators by what an integer NPU computes in their place; None keeps them.
     """
 
     infer_shapes: bool = True
@@ -31,6 +34,52 @@ class PrepareOptions:
     clip6_to_relu: bool = False
     float16_to_float32: bool = False
     opset: int | None = None
+    npu: NpuConversions | None = None
+
+
+@dataclass(frozen=True)
+class CrossLayer:
+    """Cross-layer equalization: gives the channels of consecutive layers like ranges without changing the function.
+
+    In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is not among them: it needs the
+    mean and deviation of activations and is exact only where an activation never reaches zero.
+
+    Attributes:
+        steps: Sweeps over the model, at least 1; -1 repeats until the weights rest (CLESteps).
+        include_bias: Let a bias, scaled down, count in the range of its channel (CLEScaleAppendBias). It holds channels
+            back that have hardly any weight but a bias, which would otherwise become outliers of the activation.
+        use_threshold: Leave channels alone whose ranges in all layers concerned are small (CLEScaleUseThreshold).
+        weight_threshold: What is small: the ranges of a channel add up to less than this (CLEWeightThreshold).
+        convergence: With ``steps=-1``, the mean absolute change of the weights in one sweep that counts as rest
+            (CLETotalLayerDiffThreshold).
+        clip6_to_relu: First replace Clip(0, 6) by Relu, which equalization cannot pass otherwise; changes the function,
+            so only on request (ReplaceClip6Relu).
+    """
+
+    steps: int = 1
+    include_bias: bool = True
+    use_threshold: bool = True
+    weight_threshold: float = 0.5
+    convergence: float = 2e-7
+    clip6_to_relu: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 and self.steps != -1:
+            raise RecipeError(f"CrossLayer.steps must be at least 1, or -1 for convergence, got {self.steps!r}")
+        for name in ("weight_threshold", "convergence"):
+            if not getattr(self, name) >= 0:
+                raise RecipeError(f"CrossLayer.{name} must not be negative, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class EqualizeOptions:
+    """Changes to the float weights that keep the function and make them easier to quantize.
+
+    Attributes:
+        cross_layer: Cross-layer equalization; None does none.
+    """
+
+    cross_layer: CrossLayer | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +138,8 @@ class PlanOptions:
             that the tensor between the two is not quantized.
         force_pass_through: Quantize operators that only move data (Reshape, MaxPool, ...) even where nothing else has
             quantized their input.
+        float_final_joins: Leave a Concat behind which nothing computes, and the reshapes around it, in float, so that
+            boxes and scores of a detector keep scales of their own.
         constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
     """
 
@@ -98,6 +149,7 @@ class PlanOptions:
     selection: Selection = Selection()
     fused_activations: tuple[str, ...] = FUSIBLE_ACTIVATIONS
     force_pass_through: bool = False
+    float_final_joins: bool = True
     constant_right_operand_only: bool = False
 
     def __post_init__(self) -> None:
@@ -127,11 +179,13 @@ class ScaleOptions:
         activation: Calibration method of activations.
         weight: Calibration method of weights and of biases that have a scale of their own.
         reduce_range: Use one bit less for weights, for CPUs whose 8-bit multiply-add saturates.
+        npu: Move power-of-two positions to where an integer NPU's shifters reach; None leaves them as chosen.
     """
 
     activation: Method = MinMax()
     weight: Method = MinMax()
     reduce_range: bool = False
+    npu: NpuLimits | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, MinMax) and self.weight.moving_average is not None:
@@ -147,7 +201,35 @@ class Qdq:
     """Standard ONNX QuantizeLinear and DequantizeLinear around float operators."""
 
 
-Format = Qdq
+class VitisDialect(enum.Enum):
+    """Which generation of AMD's tools a Q/DQ pair is written for; the value is its spelling in recipes."""
+
+    VAI = "vai"
+    VITIS = "vitis"
+    QUARK = "quark"
+    CONTRIB = "contrib"
+
+
+@dataclass(frozen=True)
+class VitisQdq:
+    """Q/DQ pairs in a vendor's domain, each with a model-local function that defines it in standard operators.
+
+    The model keeps its opset whatever the types.
+
+    Attributes:
+        dialect: ``vai`` writes VAIQuantizeLinear and ``vitis`` VitisQuantizeLinear of com.vai.quantize, ``quark``
+            ExtendedQuantizeLinear of com.amd.quark, ``contrib`` QuantizeLinear of com.microsoft.
+    """
+
+    dialect: VitisDialect = VitisDialect.CONTRIB
+
+
+@dataclass(frozen=True)
+class FixNeuron:
+    """One FixNeuron node of ai.onnx.contrib for each tensor, weights as floats on their grid, as vai_q_onnx writes."""
+
+
+Format = Qdq | VitisQdq | FixNeuron
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,118 @@
+"""FixNeuron: one node for each tensor, weights kept as floats that lie on their grid, as vai_q_onnx writes.
+
+For a tensor ``t`` and a weight ``w``::
+
+    producer -> t -> t_FixNeuron -> consumers          w (float, on the grid) -> w_FixNeuron -> consumers
+
+A node reads the tensor, its scale and its zero point and carries ``bit_width`` and ``pos`` as strings. Its function is
+a Q/DQ pair, so that onnxruntime fuses it like any other. Only signed integers exist in it: an unsigned type with its
+zero point at the centre has the same grid as the signed type with zero point 0, and is written as that.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.emit.dialect import CONTRIB
+from quantry.emit.element_type import FIRST_OPSET
+from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.local_function import add_function
+from quantry.emit.pairs import power_of_two_position
+from quantry.errors import RecipeError
+from quantry.plan import QuantPlan
+from quantry.recipe import DataType, Format
+from quantry.scale import QuantParams, TensorParams, fake_quantize
+
+DOMAIN = "ai.onnx.contrib"
+OPERATOR = "FixNeuron"
+
+_SIGNED = {DataType.UINT4: DataType.INT4, DataType.UINT8: DataType.INT8, DataType.UINT16: DataType.INT16}
+
+
+def emit_fix_neuron(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:  # noqa: ARG001
+    """Insert FixNeuron nodes and snap the weights to their grids, in place.
+
+    Args:
+        model: A copy of the float model that may be edited.
+        plan: Which tensors.
+        params: With which scales and zero points.
+        options: The format, which has no choices.
+
+    Raises:
+        RecipeError: A tensor's scale is no single power of two or its zero point is not at the centre.
+    """
+    writer = _Writer(GraphEditor(model), plan, {name: _signed(name, entry) for name, entry in params.tensors.items()})
+    for tensor in plan.activations:
+        writer.write_activation(tensor)
+    for name, weight in plan.weights.items():
+        writer.write_constant(name, frozenset(weight.users))
+    for name in plan.biases:
+        writer.write_constant(name, None)
+    writer.finish()
+
+
+class _Writer:
+    def __init__(self, editor: GraphEditor, plan: QuantPlan, params: dict[str, TensorParams]) -> None:
+        self._editor = editor
+        self._plan = plan
+        self._params = params
+        self._body = ""
+
+    def write_activation(self, tensor: str) -> None:
+        value = self._editor.values[tensor]
+        node = self._node(value, tensor, self._plan.root(tensor))
+        self._editor.put_behind(tensor, (node,))
+
+    def write_constant(self, name: str, users: frozenset[str] | None) -> None:
+        params = self._params[name]
+
+        def restore(value: ir.Value) -> Sequence[ir.Node]:
+            assert value.const_value is not None
+            floats = value.const_value
+            snapped = self._editor.lazy(
+                f"{name}_snapped",
+                value,
+                ir.DataType.FLOAT,
+                lambda final: ir.Tensor(fake_quantize(floats.numpy(), params), name=final),
+            )
+            # QuantizeLinear, which the function is made of, has no 32-bit type; a bias on its grid needs no node.
+            if params.dtype == DataType.INT32:
+                return (self._editor.node(("", "Identity"), [snapped], f"{name}_{OPERATOR}"),)
+            return (self._node(snapped, name, name),)
+
+        self._editor.replace_constant(name, users, restore)
+
+    def finish(self) -> None:
+        body = self._body
+        add_function(
+            self._editor.model,
+            DOMAIN,
+            f"{OPERATOR} <bit_width, pos> (x, scale, zero_point) => (y) {{ "
+            f"q = {body}QuantizeLinear (x, scale, zero_point) y = {body}DequantizeLinear (q, scale, zero_point) }}",
+        )
+
+    def _node(self, value: ir.Value, name: str, root: str) -> ir.Node:
+        params = self._params[root]
+        if self._editor.model.opset_imports[""] < FIRST_OPSET.get(params.dtype, 0):
+            self._body = f"{CONTRIB.domain}."
+        attributes = {"bit_width": str(params.dtype.bits), "pos": str(power_of_two_position(params))}
+        inputs = [value, *self._editor.parameters(root, params)]
+        node = self._editor.node((DOMAIN, OPERATOR), inputs, f"{name}_{OPERATOR}", attributes)
+        describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
+        return node
+
+
+def _signed(name: str, params: TensorParams) -> TensorParams:
+    """Return the parameters of the same grid in a signed type."""
+    shift = 0 if params.dtype.is_signed else 1 << (params.dtype.bits - 1)
+    if power_of_two_position(params) is None or np.any(params.zero_point != shift):
+        raise RecipeError(
+            "FixNeuron needs one power-of-two scale and a symmetric zero point for each tensor, got scale "
+            f"{params.scale} and zero point {params.zero_point} of {params.dtype.value} for {name!r}; use "
+            "TensorSpec(symmetric=True, scale=PowerOfTwoScale()), or the format VitisQdq()"
+        )
+    limits = None if params.limits is None else (params.limits[0] - shift, params.limits[1] - shift)
+    return TensorParams(
+        _SIGNED.get(params.dtype, params.dtype), params.scale, params.zero_point - shift, params.axis, limits
+    )

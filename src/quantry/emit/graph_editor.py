@@ -1,0 +1,164 @@
+"""Edits one graph while a format is written: fresh names, new initializers, nodes behind tensors and before readers."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.emit.element_type import as_tensor
+from quantry.scale import TensorParams
+
+Attributes = Mapping[str, int | float | str | Sequence[int]]
+
+
+class GraphEditor:
+    """Knows which names are taken and which parameters are written already.
+
+    One editor serves one graph; the same sequence of requests gives the same names, so that the same plan gives the
+    same bytes.
+
+    Attributes:
+        model: The model that is edited.
+        values: Inputs and node outputs of the main graph as they were, by name.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        graph = model.graph
+        outputs = (output for node in graph for output in node.outputs)
+        self.model = model
+        self.values = {value.name: value for value in (*graph.inputs, *outputs) if value.name}
+        self._taken = {*self.values, *graph.initializers, *(node.name for node in graph if node.name)}
+        self._written: dict[str, tuple[ir.Value, ir.Value]] = {}
+
+    def node(
+        self,
+        operator: tuple[str, str],
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        attributes: Attributes | None = None,
+    ) -> ir.Node:
+        """Return a new node with one output that is not yet in the graph.
+
+        Args:
+            operator: Domain and operator type.
+            inputs: Its inputs.
+            name: Wanted name; the output is called ``<name>_Output``.
+            attributes: Its attributes.
+        """
+        domain, op_type = operator
+        node = ir.node(op_type, inputs, attributes=attributes or None, domain=domain, name=self.fresh(name))
+        node.outputs[0].name = self.fresh(f"{name}_Output")
+        return node
+
+    def initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """Register a constant and return its value."""
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        self.model.graph.register_initializer(value)
+        return value
+
+    def constant(self, values: np.ndarray, name: str) -> ir.Value:
+        """Register an array of a numpy type under a fresh name and return its value."""
+        return self.initializer(ir.Tensor(values, name=self.fresh(name)))
+
+    def parameters(self, root: str, params: TensorParams) -> tuple[ir.Value, ir.Value]:
+        """Return scale and zero point of a tensor, written once however many tensors share them.
+
+        Args:
+            root: Name of the tensor that the parameters belong to.
+            params: The parameters.
+        """
+        if root not in self._written:
+            scale_name, zero_name = self.fresh(f"{root}_scale"), self.fresh(f"{root}_zero_point")
+            scale = ir.Tensor(np.asarray(params.scale, np.float32), name=scale_name)
+            zero_point = as_tensor(np.asarray(params.zero_point), params.dtype, zero_name)
+            self._written[root] = (self.initializer(scale), self.initializer(zero_point))
+        return self._written[root]
+
+    def put_behind(self, tensor: str, chain: Sequence[ir.Node]) -> None:
+        """Insert nodes behind a tensor and let every reader read the last one's output.
+
+        A graph output keeps its name: the last node takes it over.
+
+        Args:
+            tensor: Name of an input or node output; the first node of the chain reads it already.
+            chain: The nodes, in order.
+        """
+        value = self.values[tensor]
+        last = chain[-1].outputs[0]
+        own = set(chain)
+        producer = value.producer()
+        if producer is None:
+            self.model.graph.insert_before(self.model.graph[0], chain)
+        else:
+            self.model.graph.insert_after(producer, chain)
+        for use in tuple(value.uses()):
+            if use.node not in own:
+                use.node.replace_input_with(use.idx, last)
+        if value.is_graph_output():
+            self._hand_output_name_over(value, last)
+
+    def replace_constant(
+        self, name: str, users: frozenset[str] | None, restore: Callable[[ir.Value], Sequence[ir.Node]]
+    ) -> None:
+        """Let readers of an initializer read what a chain of nodes makes instead.
+
+        Args:
+            name: Name of the float initializer; it goes when nobody reads it any more.
+            users: Names of the nodes to rewire; None rewires all.
+            restore: From the initializer to the nodes that replace it, in order.
+        """
+        graph = self.model.graph
+        value = graph.initializers[name]
+        # The plan speaks of the main graph; a reader inside a subgraph keeps the float constant.
+        uses = [use for use in value.uses() if use.node.graph is graph and (users is None or use.node.name in users)]
+        chain = restore(value)
+        anchor = uses[0].node if len(uses) == 1 else graph[0]
+        graph.insert_before(anchor, chain)
+        for use in uses:
+            use.node.replace_input_with(use.idx, chain[-1].outputs[0])
+        if not value.uses():
+            del graph.initializers[name]
+
+    def lazy(
+        self, wanted: str, source: ir.Value, dtype: ir.DataType, make: Callable[[str], ir.TensorProtocol]
+    ) -> ir.Value:
+        """Register an initializer whose data are made only when they are written.
+
+        Of a model with many gigabytes of weights, only one tensor is then in memory at a time.
+
+        Args:
+            wanted: Wanted name.
+            source: The constant it is made from; gives the shape.
+            dtype: Element type.
+            make: From the final name to the tensor.
+        """
+        assert source.const_value is not None
+        name = self.fresh(wanted)
+        shape = ir.Shape(source.const_value.shape.numpy())
+        return self.initializer(ir.LazyTensor(lambda: make(name), dtype, shape, name=name))
+
+    def fresh(self, wanted: str) -> str:
+        """Return the name, with a number appended if it is taken."""
+        name, count = wanted, 1
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+    def _hand_output_name_over(self, value: ir.Value, last: ir.Value) -> None:
+        outputs = self.model.graph.outputs
+        name = value.name
+        value.name = self.fresh(f"{name}_QuantizeLinear_Input")
+        last.name = name
+        for index, output in enumerate(outputs):
+            if output is value:
+                outputs[index] = last
+
+
+def describe(value: ir.Value, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
+    """Note type and shape on a value and return it."""
+    value.type = ir.TensorType(dtype)
+    value.shape = shape.copy() if shape is not None else None
+    return value

@@ -1,0 +1,132 @@
+"""Writes Q/DQ pairs and integer weights in any dialect.
+
+For a tensor ``t``::
+
+    before    producer -> t -> consumers
+    after     producer -> t -> t_QuantizeLinear -> t_DequantizeLinear -> consumers
+
+For a weight ``w``: the integers are stored as ``w_quantized`` and ``w_DequantizeLinear`` feeds the consumers. The names
+are those onnxruntime and AMD Quark give, so that tools which look for them find them.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.emit.dialect import CONTRIB, STANDARD, Dialect, add_dialect
+from quantry.emit.element_type import FIRST_OPSET, ONNX_TYPE, as_tensor
+from quantry.emit.graph_editor import Attributes, GraphEditor, describe
+from quantry.plan import QuantPlan
+from quantry.recipe import DataType
+from quantry.scale import QuantParams, TensorParams, quantize_array
+
+# onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then refuse the model when nothing
+# quantizes behind them (opset 21 and later). The com.microsoft twins of Q and DQ are not touched by that rewrite.
+_MOVED_BY_RUNTIME = frozenset(
+    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "MaxPool", "Expand", "Split", "Tile"}
+)
+_REWRITE_SINCE_OPSET = 21
+
+
+class PairWriter:
+    """Writes the integer tensors of a plan, one call for each.
+
+    Attributes:
+        editor: The graph's editor.
+        dialect: The names of the pairs.
+        body: The native dialect that functions of a vendor's dialect are written in, settled as tensors are written.
+    """
+
+    def __init__(self, editor: GraphEditor, plan: QuantPlan, params: QuantParams, dialect: Dialect) -> None:
+        self.editor = editor
+        self.dialect = dialect
+        self.body = STANDARD
+        self._plan = plan
+        self._params = params
+        self._opset = editor.model.opset_imports[""]
+        self._closed = frozenset(plan.quantized_nodes)
+
+    def write_pair(self, tensor: str) -> None:
+        """Put a pair behind a tensor."""
+        value = self.editor.values[tensor]
+        params = self._params.tensors[tensor]
+        scale, zero_point = self.editor.parameters(self._plan.root(tensor), params)
+        dialect = self._dialect_for(params, (use.node for use in value.uses()))
+        attributes = _attributes(params, dialect)
+        quantize = self.editor.node(
+            dialect.quantizer, [value, scale, zero_point], f"{tensor}_QuantizeLinear", attributes
+        )
+        integers = describe(quantize.outputs[0], ONNX_TYPE[params.dtype], value.shape)
+        restore = self.editor.node(
+            dialect.dequantizer, [integers, scale, zero_point], f"{tensor}_DequantizeLinear", attributes
+        )
+        describe(restore.outputs[0], ir.DataType.FLOAT, value.shape)
+        self.editor.put_behind(tensor, (quantize, restore))
+
+    def write_constant(self, name: str, users: frozenset[str] | None) -> None:
+        """Store an initializer as integers and rewire its readers.
+
+        Args:
+            name: Name of the float initializer.
+            users: Names of the nodes to rewire; None rewires all.
+        """
+        params = self._params.tensors[name]
+        dialect = self._dialect_for(params, ())
+
+        def restore(value: ir.Value) -> tuple[ir.Node]:
+            stored = self.editor.lazy(
+                f"{name}_quantized",
+                value,
+                ONNX_TYPE[params.dtype],
+                lambda final: as_tensor(quantize_array(_floats(value), params), params.dtype, final),
+            )
+            inputs = [stored, *self.editor.parameters(name, params)]
+            attributes = _attributes(params, dialect)
+            node = self.editor.node(dialect.dequantizer, inputs, f"{name}_DequantizeLinear", attributes)
+            describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
+            return (node,)
+
+        self.editor.replace_constant(name, users, restore)
+
+    def finish(self) -> None:
+        """Import the domains that were used and add the functions of a vendor's dialect."""
+        add_dialect(self.editor.model, self.dialect, self.body)
+        if any(node.domain == CONTRIB.domain for node in self.editor.model.graph):
+            add_dialect(self.editor.model, CONTRIB, STANDARD)
+
+    def _dialect_for(self, params: TensorParams, readers: Iterable[ir.Node]) -> Dialect:
+        if self._needs_contrib(params, readers):
+            self.body = CONTRIB
+            return CONTRIB if self.dialect is STANDARD else self.dialect
+        return self.dialect
+
+    def _needs_contrib(self, params: TensorParams, readers: Iterable[ir.Node]) -> bool:
+        if self._opset < FIRST_OPSET.get(params.dtype, 0):
+            return True
+        if self._opset < _REWRITE_SINCE_OPSET or params.dtype != DataType.INT8:
+            return False
+        return any(node.op_type in _MOVED_BY_RUNTIME and node.name not in self._closed for node in readers)
+
+
+def _attributes(params: TensorParams, dialect: Dialect) -> Attributes:
+    attributes: dict[str, int | str] = {} if params.axis is None else {"axis": params.axis}
+    if dialect.has_position:
+        attributes["bit_width"] = str(params.dtype.bits)
+        position = power_of_two_position(params)
+        if position is not None:
+            attributes["pos"] = str(position)
+    return attributes
+
+
+def power_of_two_position(params: TensorParams) -> int | None:
+    """Return the position p of a single scale ``2**-p``, or None where the scale is another or there are several."""
+    if params.axis is not None:
+        return None
+    mantissa, exponent = np.frexp(params.scale)
+    return 1 - int(exponent) if mantissa == 0.5 else None
+
+
+def _floats(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()
