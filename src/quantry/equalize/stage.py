@@ -1,0 +1,25 @@
+"""The equalize stage: same function, kinder weights."""
+
+from quantry.equalize.cross_layer import equalize_layers
+from quantry.memo import stage
+from quantry.prepare import FloatModel
+from quantry.prepare.weights import rebuilt
+from quantry.recipe import EqualizeOptions
+
+
+@stage(name="equalize", version=1)
+def equalize(model: FloatModel, options: EqualizeOptions) -> FloatModel:
+    """Return a model whose weights are easier to quantize and whose outputs are those of the given one.
+
+    Args:
+        model: The prepared model; it is left as it was.
+        options: What to do.
+
+    Returns:
+        The equalized model. Its notes go on from the given model's and count what was not lawful, with the reason.
+    """
+    if options.cross_layer is None:
+        return model
+    equalized = model.model.clone()
+    notes = equalize_layers(equalized, options.cross_layer)
+    return FloatModel(rebuilt(equalized), (*model.notes, *notes))
