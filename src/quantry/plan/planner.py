@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.memo import stage
+from quantry.plan.final_join import final_joins
 from quantry.plan.quant_plan import (
     ActivationPlan,
     BiasPlan,
@@ -43,7 +44,7 @@ _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 _MASK = 1e9
 
 
-@stage(name="plan", version=1)
+@stage(name="plan", version=2)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, to what.
 
@@ -58,7 +59,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
         SelectionError: The selection names something that is not there.
     """
     graph = model.model.graph
-    excluded = deselected(graph, options.selection)
+    joins = final_joins(graph, options) if options.float_final_joins else {}
+    excluded = {**joins, **deselected(graph, options.selection)}
     draft = _Draft(options)
     for node in graph:
         answer = _answer(node, excluded, options)
