@@ -1,6 +1,7 @@
 """Where a float model comes from: a file, bytes, a proto or an onnx-ir model; loaded lazily, identified by content."""
 
 import os
+import textwrap
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
@@ -167,7 +168,7 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     try:
         model = ir.serde.deserialize_model(proto)
     except Exception as error:  # onnx-ir wraps what it finds in its own and in builtin exceptions
-        reason = str(error.__cause__ or error)
+        reason = textwrap.shorten(str(error.__cause__ or error), 300)
         raise ModelError(f"the model must be a consistent ONNX graph, got: {reason}; in {label}") from error
     outside = next(external_tensors(model), None)
     if base_dir is None and outside is not None:

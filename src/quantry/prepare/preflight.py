@@ -115,7 +115,7 @@ def _is_quantized(node: ir.Node) -> bool:
 
 def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
     try:
-        deprecated = onnx.defs.get_schema(node.op_type, opset).deprecated
+        schema = onnx.defs.get_schema(node.op_type, opset)
     except onnx.defs.SchemaError as error:
         names = {schema.name for schema in onnx.defs.get_all_schemas()}
         reason = "which only later opsets have" if node.op_type in names else "which no opset has"
@@ -123,7 +123,8 @@ def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
         raise ModelError(
             f"a standard operator must exist in opset {opset}, got {node.op_type!r}, {reason}{hint}; {where}"
         ) from error
-    if deprecated:
+    # A deprecated operator that has a definition in others (GroupNormalization of opset 18) can still be run.
+    if schema.deprecated and not (schema.has_function or schema.has_context_dependent_function):
         raise ModelError(
             f"a standard operator must exist in opset {opset}, got {node.op_type!r}, which was removed before; {where}"
         )

@@ -5,6 +5,7 @@ import onnx_ir as ir
 from quantry.memo import stage
 from quantry.prepare.float_model import FloatModel
 from quantry.prepare.model_source import ModelSource
+from quantry.prepare.npu import convert_for_npu
 from quantry.prepare.passes import (
     check_float_type,
     clip6_to_relu,
@@ -12,7 +13,9 @@ from quantry.prepare.passes import (
     float16_to_float32,
     fold_batch_norm,
     fold_constants,
+    forget_placeholders,
     infer_shapes,
+    inline_constant_if,
     inputs_without_initializers,
     name_nodes,
     remove_identities,
@@ -42,6 +45,7 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         ModelError: If the model cannot be used as it is; the message says why and what to do.
     """
     model = source.load()
+    forget_placeholders(model)
     notes = [*check_model(model, source.label), *sort_nodes(model)]
     notes += inputs_without_initializers(model)
     notes += name_nodes(model)
@@ -55,6 +59,8 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         notes += fold_batch_norm(model)
     if options.clip6_to_relu:
         notes += clip6_to_relu(model)
+    if options.npu is not None:
+        notes += convert_for_npu(model, options.npu)
     notes += split_shared_weights(model)
     notes += remove_unused(model)
     if options.infer_shapes:
@@ -79,6 +85,7 @@ def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
             infer_shapes(model)
         done = (
             *(fold_constants(model) if options.fold_constants else ()),
+            *(inline_constant_if(model) if options.fold_constants else ()),
             *(remove_identities(model) if options.remove_identities else ()),
         )
         notes.update(dict.fromkeys(done))

@@ -5,7 +5,9 @@ from quantry.prepare.passes.convert_opset import convert_opset
 from quantry.prepare.passes.float16_to_float32 import check_float_type, float16_to_float32
 from quantry.prepare.passes.fold_batch_norm import fold_batch_norm
 from quantry.prepare.passes.fold_constants import fold_constants
+from quantry.prepare.passes.forget_placeholders import forget_placeholders
 from quantry.prepare.passes.infer_shapes import infer_shapes
+from quantry.prepare.passes.inline_constant_if import inline_constant_if
 from quantry.prepare.passes.inputs_without_initializers import inputs_without_initializers
 from quantry.prepare.passes.name_nodes import name_nodes
 from quantry.prepare.passes.remove_identities import remove_identities
@@ -20,7 +22,9 @@ __all__ = [
     "float16_to_float32",
     "fold_batch_norm",
     "fold_constants",
+    "forget_placeholders",
     "infer_shapes",
+    "inline_constant_if",
     "inputs_without_initializers",
     "name_nodes",
     "remove_identities",

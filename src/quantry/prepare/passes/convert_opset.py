@@ -1,5 +1,7 @@
 """Raises the standard operator set of a model."""
 
+from collections.abc import Iterator
+
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -77,14 +79,18 @@ def _converted(model: ir.Model, opset: int) -> ir.Model:
 def _is_unchanged(function: ir.Function, current: int, opset: int) -> bool:
     """Say whether a function's body means the same in both operator sets."""
     return all(
-        _since(node.op_type, current) == _since(node.op_type, opset)
+        _interface(node.op_type, current) == _interface(node.op_type, opset)
         for node in ir.traversal.RecursiveGraphIterator(function)
         if node.domain == ""
     )
 
 
-def _since(op_type: str, opset: int) -> int:
-    return int(onnx.defs.get_schema(op_type, opset).since_version)
+def _interface(op_type: str, opset: int) -> tuple[object, ...]:
+    """Return what a version of an operator takes and gives; a new version with the same only accepts more types."""
+    schema = onnx.defs.get_schema(op_type, opset)
+    ports = [(port.name, str(port.option)) for port in (*schema.inputs, *schema.outputs)]
+    defaults = {name: str(attribute.default_value) for name, attribute in schema.attributes.items()}
+    return ports, sorted(defaults.items()), schema.deprecated
 
 
 def _put_back(converted: ir.Model, original: ir.Model, opset: int) -> None:
@@ -98,11 +104,25 @@ def _put_back(converted: ir.Model, original: ir.Model, opset: int) -> None:
     converted.metadata_props.update(original.metadata_props)
     converted.graph.metadata_props.update(original.graph.metadata_props)
     converted.doc_string, converted.graph.doc_string = original.doc_string, original.graph.doc_string
+    _put_back_annotations(converted, original)
     described = {node.name: node for node in ir.traversal.RecursiveGraphIterator(original.graph)}
     for node in ir.traversal.RecursiveGraphIterator(converted.graph):
         if node.name in described:
             node.metadata_props.update(described[node.name].metadata_props)
             node.doc_string = described[node.name].doc_string
+
+
+def _put_back_annotations(converted: ir.Model, original: ir.Model) -> None:
+    """Annotate tensors as they were; the converter adds shapes with made-up names for axes it does not know."""
+    annotated = {value.name: value for value in _computed_values(original)}
+    for value in _computed_values(converted):
+        known = annotated.get(value.name)
+        value.shape, value.type = (None, None) if known is None else (known.shape, known.type)
+
+
+def _computed_values(model: ir.Model) -> Iterator[ir.Value]:
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        yield from node.outputs
 
 
 def _name_new(converted: ir.Model, original: ir.Model) -> None:

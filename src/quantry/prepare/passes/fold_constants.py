@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from quantry.prepare.graph.constant_of import constant_of
-from quantry.prepare.symbolic import KnownValues
+from quantry.prepare.symbolic import KnownValues, numbers_of
 from quantry.prepare.weights import initializer_of, tensor_from_array
 
 GROWTH_LIMIT_BYTES = 1_000_000
@@ -82,8 +82,8 @@ def _fold_sizes(graph: ir.Graph, node: ir.Node, known: KnownValues) -> bool:
     The channels of a tensor ``(batch, 3, 32, 32)`` are a constant even if its Shape is none.
     """
     output = node.outputs[0]
-    numbers = [size.number for size in known.of(output) or ()]
-    if not numbers or None in numbers or output.dtype not in _SIZE_TYPES or output.shape is None:
+    numbers = numbers_of(known.of(output))
+    if numbers is None or output.dtype not in _SIZE_TYPES or output.shape is None:
         return False
     shape = [] if len(output.shape) == 0 else [len(numbers)]
     _replace_outputs(graph, node, (ir.tensor(np.array(numbers, output.dtype.numpy()).reshape(shape)),))

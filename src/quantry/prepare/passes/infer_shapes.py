@@ -8,7 +8,7 @@ import onnx_ir as ir
 from quantry.prepare.symbolic import solve_shapes
 from quantry.prepare.weights import structure_proto
 
-_ROUNDS = 8  # each round carries shapes past one more kind of node; real models need one or two
+_ROUNDS = 4  # a second round carries shapes into subgraphs and functions, a third past annotated foreign operators
 
 
 def infer_shapes(model: ir.Model) -> tuple[str, ...]:
@@ -22,10 +22,11 @@ def infer_shapes(model: ir.Model) -> tuple[str, ...]:
     """
     hints: frozenset[str] = frozenset()
     for _ in range(_ROUNDS):
-        found = _infer(model, hints) | solve_shapes(model)
-        if found == hints:
+        opaque = _infer(model, hints)
+        solved = solve_shapes(model)
+        if opaque == hints and not solved:
             break
-        hints = found
+        hints = opaque | solved
     return ()
 
 

@@ -9,14 +9,15 @@ import onnx_ir as ir
 from quantry.prepare.graph.attribute_of import int_of
 from quantry.prepare.graph.bypass import bypass
 from quantry.prepare.graph.constant_of import constant_of
+from quantry.prepare.graph.whole_slice import is_whole
 
 
 def remove_identities(model: ir.Model) -> tuple[str, ...]:
     """Remove nodes whose output provably equals their first input.
 
     These are Identity, Dropout at inference, Cast to the type at hand, Transpose in the order at hand, Reshape to the
-    shape at hand, Pad by nothing, and Concat, Sum, Mean, Max or Min of one tensor. Graph outputs keep their names; a
-    node between a graph input and a graph output stays.
+    shape at hand, Slice of everything, Pad by nothing, and Concat, Sum, Mean, Max or Min of one tensor. Graph outputs
+    keep their names; a node between a graph input and a graph output stays.
     """
     removed: Counter[str] = Counter()
     for node in tuple(ir.traversal.RecursiveGraphIterator(model.graph)):
@@ -72,6 +73,23 @@ def _reshape(node: ir.Node) -> bool:
     return all(kept) or (kept.count(False) == 1 and lengths[kept.index(False)] == -1 and 0 not in list(shape))
 
 
+def _slice(node: ir.Node) -> bool:
+    """Slice changes nothing when it takes all of every axis it names."""
+    shape = _source(node).shape
+    starts, ends, axes, steps = (constant_of(value) for value in [*node.inputs, None, None][1:5])
+    if starts is None or ends is None or (len(node.inputs) > 4 and steps is None):
+        return False
+    if axes is None and len(node.inputs) > 3 and node.inputs[3] is not None:
+        return False
+    places = range(starts.size) if axes is None else [int(axis) for axis in axes]
+    lengths = [shape[axis] if shape is not None else None for axis in places]
+    strides = np.ones_like(starts) if steps is None else steps
+    return all(
+        is_whole(int(start), int(end), int(step), length if isinstance(length, int) else None)
+        for start, end, step, length in zip(starts, ends, strides, lengths, strict=True)
+    )
+
+
 def _pad(node: ir.Node) -> bool:
     pads = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     return pads is not None and not np.any(pads)
@@ -94,6 +112,7 @@ _RULES: dict[str, Callable[[ir.Node], bool]] = {
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Pad": _pad,
+    "Slice": _slice,
     "Concat": _single_input,
     "Sum": _single_input,
     "Mean": _single_input,

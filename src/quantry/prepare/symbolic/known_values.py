@@ -44,12 +44,18 @@ class KnownValues:
             self._sizes[output] = result
 
 
-def sizes_of_shape(shape: ir.Shape | None) -> Sizes | None:
-    """Return the axes of a shape, or None where one is unknown."""
-    if shape is None:
+def axes_of(value: ir.Value | None) -> Sizes | None:
+    """Return the lengths of a tensor's axes, or None where not even their number is known."""
+    if value is None or value.shape is None:
         return None
-    dims = [dim if isinstance(dim, int) else dim.value for dim in shape]
-    return None if None in dims else tuple(Size.of(dim) for dim in dims if dim is not None)
+    dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return tuple(Size.open(str(value.name), axis) if dim is None else Size.of(dim) for axis, dim in enumerate(dims))
+
+
+def numbers_of(sizes: Sizes | None) -> list[int] | None:
+    """Return sizes as numbers if all of them are, else None."""
+    numbers = [size.number for size in sizes or ()]
+    return [number for number in numbers if number is not None] if numbers and None not in numbers else None
 
 
 def _may_be_shape(value: ir.Value) -> bool:
@@ -60,18 +66,13 @@ def _may_be_shape(value: ir.Value) -> bool:
 
 
 def _shape(node: ir.Node, _known: KnownValues) -> Sizes | None:
-    source = node.inputs[0]
-    shape = source.shape if source is not None else None
-    if shape is None:
-        return None
-    window = slice(int_of(node, "start", 0), int_of(node, "end", len(shape)))
-    return sizes_of_shape(ir.Shape(list(shape)[window]))
+    axes = axes_of(node.inputs[0])
+    return None if axes is None else axes[int_of(node, "start", 0) : int_of(node, "end", len(axes))]
 
 
 def _count(node: ir.Node, _known: KnownValues) -> Sizes | None:
-    source = node.inputs[0]
-    sizes = sizes_of_shape(source.shape) if source is not None else None
-    return None if sizes is None else (math.prod(sizes, start=Size.of(1)),)
+    axes = axes_of(node.inputs[0])
+    return None if axes is None else (math.prod(axes, start=Size.of(1)),)
 
 
 def _pass_on(node: ir.Node, known: KnownValues) -> Sizes | None:
@@ -87,13 +88,8 @@ def _concat(node: ir.Node, known: KnownValues) -> Sizes | None:
     return None if None in parts else tuple(size for part in parts if part is not None for size in part)
 
 
-def _numbers(value: ir.Value | None, known: KnownValues) -> list[int] | None:
-    numbers = [size.number for size in known.of(value) or ()]
-    return [number for number in numbers if number is not None] if numbers and None not in numbers else None
-
-
 def _gather(node: ir.Node, known: KnownValues) -> Sizes | None:
-    elements, indices = known.of(node.inputs[0]), _numbers(node.inputs[1], known)
+    elements, indices = known.of(node.inputs[0]), numbers_of(known.of(node.inputs[1]))
     if elements is None or indices is None or not all(-len(elements) <= index < len(elements) for index in indices):
         return None
     return tuple(elements[index] for index in indices)
@@ -101,8 +97,8 @@ def _gather(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
     elements = known.of(node.inputs[0])
-    steps = _numbers(node.inputs[4], known) if len(node.inputs) > 4 else [1]
-    starts, ends = _numbers(node.inputs[1], known), _numbers(node.inputs[2], known)
+    steps = numbers_of(known.of(node.inputs[4])) if len(node.inputs) > 4 else [1]
+    starts, ends = numbers_of(known.of(node.inputs[1])), numbers_of(known.of(node.inputs[2]))
     if elements is None or starts is None or ends is None or steps is None:
         return None
     # A slice of a shape has one axis; ends beyond the tensor are cut as Python cuts them.

@@ -7,6 +7,8 @@ from typing import Self
 
 _Monomial = tuple[str, ...]  # the names multiplied, sorted; empty for the constant term
 
+_OPEN = "?"
+
 
 @dataclass(frozen=True)
 class Size:
@@ -71,8 +73,15 @@ class Size:
         (monomial, coefficient), *rest = self.terms
         return coefficient if not monomial and not rest else None
 
-    def as_dim(self) -> int | str:
-        """Return what a shape holds for this length."""
+    @classmethod
+    def open(cls, tensor: str, axis: int) -> Self:
+        """Return the length of an axis that has neither number nor name; it equals nothing but itself."""
+        return cls._collect([((f"{_OPEN}{tensor}[{axis}]",), 1)])
+
+    def as_dim(self) -> int | str | None:
+        """Return what a shape holds for this length; None where it rests on an axis without a name."""
+        if any(name.startswith(_OPEN) for monomial, _ in self.terms for name in monomial):
+            return None
         return str(self) if self.number is None else self.number
 
     def __str__(self) -> str:

@@ -1,44 +1,65 @@
 """Fills in axes that ONNX's inference leaves open, as expressions of axes that have a name."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import onnx_ir as ir
 
 from quantry.prepare.graph.attribute_of import int_of
-from quantry.prepare.symbolic.known_values import KnownValues, Sizes, sizes_of_shape
+from quantry.prepare.graph.whole_slice import is_whole
+from quantry.prepare.symbolic.known_values import KnownValues, Sizes, axes_of, numbers_of
+from quantry.prepare.symbolic.propagate import inferred_shapes
 from quantry.prepare.symbolic.size import Size
 
 
 def solve_shapes(model: ir.Model) -> frozenset[str]:
-    """Set the shapes of outputs whose unknown axes can be expressed.
+    """Set the shapes of outputs whose unknown axes can be expressed, and carry them on through later nodes.
 
     Returns:
-        Names of the tensors whose shape is now known and was not before.
+        Names of the tensors of which more is known than before.
     """
     known = KnownValues()
     solved: set[str] = set()
     for graph in model.graphs():
         for node in graph:
+            if not all(_is_complete(output.shape) for output in node.outputs):
+                solved.update(_solve(node, known, solved, model.opset_imports[""]))
             known.follow(node)
-            rule = _RULES.get(node.op_type) if node.domain == "" else None
-            output = node.outputs[0]
-            if rule is None or output.name is None or sizes_of_shape(output.shape) is not None:
-                continue
-            sizes = rule(node, known)
-            if sizes is not None:
-                output.shape = ir.Shape([size.as_dim() for size in sizes])
-                solved.add(output.name)
     return frozenset(solved)
 
 
-def _source_sizes(node: ir.Node) -> Sizes | None:
-    source = node.inputs[0]
-    return sizes_of_shape(source.shape) if source is not None else None
+def _solve(node: ir.Node, known: KnownValues, solved: Set[str], opset: int) -> Iterator[str]:
+    """Yield the names of a node's outputs of which more is known now."""
+    rule = _RULES.get(node.op_type) if node.domain == "" else None
+    sizes = rule(node, known) if rule is not None else None
+    shapes: Sequence[ir.Shape | None] = ()
+    if sizes is not None:
+        shapes = (ir.Shape([size.as_dim() for size in sizes]),)
+    elif any(value is not None and value.name in solved for value in node.inputs):
+        shapes = inferred_shapes(node, opset)
+    for output, shape in zip(node.outputs, shapes, strict=False):
+        filled = None if shape is None else _filled(output.shape, shape)
+        if filled is not None and filled != output.shape and output.name:
+            output.shape = filled
+            yield output.name
+
+
+def _is_complete(shape: ir.Shape | None) -> bool:
+    return shape is not None and not any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in shape)
+
+
+def _filled(shape: ir.Shape | None, found: ir.Shape) -> ir.Shape | None:
+    """Return a shape with its open axes filled in; None where the two do not go together."""
+    if shape is None:
+        return found
+    if len(shape) != len(found):
+        return None
+    pairs = zip(shape, found, strict=True)
+    return ir.Shape([new if isinstance(old, ir.SymbolicDim) and old.value is None else old for old, new in pairs])
 
 
 def _reshape(node: ir.Node, known: KnownValues) -> Sizes | None:
-    target, source = known.of(node.inputs[1]), _source_sizes(node)
+    target, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
     if target is None:
         return None
     numbers = [size.number for size in target]
@@ -60,7 +81,7 @@ def _constant_of_shape(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 
 def _expand(node: ir.Node, known: KnownValues) -> Sizes | None:
-    target, source = known.of(node.inputs[1]), _source_sizes(node)
+    target, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
     if target is None or source is None:
         return None
     rank = max(len(target), len(source))
@@ -71,7 +92,7 @@ def _expand(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 
 def _tile(node: ir.Node, known: KnownValues) -> Sizes | None:
-    repeats, source = known.of(node.inputs[1]), _source_sizes(node)
+    repeats, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
     if repeats is None or source is None or len(repeats) != len(source):
         return None
     return tuple(size * times for size, times in zip(source, repeats, strict=True))
@@ -83,7 +104,7 @@ def _range(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 
 def _concat(node: ir.Node, _known: KnownValues) -> Sizes | None:
-    parts = [sizes_of_shape(value.shape) for value in node.inputs if value is not None]
+    parts = [axes_of(value) for value in node.inputs]
     complete = [part for part in parts if part is not None]
     if not complete or len(complete) != len(parts):
         return None
@@ -93,7 +114,7 @@ def _concat(node: ir.Node, _known: KnownValues) -> Sizes | None:
 
 
 def _flatten(node: ir.Node, _known: KnownValues) -> Sizes | None:
-    source = _source_sizes(node)
+    source = axes_of(node.inputs[0])
     if source is None:
         return None
     axis = int_of(node, "axis", 1)
@@ -102,7 +123,7 @@ def _flatten(node: ir.Node, _known: KnownValues) -> Sizes | None:
 
 
 def _pad(node: ir.Node, known: KnownValues) -> Sizes | None:
-    pads, source = known.of(node.inputs[1]), _source_sizes(node)
+    pads, source = known.of(node.inputs[1]), axes_of(node.inputs[0])
     if pads is None or source is None or len(pads) != 2 * len(source):
         return None
     return tuple(size + pads[axis] + pads[axis + len(source)] for axis, size in enumerate(source))
@@ -110,17 +131,33 @@ def _pad(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 def _resize(node: ir.Node, known: KnownValues) -> Sizes | None:
     target = known.of(node.inputs[3]) if len(node.inputs) > 3 else None
-    source = _source_sizes(node)
+    source = axes_of(node.inputs[0])
     # With a policy or with axes the sizes are not simply the shape of the result.
-    return (
-        None
-        if source is None
-        or target is None
-        or len(target) != len(source)
-        or "axes" in node.attributes
-        or "keep_aspect_ratio_policy" in node.attributes
-        else target
+    modified = "axes" in node.attributes or "keep_aspect_ratio_policy" in node.attributes
+    return None if modified or source is None or target is None or len(target) != len(source) else target
+
+
+def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
+    """Slices from the first to the last element keep the length; others are left to ONNX's rules."""
+    source = axes_of(node.inputs[0])
+    starts, ends = (numbers_of(known.of(value)) for value in node.inputs[1:3])
+    if source is None or starts is None or ends is None:
+        return None
+    axes = (
+        numbers_of(known.of(node.inputs[3]))
+        if len(node.inputs) > 3 and node.inputs[3] is not None
+        else range(len(starts))
     )
+    steps = numbers_of(known.of(node.inputs[4])) if len(node.inputs) > 4 else [1] * len(starts)
+    if axes is None or steps is None:
+        return None
+    cut = {
+        axis % len(source)
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True)
+        if not is_whole(start, end, step, source[axis % len(source)].number)
+    }
+    name = str(node.outputs[0].name)
+    return tuple(Size.open(name, axis) if axis in cut else size for axis, size in enumerate(source))
 
 
 def _product(sizes: Sizes | list[Size]) -> Size:
@@ -136,5 +173,6 @@ _RULES: dict[str, Callable[[ir.Node, KnownValues], Sizes | None]] = {
     "Range": _range,
     "Reshape": _reshape,
     "Resize": _resize,
+    "Slice": _slice,
     "Tile": _tile,
 }
