@@ -125,9 +125,9 @@ def transformer() -> onnx.ModelProto:
     )
 
 
-def samples(model: onnx.ModelProto, count: int = 3) -> list[dict[str, np.ndarray]]:
-    """Seeded samples for the model's one input, the free axis being 2 long."""
+def samples(model: onnx.ModelProto, count: int = 3, batch: int = 2) -> list[dict[str, np.ndarray]]:
+    """Seeded samples for the model's one input, whose free axis is the batch."""
     rng = np.random.default_rng(5)
     (value,) = model.graph.input
-    shape = [dim.dim_value or 2 for dim in value.type.tensor_type.shape.dim]
+    shape = [dim.dim_value or batch for dim in value.type.tensor_type.shape.dim]
     return [{value.name: rng.normal(size=shape).astype(np.float32)} for _ in range(count)]
