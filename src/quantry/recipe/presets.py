@@ -10,12 +10,12 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerChannel
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
-from quantry.recipe.options import OwnBias, PlanOptions, ScaleOptions
+from quantry.recipe.npu import NpuConversions, NpuLimits
+from quantry.recipe.options import OwnBias, PlanOptions, PrepareOptions, ScaleOptions
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
 
-_NPU_PENDING = "NPU operator conversions and scale alignment (SimulateDPU, NPULimitationCheck)"
 _CLE_PENDING = "cross-layer equalization (include_cle)"
 
 
@@ -52,18 +52,21 @@ _INT16 = TensorSpec(DataType.INT16)
 _UINT16_ASYMMETRIC = TensorSpec(DataType.UINT16, symmetric=False)
 
 _ALL: tuple[Preset, ...] = (
-    _preset(
-        "XINT8",
-        "power-of-two int8 for NPUs: uint8 activations centred at 128, int8 weights and biases, MinMSE",
-        PlanOptions(
-            activation=replace(_XINT8, dtype=DataType.UINT8),
-            weight=_XINT8,
-            bias=OwnBias(_XINT8),
-            force_pass_through=True,
+    Preset(
+        Recipe(
+            name="XINT8",
+            prepare=PrepareOptions(npu=NpuConversions()),
+            plan=PlanOptions(
+                activation=replace(_XINT8, dtype=DataType.UINT8),
+                weight=_XINT8,
+                bias=OwnBias(_XINT8),
+                force_pass_through=True,
+            ),
+            scale=ScaleOptions(activation=MinMSE(), weight=MinMSE(), npu=NpuLimits()),
         ),
-        ScaleOptions(activation=MinMSE(), weight=MinMSE()),
-        _NPU_PENDING,
-        _CLE_PENDING,
+        "power-of-two int8 for NPUs: uint8 activations centred at 128, int8 weights and biases, MinMSE; operators and "
+        "positions as the NPU has them",
+        (_CLE_PENDING,),
     ),
     _preset(
         "S8S8_AAWS",

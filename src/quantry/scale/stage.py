@@ -10,6 +10,7 @@ from quantry.prepare import FloatModel
 from quantry.recipe import ScaleOptions
 from quantry.scale.activations import activation_params, unusual_values
 from quantry.scale.bias import derived_bias_params, overflow_note
+from quantry.scale.npu import refine_for_npu
 from quantry.scale.quant_params import QuantParams
 from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import constant_params, measure_constant
@@ -43,7 +44,8 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         else:
             tensors[name] = _derived(name, bias, tensors)
             notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
-    return QuantParams(tensors, tuple(notes))
+    params = QuantParams(tensors, tuple(notes))
+    return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu)
 
 
 def _derived(name: str, bias: DerivedBiasPlan, tensors: dict[str, TensorParams]) -> TensorParams:

@@ -1,0 +1,120 @@
+"""Moves positions until the NPU's limits hold."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.errors import InternalError
+from quantry.plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
+from quantry.recipe import NpuLimits
+from quantry.scale.bias import derived_bias_params
+from quantry.scale.npu.limits import LIMITS, Limit
+from quantry.scale.npu.position import at_position, position_of
+from quantry.scale.npu.unit import Unit, find_units
+from quantry.scale.quant_params import QuantParams
+from quantry.scale.tensor_params import TensorParams
+
+
+def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits) -> QuantParams:
+    """Return parameters whose positions keep the NPU's limits.
+
+    Tensors that share parameters move together. Integers of weights and biases are made from their float values when
+    the model is written, so they follow the positions.
+
+    Args:
+        model: The float model that was planned.
+        plan: Which tensors are quantized.
+        params: Power-of-two parameters, one scale for each tensor.
+        options: Which limits to keep.
+
+    Returns:
+        New parameters, with notes on how many positions each limit moved and which limits could not be kept.
+    """
+    planned = _Planned(plan)
+    wanted = frozenset(plan.quantized_nodes)
+    units = find_units((node for node in model.graph if node.name in wanted), planned)
+    positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
+    limits = [limit for limit in LIMITS if getattr(options, limit.name)]
+    moved = _settle(units, positions, limits, options.max_rounds)
+    tensors = {
+        name: at_position(tensor, positions[planned.holder(name)]) if planned.holder(name) in positions else tensor
+        for name, tensor in params.tensors.items()
+    }
+    for name, bias in plan.biases.items():
+        if isinstance(bias, DerivedBiasPlan):
+            tensors[name] = derived_bias_params(tensors[bias.input], tensors[bias.weight])
+    return QuantParams(tensors, (*params.notes, *_notes(moved), *_broken(units, positions, limits, options.max_rounds)))
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The quantized tensors of a float model, by their plan."""
+
+    plan: QuantPlan
+
+    def own_positions(self) -> tuple[str, ...]:
+        own = (name for name, bias in self.plan.biases.items() if isinstance(bias, OwnBiasPlan))
+        return (*(name for name in self.plan.activations if self.plan.root(name) == name), *self.plan.weights, *own)
+
+    def holder(self, tensor: str) -> str:
+        return self.plan.root(tensor) if tensor in self.plan.activations else tensor
+
+    def source(self, value: ir.Value) -> ir.Value:
+        return value
+
+    def key(self, value: ir.Value | None) -> str | None:
+        if value is None or value.name is None:
+            return None
+        bias = self.plan.biases.get(value.name)
+        known = value.name in self.plan.activations or value.name in self.plan.weights
+        return self.holder(value.name) if known or isinstance(bias, OwnBiasPlan) else None
+
+
+def _position(name: str, params: TensorParams) -> int:
+    position = position_of(float(params.scale)) if params.axis is None else None
+    if position is None:
+        raise InternalError(
+            f"the NPU's limits need one power-of-two scale for each tensor, got {params.scale} for {name!r}, in the "
+            "scale stage"
+        )
+    return position
+
+
+def _settle(
+    units: Sequence[Unit], positions: dict[str, int], limits: Sequence[Limit], rounds: int
+) -> dict[str, set[str]]:
+    """Apply all limits in turn until nothing changes; return the tensors that each of them moved."""
+    moved: dict[str, set[str]] = {limit.name: set() for limit in limits}
+    for _ in range(rounds):
+        settled = True
+        for limit in limits:
+            for unit in units:
+                finding = limit.find(unit, positions)
+                if finding is not None:
+                    positions.update(finding.moves)
+                    moved[limit.name].update(finding.moves)
+                    settled = False
+        if settled:
+            break
+    return moved
+
+
+def _notes(moved: Mapping[str, set[str]]) -> tuple[str, ...]:
+    counts = [f"{name.replace('_', ' ')} {len(tensors)}" for name, tensors in moved.items() if tensors]
+    return (f"npu: positions moved to keep limits: {', '.join(counts)}",) if counts else ()
+
+
+def _broken(
+    units: Sequence[Unit], positions: Mapping[str, int], limits: Sequence[Limit], rounds: int
+) -> tuple[str, ...]:
+    found = [(limit, unit, limit.find(unit, positions)) for limit in limits for unit in units]
+    broken = [(limit, unit, finding) for limit, unit, finding in found if finding is not None]
+    if not broken:
+        return ()
+    limit, unit, finding = broken[0]
+    note = (
+        f"npu: {len(broken)} limits do not hold after {rounds} rounds (scale.npu.max_rounds); first "
+        f"{limit.name.replace('_', ' ')} of {unit.node}: {finding.values}"
+    )
+    return (note,)
