@@ -147,3 +147,18 @@ def test_constants_inside_a_subgraph_stay_inside():
 def test_range_of_constants():
     text = HEAD + "{ a = Range(start, limit, step) f = Cast<to = 1>(a) r = ReduceSum(f) y = Mul(x, r) }"
     _check(text, ["Mul"], start=np.array(0), limit=np.array(5), step=np.array(1))
+
+
+def test_known_axes_of_a_dynamic_shape_are_folded():
+    text = HEAD.replace("float[2, 3]", "float[n, 3]")
+    body = """{ s = Shape(x) c = Gather<axis = 0>(s, one) d = Mul(c, c) u = Unsqueeze(d, axes)
+                t = Concat<axis = 0>(u, u) y = Expand(one_float, t) z = Neg(x) }"""
+    constants = {"one": np.array(1), "axes": np.array([0]), "one_float": np.ones(1, np.float32)}
+    model = graph_from_text(text + body, **constants)
+    name_nodes(model)
+    before = model.clone()
+    infer_shapes(model)
+    fold_constants(model)
+    assert op_types(model) == ["Shape", "Expand", "Neg"]
+    np.testing.assert_array_equal(model.graph.initializers["t"].const_value.numpy(), [9, 9])
+    assert_same_outputs(before, model)

@@ -125,3 +125,29 @@ def test_identity_that_a_subgraph_reads():
     assert op_types(model) == ["If"]
     for seed in range(4):
         assert_same_outputs(before, model, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "steps", "goes"),
+    [
+        pytest.param([0], [2**63 - 1], [0], [1], True, id="to the end"),
+        pytest.param([0, 0], [10**9, 3], [0, 1], [1, 1], True, id="whole axes"),
+        pytest.param([-3], [3], [1], [1], True, id="from the start, counted backwards"),
+        pytest.param([1], [2**63 - 1], [1], [1], False, id="not from the start"),
+        pytest.param([0], [2], [1], [1], False, id="not to the end"),
+        pytest.param([0], [2**63 - 1], [1], [2], False, id="steps"),
+        pytest.param([-1], [-(2**63)], [1], [-1], False, id="backwards"),
+        pytest.param([0], [-1], [1], [1], False, id="without the last"),
+    ],
+)
+def test_slice_goes_where_it_takes_everything(starts, ends, axes, steps, goes):
+    text = HEAD.replace("float[2, 3]", "float[n, 3]").replace("=> (float[n, 3] y)", "=> (float y)")
+    weights = {"b": np.array(starts), "e": np.array(ends), "a": np.array(axes), "s": np.array(steps)}
+    left = ["Relu", "Neg"] if goes else ["Relu", "Slice", "Neg"]
+    _check(text + "{ h = Relu(x) k = Slice(h, b, e, a, s) y = Neg(k) }", left, **weights)
+
+
+def test_slice_of_a_static_shape_without_axes_goes():
+    _check(
+        HEAD + "{ h = Relu(x) k = Slice(h, b, e) y = Neg(k) }", ["Relu", "Neg"], b=np.array([0, 0]), e=np.array([2, 3])
+    )

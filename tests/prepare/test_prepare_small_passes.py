@@ -8,6 +8,7 @@ from prepare_oracle import assert_same_outputs, from_text, graph_from_text, op_t
 from quantry.errors import ModelError
 from quantry.prepare.passes import (
     clip6_to_relu,
+    forget_placeholders,
     inputs_without_initializers,
     name_nodes,
     remove_unused,
@@ -170,3 +171,14 @@ def test_clip_from_0_to_6_becomes_relu():
 def test_clip_with_limits_that_are_inputs_stays():
     model = graph_from_text(HEAD + "(float[4] x, float z, float s) => (float[4] y) { y = Clip(x, z, s) }")
     assert clip6_to_relu(model) == ()
+
+
+def test_placeholders_are_no_names_of_axes():
+    model = graph_from_text(
+        HEAD + "(float[a, b, c] x) => (float[a, b] y) { y = ReduceMax<axes = [0], keepdims = 0>(x) }"
+    )
+    model.graph.inputs[0].shape = ir.Shape(["?", -1, "batch"])
+    model.graph.outputs[0].shape = ir.Shape(["?", "n1"])
+    forget_placeholders(model)
+    assert [dim if isinstance(dim, int) else dim.value for dim in model.graph.inputs[0].shape] == [None, None, "batch"]
+    assert [dim.value for dim in model.graph.outputs[0].shape] == [None, "n1"]
