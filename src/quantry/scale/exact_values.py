@@ -6,23 +6,20 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from quantry.scale.error import mean_clipping, mean_error
 from quantry.scale.grid import Grid
-from quantry.scale.moments import Moments
 from quantry.scale.range import Range
 
 Floats = npt.NDArray[np.float64]
 Values = npt.NDArray[np.float32]
 
-_BLOCK = 1 << 16
+_BLOCK = 1 << 15
 """Number of values worked on at a time, so that the temporaries of the error stay in the processor's cache."""
 
 
 class ExactValues:
     """`Observed` over the values themselves: one group, or one for each index along an axis.
 
-    One group is sorted once and then answers as point masses do, so that a further candidate costs next to nothing;
-    channels are too short for that to pay and are quantized for each candidate, many at a time.
+    Candidates are compared by quantizing the values with each, block by block, in the arithmetic of the runtime.
     """
 
     def __init__(self, values: Values, axis: int | None = None) -> None:
@@ -43,16 +40,14 @@ class ExactValues:
         return np.moveaxis(self._values, self._axis, 0).reshape(self._values.shape[self._axis], -1)
 
     @cached_property
-    def _moments(self) -> Moments:
-        values, counts = np.unique(self._values, return_counts=True)
-        points = values.astype(np.float64)
-        return Moments(points, points, counts.astype(np.float64))
-
-    def extrema(self) -> Range:
-        """Return smallest and largest value of each group, [C]."""
+    def _extrema(self) -> Range:
         others = tuple(axis for axis in range(self._values.ndim) if axis != self._axis)
         low, high = self._values.min(axis=others), self._values.max(axis=others)
         return Range(np.atleast_1d(low), np.atleast_1d(high))
+
+    def extrema(self) -> Range:
+        """Return smallest and largest value of each group, [C]."""
+        return self._extrema
 
     def batch_extrema(self) -> Range:
         """Return smallest and largest value of each group, [C, 1]: constants come in one batch."""
@@ -78,50 +73,55 @@ class ExactValues:
 
     def error(self, scale: Floats, zero_point: Floats, grid: Grid, power: int) -> Floats:
         """Return the mean error of each group for each candidate, [C, M]."""
-        if self._axis is None:
-            return mean_error(self._moments, scale[0], zero_point[0], grid, power)[None]
-        return np.concatenate(
-            [
-                _block_error(self._rows[part], scale[part], zero_point[part], grid, power)
-                for part in _blocks(len(self._rows), self._rows.shape[1])
-            ]
-        )
+        step = scale.astype(np.float32)
+        low, high = ((end - zero_point).astype(np.float32) for end in (grid.lowest, grid.highest))
+        sums = np.zeros(scale.shape)
+        for groups, values in self._blocks():
+            for candidate in range(scale.shape[1]):
+                at = (groups, slice(candidate, candidate + 1))
+                sums[at] += _block_error(values, step[at], (low[at], high[at]), power)
+        return np.asarray(sums / self._rows.shape[1] * step.astype(np.float64) ** power)
 
     def clipping(self, low: Floats, high: Floats) -> Floats:
         """Return the mean squared distance of the values outside an interval from it, [C, M]."""
-        if self._axis is None:
-            return mean_clipping(self._moments, low[0], high[0])[None]
-        return np.concatenate(
-            [
-                _block_clipping(self._rows[part], low[part], high[part])
-                for part in _blocks(len(self._rows), self._rows.shape[1])
-            ]
-        )
+        # In units of the largest value, so that no square overflows or vanishes in float32.
+        largest = self.extrema().magnitude[:, None]
+        unit = np.where(largest > 0, largest, 1.0)
+        ends = [(side / unit).astype(np.float32) for side in (low, high)]
+        sums = np.zeros(low.shape)
+        for groups, values in self._blocks():
+            relative = np.divide(values, unit[groups], dtype=np.float32)
+            for candidate in range(low.shape[1]):
+                at = (groups, slice(candidate, candidate + 1))
+                sums[at] += _block_clipping(relative, ends[0][at], ends[1][at])
+        # A little less, so that rounding never makes it more than the error that it is a lower bound of.
+        return np.asarray(sums / self._rows.shape[1] * unit**2 * (1 - 1e-5))
+
+    def _blocks(self) -> Iterator[tuple[slice, Values]]:
+        """Yield groups and some of their values, [groups, n]: many short groups at a time, or parts of a long one."""
+        count, length = self._rows.shape
+        step = max(1, _BLOCK // length)
+        for start in range(0, count, step):
+            groups = slice(start, start + step)
+            for first in range(0, length, _BLOCK):
+                yield groups, self._rows[groups, first : first + _BLOCK]
 
 
-def _blocks(rows: int, length: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // max(length, 1))
-    return (slice(start, start + step) for start in range(0, rows, step))
+def _block_error(values: Values, step: Values, ends: tuple[Values, Values], power: int) -> Floats:
+    """Return the sum of errors in units of a step, [C, 1]; these need no more digits than float32 has."""
+    position = values / step
+    distance = np.rint(position)
+    np.maximum(distance, ends[0], out=distance)
+    np.minimum(distance, ends[1], out=distance)
+    np.subtract(distance, position, out=distance)
+    np.abs(distance, out=distance) if power == 1 else np.square(distance, out=distance)
+    return np.asarray(distance.sum(axis=1, keepdims=True), np.float64)
 
 
-def _block_error(rows: Values, scale: Floats, zero_point: Floats, grid: Grid, power: int) -> Floats:
-    """Return mean errors, [C, M]; in units of a step they need no more digits than float32 has."""
-    errors = np.empty(scale.shape)
-    for candidate in range(scale.shape[1]):
-        step = scale[:, candidate, None].astype(np.float32)
-        low, high = ((end - zero_point[:, candidate, None]).astype(np.float32) for end in (grid.lowest, grid.highest))
-        position = rows / step
-        distance = np.rint(position)
-        np.maximum(distance, low, out=distance)
-        np.minimum(distance, high, out=distance)
-        np.subtract(distance, position, out=distance)
-        np.abs(distance, out=distance) if power == 1 else np.square(distance, out=distance)
-        errors[:, candidate] = distance.mean(axis=1) * step[:, 0].astype(np.float64) ** power
-    return errors
-
-
-def _block_clipping(rows: Values, low: Floats, high: Floats) -> Floats:
-    """Return mean squared distances, [C, M], rounded down a little so that they stay a lower bound of the error."""
-    pairs = zip(low.T.astype(np.float32), high.T.astype(np.float32), strict=True)
-    outside = [np.square(rows - np.clip(rows, start[:, None], end[:, None])).mean(axis=1) for start, end in pairs]
-    return np.stack(outside, axis=1).astype(np.float64) * (1 - 1e-5)
+def _block_clipping(values: Values, low: Values, high: Values) -> Floats:
+    """Return the sum of squared distances from an interval, [C, 1]."""
+    outside = np.maximum(values, low)
+    np.minimum(outside, high, out=outside)
+    np.subtract(values, outside, out=outside)
+    np.square(outside, out=outside)
+    return np.asarray(outside.sum(axis=1, keepdims=True), np.float64)
