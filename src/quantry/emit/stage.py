@@ -7,15 +7,17 @@ import onnx_ir as ir
 from quantry.emit.element_type import FIRST_OPSET
 from quantry.emit.fix_neuron import emit_fix_neuron
 from quantry.emit.qdq import emit_qdq
+from quantry.emit.qoperator import emit_qoperator
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
 from quantry.plan import QuantPlan, SharedRange
 from quantry.prepare import FloatModel, convert_opset
-from quantry.recipe import DataType, EmitOptions, FixNeuron, Format, Qdq, VitisQdq
+from quantry.recipe import DataType, EmitOptions, FixNeuron, Format, Qdq, QOperator, VitisQdq
 from quantry.scale import QuantParams
 
 EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]] = {
     Qdq: emit_qdq,
+    QOperator: emit_qoperator,
     VitisQdq: emit_qdq,
     FixNeuron: emit_fix_neuron,
 }

@@ -3,7 +3,7 @@
 from quantry.errors import RecipeError
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerTensor
-from quantry.recipe.options import DerivedBias, FixNeuron, Format, OwnBias, PlanOptions
+from quantry.recipe.options import DerivedBias, FixNeuron, Format, OwnBias, PlanOptions, QOperator
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
 
@@ -27,6 +27,8 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
     _check("plan.weight.dtype", plan.weight.dtype, _WEIGHTS, name)
     if isinstance(plan.bias, OwnBias):
         _check("plan.bias.spec.dtype", plan.bias.spec.dtype, _BIASES, name)
+    if isinstance(emitted, QOperator):
+        _check_qoperator(plan)
     if isinstance(emitted, FixNeuron):
         _check_fix_neuron("plan.activation", plan.activation)
         _check_fix_neuron("plan.weight", plan.weight)
@@ -52,4 +54,20 @@ def _check_fix_neuron(where: str, spec: TensorSpec) -> None:
             f"{where} must be symmetric, PerTensor() and PowerOfTwoScale() in format FixNeuron, which stores one bit "
             f"position for each tensor; got {spec}; use TensorSpec(DataType.{spec.dtype.name}, "
             "scale=PowerOfTwoScale()), as preset XINT8 does, or the format VitisQdq()"
+        )
+
+
+def _check_qoperator(plan: PlanOptions) -> None:
+    kernels = {DataType.UINT8: (DataType.INT8, DataType.UINT8), DataType.INT8: (DataType.INT8,)}
+    weights = kernels.get(plan.activation.dtype)
+    if weights is None:
+        raise RecipeError(
+            f"plan.activation.dtype must be int8 or uint8 in format QOperator, whose kernels have 8 bits; got "
+            f"{plan.activation.dtype.value}; use uint8, or the format Qdq()"
+        )
+    if plan.weight.dtype not in weights:
+        raise RecipeError(
+            f"plan.weight.dtype must be {' or '.join(dtype.value for dtype in weights)} beside "
+            f"{plan.activation.dtype.value} activations in format QOperator, because no other kernel exists; got "
+            f"{plan.weight.dtype.value}; use int8, or the format Qdq()"
         )

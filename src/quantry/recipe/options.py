@@ -229,7 +229,12 @@ class FixNeuron:
     """One FixNeuron node of ai.onnx.contrib for each tensor, weights as floats on their grid, as vai_q_onnx writes."""
 
 
-Format = Qdq | VitisQdq | FixNeuron
+@dataclass(frozen=True)
+class QOperator:
+    """Operators on 8-bit integers (QLinearConv, QLinearMatMul, QLinearAdd, QGemm, ...), joined directly."""
+
+
+Format = Qdq | QOperator | VitisQdq | FixNeuron
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,123 @@
+"""QOperator: operators on integers, joined without a float in between.
+
+First the Q/DQ pairs are written as in `Qdq`; then every float node that stands between them and has an integer kernel
+is replaced::
+
+    x_int -> DequantizeLinear -> Conv -> Relu -> QuantizeLinear -> y_int     becomes     x_int -> QLinearConv -> y_int
+
+A node without a kernel keeps its DequantizeLinear and QuantizeLinear and stays float between them.
+"""
+
+import onnx_ir as ir
+
+from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.integer import KERNELS, Side, Unit, quantized_source
+from quantry.emit.integer.bounds import clip_node, limits_of
+from quantry.emit.qdq import emit_qdq
+from quantry.plan import QuantPlan
+from quantry.recipe import Format, Qdq
+from quantry.scale import QuantParams
+
+_BOUNDING = ("Relu", "Clip")
+_READS_INTEGERS = ("ArgMax", "ArgMin")
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+
+def emit_qoperator(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:  # noqa: ARG001
+    """Write the plan with integer operators, in place.
+
+    Args:
+        model: A copy of the float model that may be edited.
+        plan: Which tensors.
+        params: With which scales and zero points.
+        options: The format, which has no choices.
+    """
+    emit_qdq(model, plan, params, Qdq())
+    editor = GraphEditor(model)
+    for node in list(model.graph):
+        if node.graph is None or node.domain not in ("", "ai.onnx"):
+            continue
+        if node.op_type in _READS_INTEGERS:
+            _read_integers(node)
+        elif node.op_type in KERNELS:
+            _replace(node, editor)
+    _remove_unread(model)
+    if any(node.domain == "com.microsoft" for node in model.graph):
+        model.opset_imports.setdefault("com.microsoft", 1)
+
+
+def _replace(node: ir.Node, editor: GraphEditor) -> None:
+    """Replace a float node, and a Relu or Clip that only it feeds, by an integer kernel where there is one."""
+    bounding = _bounding_reader(node)
+    quantizers = [
+        _quantizer(output) for output in (bounding or node).outputs if output.uses() or output.is_graph_output()
+    ]
+    found = [quantizer for quantizer in quantizers if quantizer is not None]
+    if not found or len(found) < len((bounding or node).outputs):
+        return
+    inputs = tuple(quantized_source(value) for value in node.inputs)
+    unit = Unit(node, inputs, tuple(_side(quantizer) for quantizer in found), editor)
+    replacement = KERNELS[node.op_type](unit)
+    if replacement is None:
+        return
+    chain = [replacement]
+    if bounding is not None:
+        limits = limits_of(bounding, unit.output)
+        if limits != (None, None):
+            chain.append(clip_node(unit, replacement.outputs[0], limits))
+    graph = node.graph
+    assert graph is not None
+    graph.insert_before(node, chain)
+    for quantizer, output in zip(found, chain[-1].outputs, strict=True):
+        _take_over(quantizer.outputs[0], output)
+    removed = [*found, *([bounding] if bounding is not None else []), node]
+    graph.remove(removed, safe=True)
+
+
+def _take_over(old: ir.Value, new: ir.Value) -> None:
+    assert old.dtype is not None
+    describe(new, old.dtype, old.shape)
+    old.replace_all_uses_with(new)
+    new.name, old.name = old.name, f"{old.name}_replaced"
+
+
+def _bounding_reader(node: ir.Node) -> ir.Node | None:
+    """Return the Relu or Clip that alone reads a node's only output, unless that output is itself quantized."""
+    if len(node.outputs) != 1 or node.outputs[0].is_graph_output():
+        return None
+    readers = [use.node for use in node.outputs[0].uses()]
+    if len(readers) != 1 or readers[0].op_type not in _BOUNDING or readers[0].inputs[0] is not node.outputs[0]:
+        return None
+    return readers[0]
+
+
+def _quantizer(value: ir.Value) -> ir.Node | None:
+    readers = [use.node for use in value.uses()]
+    if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or value.is_graph_output():
+        return None
+    return readers[0]
+
+
+def _side(quantizer: ir.Node) -> Side:
+    _, scale, zero_point = quantizer.inputs
+    assert scale is not None
+    assert zero_point is not None
+    return Side(quantizer.outputs[0], scale, zero_point)
+
+
+def _read_integers(node: ir.Node) -> None:
+    # The order of integers is that of the numbers they stand for, so the position of the largest is the same.
+    source = quantized_source(node.inputs[0])
+    if source is not None and source.axis is None and source.dtype in (ir.DataType.INT8, ir.DataType.UINT8):
+        node.replace_input_with(0, source.integers)
+
+
+def _remove_unread(model: ir.Model) -> None:
+    graph = model.graph
+    for node in reversed(list(graph)):
+        output = node.outputs[0]
+        if node.op_type in _PAIR and not output.uses() and not output.is_graph_output():
+            graph.remove(node, safe=True)
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and name.endswith(("_quantized", "_scale", "_zero_point")):
+            del graph.initializers[name]
