@@ -9,7 +9,7 @@ from quantry.observe import TensorStats
 from quantry.scale.error import mean_clipping, mean_error
 from quantry.scale.grid import Grid
 from quantry.scale.moments import Moments
-from quantry.scale.quantiles import folded, quantile
+from quantry.scale.quantiles import magnitude_quantile, quantile
 from quantry.scale.range import Range
 
 Floats = npt.NDArray[np.float64]
@@ -26,10 +26,6 @@ class BinnedValues:
         distribution = self._stats.distribution()
         return Moments(distribution.lower, distribution.upper, distribution.counts)
 
-    @cached_property
-    def _magnitudes(self) -> Moments:
-        return folded(self._moments)
-
     def extrema(self) -> Range:
         """Return smallest and largest value, [1]."""
         return Range(np.array([self._stats.minimum]), np.array([self._stats.maximum]))
@@ -45,7 +41,7 @@ class BinnedValues:
 
     def magnitude_quantile(self, fraction: float) -> Floats:
         """Return the smallest ``t`` with at least this fraction in ``[-t, t]``, [1]."""
-        return np.array([quantile(self._magnitudes, fraction)])
+        return np.array([magnitude_quantile(self._moments, fraction)])
 
     def histogram(self, bins: int) -> npt.NDArray[np.int64]:
         """Return counts in equal bins over ``[-max|x|, max|x|]``, [1, bins]."""

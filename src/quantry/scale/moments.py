@@ -10,6 +10,7 @@ and what lies between two points is a difference of two running sums. With them 
 is exact and costs a few look-ups for each level of the grid, however many values or bins there are.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,16 +47,30 @@ class Moments:
         self.lower = lower
         self.upper = upper
         self.counts = counts
-        parts = _segment(counts, lower, upper)
-        totals = [float(part.sum()) for part in parts]
-        self.total = totals[0]
-        width = upper - lower
-        # Point masses are never cut, so their density is not used and must only not divide by zero.
-        self._density = counts / np.where(width > 0, width, 1.0)
+        self.total = float(counts.sum())
+
+    @cached_property
+    def _middle(self) -> int:
+        return int(np.searchsorted(self.lower, 0.0))
+
+    @cached_property
+    def _parts(self) -> tuple[Floats, Floats, Floats]:
+        return _segment(self.counts, self.lower, self.upper)
+
+    @cached_property
+    def _totals(self) -> list[float]:
+        return [float(part.sum()) for part in self._parts]
+
+    @cached_property
+    def _running(self) -> list[Floats]:
         # Counting from the nearer end keeps the digits: far from zero the sums are those of the few values beyond.
-        self._middle = int(np.searchsorted(lower, 0.0))
-        self._running = [_from_both_ends(part, self._middle) for part in parts]
-        self._totals = totals
+        return [_from_both_ends(part, self._middle) for part in self._parts]
+
+    @cached_property
+    def _density(self) -> Floats:
+        width = self.upper - self.lower
+        # Point masses are never cut, so their density is not used and must only not divide by zero.
+        return self.counts / np.where(width > 0, width, 1.0)
 
     def between(self, points: Floats) -> Sums:
         """Return the sums over the values between neighbouring points.

@@ -12,12 +12,22 @@ def quantile(moments: Moments, fraction: float) -> float:
         moments: The values.
         fraction: In [0, 1].
     """
-    running = np.cumsum(moments.counts)
-    target = fraction * running[-1]
-    index = int(np.searchsorted(running, target))
-    lower, upper = moments.lower[index], moments.upper[index]
-    missing = (running[index] - target) / moments.counts[index]
-    return float(np.clip(upper - (upper - lower) * missing, lower, upper))
+    return _value_at(moments, fraction * moments.total)
+
+
+def magnitude_quantile(moments: Moments, fraction: float) -> float:
+    """Return the smallest ``t`` for which at least this fraction of the mass lies in ``[-t, t]``.
+
+    Args:
+        moments: The values.
+        fraction: In [0, 1].
+    """
+    # Neither tail alone may hold more than what is cut off, so t is no smaller than either quantile.
+    bound = max(quantile(moments, fraction), -quantile(moments, 1.0 - fraction), 0.0)
+    outer = (moments.upper >= bound) | (moments.lower <= -bound)
+    inner_mass = float(moments.counts[~outer].sum())
+    tails = folded(Moments(moments.lower[outer], moments.upper[outer], moments.counts[outer]))
+    return _value_at(tails, fraction * moments.total - inner_mass)
 
 
 def folded(moments: Moments) -> Moments:
@@ -30,18 +40,25 @@ def folded(moments: Moments) -> Moments:
     """
     point = moments.lower == moments.upper
     edges = np.unique(np.abs(np.concatenate([[0.0], moments.lower, moments.upper])))
-    at_edge = np.zeros(len(edges))
-    np.add.at(at_edge, np.searchsorted(edges, np.abs(moments.lower[point])), moments.counts[point])
+    # A point at each edge, and between two edges an interval.
     counts = np.zeros(2 * len(edges) - 1)
-    counts[::2] = at_edge
+    np.add.at(counts, 2 * np.searchsorted(edges, np.abs(moments.lower[point])), moments.counts[point])
     if not point.all():
         spread = Moments(moments.lower[~point], moments.upper[~point], moments.counts[~point])
         mass = spread.between(np.concatenate([-edges[:0:-1], edges])).mass
         half = len(edges) - 1
         counts[1::2] = mass[half:] + mass[:half][::-1]
-    # A point at each edge, and between two edges an interval.
-    lower, upper = np.repeat(edges, 2)[:-1], np.repeat(edges, 2)[1:].copy()
-    upper[::2] = edges
-    lower[1::2], upper[1::2] = edges[:-1], edges[1:]
+    lower = np.repeat(edges, 2)[:-1]
+    upper = np.repeat(edges, 2)[:-1].copy()
+    upper[1::2] = edges[1:]
     kept = counts > 0
     return Moments(lower[kept], upper[kept], counts[kept])
+
+
+def _value_at(moments: Moments, mass: float) -> float:
+    """Return the smallest value that has at least this mass at or below it."""
+    running = np.cumsum(moments.counts)
+    index = min(int(np.searchsorted(running, mass)), len(running) - 1)
+    lower, upper = moments.lower[index], moments.upper[index]
+    missing = (running[index] - mass) / moments.counts[index]
+    return float(np.clip(upper - (upper - lower) * missing, lower, upper))
