@@ -49,6 +49,8 @@ def allowed(name: str) -> set[str] | None:
         return FOUNDATION[name]
     if name == "demo":
         return {"errors"}
+    if name == "check":
+        return {"errors", "recipe", "memo", "prepare", "plan", "scale"}
     if name == "testing":
         return {"errors", "recipe", "memo", *STAGES}
     if name in STAGES:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import quantry
+from quantry.cli.check import check
 from quantry.cli.demo import demo
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 app.command()(quantize)
 app.command()(presets)
+app.command()(check)
 app.command()(demo)
 
 

@@ -1,0 +1,71 @@
+"""All constraints of integer NPUs with power-of-two scales."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from quantry.check.closure import closure_violations
+from quantry.check.pairs import QdqTensors, is_dequantize, is_quantize
+from quantry.check.parameters import parameter_violations
+from quantry.check.violation import Violation
+from quantry.errors import ModelError
+from quantry.prepare import model_source
+from quantry.prepare.model_source import ModelLike
+from quantry.prepare.passes import infer_shapes, name_nodes
+from quantry.scale.npu import LIMITS, find_units
+
+
+def check_npu(model: ModelLike) -> tuple[Violation, ...]:
+    """Return where a quantized model breaks a constraint of AMD's NPUs with power-of-two int8 arithmetic.
+
+    Power-of-two scales, one for each tensor; centred zero points; int8 weights and biases, 8-bit activations; every
+    operator closed by Q/DQ pairs; and the limits on positions of `quantry.recipe.NpuLimits`.
+
+    Args:
+        model: A model with QuantizeLinear and DequantizeLinear nodes of any dialect: a path, bytes, a proto or an
+            onnx-ir model.
+
+    Returns:
+        The violations, by tensor and then by node, in the order of the graph; empty when the NPU can run the model.
+
+    Raises:
+        ModelError: The model cannot be read or is not quantized.
+
+    Example:
+        >>> for violation in check_npu("model.int8.onnx"):  # doctest: +SKIP
+        ...     print(violation)
+    """
+    source = model_source(model)
+    loaded = source.load()
+    if not any(is_dequantize(node) for node in loaded.graph):
+        raise ModelError(
+            f"a model to check must have DequantizeLinear nodes, got none among {len(loaded.graph)} nodes of "
+            f"{source.label}; quantize it first"
+        )
+    # Scales and weights may come from Constant nodes, and types of tensors between nodes need not be stored.
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(loaded)
+    name_nodes(loaded)
+    infer_shapes(loaded)
+    return tuple(_violations(loaded.graph))
+
+
+def _violations(graph: ir.Graph) -> Iterator[Violation]:
+    tensors = QdqTensors(graph)
+    for name, tensor in tensors.tensors.items():
+        yield from parameter_violations(name, tensor)
+    operators = [node for node in graph if not is_quantize(node) and not is_dequantize(node)]
+    for node in operators:
+        yield from closure_violations(node)
+    positions = tensors.positions()
+    for unit in find_units(operators, tensors):
+        for limit in LIMITS:
+            finding = limit.find(unit, positions)
+            if finding is not None:
+                yield Violation(unit.node, limit.name.replace("_", " "), finding.values, _advice(finding.moves))
+
+
+def _advice(moves: Mapping[str, int]) -> str:
+    parts = (f"{tensor!r} to position {move} (scale {math.ldexp(1.0, -move):g})" for tensor, move in moves.items())
+    return f"move {', '.join(parts)} and quantize again from float"
