@@ -262,16 +262,6 @@ def test_argmax_quantizes_its_input_only() -> None:
     assert list(result.activations) == ["x"]
 
 
-@pytest.mark.parametrize("mask", [-np.inf, np.finfo(np.float32).min, -1e9])
-@pytest.mark.parametrize("operator", ["Add", "Max"])
-def test_operand_that_stands_for_infinity_keeps_its_node_float(operator: str, mask: float) -> None:
-    model = graph(f"[masking] y = {operator}(x, mask)")
-    model.graph.initializer.append(numpy_helper.from_array(np.array([0, mask] * 4, np.float32), "mask"))
-    result = planned(model)
-    assert not result.activations
-    assert "'mask'" in result.declined[0].reason
-
-
 def test_every_node_is_quantized_or_declined() -> None:
     model = with_weights(graph("t = Conv(x, w) e = Exp(t) y = Relu(e)"), w=(4, 4, 1, 1))
     result = planned(model)

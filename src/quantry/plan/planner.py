@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import onnx_ir as ir
 
 from quantry.memo import stage
 from quantry.plan.final_join import final_joins
+from quantry.plan.masks import keep_masks_float, masked_tensors
 from quantry.plan.quant_plan import (
     ActivationPlan,
     BiasPlan,
@@ -40,11 +40,9 @@ _FUSING_PRODUCERS = frozenset(
     }
 )
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
-# Exporters write -1e9, the lowest float32 or -inf where attention must not look.
-_MASK = 1e9
 
 
-@stage(name="plan", version=2)
+@stage(name="plan", version=3)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, to what.
 
@@ -61,9 +59,12 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     graph = model.model.graph
     joins = final_joins(graph, options) if options.float_final_joins else {}
     excluded = {**joins, **deselected(graph, options.selection)}
+    masked = masked_tensors(graph)
     draft = _Draft(options)
     for node in graph:
         answer = _answer(node, excluded, options)
+        if isinstance(answer, Annotation):
+            answer = keep_masks_float(node, answer, masked)
         if isinstance(answer, Annotation) and answer.moves_data and not draft.may_pass_through(node, answer):
             answer = Declined("it only moves data and its input is not quantized")
         if isinstance(answer, Declined):
@@ -85,22 +86,9 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
         answer = rule.annotate(node, options) if node.op_type in ("If", "Loop", "Scan") else None
         return answer if isinstance(answer, Declined) else Declined("it does not compute on float32 tensors")
     answer = rule.annotate(node, options)
-    if isinstance(answer, Declined):
-        return answer
-    if not all(is_float(node.inputs[index]) for index in answer.activations):
+    if isinstance(answer, Annotation) and not all(is_float(node.inputs[index]) for index in answer.activations):
         return Declined("a data input of it is no float32 tensor")
-    for index in answer.constants:
-        if _is_mask(node.inputs[index]):
-            return Declined(f"its constant operand {_name(node.inputs[index])!r} is a mask or a limit without end")
     return answer
-
-
-def _is_mask(value: ir.Value | None) -> bool:
-    """Whether a constant holds a stand-in for infinity, beside which everything else would round to zero."""
-    assert value is not None
-    assert value.const_value is not None
-    array = value.const_value.numpy()
-    return bool(array.size) and not bool(np.abs(array).max() < _MASK)
 
 
 def _name(value: ir.Value | None) -> str:
