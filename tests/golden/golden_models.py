@@ -1,0 +1,125 @@
+"""Three tiny models and their data.
+
+All numbers are small multiples of powers of two, so that every sum is exact in float32 and no digest depends on the
+order in which a machine adds. Only the attention model is not: it is prepared, planned and looked at, but no digest is
+taken of its statistics.
+"""
+
+import numpy as np
+import onnx
+import onnx.parser
+from onnx import numpy_helper
+
+Sample = dict[str, np.ndarray]
+
+CONV = """
+<ir_version: 8, opset_import: ["" : 17]>
+conv (float[1,2,4,4] x) => (float[1,3] y) {
+    [conv] c = Conv<pads = [1,1,1,1]>(x, conv_w, conv_b)
+    [norm] n = BatchNormalization<epsilon = 0.0>(c, gamma, beta, mean, variance)
+    [relu] r = Relu(n)
+    [residual] a = Add(r, x)
+    [pool] p = MaxPool<kernel_shape = [2,2], strides = [2,2]>(a)
+    [flat] f = Flatten(p)
+    [fc] y = Gemm<transB = 1>(f, fc_w, fc_b)
+}
+"""
+
+MOVEMENT = """
+<ir_version: 8, opset_import: ["" : 17]>
+movement (float[1,4,2,2] x) => (float[1,2,4,2] y, float[1,4,2,2] z) {
+    [gate] g = HardSigmoid<alpha = 0.25, beta = 0.5>(x)
+    [product] m = Mul(x, g)
+    [halves] left, right = Split<axis = 1>(m)
+    [up] u = Resize<mode = "nearest">(left, , factors)
+    [cut] s = Slice(u, starts, ends, axes)
+    [turned] t = Transpose<perm = [0,1,3,2]>(s)
+    [joined] y = Concat<axis = 2>(right, t)
+    [two] w = Add(g, one)
+    [bound] v = Clip(w, low, high)
+    [ratio] z = Div(x, v)
+}
+"""
+
+ATTENTION = """
+<ir_version: 9, opset_import: ["" : 20]>
+attention (float[1,3,4] x) => (float[1,3,4] y) {
+    [norm] n = LayerNormalization<axis = -1>(x, gain, shift)
+    [query] q = MatMul(n, query_w)
+    [key] k = MatMul(n, key_w)
+    [turned] t = Transpose<perm = [0,2,1]>(k)
+    [scores] s = MatMul(q, t)
+    [masked] m = Where(mask, s, far)
+    [attend] a = Softmax<axis = -1>(m)
+    [mixed] v = MatMul(a, n)
+    [gelu] e = Gelu(v)
+    [residual] y = Add(x, e)
+}
+"""
+
+
+def _dyadic(rng: np.random.Generator, shape: tuple[int, ...], step: float = 0.125) -> np.ndarray:
+    return (rng.integers(-8, 9, shape) * step).astype(np.float32)
+
+
+def _model(text: str, **constants: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    return model
+
+
+def conv() -> onnx.ModelProto:
+    """Convolution, folded BatchNormalization, residual, pooling and a classifier."""
+    rng = np.random.default_rng(1)
+    return _model(
+        CONV,
+        conv_w=_dyadic(rng, (2, 2, 3, 3)),
+        conv_b=_dyadic(rng, (2,)),
+        gamma=np.array([1, 2], np.float32),
+        beta=np.array([0.5, -0.25], np.float32),
+        mean=np.array([0.25, 1], np.float32),
+        variance=np.array([4, 16], np.float32),
+        fc_w=_dyadic(rng, (3, 8)),
+        fc_b=_dyadic(rng, (3,)),
+    )
+
+
+def movement() -> onnx.ModelProto:
+    """Operators that move data, and a quotient that stays float."""
+    return _model(
+        MOVEMENT,
+        factors=np.array([1, 1, 2, 2], np.float32),
+        starts=np.array([0, 0], np.int64),
+        ends=np.array([2, 2], np.int64),
+        axes=np.array([2, 3], np.int64),
+        one=np.array(1, np.float32),
+        low=np.array(2, np.float32),
+        high=np.array(2, np.float32),
+    )
+
+
+def attention() -> onnx.ModelProto:
+    """One head with a mask."""
+    rng = np.random.default_rng(3)
+    return _model(
+        ATTENTION,
+        gain=np.ones(4, np.float32),
+        shift=np.zeros(4, np.float32),
+        query_w=_dyadic(rng, (4, 4)),
+        key_w=_dyadic(rng, (4, 4)),
+        mask=np.tril(np.ones((1, 3, 3), bool)),
+        far=np.array(-np.inf, np.float32),
+    )
+
+
+MODELS = {"conv": conv, "movement": movement, "attention": attention}
+EXACT = ("conv", "movement")
+"""The models whose activations are exact."""
+
+
+def samples(model: onnx.ModelProto) -> list[Sample]:
+    """Return three samples of quarters between -4 and 4."""
+    rng = np.random.default_rng(4)
+    (value,) = model.graph.input
+    shape = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+    return [{value.name: (rng.integers(-16, 17, shape) * 0.25).astype(np.float32)} for _ in range(3)]
