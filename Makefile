@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint unit bench accuracy clean
+.PHONY: demo test lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -35,6 +35,25 @@ unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
 test: lint unit
+
+# Side by side with the peers: see benchmarks/README.md. The peer's own environment is made outside this one.
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.bench --publish
+
+bench-quick: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.bench --quick
+
+bench-check: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.bench_check
+
+bench-micro: $(VENV)/.dev
+	$(BIN)/python -m pytest benchmarks/micro -q -p no:cacheprovider --benchmark-max-time=0.3 --benchmark-min-rounds=3 --benchmark-columns=min,median,rounds
+
+accuracy: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.accuracy --publish
+
+accuracy-quick: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.accuracy --quick
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,59 @@
+"""Compares the quality of quantized models on labelled data.
+
+Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--resume] [--publish]
+"""
+
+import argparse
+import shlex
+import sys
+
+from benchmarks.accuracy.contestants import contestants, quick_contestants
+from benchmarks.accuracy.quality_table import quality_table
+from benchmarks.accuracy.run_suite import run_suite
+from benchmarks.accuracy.suites import SUITES
+from benchmarks.harness import Failure
+from benchmarks.locations import OUT, NotAvailable
+from benchmarks.publish import publish_accuracy
+from benchmarks.result_file import ResultFile
+
+_QUICK_LIMITS = {"mobilenetv2_035": 200, "cifar10": 1000}
+"""The suites of the quick run, and how many held-out samples each takes."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two models, few samples, under two minutes")
+    parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], help="models")
+    parser.add_argument("--resume", action="store_true", help="keep finished models of an interrupted run")
+    parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
+    given = parser.parse_args(arguments)
+    store = ResultFile(OUT / ("accuracy-quick.json" if given.quick else "accuracy.json"))
+    finished = set(store.read()["entries"]) if given.resume else set()
+    command = shlex.join(["python", "-m", "benchmarks.accuracy", *(sys.argv[1:] if arguments is None else arguments)])
+    store.start(command, fresh=not (given.resume or given.only))
+    for suite in SUITES:
+        if suite.name in finished or (given.only and suite.name not in given.only):
+            continue
+        if given.quick and suite.name not in _QUICK_LIMITS:
+            continue
+        who = (quick_contestants if given.quick else contestants)(suite.name)
+        try:
+            entry = run_suite(suite, who, _QUICK_LIMITS[suite.name] if given.quick else None, _tell)
+        except (NotAvailable, Failure) as reason:
+            _tell(f"{suite.name} skipped: {reason}")
+            continue
+        store.put(suite.name, entry)
+    entries = store.read()["entries"]
+    print("\n" + quality_table(entries) + f"\n\nResults: {store.path}")
+    if given.publish and entries:
+        publish_accuracy(store.read(), quality_table(entries))
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

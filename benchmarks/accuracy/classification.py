@@ -1,0 +1,121 @@
+"""Image classifiers, by top-1 accuracy."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.accuracy.evaluation_script import input_name, load_script
+from benchmarks.accuracy.score import Score, bootstrap
+from benchmarks.locations import cache, shared
+from benchmarks.workloads.sample_folder import Sample
+
+_RESAMPLED = 1000
+Hits = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ImageNetSuite:
+    """An ImageNet classifier of the shared data.
+
+    Attributes:
+        name: Folder of the model.
+        normalisation: Name of the script's function that turns pixels into input.
+        weights: File that the model is exported from; None where the ONNX file lies there.
+    """
+
+    name: str
+    normalisation: str
+    weights: str | None = None
+    metric: str = "top-1"
+
+    def model(self) -> Path:
+        """Return the float model, exported on first use into the benchmarks' cache."""
+        if self.weights is None:
+            return shared(self.name, f"{self.name}.onnx")
+        return exported(self.name, shared(self.name, self.weights))
+
+    def calibration(self) -> Iterator[Sample]:
+        """Yield the calibration images as the script prepares them."""
+        yield from self._images("calib")
+
+    def more_samples(self) -> Iterator[Sample]:
+        """Yield held-out images, for measuring time."""
+        yield from self._images("images")
+
+    def score(self, model: Path, limit: int | None) -> Score:
+        """Evaluate a model on held-out images."""
+        script = load_script(shared(self.name, "eval.py"))
+        files = script.imagenet_files(str(shared("imagenet_val")), limit)
+        run, winners = _recording(script.onnx_runner(str(model)))
+        count, top1, top5 = script.top_k(run, files, getattr(script, self.normalisation))
+        hits = np.concatenate(winners) == np.array([label for _, label in files])
+        return Score(top1, count, _bootstrap_mean(hits), {"top-5": top5})
+
+    def _images(self, folder: str) -> Iterator[Sample]:
+        script = load_script(shared(self.name, "eval.py"))
+        prepare, name = getattr(script, self.normalisation), input_name(self.model())
+        # The script imports what it needs of the library beside it, but not the function that reads one file.
+        from clslib import load_crop
+
+        for path in sorted(shared("imagenet_val", folder).glob("*.jpg")):
+            yield {name: np.ascontiguousarray(prepare(load_crop(path))[None])}
+
+
+@dataclass(frozen=True)
+class CifarSuite:
+    """The CIFAR-10 classifier of the shared data."""
+
+    name: str = "cifar10"
+    metric: str = "top-1"
+
+    def model(self) -> Path:
+        """Return the float model."""
+        return shared(self.name, "resnet20.onnx")
+
+    def calibration(self) -> Iterator[Sample]:
+        """Yield the calibration images as the script prepares them."""
+        script, name = load_script(shared(self.name, "eval.py")), input_name(self.model())
+        for image in script.normalise(script.calibration_set()):
+            yield {name: np.ascontiguousarray(image[None])}
+
+    def more_samples(self) -> Iterator[Sample]:
+        """Yield nothing: there are calibration images enough."""
+        yield from ()
+
+    def score(self, model: Path, limit: int | None) -> Score:
+        """Evaluate a model on held-out images."""
+        script = load_script(shared(self.name, "eval.py"))
+        images, labels = (part[:limit] for part in script.test_set())
+        run, winners = _recording(script.onnx_runner(str(model)))
+        top1 = script.accuracy(run, images, labels)
+        return Score(top1, len(labels), _bootstrap_mean(np.concatenate(winners) == labels), {})
+
+
+def exported(name: str, weights: Path) -> Path:
+    """Return the ONNX file that the export function beside a shared model writes, in the benchmarks' cache."""
+    path = cache() / "exported" / f"{name}.onnx"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        load_script(shared(name, "model.py")).export(str(weights), str(partial))
+        partial.rename(path)
+    return path
+
+
+def _recording(run: Callable[[Any], Any]) -> tuple[Callable[[Any], Any], list[npt.NDArray[np.int64]]]:
+    winners: list[npt.NDArray[np.int64]] = []
+
+    def recorded(batch: Any) -> Any:
+        scores = run(batch)
+        winners.append(scores.argmax(1))
+        return scores
+
+    return recorded, winners
+
+
+def _bootstrap_mean(hits: Hits) -> tuple[float, ...]:
+    return bootstrap(len(hits), _RESAMPLED, lambda indices: float(hits[indices].mean()))

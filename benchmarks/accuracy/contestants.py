@@ -1,0 +1,68 @@
+"""Who is compared: the float model, quantry's presets and the peers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.rows.quantize import ONNXRUNTIME, QUANTRY, QUARK
+from quantry.recipe import PRESETS
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to get a model.
+
+    Attributes:
+        label: Its name in the table, beginning with the tool.
+        task: The task that writes the quantized model; None is the float model itself.
+        arguments: Further arguments of the task.
+        peer: Runs in the peer's environment.
+    """
+
+    label: str
+    task: str | None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    peer: bool = False
+
+
+FLOAT = Contestant("float", None)
+
+_QUARK_PRESETS = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "A8W8", "A16W8")
+_QUARK_TRANSFORMER_PRESETS = ("INT8_TRANSFORMER_DEFAULT", "INT16_TRANSFORMER_DEFAULT")
+_QUICK = ("XINT8", "S8S8_AAWS", "CPU_INT8")
+
+
+def quantry(preset: str) -> Contestant:
+    """Return one of quantry's presets."""
+    return Contestant(f"quantry {preset}", QUANTRY, {"recipe": preset})
+
+
+def quark(preset: str) -> Contestant:
+    """Return one of AMD Quark's presets, as published."""
+    return Contestant(f"quark {preset}", QUARK, {"preset": preset}, peer=True)
+
+
+ONNXRUNTIME_PER_CHANNEL = Contestant(
+    "onnxruntime U8S8 per channel", ONNXRUNTIME, {"activation": "QUInt8", "per_channel": True, "method": "MinMax"}
+)
+
+
+def contestants(suite: str) -> tuple[Contestant, ...]:
+    """Return everybody who is compared on a suite; a preset added to quantry joins by itself."""
+    transformer = _QUARK_TRANSFORMER_PRESETS if suite == "minilm_stsb" else ()
+    return (
+        FLOAT,
+        *(quantry(preset) for preset in PRESETS),
+        ONNXRUNTIME_PER_CHANNEL,
+        *(quark(preset) for preset in (*_QUARK_PRESETS, *transformer)),
+    )
+
+
+def quick_contestants(suite: str) -> tuple[Contestant, ...]:
+    """Return the few of the quick run; the peer only where it takes seconds."""
+    return (
+        FLOAT,
+        *(quantry(preset) for preset in _QUICK),
+        ONNXRUNTIME_PER_CHANNEL,
+        *((quark("XINT8"),) if suite == "cifar10" else ()),
+    )

@@ -1,0 +1,80 @@
+"""Keeps the results of a full run where they can be read: results/, charts/ and README.md."""
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.locations import CHARTS, README, RESULTS
+from benchmarks.markdown import replace_section
+from benchmarks.plot import plot_accuracy, plot_speed
+from benchmarks.speed_table import losses, measures_table, missed_goals, ratios_table
+
+_RATIOS_EXPLAINED = (
+    "Ratios: the median of pairwise ratios, in brackets the smallest and the largest. `noise` is the largest factor by "
+    "which the same side differed between consecutive runs."
+)
+
+
+def publish_speed(content: dict[str, Any]) -> None:
+    """Store the speed results, draw their chart and put their tables into README.md."""
+    entries = content["entries"]
+    _store("bench", content)
+    plot_speed(entries, CHARTS / "bench.png")
+    text = "\n\n".join(
+        (
+            _origin(content),
+            _RATIOS_EXPLAINED,
+            ratios_table(entries),
+            "Medians of what was measured:",
+            measures_table(entries),
+            _list("Goals not reached", missed_goals(entries)),
+            _list("Where quantry loses", losses(entries)),
+            "![Time and memory](charts/bench.png)",
+        )
+    )
+    _into_readme("bench", text)
+    _page("bench", text)
+
+
+def publish_accuracy(content: dict[str, Any], table: str) -> None:
+    """Store the quality results, draw their chart and put their table into README.md."""
+    _store("accuracy", content)
+    plot_accuracy(content["entries"], CHARTS / "accuracy.png")
+    text = "\n\n".join((_origin(content), table, "![Quality](charts/accuracy.png)"))
+    _into_readme("accuracy", text)
+    _page("accuracy", text)
+
+
+def _store(name: str, content: dict[str, Any]) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _into_readme(name: str, text: str) -> None:
+    README.write_text(replace_section(README.read_text(), name, text))
+
+
+def _page(name: str, text: str) -> None:
+    """Write the same text as a page that a browser shows beside the chart."""
+    page = f"<!doctype html><meta charset=utf-8><title>quantry {name}</title><pre>{html.escape(text)}</pre>"
+    picture = f'<img src="{name}.png" alt="chart">'
+    Path(CHARTS, f"{name}.html").write_text(f"{page}\n{picture}\n")
+
+
+def _origin(content: dict[str, Any]) -> str:
+    machine = content["machine"]
+    dates = sorted(entry["date"][:10] for entry in content["entries"].values())
+    loads = [entry["load_before"] for entry in content["entries"].values() if "load_before" in entry]
+    versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
+    span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    load = f" Load average before the rows: at most {max(loads):.1f}." if loads else ""
+    return (
+        f"Measured {span} with `{content['command']}` on {machine['processor']}, {machine['cpus']} CPUs, "
+        f"{machine['memory_gb']} GB, {machine['system']}.{load}\n\nVersions: {versions}."
+    )
+
+
+def _list(title: str, lines: list[str]) -> str:
+    body = "\n".join(f"- {line}" for line in lines) or "- none"
+    return f"{title}:\n\n{body}"

@@ -1,0 +1,15 @@
+"""All rows of the speed table, in its order. A new group is one file here and one line in `ROWS`."""
+
+from benchmarks.harness import Row
+from benchmarks.rows import growth, imports, latency, observing, quantize, reuse
+
+ROWS: tuple[Row, ...] = (
+    *imports.ROWS,
+    *observing.ROWS,
+    *reuse.ROWS,
+    *quantize.ROWS,
+    *growth.ROWS,
+    *latency.ROWS,
+)
+
+__all__ = ["ROWS"]

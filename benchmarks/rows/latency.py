@@ -1,0 +1,42 @@
+"""How fast the quantized models run in onnxruntime on this CPU."""
+
+from benchmarks.harness import Comparison, Goal, Row, Side
+from benchmarks.rows.quantize import ONNXRUNTIME, QUANTRY, QUARK
+from benchmarks.workloads import QuantizedModel, SharedModel
+
+_RUN = "benchmarks.tasks.inference:run_repeatedly"
+_RUNS = 60
+
+
+def _row(suite: str, goals: tuple[Goal, ...] = ()) -> Row:
+    source = SharedModel(suite)
+    per_channel = {"activation": "QUInt8", "per_channel": True}
+    models = {
+        "quantry CPU_INT8": QuantizedModel(f"{suite}-cpu.onnx", QUANTRY, source, {"recipe": "CPU_INT8"}),
+        "quantry U8S8_AAWS": QuantizedModel(f"{suite}-u8s8.onnx", QUANTRY, source, {"recipe": "U8S8_AAWS"}),
+        "quantry XINT8": QuantizedModel(f"{suite}-xint8.onnx", QUANTRY, source, {"recipe": "XINT8"}),
+        "onnxruntime U8S8 per channel": QuantizedModel(f"{suite}-ort.onnx", ONNXRUNTIME, source, per_channel),
+        "quark U8S8_AAWS": QuantizedModel(f"{suite}-quark.onnx", QUARK, source, {"preset": "U8S8_AAWS"}, peer=True),
+    }
+    return Row(
+        name=f"latency/{suite}",
+        title=f"{_RUNS} runs of the quantized model on the CPU, {suite}",
+        sides=(
+            Side("float", _RUN, {"runs": _RUNS}, source),
+            *(Side(label, _RUN, {"runs": _RUNS}, model) for label, model in models.items()),
+        ),
+        comparisons=(
+            *(Comparison("float", label, goals if label == "quantry CPU_INT8" else ()) for label in models),
+            Comparison("onnxruntime U8S8 per channel", "quantry CPU_INT8"),
+            Comparison("quark U8S8_AAWS", "quantry U8S8_AAWS"),
+        ),
+        repetitions=5,
+    )
+
+
+ROWS = (
+    _row("yolox_nano"),
+    _row("yolox_tiny_click"),
+    _row("mobilenetv2_035"),
+    _row("cifar10"),
+)

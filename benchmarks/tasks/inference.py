@@ -1,0 +1,52 @@
+"""Plain inference in onnxruntime."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from benchmarks.tasks.samples import SampleReader
+
+_WARM_UP = 5
+
+
+def infer(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
+    """Time reading and running every sample once; opening the model is not timed."""
+    import onnxruntime
+
+    session = _session(onnxruntime, model, threads)
+
+    def job() -> dict[str, Any]:
+        reader = SampleReader(samples, count)
+        while (sample := reader.get_next()) is not None:
+            session.run(None, sample)
+        return {"samples": count}
+
+    return job
+
+
+def run_repeatedly(model: str, samples: str, runs: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
+    """Time many runs of one sample; opening and warming up are not timed."""
+    import onnxruntime
+
+    session = _session(onnxruntime, model, threads)
+    sample = SampleReader(samples, 1).get_next()
+    for _warm in range(_WARM_UP):
+        session.run(None, sample)
+
+    def job() -> dict[str, Any]:
+        times = []
+        for _run in range(runs):
+            started = time.perf_counter()
+            session.run(None, sample)
+            times.append(time.perf_counter() - started)
+        return {"milliseconds": round(median(times) * 1000, 3)}
+
+    return job
+
+
+def _session(onnxruntime: Any, model: str, threads: int) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,70 @@
+"""quantry's side."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.tasks.samples import SampleReader
+
+Facts = dict[str, Any]
+Plain = Mapping[str, Any]
+
+
+def quantize(
+    model: str, samples: str, count: int, recipe: str | Plain, output: str = "quantized.onnx", **_: Any
+) -> Callable[[], Facts]:
+    """Time `quantry.quantize` with an empty store on disk, as a user's first call, and writing the model."""
+    quantize_model = _loaded()
+
+    def job() -> Facts:
+        result = quantize_model(model, SampleReader(samples, count), recipe)
+        files = result.save(output)
+        return {"bytes": sum(file.stat().st_size for file in files), "stages": _stages(result)}
+
+    return job
+
+
+def quantize_again(
+    model: str, samples: str, count: int, first: str | Plain, second: str | Plain, **_: Any
+) -> Callable[[], Facts]:
+    """Time a second call that changes only the method; the first call is not timed."""
+    quantize_model = _loaded()
+    quantize_model(model, SampleReader(samples, count), first).save("first.onnx")
+
+    def job() -> Facts:
+        result = quantize_model(model, SampleReader(samples, count), second)
+        result.save("second.onnx")
+        if result.trace.computed("observe"):
+            raise RuntimeError("the second call ran the float model again")
+        return {"stages": _stages(result)}
+
+    return job
+
+
+def observe(model: str, samples: str, count: int, **_: Any) -> Callable[[], Facts]:
+    """Time the float pass that collects the statistics for all methods: reading the samples, session and all."""
+    import onnxruntime  # noqa: F401 - loaded before the clock starts
+
+    from quantry.observe import calibration_data, observe
+    from quantry.prepare import model_source, prepare
+    from quantry.recipe import ObserveOptions, PrepareOptions
+
+    prepared = prepare(model_source(model), PrepareOptions())
+
+    def job() -> Facts:
+        data = calibration_data(SampleReader(samples, count), prepared.inputs)
+        statistics = observe(prepared, data, ObserveOptions())
+        return {"tensors": len(statistics.tensors), "samples": statistics.samples}
+
+    return job
+
+
+def _loaded() -> Callable[..., Any]:
+    import onnxruntime  # noqa: F401 - loaded before the clock starts
+
+    import quantry
+
+    return quantry.quantize
+
+
+def _stages(result: Any) -> dict[str, str]:
+    return {entry.stage: f"{entry.outcome} {entry.seconds:.3f} s" for entry in result.trace.entries}

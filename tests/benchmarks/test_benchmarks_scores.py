@@ -1,0 +1,104 @@
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from benchmarks.accuracy.contestants import contestants, quick_contestants
+from benchmarks.accuracy.detection import resampled_precision
+from benchmarks.accuracy.quality_table import quality_table
+from benchmarks.accuracy.score import bootstrap, interval, paired_interval
+from benchmarks.accuracy.suites import SUITES
+from scipy import stats
+
+from quantry.recipe import PRESETS
+
+IMAGES = 12
+
+
+@pytest.fixture(scope="module")
+def detections():
+    from pycocotools.coco import COCO
+
+    rng = np.random.default_rng(0)
+    boxes = [(image, 1 + int(c), rng.uniform(0, 60, 4)) for image in range(IMAGES) for c in rng.integers(0, 3, 4)]
+    truth = COCO()
+    truth.dataset = {
+        "images": [{"id": image} for image in range(IMAGES)],
+        "categories": [{"id": c} for c in (1, 2, 3)],
+        "annotations": [
+            {"id": n + 1, "image_id": i, "category_id": c, "bbox": b.tolist(), "area": float(b[2] * b[3]), "iscrowd": 0}
+            for n, (i, c, b) in enumerate(boxes)
+        ],
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+    found = [
+        {"image_id": i, "category_id": c, "bbox": (b * rng.uniform(0.8, 1.2, 4)).tolist(), "score": float(rng.random())}
+        for i, c, b in boxes
+    ]
+    return truth, found
+
+
+def test_precision_of_all_images_is_that_of_pycocotools(detections):
+    from pycocotools.cocoeval import COCOeval
+
+    truth, found = detections
+    with contextlib.redirect_stdout(io.StringIO()):
+        ours = resampled_precision(truth, list(range(IMAGES)), found)(np.arange(IMAGES))
+        reference = COCOeval(truth, truth.loadRes(found), "bbox")
+        reference.evaluate()
+        reference.accumulate()
+        reference.summarize()
+    assert 0.05 < ours < 0.95
+    assert ours == pytest.approx(reference.stats[0], abs=1e-12)
+
+
+def test_precision_of_a_subset_is_that_of_pycocotools(detections):
+    from pycocotools.cocoeval import COCOeval
+
+    truth, found = detections
+    with contextlib.redirect_stdout(io.StringIO()):
+        ours = resampled_precision(truth, list(range(IMAGES)), found)(np.arange(5))
+        reference = COCOeval(truth, truth.loadRes(found), "bbox")
+        reference.params.imgIds = list(range(5))
+        reference.evaluate()
+        reference.accumulate()
+        reference.summarize()
+    assert ours == pytest.approx(reference.stats[0], abs=1e-12)
+
+
+def test_interval_of_a_mean_agrees_with_scipy():
+    hits = np.random.default_rng(0).random(500) < 0.7
+    low, high = interval(bootstrap(500, 2000, lambda indices: hits[indices].mean()))
+    expected = stats.bootstrap((hits,), np.mean, n_resamples=2000, method="percentile", rng=0).confidence_interval
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=0.01)
+
+
+def test_paired_interval_is_narrower_than_either():
+    rng = np.random.default_rng(0)
+    first = rng.random(400) < 0.7
+    second = first ^ (rng.random(400) < 0.02)
+    a, b = (list(bootstrap(400, 500, lambda i, hits=hits: hits[i].mean())) for hits in (first, second))
+    paired, alone = paired_interval(b, a), interval(b)
+    assert paired[1] - paired[0] < (alone[1] - alone[0]) / 2
+
+
+def test_every_preset_takes_part():
+    for suite in SUITES:
+        labels = [contestant.label for contestant in contestants(suite.name)]
+        assert labels[0] == "float"
+        assert {f"quantry {preset}" for preset in PRESETS} <= set(labels)
+        assert len(set(labels)) == len(labels)
+        assert len(quick_contestants(suite.name)) < len(labels)
+
+
+def test_quality_table_tells_values_and_failures():
+    scores = {
+        "float": {"value": 0.9, "interval": (0.8, 0.95), "difference_interval": (0.0, 0.0)},
+        "quark A": {"failure": "boom"},
+        "quantry A": {"value": 0.8, "interval": (0.7, 0.9), "difference_interval": (-0.15, -0.05)},
+    }
+    text = quality_table({"m": {"metric": "top-1", "scores": scores}})
+    assert "fails: boom" in text
+    assert "-0.1000" in text
+    assert "-0.1500..-0.0500" in text
