@@ -195,6 +195,14 @@ def test_operator_without_an_integer_kernel_stays_float_between_pairs() -> None:
     np.testing.assert_array_equal(results[QOperator]["y"], results[Qdq]["y"])
 
 
+def test_fused_activation_that_no_kernel_computes_stays_float_and_agrees() -> None:
+    fused = replace(cases.XINT8, plan=replace(cases.XINT8.plan, fused_activations=("Relu", "LeakyRelu")))
+    model = cases.emitted(fused, QOperator())
+    assert {"QLinearLeakyRelu", "QLinearConv"} <= {node.op_type for node in model.model.graph}
+    for name, values in cases.outputs(cases.emitted(fused, Qdq())).items():
+        np.testing.assert_array_equal(cases.outputs(model)[name], values)
+
+
 def test_bias_off_the_accumulators_grid_keeps_the_convolution_float() -> None:
     recipe = bounded(cases.types(DataType.UINT8, DataType.INT8))
     own = replace(recipe, plan=replace(recipe.plan, bias=OwnBias(TensorSpec(DataType.INT8))))
