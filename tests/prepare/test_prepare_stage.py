@@ -98,10 +98,30 @@ def test_opset_is_raised_but_never_lowered(current, wanted, got):
 
 
 def test_source_is_not_changed():
-    model = ir.from_proto(from_text(HEAD + "(float[2] x) => (float y) { i = Identity(x) y = Relu(i) }"))
-    before = serialize(model)
-    prepare(model_source(model), PrepareOptions())
-    assert serialize(model) == before
+    text = """(float[2] x) => (float y) { i = Identity(x) k = Constant<value = float[2] {1.0, 2.0}>() c = Add(i, k)
+        y = If(t)<then_branch = a () => (float p) <float[2] w = {1.0, 2.0}> { p = Add(c, w) },
+                  else_branch = b () => (float q) { q = Neg(c) }> }"""
+    proto = from_text(HEAD + text, t=np.ones((), bool))
+    before = proto.SerializeToString()
+    prepared = prepare(model_source(proto), PrepareOptions())
+    assert op_types(prepared.model) == ["Add", "Add"]
+    serialize(prepared.model)
+    assert proto.SerializeToString() == before
+    model = ir.from_proto(proto)
+    serialize(prepare(model_source(model), PrepareOptions()).model)
+    assert ir.to_proto(model).SerializeToString() == ir.to_proto(ir.from_proto(proto)).SerializeToString()
+
+
+def test_counts_of_several_rounds_are_added_up():
+    text = "(float[2] x) => (float y) { a = Identity(x) b = Relu(a) c = Cast<to = 1>(b) d = Identity(c) e = Neg(k) "
+    proto = from_text(HEAD + text + "s = Reshape(d, r) y = Add(s, e) }", k=_weights(2), r=np.array([2]))
+    notes = prepare(model_source(proto), PrepareOptions()).notes
+    assert "removed 2 Identity nodes that pass their input on" in notes
+
+
+def test_ir_version_is_one_that_every_supported_onnxruntime_loads():
+    text = HEAD.replace("ir_version: 8", "ir_version: 13") + "(float[2] x) => (float y) { y = Relu(x) }"
+    assert prepare(model_source(from_text(text)), PrepareOptions()).model.ir_version == 10
 
 
 def test_names_that_exist_are_kept():

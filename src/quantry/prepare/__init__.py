@@ -3,6 +3,7 @@
 from quantry.prepare.float_model import FloatModel, InputSignature
 from quantry.prepare.model_file import serialize, write_model
 from quantry.prepare.model_source import ModelSource, model_source, read_model
+from quantry.prepare.npu import convert
 from quantry.prepare.passes import convert_opset
 from quantry.prepare.stage import prepare
 
@@ -10,6 +11,7 @@ __all__ = [
     "FloatModel",
     "InputSignature",
     "ModelSource",
+    "convert",
     "convert_opset",
     "model_source",
     "prepare",

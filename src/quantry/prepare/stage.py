@@ -1,11 +1,15 @@
 """The prepare stage: from any float model to one clean form that the other stages can rely on."""
 
+import re
+from collections import Counter
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 from quantry.memo import stage
 from quantry.prepare.float_model import FloatModel
 from quantry.prepare.model_source import ModelSource
-from quantry.prepare.npu import convert_for_npu
+from quantry.prepare.npu import convert
 from quantry.prepare.passes import (
     check_float_type,
     clip6_to_relu,
@@ -17,6 +21,7 @@ from quantry.prepare.passes import (
     infer_shapes,
     inline_constant_if,
     inputs_without_initializers,
+    ir_version_for,
     name_nodes,
     remove_identities,
     remove_unused,
@@ -59,13 +64,13 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         notes += fold_batch_norm(model)
     if options.clip6_to_relu:
         notes += clip6_to_relu(model)
-    if options.npu is not None:
-        notes += convert_for_npu(model, options.npu)
     notes += split_shared_weights(model)
     notes += remove_unused(model)
+    model.ir_version = ir_version_for(model.opset_imports[""], model.ir_version)
     if options.infer_shapes:
         infer_shapes(model)
-    return FloatModel(rebuilt(model), tuple(notes))
+    prepared = FloatModel(rebuilt(model), tuple(notes))
+    return prepared if options.npu is None else convert(prepared, options.npu)
 
 
 def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[str, ...]]:
@@ -79,7 +84,7 @@ def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[str, ...]]:
 
 def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
     """Infer shapes, fold constants and remove identities until nothing changes, since each reveals work for others."""
-    notes: dict[str, None] = {}
+    notes: list[str] = []
     for _ in range(_ROUNDS):
         if options.infer_shapes:
             infer_shapes(model)
@@ -88,7 +93,16 @@ def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
             *(inline_constant_if(model) if options.fold_constants else ()),
             *(remove_identities(model) if options.remove_identities else ()),
         )
-        notes.update(dict.fromkeys(done))
+        notes += done
         if not done:
             break
-    return tuple(notes)
+    return _added_up(notes)
+
+
+def _added_up(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return notes that differ only in their count as one with the sum of the counts."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for note in notes:
+        before, count, after = re.split(r"(\d+)", note, maxsplit=1)
+        counts[before, after] += int(count)
+    return tuple(f"{before}{count}{after}" for (before, after), count in counts.items())

@@ -116,6 +116,11 @@ def tensor_from_array(array: np.ndarray, name: str) -> ir.TensorProtocol:
     return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
 
 
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """Return a tensor's data under another name; the tensor may belong to the caller's model and keeps its own."""
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=name)
+
+
 def new_initializer(name: str, array: np.ndarray) -> ir.Value:
     """Return an array as a value that can be registered as an initializer of a graph."""
     return initializer_of(tensor_from_array(array, name))

@@ -1,7 +1,7 @@
 """Graph passes: each one file, each a function that edits a model in place, keeps its outputs and says what it did."""
 
 from quantry.prepare.passes.clip6_to_relu import clip6_to_relu
-from quantry.prepare.passes.convert_opset import convert_opset
+from quantry.prepare.passes.convert_opset import convert_opset, ir_version_for
 from quantry.prepare.passes.float16_to_float32 import check_float_type, float16_to_float32
 from quantry.prepare.passes.fold_batch_norm import fold_batch_norm
 from quantry.prepare.passes.fold_constants import fold_constants
@@ -26,6 +26,7 @@ __all__ = [
     "infer_shapes",
     "inline_constant_if",
     "inputs_without_initializers",
+    "ir_version_for",
     "name_nodes",
     "remove_identities",
     "remove_unused",

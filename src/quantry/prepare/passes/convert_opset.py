@@ -15,6 +15,8 @@ from quantry.prepare.weights import restore_weights, structure_proto
 NEWEST_OPSET = 26
 """The newest operator set that onnxruntime runs."""
 
+_NEWEST_COMMON_IR = 10  # onnxruntime 1.20 loads no later one, and later ones bring nothing that float models use
+
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at an operator set, with the names of nodes and tensors it had.
@@ -51,13 +53,13 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def ir_version_for(opset: int, current: int) -> int:
-    """Return the IR version to write: the model's own where it can carry the opset, and no newer than needed.
+    """Return the IR version to write: enough for the opset, and no more than every supported onnxruntime loads.
 
     Args:
         opset: Version of the standard operator set.
         current: IR version of the model.
     """
-    return max(current, 10 if opset >= 21 else 8)
+    return min(max(current, 10 if opset >= 21 else 8), _NEWEST_COMMON_IR)
 
 
 def _converted(model: ir.Model, opset: int) -> ir.Model:

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.symbolic import KnownValues, numbers_of
-from quantry.prepare.weights import initializer_of, tensor_from_array
+from quantry.prepare.weights import initializer_of, renamed, tensor_from_array
 
 GROWTH_LIMIT_BYTES = 1_000_000
 """A fold may make the file at most this much larger; a Tile of a small weight must not become a large one."""
@@ -147,8 +147,7 @@ def _replace_outputs(graph: ir.Graph, node: ir.Node, results: Iterable[ir.Tensor
     for output, tensor in zip(outputs, results, strict=True):
         name = output.name
         assert name is not None
-        tensor.name = name
-        value = initializer_of(tensor)
+        value = initializer_of(renamed(tensor, name))
         output.replace_all_uses_with(value)
         output.name = None
         graph.register_initializer(value)

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.graph.fresh_name import FreshNames
+from quantry.prepare.weights import renamed
 
 
 def inline_constant_if(model: ir.Model) -> tuple[str, ...]:
@@ -56,5 +57,9 @@ def _inline(node: ir.Node, name: str, names: FreshNames) -> None:
 def _rename_within(names: FreshNames, node: ir.Node, values: Iterable[ir.Value]) -> None:
     """Name the values of a branch after the If they come from."""
     for value in values:
-        if value.name:
-            value.name = names.value(f"{node.name}_{value.name}")
+        if not value.name:
+            continue
+        name = names.value(f"{node.name}_{value.name}")
+        if value.const_value is not None:
+            value.const_value = renamed(value.const_value, name)
+        value.name = name

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from quantry.prepare.graph.attribute_of import int_of
 from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import initializer_of
+from quantry.prepare.weights import initializer_of, renamed
 
 Usage = tuple[ir.Node, int]
 
@@ -42,10 +42,11 @@ def _split(graph: ir.Graph, value: ir.Value, usages: Iterable[Usage], names: Fre
     readers: dict[Hashable, list[Usage]] = defaultdict(list)
     for usage in usages:
         readers[_role(usage)].append(usage)
-    if not any(isinstance(role, tuple) for role in readers):
+    tensor = value.const_value
+    if tensor is None or not any(isinstance(role, tuple) for role in readers):
         return 0
     for group in list(readers.values())[1:]:
-        copy = _copy(value, names.value(f"{value.name}_{group[0][0].name}"))
+        copy = initializer_of(renamed(tensor, names.value(f"{value.name}_{group[0][0].name}")))
         graph.register_initializer(copy)
         for usage in group:
             usage[0].replace_input_with(usage[1], copy)
@@ -65,10 +66,3 @@ def _role(usage: Usage) -> Hashable:
     if index == 1 and node.op_type in ("Gemm", "MatMul"):
         return ("weight", "matrix", bool(int_of(node, "transB", 0)))
     return "operand"
-
-
-def _copy(value: ir.Value, name: str) -> ir.Value:
-    tensor = value.const_value
-    assert tensor is not None
-    # The new tensor has a name of its own and reads the same memory.
-    return initializer_of(ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=name))
