@@ -2,5 +2,6 @@
 
 from quantry.prepare.npu.convert import convert_for_npu
 from quantry.prepare.npu.pool_factor import pool_factor
+from quantry.prepare.npu.stage import convert
 
-__all__ = ["convert_for_npu", "pool_factor"]
+__all__ = ["convert", "convert_for_npu", "pool_factor"]
