@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.observe.distribution import NEGATIVE, Distribution
-from quantry.observe.scalar_function import Numbers, ScalarFunction
+from quantry.observe.scalar_function import ScalarFunction
+from quantry.observe.scalar_operator import Numbers
 from quantry.observe.tensor_stats import TensorStats, add_histograms
 
 Histogram = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]

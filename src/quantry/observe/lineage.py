@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.observe.elementwise import Operand, elementwise_function
-from quantry.observe.scalar_function import IDENTITY, MAX_OPERATORS, ScalarFunction
+from quantry.observe.elementwise import elementwise_function
+from quantry.observe.scalar_function import IDENTITY, MAX_OPERATORS, ScalarFunction, constant
 from quantry.observe.turning_points import turning_points
 
 MOVING_OPERATORS = (
@@ -108,14 +108,14 @@ class _Tracer:
         self._anchors[name] = (anchor, function)
         return True
 
-    def _operands(self, node: ir.Node) -> tuple[str | None, list[Operand | None]]:
+    def _operands(self, node: ir.Node) -> tuple[str | None, list[ScalarFunction | None]]:
         """Return the one anchor of all operands that are not constant, if there is one, and the operands."""
         anchors: set[str | None] = set()
-        operands: list[Operand | None] = []
+        operands: list[ScalarFunction | None] = []
         for value in node.inputs:
-            constant = None if value is None else _constant(value)
-            if value is None or constant is not None:
-                operands.append(constant)
+            number = None if value is None else _number(value)
+            if value is None or number is not None:
+                operands.append(None if number is None else constant(number))
                 continue
             anchor, function = self._anchors.get(_name(value), (None, None))
             anchors.add(anchor)
@@ -140,9 +140,7 @@ class _Tracer:
         return True
 
     def _followable(self, terms: tuple[Term, ...]) -> bool:
-        return all(
-            term.function.operators <= MAX_OPERATORS and turning_points(term.function) is not None for term in terms
-        )
+        return all(term.function.size <= MAX_OPERATORS and turning_points(term.function) is not None for term in terms)
 
 
 def _repeats(node: ir.Node) -> dict[ir.Value, int]:
@@ -187,7 +185,7 @@ def _resize_factor(node: ir.Node) -> int:
     return int(factors.prod()) if even else 0
 
 
-def _constant(value: ir.Value) -> float | None:
+def _number(value: ir.Value) -> float | None:
     """Return the number a tensor holds, if it is constant and holds just one."""
     tensor = value.const_value
     if tensor is None or tensor.size != 1 or not tensor.dtype.is_floating_point():

@@ -1,7 +1,8 @@
-"""An onnxruntime session of the float model that shows chosen tensors."""
+"""Opens onnxruntime sessions for the float pass."""
 
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,36 +18,33 @@ INLINE_LIMIT_BYTES = 256_000_000
 """Models with more weight than this pass through a temporary file, which onnxruntime maps instead of copying."""
 
 
-def open_session(model: ir.Model, outputs: Sequence[str], providers: Sequence[str]) -> "InferenceSession":
-    """Return a session whose outputs are the tensors named.
+def open_session(model: ir.Model, providers: Sequence[str]) -> "InferenceSession":
+    """Return a session for a segment of the float model.
 
     Args:
-        model: The float model; it is left as it was.
-        outputs: Names of tensors of the main graph.
+        model: The segment; it is left as it was.
         providers: Execution providers, first choice first.
 
     Raises:
-        ModelError: If onnxruntime cannot load the model, or a provider is not available.
+        ModelError: If onnxruntime cannot load the model.
     """
     import onnxruntime
 
-    unknown = [provider for provider in providers if provider not in onnxruntime.get_available_providers()]
-    if unknown:
-        raise ModelError(
-            f"ObserveOptions.providers must be among {onnxruntime.get_available_providers()}, got {unknown[0]!r}"
-        )
+    _share_arena()
     options = onnxruntime.SessionOptions()
-    # Counting runs beside inference, so threads that spin while they wait would take its core away.
+    # Segments run one after the other, so they can share one arena; its blocks then fit no fixed pattern.
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    options.enable_mem_pattern = False
+    # Counting runs beside inference; threads that spin while they wait would take its core away.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # What it has to say is in the exceptions.
+    # What onnxruntime has to say is in its exceptions.
     options.log_severity_level = 4
-    exposed = expose(model, outputs)
     try:
-        if _weight_bytes(exposed) <= INLINE_LIMIT_BYTES:
-            return onnxruntime.InferenceSession(serialize(exposed), options, providers=list(providers))
+        if _weight_bytes(model) <= INLINE_LIMIT_BYTES:
+            return onnxruntime.InferenceSession(serialize(model), options, providers=list(providers))
         with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
             path = Path(folder) / "model.onnx"
-            write_model(exposed, path, external_data_threshold=0)
+            write_model(model, path, external_data_threshold=0)
             return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except ModelError:
         raise
@@ -55,13 +53,33 @@ def open_session(model: ir.Model, outputs: Sequence[str], providers: Sequence[st
         raise ModelError(f"onnxruntime must be able to load the float model, got {error}; observe") from error
 
 
-def expose(model: ir.Model, outputs: Sequence[str]) -> ir.Model:
-    """Return a copy of the model whose outputs are the tensors named; its weights are shared, not copied."""
-    exposed = model.clone()
-    values = {value.name: value for node in exposed.graph for value in node.outputs}
-    exposed.graph.outputs.clear()
-    exposed.graph.outputs.extend(values[name] for name in outputs)
-    return exposed
+def check_providers(providers: Sequence[str]) -> None:
+    """Make sure that onnxruntime has all execution providers named.
+
+    Raises:
+        ModelError: If it lacks one.
+    """
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    missing = [provider for provider in providers if provider not in available]
+    if missing or not providers:
+        given = repr(missing[0]) if missing else "none"
+        raise ModelError(f"execution providers must be among {available}, got {given}; ObserveOptions.providers")
+
+
+@cache
+def _share_arena() -> None:
+    """Register one memory arena for all sessions of this process that ask for it."""
+    import onnxruntime
+
+    kinds = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    info = onnxruntime.OrtMemoryInfo("Cpu", kinds[0], 0, kinds[1])
+    try:
+        onnxruntime.create_and_register_allocator(info, None)
+    except RuntimeError:
+        # Another library of this process has registered one already, which serves as well.
+        return
 
 
 def _weight_bytes(model: ir.Model) -> int:

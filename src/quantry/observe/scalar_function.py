@@ -1,70 +1,98 @@
 """Functions of one number, as chains of elementwise operators make them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
+from quantry.observe.scalar_operator import OPERATORS, Numbers
 
 MAX_OPERATORS = 24
 """Longer chains are not followed: a formula that uses its argument twice doubles at each step."""
 
-_ARGUMENT = "@"
+_ARGUMENT = "argument"
+_CONSTANT = "constant"
 
 
 @dataclass(frozen=True)
 class ScalarFunction:
-    """A function applied to every element of a tensor.
+    """A function applied to every element of a tensor: a tree of operators over its argument and constants.
 
     Attributes:
-        formula: Its text, in which ``@`` is the argument; two functions with one formula are one function.
-        monotone: Whether it is known to only rise or only fall, so that extremes map to extremes.
-        operators: Number of operators in the formula.
-        evaluate: Computes it, float64 [k] to float64 [k].
+        operator: A key of `OPERATORS`, or "argument" or "constant" at a leaf.
+        parameters: Parameters of the operator, or the constant.
+        operands: What the operator is applied to.
+
+    Example:
+        >>> silu = ScalarFunction("Mul", (), (IDENTITY, ScalarFunction("Sigmoid", (), (IDENTITY,))))
+        >>> silu.evaluate(np.array([0.0, 20.0])).round(6).tolist()
+        [0.0, 20.0]
     """
 
-    formula: str
-    monotone: bool = field(compare=False)
-    operators: int = field(compare=False)
-    evaluate: Callable[[Numbers], Numbers] = field(compare=False, repr=False)
+    operator: str
+    parameters: tuple[float, ...] = ()
+    operands: tuple["ScalarFunction", ...] = ()
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a constant leaf."""
+        return self.operator == _CONSTANT
+
+    @property
+    def size(self) -> int:
+        """Number of operators in the tree."""
+        return sum(operand.size for operand in self.operands) + (1 if self.operands else 0)
+
+    @property
+    def monotone(self) -> bool:
+        """Whether it is known to only rise or only fall, so that extremes map to extremes."""
+        if not self.operands:
+            return True
+        operator = OPERATORS[self.operator]
+        moving = [operand for operand in self.operands if not operand.is_constant]
+        if len(moving) != 1 or not moving[0].monotone:
+            return False
+        if self.operands[0].is_constant:
+            return operator.constant_first
+        constants = [value for operand in self.operands[1:] for value in operand.parameters]
+        return operator.monotone(*constants, *self.parameters)
+
+    def evaluate(self, x: Numbers) -> Numbers:
+        """Return the function of each number, of the same shape as ``x``; overflow gives infinity, in silence."""
+        with np.errstate(all="ignore"):
+            return self._evaluate(x)
 
     def after(self, inner: "ScalarFunction") -> "ScalarFunction":
         """Return the function that applies ``inner`` first and this one to its result."""
         if inner == IDENTITY:
             return self
-        if self == IDENTITY:
-            return inner
-        return ScalarFunction(
-            self.formula.replace(_ARGUMENT, inner.formula),
-            self.monotone and inner.monotone,
-            self.operators + self.formula.count(_ARGUMENT) * inner.operators,
-            lambda x: self.evaluate(inner.evaluate(x)),
-        )
+        if not self.operands:
+            return inner if self == IDENTITY else self
+        operands = tuple(operand.after(inner) for operand in self.operands)
+        return ScalarFunction(self.operator, self.parameters, operands)
+
+    def to_plain(self) -> list[Any]:
+        """Return it as nested lists of texts and numbers."""
+        return [self.operator, list(self.parameters), [operand.to_plain() for operand in self.operands]]
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """Return the function that ``to_plain`` wrote."""
+        operator, parameters, operands = plain
+        return cls(str(operator), tuple(map(float, parameters)), tuple(cls.from_plain(operand) for operand in operands))
+
+    def _evaluate(self, x: Numbers) -> Numbers:
+        if self.operator == _ARGUMENT:
+            return x
+        if self.operator == _CONSTANT:
+            return np.float64(self.parameters[0])  # type: ignore[return-value]  # broadcasts like an array
+        operands = [operand._evaluate(x) for operand in self.operands]
+        return OPERATORS[self.operator].compute(*operands, *self.parameters)
 
 
-IDENTITY = ScalarFunction(_ARGUMENT, monotone=True, operators=0, evaluate=lambda x: x)
+IDENTITY = ScalarFunction(_ARGUMENT)
 
 
-def unary(name: str, evaluate: Callable[[Numbers], Numbers], *, monotone: bool = True) -> ScalarFunction:
-    """Return the function of one operator.
-
-    Args:
-        name: Operator and parameters, part of the formula.
-        evaluate: Computes it.
-        monotone: Whether it only rises or only falls.
-    """
-    return ScalarFunction(f"{name}({_ARGUMENT})", monotone, 1, evaluate)
-
-
-def binary(
-    name: str, combine: Callable[[Numbers, Numbers], Numbers], left: ScalarFunction, right: ScalarFunction
-) -> ScalarFunction:
-    """Return the function that combines two functions of the same argument, such as ``x * sigmoid(x)``."""
-    return ScalarFunction(
-        f"{name}({left.formula},{right.formula})",
-        monotone=False,
-        operators=1 + left.operators + right.operators,
-        evaluate=lambda x: combine(left.evaluate(x), right.evaluate(x)),
-    )
+def constant(value: float) -> ScalarFunction:
+    """Return the leaf of a constant."""
+    return ScalarFunction(_CONSTANT, (value,))

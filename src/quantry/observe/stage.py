@@ -7,8 +7,10 @@ from quantry.memo import stage
 from quantry.observe.calibration_data import CalibrationData
 from quantry.observe.lineage import Lineage, trace_lineage
 from quantry.observe.needs import NO_NEEDS, Needs
-from quantry.observe.observation import derive_all, observe_roots
+from quantry.observe.observation import observe_roots
+from quantry.observe.observation_session import check_providers
 from quantry.observe.statistics import Statistics
+from quantry.observe.tensor_table import TensorTable
 from quantry.prepare import FloatModel
 from quantry.recipe import ObserveOptions
 
@@ -37,6 +39,7 @@ def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, n
         DataError: If a sample does not fit the model, or onnxruntime cannot run it.
         SelectionError: If the channels of a tensor are asked for that the model does not have.
     """
+    check_providers(options.providers)
     if options.samples is not None:
         data = data.take(options.samples)
     axes = dict(needs.channel_extrema)
@@ -44,9 +47,9 @@ def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, n
     _check_needs(axes, derivable)
     for lineage in (derivable, trace_lineage(model.model, derive=False)):
         roots, samples = observe_roots(model.model, data, options.providers, lineage, axes)
-        tensors = derive_all(lineage, roots)
-        if tensors is not None:
-            return Statistics(tensors, samples)
+        table = TensorTable(roots, lineage)
+        if table.is_derivable():
+            return Statistics(table, samples)
     raise InternalError("a lineage of roots alone must always give statistics, got none; observe")
 
 

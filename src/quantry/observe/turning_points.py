@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from quantry.observe.scalar_function import Numbers, ScalarFunction
+from quantry.observe.scalar_function import ScalarFunction
+from quantry.observe.scalar_operator import Numbers
 
 MAX_TURNING_POINTS = 3
 NOISE = 1e-9
@@ -40,12 +41,10 @@ def turning_points(function: ScalarFunction) -> tuple[TurningPoint, ...] | None:
     if function.monotone:
         return ()
     grid = _grid()
-    with np.errstate(all="ignore"):
-        values = function.evaluate(grid)
-        turns = _turns(grid, values)
-        if turns is None or len(turns) > MAX_TURNING_POINTS:
-            return None
-        return tuple(_refine(function, grid[turn - 1], grid[turn + 1]) for turn in turns)
+    turns = _turns(grid, function.evaluate(grid))
+    if turns is None or len(turns) > MAX_TURNING_POINTS:
+        return None
+    return tuple(_refine(function, grid[turn - 1], grid[turn + 1]) for turn in turns)
 
 
 def _grid() -> Numbers:

@@ -1,0 +1,198 @@
+"""Cuts a graph into segments that run one after the other.
+
+All tensors a session shows are in memory at once. Shown segment by segment, their buffers are used again within one
+sample: memory is that of two segments instead of that of the whole model, and what one segment shows is counted while
+the next one runs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import onnx_ir as ir
+
+SEGMENT_BYTES = 6_000_000
+"""What a segment should show, in bytes; a little more than the second-level cache of a core."""
+
+MAX_SEGMENTS = 16
+"""Each segment is a session of its own, so their number is limited."""
+
+_WINDOW = 0.3
+"""A cut may be so far from the place that would make segments equal, in segments, to let less data cross it."""
+
+Lengths = Mapping[str, int]
+"""Lengths of the symbolic axes, by name."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Number type and shape of a tensor, as far as they are known.
+
+    Attributes:
+        dtype: Number type, or None if it is unknown or numpy does not have it.
+        shape: One entry per axis: its length, the name of a symbolic axis, or None; None if the rank is unknown.
+    """
+
+    dtype: np.dtype[np.generic] | None
+    shape: tuple[int | str | None, ...] | None
+
+    def concrete_shape(self, lengths: Lengths) -> tuple[int, ...] | None:
+        """Return the shape for given lengths of symbolic axes, or None if some axis stays unknown."""
+        if self.shape is None:
+            return None
+        shape = [lengths.get(dim) if isinstance(dim, str) else dim for dim in self.shape]
+        known = tuple(length for length in shape if length is not None)
+        return known if len(known) == len(shape) else None
+
+    def nbytes(self, lengths: Lengths) -> int:
+        """Return the size in bytes; 0 if it is unknown."""
+        shape = self.concrete_shape(lengths)
+        return 0 if shape is None or self.dtype is None else int(np.prod(shape)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A run of consecutive nodes as a model of its own.
+
+    Attributes:
+        model: The model.
+        inputs: Names of what it takes: inputs of the whole model, and tensors of earlier segments.
+        shown: Names of the tensors it shows.
+        passed: Names of the tensors that later segments take; some may be shown too.
+    """
+
+    model: ir.Model
+    inputs: tuple[str, ...]
+    shown: tuple[str, ...]
+    passed: tuple[str, ...]
+
+
+def tensor_types(model: ir.Model) -> dict[str, TensorType]:
+    """Return number type and shape of every tensor of the main graph, by name."""
+    values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    return {value.name: _tensor_type(value) for value in values if value.name}
+
+
+def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -> tuple[Segment, ...]:
+    """Return the model as segments of roughly equal size that show the tensors named.
+
+    Args:
+        model: The float model; it is left as it was.
+        shown: Tensors to show: outputs of nodes of the main graph.
+        lengths: Lengths of symbolic axes, as far as they are known; they say what is large.
+    """
+    nodes = list(model.graph)
+    wanted = frozenset(shown)
+    types = tensor_types(model)
+    bounds = [0, *_cuts(nodes, wanted, types, lengths), len(nodes)]
+    last_use = _last_uses(nodes)
+    return tuple(
+        _segment(model, nodes[start:end], wanted, frozenset(value for value, use in last_use.items() if use >= end))
+        for start, end in pairwise(bounds)
+    )
+
+
+def _segment(
+    model: ir.Model, nodes: Sequence[ir.Node], wanted: frozenset[str], used_later: frozenset[ir.Value]
+) -> Segment:
+    produced = [value for node in nodes for value in node.outputs if value.name]
+    taken = dict.fromkeys(value for node in nodes for value in _uses(node))
+    for value in produced:
+        taken.pop(value, None)
+    initializers = [value for value in taken if value.is_initializer()]
+    inputs = [value for value in taken if not value.is_initializer()]
+    outputs = [value for value in produced if value.name in wanted or value in used_later]
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=nodes,
+        initializers=initializers,
+        opset_imports=model.graph.opset_imports,
+        name=model.graph.name,
+    )
+    segment = ir.Model(view.clone(), ir_version=model.ir_version, functions=tuple(model.functions.values()))
+    return Segment(
+        segment,
+        tuple(_names(inputs)),
+        tuple(name for name in _names(outputs) if name in wanted),
+        tuple(_names(value for value in outputs if value in used_later)),
+    )
+
+
+def _cuts(
+    nodes: Sequence[ir.Node], wanted: frozenset[str], types: Mapping[str, TensorType], lengths: Lengths
+) -> list[int]:
+    """Return the positions before which to cut, ascending."""
+    sizes = [sum(types[name].nbytes(lengths) for name in _names(node.outputs) if name in wanted) for node in nodes]
+    total = sum(sizes)
+    count = min(MAX_SEGMENTS, -(-total // SEGMENT_BYTES))
+    if count < 2:
+        return []
+    before = np.concatenate([[0], np.cumsum(sizes)])
+    crossing = list(_crossing_bytes(nodes, types, lengths))
+    cuts = []
+    for number in range(1, count):
+        distance = np.abs(before - total * number / count)
+        near = [
+            position
+            for position in np.flatnonzero(distance <= _WINDOW * total / count).tolist()
+            if 0 < position < len(nodes) and crossing[position] is not None
+        ]
+        if near:
+            cuts.append(min(near, key=lambda position: (crossing[position], distance[position])))
+    return sorted(set(cuts))
+
+
+def _crossing_bytes(
+    nodes: Sequence[ir.Node], types: Mapping[str, TensorType], lengths: Lengths
+) -> Iterator[int | None]:
+    """Yield for each position how many bytes cross it; None where something crosses that is no array of numpy."""
+    last_use = _last_uses(nodes)
+    alive: set[ir.Value] = set()
+    for position, node in enumerate(nodes):
+        alive = {value for value in alive if last_use[value] >= position}
+        crossing = [types[name] for name in _names(alive)]
+        known = all(kind.dtype is not None for kind in crossing)
+        yield sum(kind.nbytes(lengths) for kind in crossing) if known else None
+        alive.update(value for value in node.outputs if value in last_use)
+
+
+def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
+    """Return the position of the last node that uses each value."""
+    return {value: position for position, node in enumerate(nodes) for value in _uses(node)}
+
+
+def _uses(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values of the main graph that a node uses, also inside its subgraphs."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        graphs: Sequence[ir.Graph] = ()
+        if attribute.type == ir.AttributeType.GRAPH:
+            graphs = [attribute.as_graph()]
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            graphs = attribute.as_graphs()
+        for graph in graphs:
+            for inner in ir.traversal.RecursiveGraphIterator(graph):
+                yield from (value for value in inner.inputs if value is not None and value.graph is node.graph)
+            yield from (value for value in graph.outputs if value.graph is node.graph)
+
+
+def _tensor_type(value: ir.Value) -> TensorType:
+    dtype = None
+    if isinstance(value.type, ir.TensorType) and value.type.dtype in _NUMPY_TYPES:
+        dtype = np.dtype(value.type.dtype.numpy())
+    if value.shape is None:
+        return TensorType(dtype, None)
+    return TensorType(dtype, tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape))
+
+
+def _names(values: Iterable[ir.Value]) -> list[str]:
+    return [value.name for value in values if value.name]
+
+
+_NUMPY_TYPES = (
+    ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL,
+    ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64,
+    ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64,
+)  # fmt: skip
