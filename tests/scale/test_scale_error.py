@@ -104,6 +104,12 @@ def test_one_outlier_leaves_the_digits_of_the_rest():
     assert ExactValues(values).error(scale, np.zeros((1, 1)), grid, 2)[0, 0] == pytest.approx(expected, rel=1e-6)
 
 
+def test_candidate_too_fine_for_float32_is_infinitely_bad():
+    values = np.array([1e30, -1e30], np.float32)
+    errors = ExactValues(values).error(np.array([[1e28, 1e-30]]), np.zeros((1, 2)), GRIDS[0], 2)
+    assert errors[0, 0] < 1e56 < errors[0, 1]
+
+
 def test_moments_between_points_count_a_bin_across_zero_once():
     moments = moments_of([-1.0], [3.0], [4.0])
     sums = moments.between(np.array([-np.inf, -0.5, 0.0, 2.0, np.inf]))

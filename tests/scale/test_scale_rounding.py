@@ -73,7 +73,7 @@ def zero_point_of(dtype: DataType, which: str) -> int:
 
 @pytest.mark.parametrize("zero", ["lowest", "centre", "highest"])
 @pytest.mark.parametrize("dtype", ONNX_TYPES, ids=lambda dtype: dtype.value)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     x=hnp.arrays(np.float32, st.integers(1, 40), elements=FINITE),
     scale=st.floats(TINY, 2.0**100, width=32),
@@ -86,7 +86,7 @@ def test_any_float_is_quantized_as_onnxruntime_does(dtype, zero, x, scale):
 
 
 @pytest.mark.parametrize("dtype", ONNX_TYPES, ids=lambda dtype: dtype.value)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     steps=hnp.arrays(np.float32, 30, elements=st.integers(-70000, 70000).map(lambda half: half / 2)),
     scale=st.floats(2.0**-20, 2.0**20, width=32),

@@ -76,10 +76,12 @@ class ExactValues:
         step = scale.astype(np.float32)
         low, high = ((end - zero_point).astype(np.float32) for end in (grid.lowest, grid.highest))
         sums = np.zeros(scale.shape)
-        for groups, values in self._blocks():
-            for candidate in range(scale.shape[1]):
-                at = (groups, slice(candidate, candidate + 1))
-                sums[at] += _block_error(values, step[at], (low[at], high[at]), power)
+        # A candidate so fine that its error overflows is infinitely bad, which is what it should be.
+        with np.errstate(over="ignore"):
+            for groups, values in self._blocks():
+                for candidate in range(scale.shape[1]):
+                    at = (groups, slice(candidate, candidate + 1))
+                    sums[at] += _block_error(values, step[at], (low[at], high[at]), power)
         return np.asarray(sums / self._rows.shape[1] * step.astype(np.float64) ** power)
 
     def clipping(self, low: Floats, high: Floats) -> Floats:

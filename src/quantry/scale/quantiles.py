@@ -22,6 +22,8 @@ def magnitude_quantile(moments: Moments, fraction: float) -> float:
         moments: The values.
         fraction: In [0, 1].
     """
+    if fraction >= 1:
+        return float(max(-moments.lower[0], moments.upper[-1], 0.0))
     # Neither tail alone may hold more than what is cut off, so t is no smaller than either quantile.
     bound = max(quantile(moments, fraction), -quantile(moments, 1.0 - fraction), 0.0)
     outer = (moments.upper >= bound) | (moments.lower <= -bound)

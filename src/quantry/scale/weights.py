@@ -35,6 +35,7 @@ def constant_params(
         reduced: Use one bit less than the type has.
 
     Example:
+        >>> from quantry.recipe import MinMax
         >>> weight = np.array([[1.27, -0.5], [0.0, 0.0]], np.float32)
         >>> constant_params(weight, TensorSpec(), 0, MinMax()).scale
         array([0.01, 0.01], dtype=float32)
