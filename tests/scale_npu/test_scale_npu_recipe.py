@@ -67,7 +67,7 @@ def test_what_the_npu_cannot_take_is_refused_with_the_nearest_setting(changed: d
 
 
 def test_reduced_range_is_refused() -> None:
-    with pytest.raises(RecipeError, match="scale.reduce_range must be False with scale.npu"):
+    with pytest.raises(RecipeError, match=r"scale\.reduce_range must be False with scale\.npu"):
         replace(XINT8, scale=replace(XINT8.scale, reduce_range=True))
 
 
