@@ -1,24 +1,30 @@
 """The stages in order; nothing else."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import quantry
 from quantry.emit import QuantizedModel, emit
+from quantry.equalize import equalize
 from quantry.evaluate import Evaluation, evaluate
 from quantry.memo import Handle, Memo
 from quantry.observe import CalibrationData, Statistics, observe
 from quantry.plan import QuantPlan, plan
-from quantry.prepare import FloatModel, ModelSource, prepare
-from quantry.recipe import Recipe, to_plain
+from quantry.prepare import FloatModel, ModelSource, convert, prepare
+from quantry.recipe import EqualizeOptions, Recipe, to_plain
 from quantry.scale import QuantParams, scale
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Handles on what each stage returned; a handle loads its value only when asked for it."""
+    """Handles on what each stage returned; a handle loads its value only when asked for it.
+
+    ``prepared`` computes what the user's model computes. ``equalized`` is what was quantized: the same, after
+    conversions for the target and equalization where these were asked for.
+    """
 
     prepared: Handle[FloatModel]
+    equalized: Handle[FloatModel]
     statistics: Handle[Statistics]
     plan: Handle[QuantPlan]
     params: Handle[QuantParams]
@@ -27,7 +33,7 @@ class Stages:
 
 def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
     """Run the stage that needs no data, so that data can be checked against the model's inputs."""
-    return memo.run(prepare, source, recipe.prepare)
+    return memo.run(prepare, source, replace(recipe.prepare, npu=None))
 
 
 def run_quantize(prepared: Handle[FloatModel], data: CalibrationData, recipe: Recipe, memo: Memo) -> Stages:
@@ -42,11 +48,16 @@ def run_quantize(prepared: Handle[FloatModel], data: CalibrationData, recipe: Re
     Returns:
         Handles on all results.
     """
-    planned = memo.run(plan, prepared, recipe.plan)
-    statistics = memo.run(observe, prepared, data, recipe.observe)
-    params = memo.run(scale, prepared, statistics, planned, recipe.scale)
-    quantized = memo.run(emit, prepared, planned, params, recipe.emit, _metadata(recipe))
-    return Stages(prepared, statistics, planned, params, quantized)
+    equalized = prepared
+    if recipe.prepare.npu is not None:
+        equalized = memo.run(convert, equalized, recipe.prepare.npu)
+    if recipe.equalize != EqualizeOptions():
+        equalized = memo.run(equalize, equalized, recipe.equalize)
+    planned = memo.run(plan, equalized, recipe.plan)
+    statistics = memo.run(observe, equalized, data, recipe.observe)
+    params = memo.run(scale, equalized, statistics, planned, recipe.scale)
+    quantized = memo.run(emit, equalized, planned, params, recipe.emit, _metadata(recipe))
+    return Stages(prepared, equalized, statistics, planned, params, quantized)
 
 
 def run_evaluate(stages: Stages, data: CalibrationData, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:

@@ -136,7 +136,7 @@ def quantize(
         calibration = calibration.take(wanted.observe.samples)
     stages = run_quantize(prepared, calibration, wanted, memo)
     evaluation = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
-    all_notes = (*notes, *prepared.value.notes, *stages.params.value.notes, *stages.quantized.value.notes)
+    all_notes = (*notes, *stages.equalized.value.notes, *stages.params.value.notes, *stages.quantized.value.notes)
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
 
 

@@ -70,12 +70,27 @@ def test_a_chain_is_where_pairs_come_to_rest(seed: int) -> None:
         np.testing.assert_allclose(one.inputs, other.inputs, rtol=1e-6)
 
 
-def test_a_bias_in_the_middle_of_a_chain_comes_to_rest_too() -> None:
-    random = np.random.default_rng(0)
-    middle = magnitudes(random.standard_normal((6, 1, 1, 9)), random.uniform(5, 9, 6))
-    layers = [dense(weights(1, 6, 3), random.uniform(0, 9, 6)), middle, dense(weights(2, 4, 6))]
-    _, sweeps = balance(layers, [(0, 1, 2)], CrossLayer(-1, use_threshold=False))
-    assert sweeps < 60
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_a_bias_between_depthwise_layers_is_balanced_with_what_reads_it(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    middle = [random.standard_normal(6), random.standard_normal(6)]
+    biases = [random.uniform(0, 9, 6) * (random.random(6) < 0.7) for _ in range(3)]
+    first, last = weights(seed, 6, 3), weights(seed + 1, 4, 6)
+    layers = [
+        dense(first, biases[0]),
+        *(magnitudes(weight.reshape(6, 1, 1, 1), bias) for weight, bias in zip(middle, biases[1:], strict=True)),
+        dense(last),
+    ]
+    factors, sweeps = balance(layers, [(0, 1, 2, 3)], CrossLayer(-1, use_threshold=False))
+    assert sweeps == 2
+    ranges = [
+        np.abs(first).max(axis=(1, 2)) * factors[0].outputs,
+        *(np.abs(middle[i]) * factors[i + 1].outputs * factors[i + 1].inputs for i in range(2)),
+        np.abs(last).max(axis=(0, 2)) * factors[3].inputs,
+    ]
+    for i, bias in enumerate(biases):
+        np.testing.assert_allclose(np.maximum(ranges[i], bias * factors[i].outputs), ranges[i + 1], rtol=1e-9)
 
 
 def test_one_pair_is_at_rest_after_one_sweep() -> None:

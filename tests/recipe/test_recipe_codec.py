@@ -8,9 +8,11 @@ from hypothesis import given
 from quantry.errors import RecipeError
 from quantry.recipe import (
     PRESETS,
+    CrossLayer,
     DataType,
     DerivedBias,
     Entropy,
+    EqualizeOptions,
     FloatBias,
     FloatScale,
     LayerWisePercentile,
@@ -65,6 +67,7 @@ selections = st.builds(
 recipes = st.builds(
     Recipe,
     name=names,
+    equalize=st.builds(EqualizeOptions, st.none() | st.builds(CrossLayer, st.integers(1, 9), st.booleans())),
     plan=st.builds(
         PlanOptions,
         activation=activations,

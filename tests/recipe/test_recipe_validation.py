@@ -5,6 +5,7 @@ import pytest
 
 from quantry.errors import RecipeError
 from quantry.recipe import (
+    CrossLayer,
     DataType,
     DerivedBias,
     Entropy,
@@ -33,6 +34,10 @@ from quantry.recipe import (
         lambda: Entropy(bins=64, quantized_bins=128),
         lambda: LayerWisePercentile(candidates=()),
         lambda: LayerWisePercentile(metric="rms"),
+        lambda: CrossLayer(steps=0),
+        lambda: CrossLayer(steps=-2),
+        lambda: CrossLayer(weight_threshold=-1.0),
+        lambda: CrossLayer(convergence=float("nan")),
         lambda: ObserveOptions(samples=0),
         lambda: EvaluateOptions(latency_runs=-1),
         lambda: ScaleOptions(weight=MinMax(0.5)),

@@ -9,6 +9,10 @@ of the ranges, the channel's value behind layer i is divided by
 by dividing layer i's output weights and bias by ``S_i`` and multiplying layer i+1's input weights by it. All ranges
 become ``m``. For a pair that is ``S = r_0 / sqrt(r_0 * r_1)``.
 
+A bias that counts is part of ``r_0``. Between depthwise layers it is not: ``S_(i-1)`` multiplies the weights of layer i
+and not its bias. There the factors are moved on until each layer's larger one of both equals what the next layer reads,
+which without a bias they do already.
+
 Weights enter as magnitudes without their kernel axes, so a sweep costs one pass over channels, and the weights
 themselves are multiplied once at the end.
 """
@@ -22,6 +26,8 @@ from quantry.recipe import CrossLayer
 
 _PATIENCE = 20  # sweeps without a smaller change, after which the weights are as much at rest as they will be
 _MOST_SWEEPS = 1000
+_EQUAL = 1e-12  # of logarithms
+_NO_BIAS = 1e-300
 _FARTHEST = 2.0**40  # ranges farther apart belong to channels that do nothing; their factors would leave float32
 
 
@@ -122,10 +128,12 @@ def _equalize_chain(
     layers: Sequence[Magnitudes], state: list[Factors], chain: tuple[int, ...], options: CrossLayer
 ) -> None:
     made = [_output_range(layers[index], state[index]) for index in chain[:-1]]
+    biases = [layers[index].bias * state[index].outputs for index in chain[:-1]]
+    made[0] = np.maximum(made[0], biases[0])
     count = len(made[0])
     # Behind a Flatten several inputs of the last layer belong to one channel.
     read = _input_range(layers[chain[-1]], state[chain[-1]]).reshape(count, -1).max(axis=1)
-    shares = _shares(np.stack([*made, read]), options)
+    shares = _shares(np.stack([*made, read]), np.stack(biases), options)
     for position, index in enumerate(chain):
         old = state[index]
         outputs = old.outputs / shares[position] if position < len(shares) else old.outputs
@@ -135,14 +143,15 @@ def _equalize_chain(
         state[index] = Factors(outputs, inputs)
 
 
-def _shares(ranges: np.ndarray, options: CrossLayer) -> np.ndarray:
+def _shares(ranges: np.ndarray, biases: np.ndarray, options: CrossLayer) -> np.ndarray:
     """Return what the channels' values are divided by behind each layer but the last: (layers - 1, channels).
 
     A channel without any weight in some layer, or hardly any, has no range to share and keeps 1, as one with small
     ranges does on request.
 
     Args:
-        ranges: (layers, channels).
+        ranges: (layers, channels) of weights, and of the bias in the first.
+        biases: (layers - 1, channels) as far as they count.
         options: The threshold.
     """
     smallest = ranges.min(axis=0)
@@ -151,7 +160,26 @@ def _shares(ranges: np.ndarray, options: CrossLayer) -> np.ndarray:
         active &= ranges.sum(axis=0) >= options.weight_threshold
     logarithms = np.log(np.where(active, ranges, 1.0))
     relative = logarithms - logarithms.mean(axis=0)
-    shares: np.ndarray = np.exp(np.cumsum(relative[:-1], axis=0))
+    shares = np.cumsum(relative[:-1], axis=0)
+    if len(shares) > 1:
+        shares = _with_biases(shares, logarithms, np.log(np.where(active & (biases > 0), biases, _NO_BIAS)))
+    result: np.ndarray = np.exp(shares)
+    return result
+
+
+def _with_biases(shares: np.ndarray, ranges: np.ndarray, biases: np.ndarray) -> np.ndarray:
+    """Move factors until each layer makes what the next one reads; all arguments and the result are logarithms."""
+    edge = np.zeros((1, shares.shape[1]))
+    for _ in range(_MOST_SWEEPS):
+        padded = np.concatenate([edge, shares, edge])
+        for layer in range(len(shares)):
+            made = np.maximum(ranges[layer] + padded[layer], biases[layer])
+            read = ranges[layer + 1] - padded[layer + 2]
+            padded[layer + 1] = (made - read) / 2
+        change = float(np.abs(padded[1:-1] - shares).max())
+        shares = padded[1:-1]
+        if change <= _EQUAL:
+            break
     return shares
 
 
@@ -169,7 +197,7 @@ def _multiplier(layer: Magnitudes, factors: Factors) -> np.ndarray:
 def _output_range(layer: Magnitudes, factors: Factors) -> np.ndarray:
     groups = len(layer.peak)
     peak = (layer.peak * factors.inputs.reshape(groups, 1, -1)).max(axis=2).reshape(-1)
-    largest: np.ndarray = np.maximum(peak, layer.bias) * factors.outputs
+    largest: np.ndarray = peak * factors.outputs
     return largest
 
 

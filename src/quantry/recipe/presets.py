@@ -11,12 +11,10 @@ from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerChannel
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.options import OwnBias, PlanOptions, PrepareOptions, ScaleOptions
+from quantry.recipe.options import CrossLayer, EqualizeOptions, OwnBias, PlanOptions, PrepareOptions, ScaleOptions
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
-
-_CLE_PENDING = "cross-layer equalization (include_cle)"
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class Preset:
     pending: tuple[str, ...] = ()
 
 
+_CLE = EqualizeOptions(CrossLayer())
 _XINT8 = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
 
 
@@ -41,8 +40,9 @@ def _specs(activation: TensorSpec, weight: TensorSpec) -> PlanOptions:
     return PlanOptions(activation=activation, weight=weight, force_pass_through=True)
 
 
-def _preset(name: str, summary: str, plan: PlanOptions, scale: ScaleOptions, *pending: str) -> Preset:
-    return Preset(Recipe(name=name, plan=plan, scale=scale), summary, pending)
+def _preset(name: str, summary: str, plan: PlanOptions, scale: ScaleOptions) -> Preset:
+    """A preset of AMD Quark; all of them equalize across layers (include_cle)."""
+    return Preset(Recipe(name=name, equalize=_CLE, plan=plan, scale=scale), summary)
 
 
 _INT8 = TensorSpec(DataType.INT8)
@@ -56,6 +56,7 @@ _ALL: tuple[Preset, ...] = (
         Recipe(
             name="XINT8",
             prepare=PrepareOptions(npu=NpuConversions()),
+            equalize=_CLE,
             plan=PlanOptions(
                 activation=replace(_XINT8, dtype=DataType.UINT8),
                 weight=_XINT8,
@@ -66,63 +67,54 @@ _ALL: tuple[Preset, ...] = (
         ),
         "power-of-two int8 for NPUs: uint8 activations centred at 128, int8 weights and biases, MinMSE; operators and "
         "positions as the NPU has them",
-        (_CLE_PENDING,),
     ),
     _preset(
         "S8S8_AAWS",
         "int8 asymmetric activations, int8 symmetric weights, Percentile 99.9999",
         _specs(_INT8_ASYMMETRIC, _INT8),
         ScaleOptions(activation=Percentile(99.9999)),
-        _CLE_PENDING,
     ),
     _preset(
         "U8S8_AAWS",
         "uint8 asymmetric activations, int8 symmetric weights, Percentile",
         _specs(_UINT8_ASYMMETRIC, _INT8),
         ScaleOptions(activation=Percentile()),
-        _CLE_PENDING,
     ),
     _preset(
         "U8U8_AAWA",
         "uint8 asymmetric activations and weights, Percentile",
         _specs(_UINT8_ASYMMETRIC, _UINT8_ASYMMETRIC),
         ScaleOptions(activation=Percentile()),
-        _CLE_PENDING,
     ),
     _preset(
         "S16S8_ASWS",
         "int16 symmetric activations, int8 symmetric weights, Percentile",
         _specs(_INT16, _INT8),
         ScaleOptions(activation=Percentile()),
-        _CLE_PENDING,
     ),
     _preset(
         "U16S8_AAWS",
         "uint16 asymmetric activations, int8 symmetric weights, Percentile",
         _specs(_UINT16_ASYMMETRIC, _INT8),
         ScaleOptions(activation=Percentile()),
-        _CLE_PENDING,
     ),
     _preset(
         "A8W8",
         "int8 symmetric activations and weights, MinMax",
         _specs(_INT8, _INT8),
         ScaleOptions(activation=MinMax()),
-        _CLE_PENDING,
     ),
     _preset(
         "A16W8",
         "int16 symmetric activations, int8 symmetric weights, MinMax",
         _specs(_INT16, _INT8),
         ScaleOptions(activation=MinMax()),
-        _CLE_PENDING,
     ),
     _preset(
         "INT8_CNN_DEFAULT",
         "uint8 asymmetric activations, int8 symmetric weights, MinMax",
         _specs(_UINT8_ASYMMETRIC, _INT8),
         ScaleOptions(activation=MinMax()),
-        _CLE_PENDING,
     ),
     _preset(
         "INT16_CNN_DEFAULT",
@@ -130,17 +122,18 @@ _ALL: tuple[Preset, ...] = (
         # The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
         replace(_specs(_UINT16_ASYMMETRIC, _INT16), bias=OwnBias(TensorSpec(DataType.INT32))),
         ScaleOptions(activation=MinMax()),
-        _CLE_PENDING,
     ),
-    _preset(
-        "CPU_INT8",
-        "quantry's own for CPUs: uint8 asymmetric activations, int8 weights per channel, MinMSE",
-        PlanOptions(
-            activation=_UINT8_ASYMMETRIC,
-            weight=replace(_INT8, granularity=PerChannel()),
-            fused_activations=("Relu", "Clip"),
+    Preset(
+        Recipe(
+            name="CPU_INT8",
+            plan=PlanOptions(
+                activation=_UINT8_ASYMMETRIC,
+                weight=replace(_INT8, granularity=PerChannel()),
+                fused_activations=("Relu", "Clip"),
+            ),
+            scale=ScaleOptions(activation=MinMSE(), weight=MinMSE()),
         ),
-        ScaleOptions(activation=MinMSE(), weight=MinMSE()),
+        "quantry's own for CPUs: uint8 asymmetric activations, int8 weights per channel, MinMSE",
     ),
 )
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantry.recipe.compatibility import check_types
+from quantry.recipe.npu_compatibility import check_npu
 from quantry.recipe.options import (
     EmitOptions,
+    EqualizeOptions,
     EvaluateOptions,
     ObserveOptions,
     PlanOptions,
@@ -40,6 +42,7 @@ class Recipe:
     Attributes:
         name: A label for tables and logs; not part of the recipe's identity.
         prepare: Clean-up of the float graph.
+        equalize: Same function, kinder weights.
         observe: The float pass over the calibration data.
         plan: Which tensors are quantized, to what.
         scale: How ranges are chosen.
@@ -54,6 +57,7 @@ class Recipe:
 
     name: str = field(default="custom", compare=False)
     prepare: PrepareOptions = PrepareOptions()
+    equalize: EqualizeOptions = EqualizeOptions()
     observe: ObserveOptions = ObserveOptions()
     plan: PlanOptions = PlanOptions()
     scale: ScaleOptions = ScaleOptions()
@@ -62,6 +66,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self.plan, self.emit.format)
+        check_npu(self.plan, self.scale)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ, deepest first difference of each branch.
