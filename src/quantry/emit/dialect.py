@@ -12,9 +12,6 @@ kernel of that name is taken instead of the function.
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from quantry.emit.local_function import add_function
 from quantry.recipe import VitisDialect
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -64,23 +61,17 @@ VITIS: dict[VitisDialect, Dialect] = {
 _ATTRIBUTES = {True: 'axis: int = 1, bit_width: string = "8", pos: string = ""', False: "axis: int = 1"}
 
 
-def add_dialect(model: ir.Model, dialect: Dialect, body: Dialect) -> None:
-    """Add the functions of a dialect to a model and import the domains.
+def thin_function(name: str, dialect: Dialect, body: Dialect) -> str:
+    """Return a function of a vendor's dialect that is one native operator.
 
     Args:
-        model: The model whose nodes use the dialect.
-        dialect: The dialect.
-        body: The native dialect in which the functions are written.
+        name: Operator type, one of the dialect's two.
+        dialect: The vendor's dialect.
+        body: The native dialect in which the function is written.
     """
-    if dialect.is_native:
-        if dialect.domain:
-            model.opset_imports.setdefault(dialect.domain, 1)
-        return
+    native = body.quantize if name == dialect.quantize else body.dequantize
     prefix = f"{body.domain}." if body.domain else ""
-    for name, native in ((dialect.quantize, body.quantize), (dialect.dequantize, body.dequantize)):
-        add_function(
-            model,
-            dialect.domain,
-            f"{name} <{_ATTRIBUTES[dialect.has_position]}> (x, scale, zero_point) => (y) "
-            f"{{ y = {prefix}{native} <axis: int = @axis> (x, scale, zero_point) }}",
-        )
+    return (
+        f"{name} <{_ATTRIBUTES[dialect.has_position]}> (x, scale, zero_point) => (y) "
+        f"{{ y = {prefix}{native} <axis: int = @axis> (x, scale, zero_point) }}"
+    )

@@ -14,9 +14,11 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.dialect import CONTRIB, STANDARD, Dialect, add_dialect
+from quantry.emit.dialect import CONTRIB, STANDARD, Dialect, thin_function
 from quantry.emit.element_type import FIRST_OPSET, ONNX_TYPE, as_tensor
+from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import Attributes, GraphEditor, describe
+from quantry.emit.wide_integer import wide_function
 from quantry.plan import QuantPlan
 from quantry.recipe import DataType
 from quantry.scale import QuantParams, TensorParams, quantize_array
@@ -35,17 +37,17 @@ class PairWriter:
     Attributes:
         editor: The graph's editor.
         dialect: The names of the pairs.
-        body: The native dialect that functions of a vendor's dialect are written in, settled as tensors are written.
     """
 
     def __init__(self, editor: GraphEditor, plan: QuantPlan, params: QuantParams, dialect: Dialect) -> None:
         self.editor = editor
         self.dialect = dialect
-        self.body = STANDARD
         self._plan = plan
         self._params = params
         self._opset = editor.model.opset_imports[""]
         self._closed = frozenset(plan.quantized_nodes)
+        self._body = STANDARD
+        self._nodes: list[tuple[ir.Node, DataType | None]] = []  # with the 32-bit type that no native operator has
 
     def write_pair(self, tensor: str) -> None:
         """Put a pair behind a tensor."""
@@ -62,6 +64,8 @@ class PairWriter:
             dialect.dequantizer, [integers, scale, zero_point], f"{tensor}_DequantizeLinear", attributes
         )
         describe(restore.outputs[0], ir.DataType.FLOAT, value.shape)
+        wide = params.dtype if params.dtype.bits > 16 else None
+        self._nodes += [(quantize, wide), (restore, wide)]
         self.editor.put_behind(tensor, (quantize, restore))
 
     def write_constant(self, name: str, users: frozenset[str] | None) -> None:
@@ -85,19 +89,35 @@ class PairWriter:
             attributes = _attributes(params, dialect)
             node = self.editor.node(dialect.dequantizer, inputs, f"{name}_DequantizeLinear", attributes)
             describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
+            # DequantizeLinear has int32 for biases, with zero point 0.
+            native = params.dtype.bits <= 16 or (params.dtype == DataType.INT32 and not params.zero_point.any())
+            self._nodes.append((node, None if native else params.dtype))
             return (node,)
 
         self.editor.replace_constant(name, users, restore)
 
-    def finish(self) -> None:
-        """Import the domains that were used and add the functions of a vendor's dialect."""
-        add_dialect(self.editor.model, self.dialect, self.body)
-        if any(node.domain == CONTRIB.domain for node in self.editor.model.graph):
-            add_dialect(self.editor.model, CONTRIB, STANDARD)
+    def finish(self, functions: FunctionBook) -> None:
+        """Import the domains that were used and note the functions of a vendor's dialect.
+
+        Args:
+            functions: Where functions are noted.
+        """
+        for node, wide in self._nodes:
+            if node.domain == CONTRIB.domain:
+                self.editor.model.opset_imports.setdefault(CONTRIB.domain, 1)
+            elif node.domain:
+                self._use_function(node, wide, functions)
+
+    def _use_function(self, node: ir.Node, wide: DataType | None, functions: FunctionBook) -> None:
+        if wide is None:
+            functions.use(node, thin_function(node.op_type, self.dialect, self._body))
+        else:
+            text = wide_function(node.op_type, wide, quantizes=node.op_type == self.dialect.quantize)
+            functions.use(node, text, wide.value)
 
     def _dialect_for(self, params: TensorParams, readers: Iterable[ir.Node]) -> Dialect:
         if self._needs_contrib(params, readers):
-            self.body = CONTRIB
+            self._body = CONTRIB
             return CONTRIB if self.dialect is STANDARD else self.dialect
         return self.dialect
 

@@ -2,12 +2,17 @@
 
 import onnx_ir as ir
 
-from quantry.emit.dialect import STANDARD, VITIS, Dialect
+from quantry.emit.block_writer import BlockWriter
+from quantry.emit.dialect import QUARK, STANDARD, VITIS, Dialect
+from quantry.emit.float_writer import FloatWriter
+from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import GraphEditor
 from quantry.emit.pairs import PairWriter
-from quantry.plan import QuantPlan
-from quantry.recipe import Format, VitisQdq
+from quantry.plan import OwnBiasPlan, QuantPlan, SharedRange
+from quantry.recipe import Format, TensorSpec, VitisQdq
 from quantry.scale import QuantParams
+
+_INTEGER = TensorSpec()  # a bias on the accumulator's grid is an integer whatever else the plan says
 
 
 def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:
@@ -19,14 +24,47 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
         params: With which scales and zero points.
         options: The format; decides the dialect.
     """
-    writer = PairWriter(GraphEditor(model), plan, params, dialect_of(options))
+    editor = GraphEditor(model)
+    writers = _Writers(editor, plan, params, dialect_of(options))
     for tensor in plan.activations:
-        writer.write_pair(tensor)
+        root = plan.activations[plan.root(tensor)]
+        assert not isinstance(root, SharedRange)
+        writers.of(root.spec).write_pair(tensor)
     for name, weight in plan.weights.items():
-        writer.write_constant(name, frozenset(weight.users))
-    for name in plan.biases:
-        writer.write_constant(name, None)
-    writer.finish()
+        writers.of(weight.spec).write_constant(name, frozenset(weight.users))
+    for name, bias in plan.biases.items():
+        writers.of(bias.spec if isinstance(bias, OwnBiasPlan) else _INTEGER).write_constant(name, None)
+    functions = FunctionBook(model)
+    writers.finish(functions)
+    functions.finish()
+
+
+class _Writers:
+    """One writer for each kind of number, made when it is first needed."""
+
+    def __init__(self, editor: GraphEditor, plan: QuantPlan, params: QuantParams, dialect: Dialect) -> None:
+        self._editor = editor
+        self._dialect = dialect
+        self._integers = PairWriter(editor, plan, params, dialect)
+        self._others: dict[TensorSpec, FloatWriter | BlockWriter] = {}
+
+    def of(self, spec: TensorSpec) -> PairWriter | FloatWriter | BlockWriter:
+        """Return the writer of a specification."""
+        if spec.dtype.is_integer:
+            return self._integers
+        if spec not in self._others:
+            extended = self._dialect is QUARK
+            self._others[spec] = (
+                BlockWriter(self._editor, spec)
+                if spec.dtype.is_block
+                else FloatWriter(self._editor, spec.dtype, extended=extended)
+            )
+        return self._others[spec]
+
+    def finish(self, functions: FunctionBook) -> None:
+        """Let every writer note its functions."""
+        for writer in (self._integers, *self._others.values()):
+            writer.finish(functions)
 
 
 def dialect_of(options: Format) -> Dialect:

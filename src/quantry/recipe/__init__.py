@@ -13,7 +13,7 @@ from quantry.recipe.codec import (
     to_yaml,
 )
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import Granularity, PerChannel, PerTensor
+from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerTensor
 from quantry.recipe.methods import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
@@ -67,6 +67,7 @@ __all__ = [
     "NpuLimits",
     "ObserveOptions",
     "OwnBias",
+    "PerBlock",
     "PerChannel",
     "PerTensor",
     "Percentile",

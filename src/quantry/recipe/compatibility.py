@@ -3,12 +3,24 @@
 from quantry.errors import RecipeError
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerTensor
-from quantry.recipe.options import DerivedBias, FixNeuron, Format, OwnBias, PlanOptions, QOperator
+from quantry.recipe.options import (
+    DerivedBias,
+    FixNeuron,
+    Format,
+    OwnBias,
+    PlanOptions,
+    Qdq,
+    QOperator,
+    VitisDialect,
+    VitisQdq,
+)
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
 
 _ACTIVATIONS = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16)
-_WEIGHTS = _ACTIVATIONS
+_FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
+_WIDE = (DataType.INT32, DataType.UINT32)
+_BLOCKS = tuple(dtype for dtype in DataType if dtype.is_block)
 _BIASES = (DataType.INT8, DataType.INT16, DataType.INT32)
 
 
@@ -22,11 +34,13 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
     Raises:
         RecipeError: A type does not go with the format; the message says which do.
     """
-    name = type(emitted).__name__
-    _check("plan.activation.dtype", plan.activation.dtype, _ACTIVATIONS, name)
-    _check("plan.weight.dtype", plan.weight.dtype, _WEIGHTS, name)
+    allowed = _carried(emitted)
+    _check("plan.activation.dtype", plan.activation.dtype, allowed, emitted)
+    _check("plan.weight.dtype", plan.weight.dtype, allowed, emitted)
     if isinstance(plan.bias, OwnBias):
-        _check("plan.bias.spec.dtype", plan.bias.spec.dtype, _BIASES, name)
+        others = tuple(dtype for dtype in allowed if not dtype.is_integer)
+        _check("plan.bias.spec.dtype", plan.bias.spec.dtype, (*_BIASES, *others), emitted)
+    _check_derived_bias(plan)
     if isinstance(emitted, QOperator):
         _check_qoperator(plan)
     if isinstance(emitted, FixNeuron):
@@ -34,18 +48,40 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
         _check_fix_neuron("plan.weight", plan.weight)
         if isinstance(plan.bias, OwnBias):
             _check_fix_neuron("plan.bias.spec", plan.bias.spec)
-    if isinstance(plan.bias, DerivedBias) and plan.activation.dtype.bits + plan.weight.dtype.bits > 24:
+
+
+def _carried(emitted: Format) -> tuple[DataType, ...]:
+    """Return the types of activations and weights that a format can write."""
+    if isinstance(emitted, Qdq):
+        return (*_ACTIVATIONS, *_FLOATS)
+    if isinstance(emitted, VitisQdq) and emitted.dialect == VitisDialect.QUARK:
+        return (*_ACTIVATIONS, *_WIDE, *_FLOATS, *_BLOCKS)
+    return _ACTIVATIONS
+
+
+def _check_derived_bias(plan: PlanOptions) -> None:
+    if not isinstance(plan.bias, DerivedBias):
+        return
+    activation, weight = plan.activation.dtype, plan.weight.dtype
+    if not activation.is_integer or not weight.is_integer:
+        raise RecipeError(
+            "plan.bias cannot be DerivedBias() unless activation and weight are integers, because its scale is the "
+            f"product of theirs; got {activation.value} and {weight.value}; use OwnBias(plan.weight) or FloatBias()"
+        )
+    if activation.bits + weight.bits > 24:
         raise RecipeError(
             "plan.bias cannot be DerivedBias() when activation and weight together have more than 24 bits, because the "
-            f"product of their scales is too fine for int32; got {plan.activation.dtype.value} and "
-            f"{plan.weight.dtype.value}; use OwnBias(TensorSpec(DataType.INT32))"
+            f"product of their scales is too fine for int32; got {activation.value} and "
+            f"{weight.value}; use OwnBias(TensorSpec(DataType.INT32))"
         )
 
 
-def _check(where: str, dtype: DataType, allowed: tuple[DataType, ...], emitted: str) -> None:
+def _check(where: str, dtype: DataType, allowed: tuple[DataType, ...], emitted: Format) -> None:
     if dtype not in allowed:
         names = ", ".join(member.value for member in allowed)
-        raise RecipeError(f"{where} must be one of {names} in format {emitted}, got {dtype.value}")
+        carrier = VitisQdq(VitisDialect.QUARK)
+        hint = "; the format VitisQdq(VitisDialect.QUARK) carries it" if dtype in _carried(carrier) else ""
+        raise RecipeError(f"{where} must be one of {names} in format {type(emitted).__name__}, got {dtype.value}{hint}")
 
 
 def _check_fix_neuron(where: str, spec: TensorSpec) -> None:

@@ -2,6 +2,20 @@
 
 import enum
 
+# Bits of one element and elements of one block.
+_BLOCK_FORMATS = {
+    "bfp16": (8, 8),
+    "mx4": (3, 16),
+    "mx6": (5, 16),
+    "mx9": (8, 16),
+    "mxfp8e5m2": (8, 32),
+    "mxfp8e4m3": (8, 32),
+    "mxfp6e3m2": (6, 32),
+    "mxfp6e2m3": (6, 32),
+    "mxfp4e2m1": (4, 32),
+    "mxint8": (8, 32),
+}
+
 
 class DataType(enum.Enum):
     """A type of the quantized tensor; the value is its spelling in recipes."""
@@ -16,11 +30,26 @@ class DataType(enum.Enum):
     UINT32 = "uint32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+    BFP16 = "bfp16"
+    MX4 = "mx4"
+    MX6 = "mx6"
+    MX9 = "mx9"
+    MXFP8E5M2 = "mxfp8e5m2"
+    MXFP8E4M3 = "mxfp8e4m3"
+    MXFP6E3M2 = "mxfp6e3m2"
+    MXFP6E2M3 = "mxfp6e2m3"
+    MXFP4E2M1 = "mxfp4e2m1"
+    MXINT8 = "mxint8"
 
     @property
     def is_integer(self) -> bool:
-        """Whether values lie on an integer grid with a scale and a zero point."""
-        return self not in (DataType.FLOAT16, DataType.BFLOAT16)
+        """Whether values lie on an integer grid with a scale and a zero point, which calibration finds."""
+        return self not in (DataType.FLOAT16, DataType.BFLOAT16) and not self.is_block
+
+    @property
+    def is_block(self) -> bool:
+        """Whether neighbouring values share an exponent, which is found at run time."""
+        return self.value in _BLOCK_FORMATS
 
     @property
     def is_signed(self) -> bool:
@@ -29,8 +58,15 @@ class DataType(enum.Enum):
 
     @property
     def bits(self) -> int:
-        """Width of one element in bits."""
+        """Width of one element in bits; of block formats without the shared exponent."""
+        if self.is_block:
+            return _BLOCK_FORMATS[self.value][0]
         return int("".join(letter for letter in self.value if letter.isdigit()))
+
+    @property
+    def block_size(self) -> int:
+        """Number of values that share an exponent where nothing else is asked for; block formats only."""
+        return _BLOCK_FORMATS[self.value][1]
 
     @property
     def lowest(self) -> int:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from quantry.errors import RecipeError
+from quantry.recipe.data_type import DataType
+
 
 @dataclass(frozen=True)
 class PerTensor:
@@ -19,4 +22,27 @@ class PerChannel:
     axis: int | None = None
 
 
-Granularity = PerTensor | PerChannel
+@dataclass(frozen=True)
+class PerBlock:
+    """One shared exponent for each run of values along one axis, as block number formats have it.
+
+    Attributes:
+        size: Values in a block; None takes the format's own (8 of BFP16, 16 of MX4, MX6 and MX9, 32 of the others).
+        axis: The axis; a tensor with fewer axes takes its last one.
+    """
+
+    size: int | None = None
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size is not None and (self.size < 2 or self.size % 2):
+            raise RecipeError(f"PerBlock.size must be an even number from 2 on, got {self.size!r}")
+        if self.axis < 0:
+            raise RecipeError(f"PerBlock.axis must not be negative, got {self.axis!r}")
+
+    def size_for(self, dtype: DataType) -> int:
+        """Return the size of a block of a format."""
+        return dtype.block_size if self.size is None else self.size
+
+
+Granularity = PerTensor | PerChannel | PerBlock

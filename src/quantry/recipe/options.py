@@ -164,10 +164,10 @@ class PlanOptions:
                 "PlanOptions.activation must be PerTensor(): no runtime multiplies with one activation scale for each "
                 "channel; use PerChannel() on the weight"
             )
-        if self.activation.dtype in (DataType.INT32, DataType.UINT32):
+        if self.activation.dtype in (DataType.INT32, DataType.UINT32) and isinstance(self.bias, DerivedBias):
             raise RecipeError(
-                f"PlanOptions.activation cannot be {self.activation.dtype.value}: QuantizeLinear has no 32-bit type; "
-                "use int16 or uint16"
+                f"PlanOptions.bias cannot be DerivedBias() beside {self.activation.dtype.value} activations, whose "
+                "scale is too fine for its int32; use OwnBias(TensorSpec(DataType.INT32)), or int16 activations"
             )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from quantry.errors import RecipeError
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import Granularity, PerTensor
+from quantry.recipe.granularity import Granularity, PerBlock, PerTensor
 from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
 
 
@@ -29,4 +29,9 @@ class TensorSpec:
             raise RecipeError(
                 f"TensorSpec of {self.dtype.value} has neither zero point nor scale, so symmetric must be True and "
                 f"scale FloatScale(); got symmetric={self.symmetric} and scale={self.scale}"
+            )
+        if self.dtype.is_block != isinstance(self.granularity, PerBlock):
+            raise RecipeError(
+                "TensorSpec.granularity must be PerBlock() for the block formats and for no other type, got "
+                f"{self.granularity} for {self.dtype.value}"
             )

@@ -20,7 +20,7 @@ from quantry.scale.tensor_params import TensorParams
 def activation_params(
     plans: Mapping[str, ActivationPlan], statistics: Statistics, method: Method
 ) -> dict[str, TensorParams]:
-    """Return the parameters of every planned activation, in the order of the plan.
+    """Return the parameters of every planned activation of an integer type, in the order of the plan.
 
     Args:
         plans: What each activation becomes.
@@ -33,9 +33,10 @@ def activation_params(
     own = {
         name: _own_params(name, plan, statistics, method)
         for name, plan in plans.items()
-        if not isinstance(plan, SharedRange)
+        if not isinstance(plan, SharedRange) and plan.spec.dtype.is_integer
     }
-    return {name: own[plan.source] if isinstance(plan, SharedRange) else own[name] for name, plan in plans.items()}
+    roots = {name: plan.source if isinstance(plan, SharedRange) else name for name, plan in plans.items()}
+    return {name: own[root] for name, root in roots.items() if root in own}
 
 
 def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[str, ...]:

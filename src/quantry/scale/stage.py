@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from quantry.errors import InternalError
+from quantry.errors import InternalError, RecipeError
 from quantry.memo import stage
 from quantry.observe import Statistics
-from quantry.plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
+from quantry.plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, QuantPlan, WeightPlan
 from quantry.prepare import FloatModel
 from quantry.recipe import ScaleOptions
 from quantry.scale.activations import activation_params, unusual_values
@@ -18,7 +18,7 @@ from quantry.scale.weights import constant_params, measure_constant
 
 @stage(name="scale", version=1)
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
-    """Return scale and zero point of every tensor in the plan.
+    """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 
     Args:
         model: The float model, for the values of weights and biases.
@@ -33,19 +33,34 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     tensors = activation_params(plan.activations, statistics, options.activation)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():
+        if not weight.spec.dtype.is_integer:
+            continue
         find = partial(
             constant_params, spec=weight.spec, axis=weight.axis, method=options.weight, reduced=options.reduce_range
         )
         tensors[name] = measure_constant(model.model, name, find)
     for name, bias in plan.biases.items():
+        if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.is_integer:
+            continue
         if isinstance(bias, OwnBiasPlan):
             find = partial(constant_params, spec=bias.spec, axis=None, method=options.weight)
             tensors[name] = measure_constant(model.model, name, find)
         else:
+            _check_has_scales(name, bias, plan)
             tensors[name] = _derived(name, bias, tensors)
             notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
     params = QuantParams(tensors, tuple(notes))
     return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu)
+
+
+def _check_has_scales(name: str, bias: DerivedBiasPlan, plan: QuantPlan) -> None:
+    root = plan.activations[plan.root(bias.input)] if bias.input in plan.activations else None
+    for source in (root, plan.weights.get(bias.weight)):
+        if isinstance(source, OwnRange | FixedRange | WeightPlan) and not source.spec.dtype.is_integer:
+            raise RecipeError(
+                f"scales, which a derived bias is made from, exist for integer types only, got "
+                f"{source.spec.dtype.value} beside bias {name!r}, in the scale stage; use OwnBias or FloatBias"
+            )
 
 
 def _derived(name: str, bias: DerivedBiasPlan, tensors: dict[str, TensorParams]) -> TensorParams:
