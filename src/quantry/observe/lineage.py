@@ -81,7 +81,7 @@ class _Tracer:
 
     def add_root(self, value: ir.Value) -> None:
         # A tensor whose type was not inferred may be float32; the session will know.
-        if value.name and value.dtype in (ir.DataType.FLOAT, None):
+        if _is_float(value) or (value.name and value.type is None):
             self.terms[_name(value)] = (Term(_name(value), IDENTITY),)
             self._anchors[_name(value)] = (_name(value), IDENTITY)
 
@@ -194,7 +194,7 @@ def _number(value: ir.Value) -> float | None:
 
 
 def _is_float(value: ir.Value) -> bool:
-    return bool(value.name) and value.dtype == ir.DataType.FLOAT
+    return bool(value.name) and isinstance(value.type, ir.TensorType) and value.type.dtype == ir.DataType.FLOAT
 
 
 def _name(value: ir.Value) -> str:

@@ -5,6 +5,7 @@ first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,9 @@ _ALIGNMENT = 64
 class SegmentBuffers:
     """Buffers for all segments, for inputs of given shapes.
 
-    What segments show goes to one of two pools that take turns. What they pass on has memory of its own, because it
-    must outlive the pools' turns. Outputs whose shapes are not known beforehand get fresh memory at each run.
+    What segments show goes to one of two pools that take turns: inference writes one while the other is read. What they
+    pass on lies in a third, where places are used again after the last segment that takes a tensor. Outputs whose
+    shapes are not known beforehand get fresh memory at each run.
 
     Args:
         segments: The segments.
@@ -34,15 +36,13 @@ class SegmentBuffers:
     def __init__(self, segments: Sequence[Segment], types: Mapping[str, TensorType], lengths: Lengths) -> None:
         self.lengths = lengths
         self._segments = segments
-        self._passed = {
-            name: np.empty(shape, dtype)
+        passed = _passed_places(segments, types, lengths)
+        self._passed = _arrays(passed, np.empty(_end(passed), np.uint8))
+        self._places = [
+            _stacked(_known((name for name in segment.shown if name not in passed), types, lengths))
             for segment in segments
-            for name, shape, dtype in _known(segment.passed, types, lengths)
-        }
-        self._layouts = [
-            _Layout(_known((n for n in segment.shown if n not in self._passed), types, lengths)) for segment in segments
         ]
-        size = max(layout.nbytes for layout in self._layouts)
+        size = max(_end(places) for places in self._places)
         self._pools = [np.empty(size, np.uint8) for _ in range(2)]
         self._bound: dict[tuple[int, int], BoundSegment] = {}
 
@@ -57,7 +57,7 @@ class SegmentBuffers:
         key = (number, turn)
         if key not in self._bound:
             passed = {name: self._passed[name] for name in self._segments[number].passed if name in self._passed}
-            buffers = passed | self._layouts[number].arrays(self._pools[turn])
+            buffers = passed | _arrays(self._places[number], self._pools[turn])
             self._bound[key] = BoundSegment(session, buffers)
         return self._bound[key]
 
@@ -110,30 +110,77 @@ class BoundSegment:
         return self._buffers | {name: values[name].numpy() for name in fresh if values[name].is_tensor()}
 
 
-class _Layout:
-    """Places of arrays in a pool."""
+@dataclass(frozen=True)
+class _Place:
+    """Where an array lies in a pool: from byte ``start`` on."""
 
-    def __init__(self, known: Sequence[tuple[str, tuple[int, ...], "np.dtype[Any]"]]) -> None:
-        self._places: dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]] = {}
-        self.nbytes = 0
-        for name, shape, dtype in known:
-            self._places[name] = (self.nbytes, shape, dtype)
-            self.nbytes += -(-int(np.prod(shape)) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
-    def arrays(self, pool: npt.NDArray[np.uint8]) -> dict[str, Array]:
-        return {
-            name: pool[start : start + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(shape)
-            for name, (start, shape, dtype) in self._places.items()
-        }
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    @property
+    def end(self) -> int:
+        return self.start + self.nbytes
+
+    @property
+    def next_start(self) -> int:
+        return -(-self.end // _ALIGNMENT) * _ALIGNMENT
+
+    def moved(self, start: int) -> "_Place":
+        return _Place(start, self.shape, self.dtype)
 
 
-def _known(
-    names: Iterable[str], types: Mapping[str, TensorType], lengths: Lengths
-) -> list[tuple[str, tuple[int, ...], "np.dtype[Any]"]]:
-    """Return the tensors whose shapes and number types are known, with both."""
-    found = []
+def _known(names: Iterable[str], types: Mapping[str, TensorType], lengths: Lengths) -> dict[str, _Place]:
+    """Return the tensors whose shapes and number types are known, all placed at the start."""
+    places = {}
     for name in names:
-        dtype, shape = types[name].dtype, types[name].concrete_shape(lengths)
-        if dtype is not None and shape is not None:
-            found.append((name, shape, dtype))
-    return found
+        shape, dtype = types[name].concrete_shape(lengths), types[name].dtype
+        if shape is not None and dtype is not None:
+            places[name] = _Place(0, shape, dtype)
+    return places
+
+
+def _stacked(places: Mapping[str, _Place]) -> dict[str, _Place]:
+    """Return the tensors placed one after the other."""
+    stacked: dict[str, _Place] = {}
+    start = 0
+    for name, place in places.items():
+        stacked[name] = place.moved(start)
+        start = stacked[name].next_start
+    return stacked
+
+
+def _passed_places(segments: Sequence[Segment], types: Mapping[str, TensorType], lengths: Lengths) -> dict[str, _Place]:
+    """Return places for what segments pass on, each below all others that are needed at the same time."""
+    last_use = {name: number for number, segment in enumerate(segments) for name in segment.inputs}
+    placed: dict[str, _Place] = {}
+    needed: dict[str, _Place] = {}
+    for number, segment in enumerate(segments):
+        needed = {name: place for name, place in needed.items() if last_use[name] >= number}
+        for name, place in _known(segment.passed, types, lengths).items():
+            needed[name] = placed[name] = place.moved(_first_gap(place.nbytes, needed.values()))
+    return placed
+
+
+def _first_gap(nbytes: int, taken: Iterable[_Place]) -> int:
+    """Return the lowest start at which so many bytes fit between the places taken."""
+    start = 0
+    for place in sorted(taken, key=lambda place: place.start):
+        if start + nbytes <= place.start:
+            break
+        start = max(start, place.next_start)
+    return start
+
+
+def _end(places: Mapping[str, _Place]) -> int:
+    return max((place.end for place in places.values()), default=0)
+
+
+def _arrays(places: Mapping[str, _Place], pool: npt.NDArray[np.uint8]) -> dict[str, Array]:
+    return {
+        name: pool[place.start : place.end].view(place.dtype).reshape(place.shape) for name, place in places.items()
+    }

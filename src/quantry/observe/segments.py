@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
-SEGMENT_BYTES = 6_000_000
+SEGMENT_BYTES = 4_000_000
 """What a segment should show, in bytes; a little more than the second-level cache of a core."""
 
 MAX_SEGMENTS = 16

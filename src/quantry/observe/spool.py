@@ -3,6 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from itertools import count
 from typing import IO, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ class Spool(SampleSource):
         self._inputs = inputs
         self._entries: list[Entry] = []
         self._digests: list[Digest] = []
+        self._failure: Exception | None = None
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
 
     @property
@@ -37,31 +39,40 @@ class Spool(SampleSource):
 
     def read(self) -> Iterator[object]:
         """Yield the samples, drawing new ones after those already kept."""
-        index = 0
-        while index < len(self._entries) or self._draw():
-            yield self._load(self._entries[index])
-            index += 1
+        return self._read(0, None)
 
     def digest(self, limit: int | None) -> Digest:
-        """Return the digest, made while drawing; the samples are not read again."""
-        while (limit is None or len(self._digests) < limit) and self._draw():
-            pass
+        """Return the digest of the first samples; each is hashed once, those not drawn yet while they are drawn."""
+        self._digests += (fingerprint(sample) for sample in self._read(len(self._digests), limit))
         return fingerprint(tuple(self._digests[:limit]))
 
-    def _draw(self) -> bool:
-        """Keep one more sample; return whether there was one."""
+    def _read(self, first: int, limit: int | None) -> Iterator[Sample]:
+        for index in range(first, limit) if limit is not None else count(first):
+            sample = self._load(self._entries[index]) if index < len(self._entries) else self._draw()
+            if sample is None:
+                return
+            yield sample
+
+    def _draw(self) -> Sample | None:
+        """Keep one more sample and return it, or None if there is none."""
+        if self._failure is not None:
+            # A generator that has failed only ends afterwards; what came before it must not pass for the whole.
+            raise self._failure
         if self._pending is None:
-            return False
+            return None
         index = len(self._entries)
         try:
             raw = next(self._pending)
+            # Readers may fill one array again and again, so it is copied before the next one is asked for.
+            sample = {name: array.copy() for name, array in conform(raw, self._inputs, index).items()}
         except StopIteration:
             self._pending = None
-            return False
-        sample = conform(raw, self._inputs, index)
+            return None
+        except Exception as error:
+            self._failure = error
+            raise
         self._entries.append(self._store(sample, index))
-        self._digests.append(fingerprint(sample))
-        return True
+        return sample
 
     def _store(self, sample: Sample, index: int) -> Entry:
         entry: Entry = []

@@ -1,6 +1,7 @@
 """Counts the values of one tensor as samples stream past."""
 
 from collections.abc import Sequence
+from mmap import mmap
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +23,18 @@ _NOWHERE = (float("nan"), float("nan"))
 
 
 class CountingSpace:
-    """Scratch memory that the counters of one pass share, one after the other."""
+    """Memory for the counters of one pass: scratch that they share, one after the other, and their histograms."""
 
     def __init__(self) -> None:
         self.codes: npt.NDArray[np.intp] = np.empty(CHUNK, np.intp)
         self.distances: FloatArray = np.empty(CHUNK, np.float32)
+
+    def histogram(self) -> npt.NDArray[np.int64]:
+        """Return zeroed counts of all codes, [65536].
+
+        They come straight from the system, so that pages on which no code falls, most of them, cost no memory.
+        """
+        return np.frombuffer(mmap(-1, CODES * np.dtype(np.int64).itemsize), np.int64)
 
 
 class TensorCounter:
@@ -44,8 +52,7 @@ class TensorCounter:
         self._space = space
         self._turns = tuple(turns)
         self._channel_axis = channel_axis
-        # Pages of it that no code falls on are never touched, so most of it costs no memory.
-        self._histogram: npt.NDArray[np.int64] = np.zeros(CODES, np.int64)
+        self._histogram = space.histogram()
         self._count = 0
         self._nan_count = 0
         self._inf_count = 0

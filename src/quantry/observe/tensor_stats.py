@@ -1,7 +1,7 @@
 """What is known of one tensor after the float pass; every calibration method starts from here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +37,12 @@ class TensorStats:
     count: int
     nan_count: int
     inf_count: int
-    batch_minima: FloatArray
-    batch_maxima: FloatArray
-    codes: npt.NDArray[np.uint16]
-    counts: npt.NDArray[np.int64]
-    channel_minima: FloatArray | None = None
-    channel_maxima: FloatArray | None = None
+    batch_minima: FloatArray = field(repr=False)
+    batch_maxima: FloatArray = field(repr=False)
+    codes: npt.NDArray[np.uint16] = field(repr=False)
+    counts: npt.NDArray[np.int64] = field(repr=False)
+    channel_minima: FloatArray | None = field(default=None, repr=False)
+    channel_maxima: FloatArray | None = field(default=None, repr=False)
 
     @property
     def finite_count(self) -> int:
