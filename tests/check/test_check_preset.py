@@ -1,0 +1,37 @@
+"""The preset for NPUs on a real detector."""
+
+from dataclasses import replace
+
+import pytest
+
+import quantry
+from quantry import demo
+from quantry.check import check_npu
+from quantry.evaluate import deployment_session
+from quantry.quantization import QuantizationResult
+from quantry.recipe import PRESETS
+
+XINT8 = PRESETS["XINT8"].recipe
+
+
+@pytest.fixture(scope="module")
+def result() -> QuantizationResult:
+    return quantry.quantize(demo.model_path(), demo.calibration_inputs(1), XINT8, store=None)
+
+
+def test_detector_quantized_by_the_preset_keeps_every_constraint_and_runs(result: QuantizationResult) -> None:
+    assert check_npu(result.to_bytes()) == ()
+    (outputs,) = deployment_session(result.to_bytes()).run(None, demo.calibration_inputs(1)[0])
+    assert outputs.shape == (1, 1344, 13)
+
+
+def test_notes_tell_how_to_keep_sigmoid(result: QuantizationResult) -> None:
+    (note,) = (note for note in result.notes if "Sigmoid nodes by HardSigmoid" in note)
+    assert "replaced 93" in note
+    assert "prepare.npu.sigmoid_to_hard_sigmoid: false" in note
+
+
+def test_detector_without_refinement_is_caught() -> None:
+    recipe = replace(XINT8, scale=replace(XINT8.scale, npu=None))
+    unrefined = quantry.quantize(demo.model_path(), demo.calibration_inputs(1), recipe, store=None)
+    assert "align concat" in {violation.rule for violation in check_npu(unrefined.to_bytes())}
