@@ -113,10 +113,11 @@ def test_reduced_range_is_for_weights_only():
     assert params.tensors["x"].limits is None
 
 
-def test_bias_that_does_not_fit_is_noted():
+def test_weight_scale_makes_room_for_a_bias_that_would_not_fit():
     narrow = Statistics({"x": stats_of([[1e-8]]), "h": stats_of([[1.0]])}, samples=1)
-    params = scale(model(), narrow, plan(), ScaleOptions())
-    assert [note.split(":")[0] for note in params.notes] == ["bias 'b'"]
+    params, usual = (scale(model(), observed, plan(), ScaleOptions()) for observed in (narrow, statistics()))
+    assert params.notes == ()
+    assert (params.tensors["w"].scale > usual.tensors["w"].scale).all()
 
 
 def test_nan_and_infinite_values_are_noted_and_left_out():

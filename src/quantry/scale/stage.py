@@ -7,16 +7,16 @@ from quantry.memo import stage
 from quantry.observe import Statistics
 from quantry.plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, QuantPlan, WeightPlan
 from quantry.prepare import FloatModel
-from quantry.recipe import ScaleOptions
+from quantry.recipe import PowerOfTwoScale, ScaleOptions
 from quantry.scale.activations import activation_params, unusual_values
-from quantry.scale.bias import derived_bias_params, overflow_note
+from quantry.scale.bias import derived_bias_params, overflow_note, with_room_for_bias
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.quant_params import QuantParams
 from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import constant_params, measure_constant
 
 
-@stage(name="scale", version=1)
+@stage(name="scale", version=2)
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
     """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 
@@ -39,6 +39,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
             constant_params, spec=weight.spec, axis=weight.axis, method=options.weight, reduced=options.reduce_range
         )
         tensors[name] = measure_constant(model.model, name, find)
+    _make_room_for_biases(model, plan, tensors)
     for name, bias in plan.biases.items():
         if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.is_integer:
             continue
@@ -51,6 +52,23 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
             notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
     params = QuantParams(tensors, tuple(notes))
     return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu)
+
+
+def _make_room_for_biases(model: FloatModel, plan: QuantPlan, tensors: dict[str, TensorParams]) -> None:
+    for name, bias in plan.biases.items():
+        if (
+            isinstance(bias, OwnBiasPlan)
+            or bias.weight not in plan.weights
+            or not {bias.input, bias.weight} <= tensors.keys()
+        ):
+            continue
+        widen = partial(
+            with_room_for_bias,
+            source=tensors[bias.input],
+            weight=tensors[bias.weight],
+            power_of_two=isinstance(plan.weights[bias.weight].spec.scale, PowerOfTwoScale),
+        )
+        tensors[bias.weight] = measure_constant(model.model, name, widen)
 
 
 def _check_has_scales(name: str, bias: DerivedBiasPlan, plan: QuantPlan) -> None:
