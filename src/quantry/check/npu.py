@@ -42,7 +42,7 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
     if not any(is_dequantize(node) for node in loaded.graph):
         raise ModelError(
             f"a model to check must have DequantizeLinear nodes, got none among {len(loaded.graph)} nodes of "
-            f"{source.label}; quantize it first"
+            f"{source.label}; quantize it first, or write it in a QDQ format instead of FixNeuron or QOperator"
         )
     # Scales and weights may come from Constant nodes, and types of tensors between nodes need not be stored.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(loaded)
