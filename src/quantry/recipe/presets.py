@@ -8,10 +8,20 @@ from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import PerChannel
+from quantry.recipe.granularity import PerBlock, PerChannel
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.options import CrossLayer, EqualizeOptions, OwnBias, PlanOptions, PrepareOptions, ScaleOptions
+from quantry.recipe.options import (
+    CrossLayer,
+    EmitOptions,
+    EqualizeOptions,
+    OwnBias,
+    PlanOptions,
+    PrepareOptions,
+    ScaleOptions,
+    VitisDialect,
+    VitisQdq,
+)
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
@@ -33,6 +43,7 @@ class Preset:
 
 
 _CLE = EqualizeOptions(CrossLayer())
+_QUARK = EmitOptions(VitisQdq(VitisDialect.QUARK))
 _XINT8 = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
 
 
@@ -50,6 +61,46 @@ _INT8_ASYMMETRIC = TensorSpec(DataType.INT8, symmetric=False)
 _UINT8_ASYMMETRIC = TensorSpec(DataType.UINT8, symmetric=False)
 _INT16 = TensorSpec(DataType.INT16)
 _UINT16_ASYMMETRIC = TensorSpec(DataType.UINT16, symmetric=False)
+
+# The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
+_OWN_INT32 = OwnBias(TensorSpec(DataType.INT32))
+_ALL_OPERATORS = "quantization of every operator type (QuantizeAllOpTypes)"
+
+
+def _extended(name: str, summary: str, activation: DataType, weight: DataType, *pending: str) -> Preset:
+    """A preset of a type that needs no calibration, in the dialect that carries all of them."""
+    specs = [
+        TensorSpec(dtype, granularity=PerBlock()) if dtype.is_block else TensorSpec(dtype)
+        for dtype in (activation, weight)
+    ]
+    bias = _OWN_INT32 if weight.is_integer else OwnBias(specs[1])
+    forced = not activation.is_block and activation == weight
+    plan = PlanOptions(specs[0], specs[1], bias, force_pass_through=forced)
+    return Preset(Recipe(name=name, equalize=_CLE, plan=plan, emit=_QUARK), summary, pending)
+
+
+_EXTENDED: tuple[Preset, ...] = (
+    _extended("FP16", "float16 activations, weights and biases", DataType.FLOAT16, DataType.FLOAT16),
+    _extended("BF16", "bfloat16 activations, weights and biases", DataType.BFLOAT16, DataType.BFLOAT16, _ALL_OPERATORS),
+    *(
+        _extended(name, f"{text} activations, weights and biases, no calibration", dtype, dtype)
+        for name, text, dtype in (
+            ("BFP16", "BFP16 (blocks of 8)", DataType.BFP16),
+            ("MX4", "MX4 (blocks of 16, pairs)", DataType.MX4),
+            ("MX6", "MX6 (blocks of 16, pairs)", DataType.MX6),
+            ("MX9", "MX9 (blocks of 16, pairs)", DataType.MX9),
+            ("MXFP8E5M2", "MXFP8 E5M2 (blocks of 32)", DataType.MXFP8E5M2),
+            ("MXFP8E4M3", "MXFP8 E4M3 (blocks of 32)", DataType.MXFP8E4M3),
+            ("MXFP6E3M2", "MXFP6 E3M2 (blocks of 32)", DataType.MXFP6E3M2),
+            ("MXFP6E2M3", "MXFP6 E2M3 (blocks of 32)", DataType.MXFP6E2M3),
+            ("MXFP4E2M1", "MXFP4 E2M1 (blocks of 32)", DataType.MXFP4E2M1),
+            ("MXINT8", "MXINT8 (blocks of 32)", DataType.MXINT8),
+        )
+    ),
+    _extended("BF16_BFP16", "bfloat16 activations, BFP16 weights and biases", DataType.BFLOAT16, DataType.BFP16),
+    _extended("BF16_MXINT8", "bfloat16 activations, MXINT8 weights and biases", DataType.BFLOAT16, DataType.MXINT8),
+    _extended("MX9_INT8", "MX9 activations, int8 weights, int32 biases", DataType.MX9, DataType.INT8),
+)
 
 _ALL: tuple[Preset, ...] = (
     Preset(
@@ -119,8 +170,7 @@ _ALL: tuple[Preset, ...] = (
     _preset(
         "INT16_CNN_DEFAULT",
         "uint16 asymmetric activations, int16 symmetric weights, MinMax",
-        # The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
-        replace(_specs(_UINT16_ASYMMETRIC, _INT16), bias=OwnBias(TensorSpec(DataType.INT32))),
+        replace(_specs(_UINT16_ASYMMETRIC, _INT16), bias=_OWN_INT32),
         ScaleOptions(activation=MinMax()),
     ),
     Preset(
@@ -135,6 +185,7 @@ _ALL: tuple[Preset, ...] = (
         ),
         "quantry's own for CPUs: uint8 asymmetric activations, int8 weights per channel, MinMSE",
     ),
+    *_EXTENDED,
 )
 
 PRESETS: dict[str, Preset] = {preset.recipe.name: preset for preset in _ALL}
