@@ -55,6 +55,8 @@ def allowed(name: str) -> set[str] | None:
         return {"errors", "recipe", "memo", *STAGES}
     if name in STAGES:
         return {"errors", "recipe", "memo", *STAGES[: STAGES.index(name)]}
+    if name == "convert":
+        return {"errors", "recipe", "memo", "prepare", "plan", "scale", "emit"}
     if name == "pipeline":
         return {"errors", "recipe", "memo", *STAGES}
     return None

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 import quantry
 from quantry.cli.check import check
+from quantry.cli.convert import convert
 from quantry.cli.demo import demo
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(quantize)
 app.command()(presets)
+app.command()(convert)
 app.command()(check)
 app.command()(demo)
 

@@ -1,6 +1,27 @@
 """Stage 7: write ONNX, one file for each format."""
 
+from quantry.emit.dialect import CONTRIB, QUARK, STANDARD, VITIS, Dialect, thin_function
+from quantry.emit.element_type import WIDE_TYPES_SINCE_OPSET
+from quantry.emit.fix_neuron import FIX_NEURON
+from quantry.emit.function_book import FunctionBook
+from quantry.emit.pairs import MOVED_BY_RUNTIME, REWRITE_SINCE_OPSET, position_attributes
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.emit.stage import EMITTERS, emit
 
-__all__ = ["EMITTERS", "QuantizedModel", "emit"]
+__all__ = [
+    "CONTRIB",
+    "EMITTERS",
+    "FIX_NEURON",
+    "MOVED_BY_RUNTIME",
+    "QUARK",
+    "REWRITE_SINCE_OPSET",
+    "STANDARD",
+    "VITIS",
+    "WIDE_TYPES_SINCE_OPSET",
+    "Dialect",
+    "FunctionBook",
+    "QuantizedModel",
+    "emit",
+    "position_attributes",
+    "thin_function",
+]

@@ -27,6 +27,9 @@ FIRST_OPSET: dict[DataType, int] = {
 }
 """First opset whose QuantizeLinear carries the type, where that is later than the one of int8 per axis."""
 
+WIDE_TYPES_SINCE_OPSET: dict[ir.DataType, int] = {ONNX_TYPE[dtype]: opset for dtype, opset in FIRST_OPSET.items()}
+"""The same by ONNX type."""
+
 
 def as_tensor(values: np.ndarray, dtype: DataType, name: str) -> ir.TensorProtocol:
     """Return integers as an ONNX tensor.

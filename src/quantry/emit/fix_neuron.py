@@ -26,6 +26,7 @@ from quantry.scale import QuantParams, TensorParams, fake_quantize
 
 DOMAIN = "ai.onnx.contrib"
 OPERATOR = "FixNeuron"
+FIX_NEURON = (DOMAIN, OPERATOR)
 
 _SIGNED = {DataType.UINT4: DataType.INT4, DataType.UINT8: DataType.INT8, DataType.UINT16: DataType.INT16}
 

@@ -25,10 +25,10 @@ from quantry.scale import QuantParams, TensorParams, quantize_array
 
 # onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then refuse the model when nothing
 # quantizes behind them (opset 21 and later). The com.microsoft twins of Q and DQ are not touched by that rewrite.
-_MOVED_BY_RUNTIME = frozenset(
+MOVED_BY_RUNTIME = frozenset(
     {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "MaxPool", "Expand", "Split", "Tile"}
 )
-_REWRITE_SINCE_OPSET = 21
+REWRITE_SINCE_OPSET = 21
 
 
 class PairWriter:
@@ -124,9 +124,9 @@ class PairWriter:
     def _needs_contrib(self, params: TensorParams, readers: Iterable[ir.Node]) -> bool:
         if self._opset < FIRST_OPSET.get(params.dtype, 0):
             return True
-        if self._opset < _REWRITE_SINCE_OPSET or params.dtype != DataType.INT8:
+        if self._opset < REWRITE_SINCE_OPSET or params.dtype != DataType.INT8:
             return False
-        return any(node.op_type in _MOVED_BY_RUNTIME and node.name not in self._closed for node in readers)
+        return any(node.op_type in MOVED_BY_RUNTIME and node.name not in self._closed for node in readers)
 
 
 def _attributes(params: TensorParams, dialect: Dialect) -> Attributes:
@@ -145,6 +145,24 @@ def power_of_two_position(params: TensorParams) -> int | None:
         return None
     mantissa, exponent = np.frexp(params.scale)
     return 1 - int(exponent) if mantissa == 0.5 else None
+
+
+def position_attributes(node: ir.Node) -> dict[str, ir.Attr]:
+    """Return ``bit_width`` and, of a single power-of-two scale, ``pos`` for a node that was written in another dialect.
+
+    Args:
+        node: A node with a constant scale and a typed zero point.
+    """
+    scale, zero_point = node.inputs[1], node.inputs[2]
+    assert scale is not None
+    assert zero_point is not None
+    assert zero_point.dtype is not None
+    attributes = {"bit_width": ir.AttrString("bit_width", str(round(zero_point.dtype.itemsize * 8)))}
+    if scale.const_value is not None and scale.const_value.size == 1:
+        mantissa, exponent = np.frexp(scale.const_value.numpy().reshape(()))
+        if mantissa == 0.5:
+            attributes["pos"] = ir.AttrString("pos", str(1 - int(exponent)))
+    return attributes
 
 
 def _floats(value: ir.Value) -> np.ndarray:

@@ -1,0 +1,46 @@
+"""``quantry convert``: a quantized model in another dialect."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from quantry.errors import RecipeError, nearest_spelling
+
+if TYPE_CHECKING:
+    from quantry.convert import Target
+
+_TO = "qdq, vai, vitis, quark, contrib, or standard, which writes vendors' operators out in standard ones."
+
+
+def convert(
+    model: Annotated[Path, typer.Argument(help="Quantized ONNX model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the result.")],
+    to: Annotated[str, typer.Option("--to", help=_TO)],
+) -> None:
+    """Translate a quantized model between dialects, or to standard operators; its outputs stay the same."""
+    from quantry.convert import translate
+    from quantry.prepare import read_model, write_model
+
+    target = _target(to)
+    if not output.parent.is_dir():
+        raise RecipeError(f"--output must be in an existing directory, got {output}")
+    translated = translate(read_model(model), target)
+    written = write_model(translated, output)
+    console = Console()
+    domains = Counter(node.domain or "ai.onnx" for node in translated.graph)
+    console.print(", ".join(f"{count} nodes of {escape(domain)}" for domain, count in sorted(domains.items())))
+    for path in written:
+        console.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+
+
+def _target(name: str) -> "Target":
+    from quantry.convert import Target
+
+    known = [target.value for target in Target]
+    if name not in known:
+        raise RecipeError(f"--to must be one of {', '.join(known)}, got {name!r}{nearest_spelling(name, known)}")
+    return Target(name)

@@ -1,0 +1,186 @@
+"""From one dialect of Q/DQ pairs to another.
+
+Every pair is renamed in place and every FixNeuron becomes a pair; scales, zero points and integers stay as they are, so
+the outputs do too. The functions of the old dialect go and those of the new one come::
+
+    x -> com.vai.quantize.VAIQuantizeLinear -> VAIDequantizeLinear      becomes      x -> QuantizeLinear -> ...
+"""
+
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from quantry.convert.target import Target
+from quantry.emit import (
+    CONTRIB,
+    FIX_NEURON,
+    MOVED_BY_RUNTIME,
+    QUARK,
+    REWRITE_SINCE_OPSET,
+    STANDARD,
+    VITIS,
+    WIDE_TYPES_SINCE_OPSET,
+    Dialect,
+    FunctionBook,
+    position_attributes,
+    thin_function,
+)
+from quantry.errors import ModelError
+
+_DIALECTS = (STANDARD, CONTRIB, *VITIS.values())
+_QUANTIZERS = {dialect.quantizer for dialect in _DIALECTS}
+_DEQUANTIZERS = {dialect.dequantizer for dialect in _DIALECTS}
+_VENDORS = {*(dialect.domain for dialect in _DIALECTS if not dialect.is_native), FIX_NEURON[0]}
+_NATIVE_INTEGERS = {
+    ir.DataType.INT4,
+    ir.DataType.UINT4,
+    ir.DataType.INT8,
+    ir.DataType.UINT8,
+    ir.DataType.INT16,
+    ir.DataType.UINT16,
+    ir.DataType.INT32,
+}
+
+
+def translate(model: ir.Model, target: Target) -> ir.Model:
+    """Return the model in another dialect; its outputs stay the same.
+
+    Args:
+        model: A quantized model in any dialect; it is left as it was. Vendors' operators of known names need not come
+            with their functions, except for `Target.STANDARD`.
+        target: What to write.
+
+    Raises:
+        ModelError: There is nothing to translate, or the dialect cannot say what an operator means.
+    """
+    copy = model.clone()
+    dialect = target.dialect
+    if dialect is None:
+        return _inlined(copy)
+    _split_fix_neurons(copy)
+    pairs = [node for node in copy.graph if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
+    if not pairs:
+        raise ModelError(
+            f"a model to translate must have Q/DQ pairs or FixNeuron nodes, got none among {len(copy.graph)} nodes; "
+            f"graph {copy.graph.name!r}"
+        )
+    _check_vendor_nodes(copy, dialect)
+    _rename(copy, pairs, dialect)
+    _drop_unused_domains(copy)
+    return copy
+
+
+def _operator(node: ir.Node) -> tuple[str, str]:
+    return node.domain, node.op_type
+
+
+def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
+    opset = model.opset_imports[""]
+    needing = [node for node in pairs if _needs_contrib(node, opset)]
+    for node in pairs:
+        _check_type(node, dialect, opset)
+    body = CONTRIB if needing else STANDARD
+    functions = FunctionBook(model)
+    for node in pairs:
+        quantizes = _operator(node) in _QUANTIZERS
+        chosen = CONTRIB if dialect is STANDARD and node in needing else dialect
+        node.domain, node.op_type = chosen.quantizer if quantizes else chosen.dequantizer
+        node.overload = ""
+        for name in ("bit_width", "pos"):
+            node.attributes.pop(name, None)
+        if chosen.has_position:
+            node.attributes.update(position_attributes(node))
+        if chosen.domain:
+            model.opset_imports.setdefault(chosen.domain, 1)
+        if not chosen.is_native:
+            functions.use(node, thin_function(node.op_type, chosen, body))
+    for identifier in [key for key in model.functions if key[0] in _VENDORS and not _is_read(model, key)]:
+        del model.functions[identifier]
+    functions.finish()
+
+
+def _check_type(node: ir.Node, dialect: Dialect, opset: int) -> None:
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    dtype = None if zero_point is None else zero_point.dtype
+    wide = dtype == ir.DataType.INT32 and _operator(node) in _QUANTIZERS
+    if dtype is not None and (wide or dtype not in _NATIVE_INTEGERS):
+        raise ModelError(
+            f"a Q/DQ pair of this dialect must make integers of 4 to 16 bits, got {dtype.name}; node {node.name!r}; "
+            "translate to 'standard', which writes out what the operator means"
+        )
+    if dialect is STANDARD and dtype in WIDE_TYPES_SINCE_OPSET and opset < WIDE_TYPES_SINCE_OPSET[dtype]:
+        raise ModelError(
+            f"QuantizeLinear has {dtype.name} from opset {WIDE_TYPES_SINCE_OPSET[dtype]} on, got a model of opset "
+            f"{opset}; node {node.name!r}; translate to 'contrib', which needs no later opset"
+        )
+
+
+def _needs_contrib(node: ir.Node, opset: int) -> bool:
+    """Whether the native operator must be that of com.microsoft; see `quantry.emit` for the reasons."""
+    zero_point = node.inputs[2] if len(node.inputs) > 2 else None
+    dtype = None if zero_point is None else zero_point.dtype
+    if dtype is not None and opset < WIDE_TYPES_SINCE_OPSET.get(dtype, 0):
+        return True
+    if opset < REWRITE_SINCE_OPSET or dtype != ir.DataType.INT8:
+        return False
+    restored = node.outputs[0]
+    if _operator(node) in _QUANTIZERS:
+        readers = [use.node for use in restored.uses() if _operator(use.node) in _DEQUANTIZERS]
+        return any(_needs_contrib(reader, opset) for reader in readers)
+    return any(use.node.op_type in MOVED_BY_RUNTIME and not _is_closed(use.node) for use in restored.uses())
+
+
+def _is_closed(node: ir.Node) -> bool:
+    uses = [use.node for output in node.outputs for use in output.uses()]
+    return bool(uses) and all(_operator(reader) in _QUANTIZERS for reader in uses)
+
+
+def _split_fix_neurons(model: ir.Model) -> None:
+    """Replace every FixNeuron by a standard pair, which the renaming then takes on."""
+    for node in [node for node in model.graph if _operator(node) == FIX_NEURON]:
+        output = node.outputs[0]
+        scale, zero_point = node.inputs[1], node.inputs[2]
+        if zero_point is None or zero_point.dtype is None:
+            raise ModelError(f"a FixNeuron must have a typed zero point, got none; node {node.name!r}")
+        stem = (node.name or output.name or "").removesuffix("_FixNeuron")
+        quantize = ir.node("QuantizeLinear", [node.inputs[0], scale, zero_point], name=f"{stem}_QuantizeLinear")
+        quantize.outputs[0].name = f"{stem}_QuantizeLinear_Output"
+        quantize.outputs[0].type = ir.TensorType(zero_point.dtype)
+        quantize.outputs[0].shape = output.shape
+        restore = ir.node("DequantizeLinear", [quantize.outputs[0], scale, zero_point], name=f"{stem}_DequantizeLinear")
+        model.graph.insert_before(node, [quantize, restore])
+        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [], [output], [restore.outputs[0]])
+
+
+def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
+    for node in model.graph:
+        kept = dialect is QUARK and node.op_identifier() in model.functions
+        if node.domain in _VENDORS and _operator(node) not in _QUANTIZERS | _DEQUANTIZERS and not kept:
+            raise ModelError(
+                f"a vendor's operator must have a counterpart in the dialect {dialect.quantize!r} of "
+                f"{dialect.domain or 'ai.onnx'}, got {node.domain}.{node.op_type}; node {node.name!r}; translate to "
+                "'standard', which writes out what the operator means"
+            )
+
+
+def _inlined(model: ir.Model) -> ir.Model:
+    for node in model.graph:
+        if node.domain in _VENDORS and node.op_identifier() not in model.functions:
+            raise ModelError(
+                f"a vendor's operator must come with its function to be written out, got {node.domain}.{node.op_type} "
+                f"without one; node {node.name!r}; translate to a dialect of Q/DQ pairs first"
+            )
+    InlinePass(lambda function: function.domain in _VENDORS)(model)
+    _drop_unused_domains(model)
+    return model
+
+
+def _is_read(model: ir.Model, identifier: tuple[str, str, str]) -> bool:
+    return any(node.op_identifier() == identifier for node in model.graph)
+
+
+def _drop_unused_domains(model: ir.Model) -> None:
+    used = {node.domain for node in ir.traversal.RecursiveGraphIterator(model.graph)}
+    for function in model.functions.values():
+        used |= {function.domain, *(node.domain for node in function)}
+    for domain in [domain for domain in model.opset_imports if domain and domain not in used]:
+        del model.opset_imports[domain]

@@ -1,0 +1,145 @@
+from pathlib import Path
+
+import convert_models as models
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from convert_models import cases
+from typer.testing import CliRunner
+
+from quantry.cli.app import app
+from quantry.convert import Target, translate
+from quantry.errors import ModelError, RecipeError
+from quantry.prepare import serialize
+from quantry.recipe import (
+    DataType,
+    EmitOptions,
+    FixNeuron,
+    Format,
+    OwnBias,
+    PerBlock,
+    PlanOptions,
+    Qdq,
+    Recipe,
+    TensorSpec,
+    VitisDialect,
+    VitisQdq,
+)
+
+SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
+FORMAT_OF = {
+    Target.QDQ: Qdq(),
+    Target.VAI: VitisQdq(VitisDialect.VAI),
+    Target.VITIS: VitisQdq(VitisDialect.VITIS),
+    Target.QUARK: VitisQdq(VitisDialect.QUARK),
+    Target.CONTRIB: VitisQdq(VitisDialect.CONTRIB),
+}
+VENDORS = {"com.vai.quantize", "com.amd.quark", "ai.onnx.contrib"}
+S16S8 = cases.types(DataType.INT16, DataType.INT8, symmetric=True)
+BFP16 = TensorSpec(DataType.BFP16, granularity=PerBlock())
+BLOCKS = Recipe(plan=PlanOptions(BFP16, BFP16, OwnBias(BFP16)), emit=EmitOptions(VitisQdq(VitisDialect.QUARK)))
+
+
+def operators(model: ir.Model) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = {}
+    for node in model.graph:
+        counts[node.domain, node.op_type] = counts.get((node.domain, node.op_type), 0) + 1
+    return counts
+
+
+def assert_same(expected: ir.Model, actual: ir.Model) -> None:
+    onnx.checker.check_model(onnx.load_from_string(serialize(actual)), full_check=True)
+    wanted, found = models.outputs(expected), models.outputs(actual)
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize("target", Target)
+@pytest.mark.parametrize("format_", SOURCES, ids=str)
+def test_translation_keeps_the_outputs(format_: Format, target: Target) -> None:
+    original = models.source(cases.XINT8, format_)
+    assert_same(original, translate(original, target))
+
+
+@pytest.mark.parametrize("target", FORMAT_OF)
+@pytest.mark.parametrize("format_", SOURCES[:-1], ids=str)
+def test_translation_writes_the_operators_that_the_format_writes(format_: Format, target: Target) -> None:
+    translated = translate(models.source(cases.XINT8, format_), target)
+    assert operators(translated) == operators(models.source(cases.XINT8, FORMAT_OF[target]))
+    assert set(translated.functions) == set(models.source(cases.XINT8, FORMAT_OF[target]).functions)
+
+
+@pytest.mark.parametrize("format_", SOURCES, ids=str)
+def test_standard_leaves_no_vendor_behind(format_: Format) -> None:
+    translated = translate(models.source(cases.XINT8, format_), Target.STANDARD)
+    assert not VENDORS & {*translated.opset_imports, *(node.domain for node in translated.graph)}
+    assert not translated.functions
+
+
+def test_model_without_functions_is_understood_by_its_operators_names() -> None:
+    original = models.source(cases.XINT8, VitisQdq(VitisDialect.VAI)).clone()
+    original.functions.clear()
+    assert_same(models.source(cases.XINT8, Qdq()), translate(original, Target.QDQ))
+
+
+def test_positions_are_written_where_the_dialect_has_them_and_nowhere_else() -> None:
+    vai = translate(models.source(cases.XINT8, Qdq()), Target.VAI)
+    assert all({"bit_width", "pos"} <= set(node.attributes) for node in vai.graph if node.domain)
+    back = translate(vai, Target.QDQ)
+    assert not any({"bit_width", "pos"} & set(node.attributes) for node in back.graph)
+
+
+@pytest.mark.parametrize("target", [Target.VAI, Target.QUARK, Target.STANDARD])
+def test_sixteen_bit_model_keeps_its_early_opset(target: Target) -> None:
+    original = models.source(S16S8, VitisQdq(VitisDialect.CONTRIB), opset=13)
+    translated = translate(original, target)
+    assert translated.opset_imports[""] == 13
+    assert_same(original, translated)
+
+
+def test_block_format_is_written_out_as_standard_operators() -> None:
+    original = models.source(BLOCKS, VitisQdq(VitisDialect.QUARK))
+    assert_same(original, translate(original, Target.STANDARD))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "format_", "opset", "target", "message"),
+    [
+        (S16S8, VitisQdq(VitisDialect.CONTRIB), 13, Target.QDQ, "from opset 21 on.*'contrib'"),
+        (BLOCKS, VitisQdq(VitisDialect.QUARK), 17, Target.VAI, "Q/DQ pairs or FixNeuron"),
+    ],
+)
+def test_what_a_dialect_cannot_say_is_refused(
+    recipe: Recipe, format_: Format, opset: int, target: Target, message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        translate(models.source(recipe, format_, opset), target)
+
+
+def test_vendor_operator_without_its_function_cannot_be_written_out() -> None:
+    original = models.source(cases.XINT8, VitisQdq(VitisDialect.VAI)).clone()
+    original.functions.clear()
+    with pytest.raises(ModelError, match="must come with its function"):
+        translate(original, Target.STANDARD)
+
+
+def test_original_is_left_as_it_was() -> None:
+    original = models.source(cases.XINT8, FixNeuron())
+    before = serialize(original)
+    translate(original, Target.QDQ)
+    assert serialize(original) == before
+
+
+def test_command_writes_the_translated_model(tmp_path: Path) -> None:
+    source, result = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source.write_bytes(serialize(models.source(cases.XINT8, VitisQdq(VitisDialect.VAI))))
+    done = CliRunner().invoke(app, ["convert", str(source), "-o", str(result), "--to", "qdq"])
+    assert done.exit_code == 0, done.output
+    assert not onnx.load(result).functions
+
+
+def test_command_refuses_an_unknown_target_with_the_nearest(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["convert", "in.onnx", "-o", str(tmp_path / "out.onnx"), "--to", "quarks"])
+    assert isinstance(done.exception, RecipeError)
+    assert "did you mean 'quark'" in str(done.exception)
