@@ -23,6 +23,7 @@ from quantry.prepare import model_source
 from quantry.recipe import EvaluateOptions, MinMax, Percentile, Recipe, ScaleOptions, Selection
 
 STAGES = ("prepare", "plan", "observe", "scale", "emit")
+"""What the default recipe runs; conversions and equalization come in where a recipe asks for them."""
 Digests = dict[Trial, str]
 
 
@@ -64,12 +65,10 @@ def test_no_byte_depends_on_the_store_or_on_the_order_of_trials(
 
 
 def test_second_round_of_trials_computes_nothing_and_gives_the_same_bytes(filled: Path, expected: Digests) -> None:
-    traces = {}
     for name, recipe in shuffled(3):
         model = MODELS[name]()
         result = quantize(model, samples(model), RECIPES[recipe], store=DirectoryStore(filled))
-        traces[name, recipe] = [entry.outcome for entry in result.trace.entries]
-    assert set(map(tuple, traces.values())) == {("reused",) * len(STAGES)}
+        assert {entry.outcome for entry in result.trace.entries} == {"reused"}
     assert run_trials(shuffled(4), DirectoryStore(filled)) == expected
 
 

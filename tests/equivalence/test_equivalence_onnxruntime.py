@@ -97,6 +97,9 @@ DIFFERENCES: dict[str, Difference] = {
     "Max": Difference(_NO_RULE, ours=("y",)),
     "AveragePool": Difference(_OWN_RANGE, scales=("y",)),
     "linear Resize": Difference(_OWN_RANGE, scales=("y",)),
+    "last Concat": Difference(
+        "parts of the output keep scales of their own; joined, one would serve all", theirs=("y",)
+    ),
     "Gather from a table": Difference("looking rows up costs no arithmetic; our table stays float", theirs=("w", "y")),
     "Pad with a value": Difference("the filling is written once and needs no 8-bit twin", theirs=("v",)),
     "LayerNormalization": Difference(_NORM, theirs=("b", "g")),
