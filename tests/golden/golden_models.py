@@ -18,7 +18,8 @@ conv (float[1,2,4,4] x) => (float[1,3] y) {
     [conv] c = Conv<pads = [1,1,1,1]>(x, conv_w, conv_b)
     [norm] n = BatchNormalization<epsilon = 0.0>(c, gamma, beta, mean, variance)
     [relu] r = Relu(n)
-    [residual] a = Add(r, x)
+    [point] d = Conv(r, point_w, point_b)
+    [residual] a = Add(d, x)
     [pool] p = MaxPool<kernel_shape = [2,2], strides = [2,2]>(a)
     [flat] f = Flatten(p)
     [fc] y = Gemm<transB = 1>(f, fc_w, fc_b)
@@ -69,12 +70,14 @@ def _model(text: str, **constants: np.ndarray) -> onnx.ModelProto:
 
 
 def conv() -> onnx.ModelProto:
-    """Convolution, folded BatchNormalization, residual, pooling and a classifier."""
+    """Two convolutions, folded BatchNormalization, residual, pooling and a classifier."""
     rng = np.random.default_rng(1)
     return _model(
         CONV,
         conv_w=_dyadic(rng, (2, 2, 3, 3)),
         conv_b=_dyadic(rng, (2,)),
+        point_w=_dyadic(rng, (2, 2, 1, 1)),
+        point_b=_dyadic(rng, (2,)),
         gamma=np.array([1, 2], np.float32),
         beta=np.array([0.5, -0.25], np.float32),
         mean=np.array([0.25, 1], np.float32),

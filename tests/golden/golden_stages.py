@@ -8,22 +8,26 @@ from pathlib import Path
 from golden_models import EXACT, MODELS, conv, samples
 
 from quantry.emit import emit
+from quantry.equalize import equalize
 from quantry.evaluate import evaluate
 from quantry.memo import Digest, Stage, fingerprint
 from quantry.observe import CalibrationData, Statistics, calibration_data, observe
 from quantry.plan import QuantPlan, plan
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.prepare import FloatModel, convert, model_source, prepare
 from quantry.recipe import (
     PRESETS,
+    CrossLayer,
     DataType,
     EmitOptions,
     Entropy,
+    EqualizeOptions,
     EvaluateOptions,
     LayerWisePercentile,
     Method,
     MinMax,
     MinMSE,
     NonOverflow,
+    NpuConversions,
     ObserveOptions,
     OwnBias,
     Percentile,
@@ -39,7 +43,9 @@ from quantry.scale import scale
 FILE = Path(__file__).with_name("stages.txt")
 HEADING = "# stage, version, case, digest of the result; written by regenerate.py\n"
 
-STAGES: dict[str, Stage[..., object]] = {stage.name: stage for stage in (prepare, observe, plan, scale, emit, evaluate)}
+STAGES: dict[str, Stage[..., object]] = {
+    stage.name: stage for stage in (prepare, convert, equalize, observe, plan, scale, emit, evaluate)
+}
 PLANS = {name: PRESETS[name].recipe.plan for name in ("XINT8", "S8S8_AAWS", "CPU_INT8", "A16W8")}
 METHODS: dict[str, Method] = {
     "MinMax": MinMax(),
@@ -131,6 +137,9 @@ def _digests() -> Iterator[tuple[str, str, Digest]]:
         yield "prepare", name, fingerprint(_prepared(name))
     kept = prepare(model_source(conv()), PrepareOptions(fold_batch_norm=False, opset=21))
     yield "prepare", "conv-kept", fingerprint(kept)
+    for name in MODELS:
+        yield "convert", name, fingerprint(convert(_prepared(name), NpuConversions()))
+    yield "equalize", "conv", fingerprint(equalize(_prepared("conv"), EqualizeOptions(CrossLayer())))
     for name in EXACT:
         yield "observe", name, fingerprint(_statistics(name))
     yield "observe", "conv-one", fingerprint(observe(_prepared("conv"), _data("conv"), ObserveOptions(samples=1)))
