@@ -24,9 +24,8 @@ def combine(name, left, right):
 
 
 SILU = combine("Mul", IDENTITY, apply("Sigmoid"))
-GELU_FROM_ERF = combine(
-    "Mul", IDENTITY, combine("Mul", constant(0.5), combine("Add", constant(1.0), apply("Erf", to=combine("Div", IDENTITY, constant(math.sqrt(2))))))
-)  # fmt: skip
+ERF = apply("Erf", to=combine("Div", IDENTITY, constant(math.sqrt(2))))
+GELU_FROM_ERF = combine("Mul", IDENTITY, combine("Mul", constant(0.5), combine("Add", constant(1.0), ERF)))
 
 # Function, and the ONNX operators of which stock onnxruntime makes it from x.
 FUNCTIONS = {
@@ -44,8 +43,10 @@ FUNCTIONS = {
     "Gelu": (apply("Gelu"), "y = Gelu(x)"),
     "GeluFromErf": (
         GELU_FROM_ERF,
-        "r = Constant<value = float {1.4142135}>() o = Constant<value = float {1.0}>() "
-        "h = Constant<value = float {0.5}>() d = Div(x, r) e = Erf(d) a = Add(o, e) m = Mul(h, a) y = Mul(x, m)",
+        "r, o, h = Constants() d = Div(x, r) e = Erf(d) a = Add(o, e) m = Mul(h, a) y = Mul(x, m)".replace(
+            "r, o, h = Constants()",
+            " ".join(f"{n} = Constant<value = float {{{v}}}>()" for n, v in (("r", 1.4142135), ("o", 1.0), ("h", 0.5))),
+        ),
     ),
     "GeluTanh": (apply("GeluTanh"), 'y = Gelu<approximate = "tanh">(x)'),
     "HardSigmoid": (apply("HardSigmoid", 0.25, 0.4), "y = HardSigmoid<alpha = 0.25, beta = 0.4>(x)"),

@@ -13,7 +13,9 @@ from quantry.observe.turning_points import TurningPoint
 
 ANY_FLOATS = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
 FINITE_FLOATS = hnp.arrays(
-    np.float32, st.integers(1, 60), elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_nan=False, allow_infinity=False)
+    np.float32,
+    st.integers(1, 60),
+    elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_nan=False, allow_infinity=False),
 )
 
 

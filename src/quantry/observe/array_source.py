@@ -114,11 +114,9 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
         DataError: If the file cannot be read as such.
     """
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"a .npy or .npz file must hold arrays of numbers, got {error}; {path}") from error
 

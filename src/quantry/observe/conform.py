@@ -114,7 +114,7 @@ def _conform_array(value: object, signature: InputSignature, where: str) -> Arra
     if array.dtype.kind == "f" and array.size and np.isnan(array.min()):
         position = tuple(int(axis[0]) for axis in np.nonzero(np.isnan(array)))
         raise DataError(f"calibration data must not contain NaN, got NaN at {position}; {where}")
-    return np.ascontiguousarray(array)
+    return np.asarray(array, order="C")
 
 
 def _cast(array: Array, signature: InputSignature, where: str) -> Array:

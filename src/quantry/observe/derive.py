@@ -51,7 +51,7 @@ def derived_histogram(source: Distribution, function: ScalarFunction) -> Histogr
     # Piece number p of n in a bin stands at (p + 1/2) / n of its width.
     place = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
     middle = source.lower[owner] + (source.upper - source.lower)[owner] * place
-    image = function.evaluate(middle).astype(np.float32)
+    image = _rounded(function.evaluate(middle))
     return _whole_counts(_value_order(image), (source.counts / pieces)[owner])
 
 
@@ -61,7 +61,7 @@ def derived_extrema(root: RootStats, function: ScalarFunction) -> Extrema:
     candidates += [nearest for pair in root.near_turns.values() for nearest in pair]
     seen = np.stack(candidates).astype(np.float64)
     values = function.evaluate(seen.reshape(-1)).reshape(seen.shape)
-    return np.fmin.reduce(values).astype(np.float32), np.fmax.reduce(values).astype(np.float32)
+    return _rounded(np.fmin.reduce(values)), _rounded(np.fmax.reduce(values))
 
 
 def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], repeats: Sequence[int]) -> TensorStats:
@@ -85,10 +85,16 @@ def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], 
 
 def _pieces(function: ScalarFunction, source: Distribution) -> npt.NDArray[np.int64]:
     """Return into how many pieces to cut each bin so that no piece's image is wider than one bin."""
-    ends = function.evaluate(np.concatenate([source.lower, source.upper])).astype(np.float32)
+    ends = _rounded(function.evaluate(np.concatenate([source.lower, source.upper])))
     order = _value_order(ends)
     span: npt.NDArray[np.int64] = np.abs(order[: len(source.lower)] - order[len(source.lower) :])
     return np.minimum(span + 1, MAX_PIECES)
+
+
+def _rounded(values: Numbers) -> npt.NDArray[np.float32]:
+    """Return values as float32; those too large become infinite, which the caller looks for."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
 
 
 def _value_order(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from quantry.errors import DataError, UserError
+from quantry.errors import DataError
 from quantry.observe.calibration_data import CalibrationData
 from quantry.observe.conform import Sample, Signatures
 from quantry.observe.observation_session import open_session
-from quantry.observe.segment_buffers import SegmentBuffers
+from quantry.observe.segment_buffers import InferenceFailed, SegmentBuffers
 from quantry.observe.segments import Segment, TensorType
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Tensors = dict[str, npt.NDArray[Any]]
 def float_pass(
     segments: Sequence[Segment], types: Mapping[str, TensorType], data: CalibrationData, providers: Sequence[str]
 ) -> Generator[tuple[int, Tensors], None, None]:
-    """Yield what each segment shows, for each sample; the inputs come with the first segment.
+    """Yield for each sample its inputs, and then what each segment shows.
 
     Arrays are valid until the next ones are asked for: two buffers take turns, one written by inference while the
     caller reads the other.
@@ -69,13 +69,12 @@ def _steps(runner: "_Runner", data: CalibrationData) -> Iterator[tuple[int, Tens
     """Yield the steps of the pass in order, each after running it."""
     for index, sample in enumerate(data):
         try:
+            yield index, dict(sample)
             for shown in runner.run(sample, lengths_of(sample, data.inputs)):
                 yield index, shown
-        except UserError:
-            raise
-        except Exception as error:
-            # onnxruntime's exceptions share no base class below Exception.
-            raise DataError(f"onnxruntime must be able to run the model, got {error}; sample {index}") from error
+        except InferenceFailed as failure:
+            cause = failure.__cause__
+            raise DataError(f"onnxruntime must be able to run the model, got {cause}; sample {index}") from cause
 
 
 class _Runner:
@@ -109,4 +108,4 @@ class _Runner:
             available |= {name: outputs[name] for name in segment.passed}
             shown = {name: outputs[name] for name in segment.shown if name in outputs}
             self._turn = 1 - self._turn
-            yield sample | shown if number == 0 else shown
+            yield shown

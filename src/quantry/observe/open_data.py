@@ -89,12 +89,14 @@ def _sample_source(data: object, inputs: Signatures) -> SampleSource:
         return SequenceSource(data)
     if hasattr(data, "get_next"):
         return Spool(drain(data), inputs)
-    if isinstance(data, Iterable) or hasattr(data, "__getitem__"):
-        return Spool(iter(data), inputs)
-    raise DataError(
-        "calibration data must be a path, an array, an iterable of samples or have get_next(), "
-        f"got {type(data).__name__}; data"
-    )
+    try:
+        samples = iter(data)  # type: ignore[call-overload]  # anything may be given; this is the check
+    except TypeError as error:
+        raise DataError(
+            "calibration data must be a path, an array, an iterable of samples or have get_next(), "
+            f"got {type(data).__name__}; data"
+        ) from error
+    return Spool(samples, inputs)
 
 
 def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:

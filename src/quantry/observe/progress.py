@@ -15,7 +15,7 @@ def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
         title: What the bar is called.
         total: Number of items, or None if it is not known.
     """
-    if not sys.stderr.isatty():
+    if not on_terminal():
         yield from items
         return
     # Imported here because most runs are not on a terminal and the import costs more than a small model's pass.
@@ -24,3 +24,8 @@ def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         yield from bar.track(items, total=total, description=title)
+
+
+def on_terminal() -> bool:
+    """Return whether somebody may be watching the standard error stream."""
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -42,7 +42,7 @@ class SegmentBuffers:
             _stacked(_known((name for name in segment.shown if name not in passed), types, lengths))
             for segment in segments
         ]
-        size = max(_end(places) for places in self._places)
+        size = max((_end(places) for places in self._places), default=0)
         self._pools = [np.empty(size, np.uint8) for _ in range(2)]
         self._bound: dict[tuple[int, int], BoundSegment] = {}
 
@@ -62,6 +62,10 @@ class SegmentBuffers:
         return self._bound[key]
 
 
+class InferenceFailed(Exception):  # noqa: N818 - never leaves this room
+    """onnxruntime could not run a segment; the cause says why."""
+
+
 class BoundSegment:
     """A session whose outputs are bound to buffers.
 
@@ -77,10 +81,14 @@ class BoundSegment:
         self._bind(dict(buffers))
 
     def run(self, available: Mapping[str, Array], run_options: "RunOptions") -> dict[str, Array]:
-        """Return the outputs by name for inputs taken from what is available."""
+        """Return the outputs by name for inputs taken from what is available.
+
+        Raises:
+            InferenceFailed: If onnxruntime cannot run the segment on them.
+        """
         try:
             return self._run(available, run_options)
-        except Exception:
+        except InferenceFailed:
             # An inferred shape may be wrong, since models can declare anything. Fresh memory fits every shape; if it
             # was not that, the same error comes again.
             if not self._buffers or run_options.terminate:
@@ -103,7 +111,11 @@ class BoundSegment:
         fresh = [name for name in self._names if name not in self._buffers]
         for name in fresh:
             self._binding.bind_output(name)
-        self._session.run_with_iobinding(self._binding, run_options)
+        try:
+            self._session.run_with_iobinding(self._binding, run_options)
+        except Exception as error:
+            # onnxruntime's exceptions share no base class below Exception.
+            raise InferenceFailed from error
         if not fresh:
             return self._buffers
         values = dict(zip(self._names, self._binding.get_outputs(), strict=True))

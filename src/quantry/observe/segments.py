@@ -7,7 +7,7 @@ the next one runs.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,7 @@ MAX_SEGMENTS = 16
 """Each segment is a session of its own, so their number is limited."""
 
 _WINDOW = 0.3
-"""A cut may be so far from the place that would make segments equal, in segments, to let less data cross it."""
+"""By so much of its size a segment may be smaller or larger than it should, if less data then crosses its end."""
 
 Lengths = Mapping[str, int]
 """Lengths of the symbolic axes, by name."""
@@ -75,7 +75,7 @@ def tensor_types(model: ir.Model) -> dict[str, TensorType]:
 
 
 def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -> tuple[Segment, ...]:
-    """Return the model as segments of roughly equal size that show the tensors named.
+    """Return the model as segments of roughly equal size that show the tensors named; none if there are none to show.
 
     Args:
         model: The float model; it is left as it was.
@@ -87,10 +87,12 @@ def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -
     types = tensor_types(model)
     bounds = [0, *_cuts(nodes, wanted, types, lengths), len(nodes)]
     last_use = _last_uses(nodes)
-    return tuple(
+    segments = (
         _segment(model, nodes[start:end], wanted, frozenset(value for value, use in last_use.items() if use >= end))
         for start, end in pairwise(bounds)
     )
+    # What comes after the last tensor to be shown need not run, and onnxruntime runs nothing without an output.
+    return tuple(segment for segment in segments if segment.shown or segment.passed)
 
 
 def _segment(
@@ -125,23 +127,22 @@ def _cuts(
 ) -> list[int]:
     """Return the positions before which to cut, ascending."""
     sizes = [sum(types[name].nbytes(lengths) for name in _names(node.outputs) if name in wanted) for node in nodes]
-    total = sum(sizes)
-    count = min(MAX_SEGMENTS, -(-total // SEGMENT_BYTES))
-    if count < 2:
-        return []
-    before = np.concatenate([[0], np.cumsum(sizes)])
+    shown = list(accumulate(sizes, initial=0))
     crossing = list(_crossing_bytes(nodes, types, lengths))
-    cuts = []
-    for number in range(1, count):
-        distance = np.abs(before - total * number / count)
-        near = [
-            position
-            for position in np.flatnonzero(distance <= _WINDOW * total / count).tolist()
-            if 0 < position < len(nodes) and crossing[position] is not None
+    target = max(SEGMENT_BYTES, -(-shown[-1] // MAX_SEGMENTS))
+    cuts: list[int] = []
+    for _ in range(MAX_SEGMENTS - 1):
+        start = cuts[-1] if cuts else 0
+        possible = [
+            (crossed, position)
+            for position, crossed in enumerate(crossing)
+            if position > start and crossed is not None and shown[position] - shown[start] >= (1 - _WINDOW) * target
         ]
-        if near:
-            cuts.append(min(near, key=lambda position: (crossing[position], distance[position])))
-    return sorted(set(cuts))
+        near = [pair for pair in possible if shown[pair[1]] - shown[start] <= (1 + _WINDOW) * target]
+        if not possible or shown[-1] - shown[start] <= (1 + _WINDOW) * target:
+            break
+        cuts.append(min(near)[1] if near else possible[0][1])
+    return cuts
 
 
 def _crossing_bytes(

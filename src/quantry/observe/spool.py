@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from itertools import count
 from typing import IO, Any
@@ -31,6 +32,7 @@ class Spool(SampleSource):
         self._digests: list[Digest] = []
         self._failure: Exception | None = None
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
+        weakref.finalize(self, self._file.close)
 
     @property
     def size(self) -> int | None:
