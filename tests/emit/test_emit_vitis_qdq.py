@@ -7,7 +7,19 @@ from onnx.inliner import inline_local_functions
 
 from quantry.errors import RecipeError
 from quantry.evaluate import deployment_session, run_session
-from quantry.recipe import DataType, EmitOptions, FixNeuron, Qdq, Recipe, VitisDialect, VitisQdq
+from quantry.recipe import (
+    DataType,
+    DerivedBias,
+    EmitOptions,
+    FixNeuron,
+    OwnBias,
+    PlanOptions,
+    Qdq,
+    Recipe,
+    TensorSpec,
+    VitisDialect,
+    VitisQdq,
+)
 
 TYPES = {
     "xint8": cases.XINT8,
@@ -85,6 +97,18 @@ def test_fix_neuron_computes_what_qdq_computes(opset: int) -> None:
     model = cases.emitted(cases.XINT8, FixNeuron(), opset)
     onnx.checker.check_model(cases.proto(model), full_check=True)
     expected, actual = cases.outputs(cases.emitted(cases.XINT8, Qdq(), opset)), cases.outputs(model)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(actual[name], values)
+
+
+@pytest.mark.parametrize("weight", [DataType.INT4, DataType.UINT8, DataType.INT16])
+@pytest.mark.parametrize("activation", [DataType.INT8, DataType.UINT16, DataType.UINT4])
+def test_fix_neuron_carries_every_width(activation: DataType, weight: DataType) -> None:
+    """Unsigned types are written as signed ones, with a derived bias where the accumulator has room for it."""
+    specs = [TensorSpec(dtype, scale=cases.POWER_OF_TWO) for dtype in (activation, weight, DataType.INT16)]
+    narrow = activation.bits + weight.bits <= 24
+    recipe = Recipe(plan=PlanOptions(specs[0], specs[1], DerivedBias() if narrow else OwnBias(specs[2])))
+    expected, actual = (cases.outputs(cases.emitted(recipe, format_)) for format_ in (Qdq(), FixNeuron()))
     for name, values in expected.items():
         np.testing.assert_array_equal(actual[name], values)
 
