@@ -95,7 +95,8 @@ def _matching(nodes: list[ir.Node], entry: str, option: str) -> list[ir.Node]:
 
 
 def _of_type(nodes: list[ir.Node], operator: str, option: str) -> list[ir.Node]:
-    found = [node for node in nodes if node.op_type == operator]
+    pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
+    found = [node for node in nodes if pattern.match(node.op_type)]
     if not found:
         known = sorted({node.op_type for node in nodes})
         raise SelectionError(

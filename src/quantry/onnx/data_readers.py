@@ -1,0 +1,177 @@
+"""Calibration data readers with the names and the protocol of onnxruntime and AMD Quark."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.errors import DataError, nearest_spelling
+from quantry.observe import RandomData, calibration_data
+from quantry.observe.random_data import RandomSource
+from quantry.prepare import InputSignature, model_source
+from quantry.prepare.float_model import input_signatures
+
+Sample = dict[str, NDArray[Any]]
+
+
+class CalibrationDataReader(ABC):
+    """Hands out one sample at a time; the protocol of onnxruntime.
+
+    A reader needs nothing but `get_next`, and need not inherit from this class.
+    """
+
+    @abstractmethod
+    def get_next(self) -> Mapping[str, Any] | None:
+        """Return the next sample as input names to arrays, or None at the end."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self
+
+    def __next__(self) -> Mapping[str, Any]:
+        sample = self.get_next()
+        if sample is None:
+            raise StopIteration
+        return sample
+
+
+class _ListReader(CalibrationDataReader):
+    """A reader over samples in memory, which can start again."""
+
+    def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        self._samples = list(samples)
+        self._position = 0
+
+    def get_next(self) -> Mapping[str, Any] | None:
+        """Return the next sample, or None at the end."""
+        if self._position == len(self._samples):
+            return None
+        self._position += 1
+        return self._samples[self._position - 1]
+
+    def reset_iter(self) -> None:
+        """Start again at the first sample."""
+        self._position = 0
+
+    rewind = reset_iter
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self._samples[index]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self._samples)
+
+
+class CachedDataReader(_ListReader):
+    """Reads another reader once and keeps its samples in memory.
+
+    Args:
+        dr: The reader.
+        data_size: At most so many samples; None takes all.
+
+    Raises:
+        DataError: The reader has no samples.
+    """
+
+    def __init__(self, dr: Any, data_size: int | None = None) -> None:
+        samples: list[Mapping[str, Any]] = []
+        while data_size is None or len(samples) < data_size:
+            sample = dr.get_next()
+            if sample is None:
+                break
+            samples.append(sample)
+        if not samples:
+            raise DataError(f"a data reader must have samples left, got none; {type(dr).__name__}")
+        super().__init__(samples)
+
+
+class RandomDataReader(_ListReader):
+    """One random sample, drawn with seed 42, for a first look at a model.
+
+    Args:
+        model_input: The model: a path or an ``onnx.ModelProto``.
+        input_shape: Shapes of inputs by name, where they are not the model's. Dynamic axes become 1 for the first, and
+            3 channels of 32 x 32 for inputs of rank 4, 16 for rank 2 and 32 otherwise.
+        input_data_range: Lowest and highest value of inputs by name; [0, 1) where nothing is given.
+
+    Raises:
+        DataError: A name is no input of the model, or a range is empty.
+    """
+
+    def __init__(
+        self,
+        model_input: Any,
+        input_shape: Mapping[str, Iterable[int]] | None = None,
+        input_data_range: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        inputs = signatures(model_input)
+        for name in (*(input_shape or {}), *(input_data_range or {})):
+            _check_name(name, inputs, "RandomDataReader")
+        sample: dict[str, Any] = {}
+        for signature in inputs:
+            shape = tuple((input_shape or {}).get(signature.name, signature.shape))
+            low, high = (input_data_range or {}).get(signature.name, (0.0, 1.0))
+            source = RandomSource(RandomData(low=low, high=high), (replace(signature, shape=shape),))
+            drawn = next(source.read())
+            assert isinstance(drawn, Mapping)
+            sample |= drawn
+        super().__init__([sample])
+
+
+class PathDataReader(_ListReader):
+    """Samples from ``.npy`` files in a folder, or in one sub-folder for each input.
+
+    Args:
+        model: The model: a path or an ``onnx.ModelProto``.
+        data_path: The folder.
+        input_shape: Shapes that arrays are given, by name of the input, where they are stored in another one.
+
+    Raises:
+        DataError: There are no files, or they do not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data_path: str | os.PathLike[str],
+        input_shape: Mapping[str, Iterable[int]] | None = None,
+    ) -> None:
+        inputs = signatures(model)
+        shapes = {name: tuple(shape) for name, shape in (input_shape or {}).items()}
+        for name in shapes:
+            _check_name(name, inputs, "PathDataReader")
+        # Arrays are first taken as they are stored, and then given the shape that was asked for.
+        open_shapes = tuple(_open(signature) if signature.name in shapes else signature for signature in inputs)
+        data = calibration_data(data_path, open_shapes)
+        super().__init__({name: _shaped(array, shapes.get(name)) for name, array in sample.items()} for sample in data)
+
+
+def signatures(model: Any) -> tuple[InputSignature, ...]:
+    """Return the inputs of a model given in any form."""
+    return input_signatures(model_source(model).load())
+
+
+def _open(signature: InputSignature) -> InputSignature:
+    return replace(signature, shape=(None,) * len(signature.shape))
+
+
+def _shaped(array: NDArray[Any], shape: tuple[int, ...] | None) -> NDArray[Any]:
+    if shape is None:
+        return array
+    if array.size != np.prod(shape):
+        raise DataError(f"arrays must have the values of input_shape {shape}, got {list(array.shape)}; PathDataReader")
+    return array.reshape(shape)
+
+
+def _check_name(name: str, inputs: tuple[InputSignature, ...], where: str) -> None:
+    known = [signature.name for signature in inputs]
+    if name not in known:
+        raise DataError(
+            f"{where} takes names of inputs ({', '.join(known)}), got {name!r}{nearest_spelling(name, known)}"
+        )

@@ -1,0 +1,33 @@
+"""The one table that translates options of AMD Quark and vai_q_onnx into recipes."""
+
+from quantry.onnx.options import (
+    algorithms,
+    calibration,
+    config_fields,
+    evaluation,
+    npu,
+    number_types,
+    placement,
+    preprocessing,
+)
+from quantry.onnx.options.draft import Draft, RandomInputs
+from quantry.onnx.options.option_row import Kind, OptionRow
+
+SECTIONS: tuple[tuple[str, tuple[OptionRow, ...]], ...] = (
+    ("Types, symmetry, biases", number_types.ROWS),
+    ("Nodes and pairs", placement.ROWS),
+    # Equalization before preprocessing, since ReplaceClip6Relu belongs to it.
+    ("Equalization and other algorithms", algorithms.ROWS),
+    ("Preprocessing and conversions", preprocessing.ROWS),
+    ("Calibration", calibration.ROWS),
+    ("Integer NPUs", npu.ROWS),
+    ("Evaluation and files", evaluation.ROWS),
+)
+"""Every key of ``extra_options``; they are applied in this order, whatever the order of the dictionary."""
+
+ROWS: dict[str, OptionRow] = {row.key: row for _, rows in SECTIONS for row in rows}
+
+FIELDS: dict[str, OptionRow] = {row.key: row for row in config_fields.ROWS}
+"""Every field of ``QuantizationConfig``, in its order."""
+
+__all__ = ["FIELDS", "ROWS", "SECTIONS", "Draft", "Kind", "OptionRow", "RandomInputs"]

@@ -1,0 +1,130 @@
+"""Options of equalization and of algorithms that change weights."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.options.draft import Draft, with_field
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, without_bearing
+
+AUTO_MIX_PRECISION_KEYS = (
+    *("TargetLayerConfig", "TargetOpType", "SubgraphJson", "IncludeLayers", "ExcludeLayers", "DataSize"),
+    *("MetricOutputIndex", "MetricDistanceFn", "MetricEvaluateFn", "MetricDefault", "MetricThreshold"),
+    *("MetricOptimizeObject", "SensitivityCacheFile", "WorkerNum", "DualQuantNodes", "NoInputQDQShared"),
+    *("SharedParamMode", "ActTargetQuantType", "WeightTargetQuantType", "BiasTargetQuantType", "OutputIndex"),
+    *("Top1AccTarget", "EvaluateFunction", "L2Target", "NumTarget", "TargetQuantType", "TargetTensors"),
+    *("TargetIndices", "ExcludeIndices", "AutoMixUseFastFT"),
+)
+FAST_FINETUNE_KEYS = (
+    *("OptimAlgorithm", "OptimDevice", "InferDevice", "FixedSeed", "DataSize", "BatchSize", "NumBatches"),
+    *("NumIterations", "LearningRate", "EarlyStop", "LRAdjust", "TargetOpType", "SelectiveUpdate", "UpdateBias"),
+    *("OutputQDQ", "DropRatio", "MemOptLevel", "CacheDir", "Parallel", "DynamicBatch", "RegParam", "BetaRange"),
+    *("WarmStart", "LogPeriod", "RefModelPath", "OutputIndex", "SelectMaxMemLayer", "NumWorkers", "PinMemory"),
+    *("UseGDS", "NumIterLR"),
+)
+
+
+def _cross_layer(key: str, name: str) -> Apply:
+    def apply(draft: Draft, value: Any) -> Draft:
+        if draft.equalize.cross_layer is None:
+            return draft.noted(f"{key} has no effect without include_cle")
+        changed: Draft = with_field(draft, f"equalize.cross_layer.{name}", value)
+        return changed
+
+    return apply
+
+
+def _steps(draft: Draft, value: int) -> Draft:
+    if value == 0:
+        return replace(draft, equalize=replace(draft.equalize, cross_layer=None))
+    return _cross_layer("CLESteps", "steps")(draft, value)
+
+
+def _without(key: str, owner: str, known: tuple[str, ...]) -> Apply:
+    def apply(draft: Draft, value: Mapping[str, Any]) -> Draft:
+        for name in value:
+            if name not in known:
+                raise RecipeError(
+                    f"extra_options[{key!r}] must hold known keys, got {name!r}{nearest_spelling(name, known)}"
+                )
+        return draft.noted(f"{key} has no effect without {owner}")
+
+    return apply
+
+
+def _equalization(key: str, kind: Kind, default: str, meaning: str, name: str) -> OptionRow:
+    return OptionRow(key, kind, default, meaning, f"equalize.cross_layer.{name}", _cross_layer(key, name))
+
+
+def _belongs(key: str, kind: Kind, default: str, meaning: str, owner: str) -> OptionRow:
+    """An option of an algorithm whose switch is refused, so that the option never has anything to set."""
+    return OptionRow(key, kind, default, meaning, f"nothing: {owner} is refused", without_bearing(key, owner))
+
+
+ROWS = (
+    _equalization(
+        "CLEScaleAppendBias", Kind.BOOL, "True", "Let a bias count in the range of its channel.", "include_bias"
+    ),
+    OptionRow(
+        "CLEBalanceMethod",
+        Kind.TEXT,
+        "'max'",
+        "What a channel's range is.",
+        refused="a channel's range is its largest magnitude: 'max'",
+        harmless=("max",),
+    ),
+    _equalization(
+        "CLEWeightThreshold", Kind.FLOAT, "0.5", "Channels with less weight than this stay.", "weight_threshold"
+    ),
+    _equalization("CLEScaleUseThreshold", Kind.BOOL, "True", "Whether that threshold counts.", "use_threshold"),
+    _equalization(
+        "CLETotalLayerDiffThreshold", Kind.FLOAT, "2e-7", "CLESteps=-1: the change that counts as rest.", "convergence"
+    ),
+    OptionRow(
+        "CLESteps",
+        Kind.INT,
+        "1",
+        "Sweeps of cross-layer equalization; 0 does none, -1 repeats until the weights rest.",
+        "equalize.cross_layer.steps",
+        _steps,
+    ),
+    _belongs("SmoothAlpha", Kind.FLOAT, "0.5", "How much SmoothQuant moves to the weights.", "include_sq"),
+    _belongs("RMatrixDim", Kind.INT, "4096", "Size of QuaRot's rotation.", "include_rotation"),
+    _belongs("UseRandomHad", Kind.BOOL, "False", "QuaRot: random Hadamard matrices.", "include_rotation"),
+    _belongs("RConfigPath", Kind.TEXT, "None", "QuaRot: the file that names the layers.", "include_rotation"),
+    OptionRow(
+        "UseGPTQ",
+        Kind.BOOL,
+        "False",
+        "Quantize weights with GPTQ.",
+        refused="GPTQ is not there yet; per_channel=True with WeightCalibrateMethod=ExtendedCalibrationMethod.MinMSE "
+        "is the nearest",
+        harmless=(False,),
+    ),
+    _belongs("GPTQParams", Kind.DICT, "{}", "Settings of GPTQ.", "UseGPTQ"),
+    OptionRow(
+        "BiasCorrection",
+        Kind.BOOL,
+        "False",
+        "Correct the shift of each channel's mean in its bias.",
+        refused="bias correction is not there yet; include_cle=True is the nearest",
+        harmless=(False,),
+    ),
+    OptionRow(
+        "AutoMixprecision",
+        Kind.DICT,
+        "{}",
+        "Settings of mixed precision.",
+        "nothing: include_auto_mp is refused",
+        _without("AutoMixprecision", "include_auto_mp", AUTO_MIX_PRECISION_KEYS),
+    ),
+    OptionRow(
+        "FastFinetune",
+        Kind.DICT,
+        "{}",
+        "Settings of AdaRound and AdaQuant.",
+        "nothing: include_fast_ft is refused",
+        _without("FastFinetune", "include_fast_ft", FAST_FINETUNE_KEYS),
+    ),
+)

@@ -1,0 +1,302 @@
+"""The fields of QuantizationConfig."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.enums import FORMATS, METHODS, TYPES, PowerOfTwoMethod, QuantFormat, VitisQuantFormat, own_member
+from quantry.onnx.methods import method_of
+from quantry.onnx.options.draft import Draft, refuse, with_field
+from quantry.onnx.options.npu import WRITTEN_DIFFERENTLY
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.type_specs import spec_of
+from quantry.plan.rules import RULE_OF_OPERATOR
+from quantry.recipe import (
+    CrossLayer,
+    EqualizeOptions,
+    FixNeuron,
+    MinMax,
+    MinMSE,
+    NpuConversions,
+    NpuLimits,
+    PerChannel,
+    PowerOfTwoScale,
+    Qdq,
+    QOperator,
+    Subgraph,
+)
+
+_TRANSFORMER_OPERATORS = ("Gemm", "MatMul")
+_LIST_OF_NAMES = "Names of nodes or of their outputs."
+
+
+def _activation_type(draft: Draft, value: object) -> Draft:
+    spec = spec_of(own_member(value, TYPES, "activation_type"), "activation_type")
+    return replace(draft, plan=replace(draft.plan, activation=replace(spec, symmetric=not spec.dtype.is_integer)))
+
+
+def _weight_type(draft: Draft, value: object) -> Draft:
+    spec = spec_of(own_member(value, TYPES, "weight_type"), "weight_type")
+    return replace(draft, plan=replace(draft.plan, weight=replace(spec, symmetric=spec.dtype.is_signed)))
+
+
+def _calibrate_method(draft: Draft, value: object) -> Draft:
+    member = own_member(value, METHODS, "calibrate_method")
+    method = method_of(member, "calibrate_method")
+    power_of_two = isinstance(member, PowerOfTwoMethod)
+    weight = method if power_of_two or isinstance(method, MinMSE) else MinMax()
+    draft = replace(draft, scale=replace(draft.scale, activation=method, weight=weight))
+    if power_of_two:
+        for path in ("plan.activation", "plan.weight"):
+            part, name = path.split(".")
+            if getattr(getattr(draft, part), name).dtype.is_integer:
+                draft = with_field(draft, f"{path}.scale", PowerOfTwoScale())
+    return draft
+
+
+def _quant_format(draft: Draft, value: object) -> Draft:
+    member = own_member(value, FORMATS, "quant_format")
+    if member is QuantFormat.QDQ:
+        return replace(draft, format=Qdq())
+    if member.name == "QOperator":
+        return replace(draft, format=QOperator())
+    if member is VitisQuantFormat.FixNeuron:
+        draft = with_field(draft, "plan.activation.symmetric", True)  # noqa: FBT003
+        return replace(draft, format=FixNeuron())
+    return replace(draft, format=None, prepare=replace(draft.prepare, npu=WRITTEN_DIFFERENTLY))
+
+
+def _npu_cnn(draft: Draft, value: bool) -> Draft:
+    if not value:
+        return draft
+    plan = replace(draft.plan, activation=replace(draft.plan.activation, symmetric=True))
+    prepare = replace(draft.prepare, npu=NpuConversions())
+    return replace(draft, npu=True, plan=plan, prepare=prepare, scale=replace(draft.scale, npu=NpuLimits()))
+
+
+def _npu_transformer(draft: Draft, value: bool) -> Draft:
+    if not value:
+        return draft
+    draft = _operators(draft, _TRANSFORMER_OPERATORS)
+    plan = replace(draft.plan, constant_right_operand_only=True)
+    return replace(draft, plan=plan, prepare=replace(draft.prepare, npu=draft.prepare.npu or WRITTEN_DIFFERENTLY))
+
+
+def _operators(draft: Draft, operators: Iterable[str]) -> Draft:
+    # One pattern: a list of types may name some that the model does not have, but not only such.
+    pattern = f"^({'|'.join(operators)})$"
+    changed: Draft = with_field(draft, "plan.selection.operators", (pattern,))
+    return changed
+
+
+def _check_operators(operators: Iterable[str], where: str) -> tuple[str, ...]:
+    listed = tuple(operators)
+    for operator in listed:
+        if operator not in RULE_OF_OPERATOR:
+            raise RecipeError(
+                f"{where} must hold operator types that a rule knows, got {operator!r}"
+                f"{nearest_spelling(str(operator), RULE_OF_OPERATOR)}"
+            )
+    return listed
+
+
+def _op_types(draft: Draft, value: Iterable[str]) -> Draft:
+    listed = _check_operators(value, "op_types_to_quantize")
+    return _operators(draft, listed) if listed else draft
+
+
+def _extra_op_types(draft: Draft, value: Iterable[str]) -> Draft:
+    listed = _check_operators(value, "extra_op_types_to_quantize")
+    chosen = draft.plan.selection.operators
+    if not listed or not chosen:
+        return draft
+    return _operators(draft, (chosen[0].removeprefix("^(").removesuffix(")$"), *listed))
+
+
+def _names(path: str) -> Apply:
+    return lambda draft, value: sets(path)(draft, tuple(value))
+
+
+def _subgraphs(draft: Draft, value: Iterable[Any]) -> Draft:
+    found = []
+    for entry in value:
+        if not isinstance(entry, tuple | list) or len(entry) != 2 or any(isinstance(part, str) for part in entry):
+            raise RecipeError(
+                "subgraphs_to_exclude must hold pairs ([first nodes], [last nodes]), "
+                f"got {entry!r} in QuantizationConfig.subgraphs_to_exclude"
+            )
+        found.append(Subgraph(tuple(entry[0]), tuple(entry[1])))
+    changed: Draft = with_field(draft, "plan.selection.exclude_subgraphs", tuple(found))
+    return changed
+
+
+def _per_channel(draft: Draft, value: bool) -> Draft:
+    if not value:
+        return draft
+    if draft.plan.weight.dtype.is_block:
+        raise refuse("per_channel", value, "block formats have no scales to give to each channel; use False")
+    changed: Draft = with_field(draft, "plan.weight.granularity", PerChannel())
+    return changed
+
+
+def _include_cle(draft: Draft, value: bool) -> Draft:
+    return replace(draft, equalize=EqualizeOptions(CrossLayer() if value else None))
+
+
+def _switch(key: str, default: str, meaning: str, becomes: str, apply: Apply) -> OptionRow:
+    return OptionRow(key, Kind.BOOL, default, meaning, becomes, apply)
+
+
+def _off(key: str, meaning: str, instead: str) -> OptionRow:
+    return OptionRow(key, Kind.BOOL, "False", meaning, refused=instead, harmless=(False,))
+
+
+def _name_list(key: str, meaning: str, path: str) -> OptionRow:
+    return OptionRow(key, Kind.LIST, "[]", meaning, path, _names(path))
+
+
+ROWS = (
+    OptionRow("activation_type", Kind.MEMBER, "QInt8", "Type of activations.", "plan.activation", _activation_type),
+    OptionRow("weight_type", Kind.MEMBER, "QInt8", "Type of weights.", "plan.weight", _weight_type),
+    OptionRow(
+        "calibrate_method",
+        Kind.MEMBER,
+        "CalibrationMethod.MinMax",
+        "How ranges are found; a PowerOfTwoMethod makes scales powers of two.",
+        "scale.activation, scale.weight, plan.*.scale",
+        _calibrate_method,
+    ),
+    OptionRow(
+        "quant_format",
+        Kind.MEMBER,
+        "QuantFormat.QDQ",
+        "How the model is written. FixNeuron writes FixNeuron; an extended or Vitis QDQ writes com.microsoft pairs, or "
+        "com.amd.quark ones for types that have no others.",
+        "emit.format",
+        _quant_format,
+    ),
+    _switch("per_channel", "False", "One weight scale for each channel.", "plan.weight.granularity", _per_channel),
+    _switch("reduce_range", "False", "One bit less for weights.", "scale.reduce_range", sets("scale.reduce_range")),
+    _name_list("input_nodes", "Nodes before these stay float.", "plan.selection.input_nodes"),
+    _name_list("output_nodes", "Nodes behind these stay float.", "plan.selection.output_nodes"),
+    _name_list("nodes_to_quantize", f"Only these. {_LIST_OF_NAMES}", "plan.selection.include"),
+    _name_list("nodes_to_exclude", "Not these; an entry that starts with ^ is a pattern.", "plan.selection.exclude"),
+    OptionRow(
+        "op_types_to_quantize",
+        Kind.LIST,
+        "[]",
+        "Only these operator types; empty for all that a rule knows.",
+        "plan.selection.operators",
+        _op_types,
+    ),
+    OptionRow(
+        "extra_op_types_to_quantize",
+        Kind.LIST,
+        "[]",
+        "Also these operator types; without op_types_to_quantize all that a rule knows are quantized already.",
+        "plan.selection.operators",
+        _extra_op_types,
+    ),
+    OptionRow(
+        "subgraphs_to_exclude",
+        Kind.LIST,
+        "[]",
+        "Pairs of first and last nodes; nothing between them is quantized.",
+        "plan.selection.exclude_subgraphs",
+        _subgraphs,
+    ),
+    OptionRow(
+        "execution_providers",
+        Kind.LIST,
+        "['CPUExecutionProvider']",
+        "onnxruntime's execution providers for calibration.",
+        "observe.providers",
+        _names("observe.providers"),
+    ),
+    _switch(
+        "optimize_model",
+        "True",
+        "Fold BatchNormalization; constants belong to SimplifyModel.",
+        "prepare.fold_batch_norm",
+        sets("prepare.fold_batch_norm"),
+    ),
+    _switch(
+        "convert_fp16_to_fp32",
+        "False",
+        "Convert a float16 model to float32 first.",
+        "prepare.float16_to_float32",
+        sets("prepare.float16_to_float32"),
+    ),
+    _switch(
+        "use_external_data_format",
+        "False",
+        "Write weights beside the model; over 1.5 GB they always are.",
+        "how the file is written",
+        sets("external_data"),
+    ),
+    _switch("include_cle", "True", "Cross-layer equalization.", "equalize.cross_layer", _include_cle),
+    _switch("enable_npu_cnn", "False", "The rules of AMD's integer NPU.", "prepare.npu, scale.npu, bias", _npu_cnn),
+    _switch(
+        "enable_npu_transformer",
+        "False",
+        "Quantize MatMul with a constant operand and Gemm only.",
+        "plan.selection.operators, plan.constant_right_operand_only",
+        _npu_transformer,
+    ),
+    _switch("print_summary", "True", "Log a line about the result.", "logger quantry, INFO", sets("summary")),
+    _switch(
+        "ignore_warnings",
+        "True",
+        "False logs options without bearing as warnings; that random data are no calibration is always warned of.",
+        "logger quantry",
+        sets("quiet"),
+    ),
+    OptionRow(
+        "log_severity_level",
+        Kind.INT,
+        "None",
+        "How much is logged during the call, from 0 (everything) to 4 (nothing).",
+        "logger quantry",
+        sets("log_severity"),
+    ),
+    _off(
+        "specific_tensor_precision",
+        "Types of single tensors.",
+        "one model has one type of activation and one of weight so far; leave single nodes float with nodes_to_exclude",
+    ),
+    _off(
+        "use_dynamic_quant",
+        "Find scales of activations while the model runs.",
+        "dynamic quantization is not there yet; calibrate with data, CalibrationMethod.MinMax is the nearest",
+    ),
+    _off(
+        "convert_nchw_to_nhwc",
+        "Give the model inputs with channels last.",
+        "inputs keep their layout; put a Transpose behind the model's input, or transpose the data",
+    ),
+    _off("include_sq", "SmoothQuant.", "SmoothQuant is not there yet; include_cle=True is the nearest"),
+    _off("include_rotation", "QuaRot.", "QuaRot is not there yet; include_cle=True is the nearest"),
+    _off(
+        "include_auto_mp",
+        "Mixed precision.",
+        "automatic mixed precision is not there yet; use the wider types everywhere, or nodes_to_exclude",
+    ),
+    _off(
+        "include_fast_ft",
+        "AdaRound or AdaQuant.",
+        "finetuning is not there yet; PowerOfTwoMethod.MinMSE with include_cle=True is the nearest",
+    ),
+    _off(
+        "debug_mode",
+        "Keep intermediate models.",
+        "use quantry.quantize, whose result holds what each stage returned, and "
+        "logging.getLogger('quantry').setLevel('DEBUG')",
+    ),
+    _off(
+        "crypto_mode",
+        "Leave nothing readable on the disk.",
+        "the store and temporary files are plain; take the model from memory with model_output=None, and keep no "
+        "store with quantry.quantize(..., store=None)",
+    ),
+)

@@ -1,0 +1,122 @@
+"""One row of the table that translates AMD Quark's options."""
+
+import enum
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantry.errors import RecipeError
+from quantry.onnx.options.draft import Draft, refuse, with_field
+
+Apply = Callable[[Draft, Any], Draft]
+
+
+class Kind(enum.Enum):
+    """The type of an option's value; the value is its name in the table."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "str"
+    LIST = "list"
+    DICT = "dict"
+    MEMBER = "enum"
+    ANY = "object"
+
+    def holds(self, value: object) -> bool:
+        """Say whether a value is of this type."""
+        if self is Kind.BOOL:
+            return isinstance(value, bool)
+        if self is Kind.INT:
+            return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if self is Kind.FLOAT:
+            return isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if self is Kind.LIST:
+            return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+        types: dict[Kind, type] = {Kind.TEXT: str, Kind.DICT: Mapping, Kind.MEMBER: enum.Enum}
+        return isinstance(value, types.get(self, object))
+
+
+@dataclass(frozen=True)
+class OptionRow:
+    """One option: what it is called and means there, and what it becomes here.
+
+    Exactly one of ``apply``, ``spelling_of``, ``satisfied`` and ``refused`` says what becomes of it.
+
+    Attributes:
+        key: Its name.
+        kind: Type of its value; None is allowed as well where ``default`` is "None".
+        default: Its default, as text.
+        meaning: What it asks for.
+        becomes: What it sets in a recipe, for the page.
+        apply: Applies a value to the draft of a recipe.
+        spelling_of: The field of QuantizationConfig of which this is another spelling.
+        satisfied: Why every value gives the same result here, so that nothing is left to set.
+        refused: Why it cannot be had, and what to use instead.
+        harmless: With ``refused``, the values that ask for nothing and are accepted.
+    """
+
+    key: str
+    kind: Kind
+    default: str
+    meaning: str
+    becomes: str = ""
+    apply: Apply | None = None
+    spelling_of: str = ""
+    satisfied: str = ""
+    refused: str = ""
+    harmless: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        ways = (self.apply is not None, bool(self.spelling_of), bool(self.satisfied), bool(self.refused))
+        assert sum(ways) == 1, self.key
+
+    def applied(self, draft: Draft, value: object, where: str) -> Draft:
+        """Return the draft with this option.
+
+        Args:
+            draft: What the options read before ask for.
+            value: The value given.
+            where: What messages call the option, such as ``extra_options['CLESteps']``.
+
+        Raises:
+            RecipeError: The value has the wrong type, or cannot be had.
+        """
+        self.check(value, where)
+        if self.refused:
+            if any(type(value) is type(nothing) and value == nothing for nothing in self.harmless):
+                return draft
+            raise refuse(where, value, self.refused)
+        return draft if self.apply is None else self.apply(draft, value)
+
+    def check(self, value: object, where: str) -> None:
+        """Refuse a value of the wrong type.
+
+        Raises:
+            RecipeError: It is of another type.
+        """
+        if value is None and self.default == "None":
+            return
+        if not self.kind.holds(value):
+            raise RecipeError(f"{where} must be a {self.kind.value}, got {value!r} of type {type(value).__name__}")
+
+
+def sets(path: str) -> Apply:
+    """Return what puts a value into one field of the draft."""
+
+    def apply(draft: Draft, value: Any) -> Draft:
+        changed: Draft = with_field(draft, path, value)
+        return changed
+
+    return apply
+
+
+def without_bearing(key: str, owner: str) -> Apply:
+    """Return what notes that an option belongs to a feature that is off."""
+
+    def apply(draft: Draft, value: Any) -> Draft:
+        del value
+        return draft.noted(f"{key} has no effect without {owner}")
+
+    return apply

@@ -1,0 +1,217 @@
+"""The quantizer that takes AMD Quark's configurations."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from quantry.errors import DataError, RecipeError, nearest_spelling
+from quantry.observe import RandomData
+from quantry.onnx.data_readers import RandomDataReader
+from quantry.onnx.options import Draft
+from quantry.onnx.quantization.config.config import Config, QuantizationConfig
+from quantry.onnx.quantization.config.layer_config import CLEConfig, QConfig
+from quantry.onnx.translate import Job, translate
+from quantry.prepare import model_source, write_model
+from quantry.quantization import QuantizationResult, quantize
+from quantry.recipe import VitisDialect
+
+_LOG = logging.getLogger("quantry")
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+ModelInput: TypeAlias = str | os.PathLike[str] | onnx.ModelProto
+
+
+class ModelQuantizer:
+    """Quantizes models as AMD Quark's class of that name does.
+
+    Attributes:
+        config: What is asked for; read at each call and never written.
+
+    Example:
+        >>> from quantry.onnx import ModelQuantizer, get_default_config
+        >>> quantizer = ModelQuantizer(get_default_config("XINT8"))
+        >>> quantizer.quantize_model("model.onnx", "model.int8.onnx", reader)  # doctest: +SKIP
+    """
+
+    def __init__(self, config: Config | QConfig) -> None:
+        self.config = config
+
+    def quantize_model(
+        self,
+        model_input: ModelInput,
+        model_output: str | os.PathLike[str] | None = None,
+        calibration_data_reader: Any = None,
+        calibration_data_path: str | os.PathLike[str] | None = None,
+        algorithms: Sequence[CLEConfig] | None = None,
+    ) -> onnx.ModelProto | None:
+        """Quantize a model.
+
+        Args:
+            model_input: The float model: a path or a proto, which is only read.
+            model_output: Where the result goes; None returns it instead.
+            calibration_data_reader: An object with ``get_next()``, or any other form of data that `quantry.quantize`
+                takes. None uses one random sample, with a warning.
+            calibration_data_path: A folder of ``.npy`` files instead of a reader.
+            algorithms: Algorithms on top of those of a `QConfig`.
+
+        Returns:
+            The quantized model where ``model_output`` is None, else None.
+
+        Raises:
+            UserError: The model, the data or the configuration cannot be used; the message says why.
+        """
+        job = self._job(tuple(algorithms or ()))
+        return run_job(job, model_input, model_output, calibration_data_reader, calibration_data_path)
+
+    def _job(self, algorithms: tuple[CLEConfig, ...]) -> Job:
+        if isinstance(self.config, QConfig):
+            return self.config.to_job(algorithms)
+        if algorithms:
+            raise RecipeError(
+                "algorithms go with a QConfig, got a Config; use its switches such as include_cle, or a QConfig"
+            )
+        inner = self.config.global_quant_config if isinstance(self.config, Config) else self.config
+        if not isinstance(inner, QuantizationConfig):
+            raise RecipeError(
+                "ModelQuantizer takes a Config of a QuantizationConfig, or a QConfig, "
+                f"got {type(inner).__name__} in {type(self.config).__name__}"
+            )
+        return translate(inner)
+
+
+def run_job(
+    job: Job,
+    model_input: ModelInput,
+    model_output: str | os.PathLike[str] | None,
+    reader: Any = None,
+    data_path: str | os.PathLike[str] | None = None,
+) -> onnx.ModelProto | None:
+    """Quantize a model as a job says.
+
+    Args:
+        job: The recipe and what goes with it.
+        model_input: The float model.
+        model_output: Where the result goes; None returns it.
+        reader: Calibration data.
+        data_path: A folder of ``.npy`` files instead.
+
+    Returns:
+        The quantized model where ``model_output`` is None, else None.
+    """
+    draft = job.draft
+    with _logged_at(draft.log_severity):
+        for note in draft.notes:
+            _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
+        model = _with_shapes(model_input, draft)
+        data = _data(model, draft, reader, data_path)
+        result = quantize(model, data, job.recipe, evaluation_data=draft.evaluation_data)
+        _report(result, draft)
+        if model_output is None:
+            return onnx.load_from_string(result.to_bytes())
+        _save(result, Path(model_output), draft)
+        return None
+
+
+def _with_shapes(model: ModelInput, draft: Draft) -> ModelInput | ir.Model:
+    if not draft.fixed_shapes:
+        return model
+    graph = model_source(model).load()
+    inputs = {value.name: value for value in graph.graph.inputs}
+    for name, shape in draft.fixed_shapes.items():
+        value = inputs.get(name)
+        if value is None:
+            known = [known for known in inputs if known]
+            raise RecipeError(
+                f"extra_options['FixShapes'] must name inputs of the model ({', '.join(known)}), got {name!r}"
+                f"{nearest_spelling(name, known)}"
+            )
+        if value.shape is not None and len(value.shape) != len(shape):
+            raise RecipeError(
+                f"extra_options['FixShapes'] must keep the {len(value.shape)} axes of input {name!r}, got {shape}"
+            )
+        value.shape = ir.Shape(shape)
+    return graph
+
+
+def _data(model: Any, draft: Draft, reader: Any, path: str | os.PathLike[str] | None) -> Any:
+    if reader is not None and path is not None:
+        raise DataError(
+            "calibration data must come from one place, got calibration_data_reader and calibration_data_path; "
+            "give one of them"
+        )
+    if reader is not None or path is not None:
+        return reader if path is None else path
+    if draft.random_given:
+        return _random(model, draft)
+    if draft.random.shapes or draft.random.ranges:
+        warnings.warn(
+            "no calibration data: one random sample is used; ranges and accuracy will be wrong",
+            UserWarning,
+            stacklevel=4,
+        )
+        return _random(model, draft)
+    return None
+
+
+def _random(model: Any, draft: Draft) -> Any:
+    if not draft.random.shapes and not draft.random.ranges:
+        return RandomData()
+    return RandomDataReader(model, draft.random.shapes, draft.random.ranges)
+
+
+def _report(result: QuantizationResult, draft: Draft) -> None:
+    if draft.summary:
+        quantized = len(result.plan.quantized_nodes)
+        _LOG.info("%d nodes quantized, %d stayed float", quantized, len(result.declined))
+    if draft.evaluate:
+        scores = result.evaluation.metrics
+        _LOG.info("cosine %.6g, l2 %.6g against the float model", scores["cosine"].value, scores["l2"].value)
+
+
+def _save(result: QuantizationResult, path: Path, draft: Draft) -> None:
+    if draft.external_data:
+        write_model(result.model, path, external_data_threshold=0)
+    else:
+        result.save(path)
+
+
+@contextmanager
+def _logged_at(severity: int | None) -> Iterator[None]:
+    """Log as much as onnxruntime's level of severity says, for the duration of a call."""
+    if severity is None:
+        yield
+        return
+    if not 0 <= severity < len(_LEVELS):
+        raise RecipeError(f"log_severity_level must be from 0 to {len(_LEVELS) - 1}, got {severity!r}")
+    before = _LOG.level
+    _LOG.setLevel(_LEVELS[severity])
+    try:
+        yield
+    finally:
+        _LOG.setLevel(before)
+
+
+def run_config(
+    config: QuantizationConfig,
+    model_input: ModelInput,
+    model_output: str | os.PathLike[str] | None,
+    reader: Any,
+    dialect: VitisDialect | None = None,
+) -> onnx.ModelProto | None:
+    """Quantize a model as a configuration says.
+
+    Args:
+        config: The configuration.
+        model_input: The float model.
+        model_output: Where the result goes; None returns it.
+        reader: Calibration data.
+        dialect: The dialect of a Vitis QDQ format.
+    """
+    return run_job(translate(config, dialect), model_input, model_output, reader)

@@ -1,0 +1,96 @@
+"""Configurations as AMD Quark spells them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, CalibrationMethod, QuantFormat, QuantType
+
+
+@dataclass
+class QuantizationConfig:
+    """Everything about one quantization, with the defaults of AMD Quark 0.13.
+
+    The table of docs/reference/options.md says what each field and each key of ``extra_options`` means, what it becomes
+    in a `quantry.Recipe`, and which are refused. Members of onnxruntime's enumerations are taken as well as ours.
+
+    Attributes:
+        calibrate_method: How ranges are found.
+        quant_format: How the model is written.
+        activation_type: Type of activations.
+        weight_type: Type of weights.
+        input_nodes: Nodes before these stay float.
+        output_nodes: Nodes behind these stay float.
+        op_types_to_quantize: Only these operator types.
+        nodes_to_quantize: Only these nodes.
+        extra_op_types_to_quantize: Also these operator types.
+        nodes_to_exclude: Not these nodes.
+        subgraphs_to_exclude: Not what lies between these pairs of nodes.
+        specific_tensor_precision: Types of single tensors.
+        execution_providers: Where onnxruntime runs the float model.
+        per_channel: One weight scale for each channel.
+        reduce_range: One bit less for weights.
+        optimize_model: Fold BatchNormalization.
+        use_dynamic_quant: Find scales while the model runs.
+        use_external_data_format: Write weights beside the model.
+        convert_fp16_to_fp32: Convert a float16 model first.
+        convert_nchw_to_nhwc: Change the layout of inputs.
+        include_sq: SmoothQuant.
+        include_rotation: QuaRot.
+        include_cle: Cross-layer equalization.
+        include_auto_mp: Mixed precision.
+        include_fast_ft: AdaRound or AdaQuant.
+        enable_npu_cnn: The rules of AMD's integer NPU.
+        enable_npu_transformer: MatMul and Gemm only.
+        debug_mode: Keep intermediate models.
+        crypto_mode: Leave nothing readable on the disk.
+        print_summary: Log a line about the result.
+        ignore_warnings: Log options without bearing as information only.
+        log_severity_level: How much is logged.
+        extra_options: Further options by name.
+    """
+
+    calibrate_method: AnyMethod = CalibrationMethod.MinMax
+    quant_format: AnyFormat = QuantFormat.QDQ
+    activation_type: AnyType = QuantType.QInt8
+    weight_type: AnyType = QuantType.QInt8
+    input_nodes: list[str] = field(default_factory=list)
+    output_nodes: list[str] = field(default_factory=list)
+    op_types_to_quantize: list[str] = field(default_factory=list)
+    nodes_to_quantize: list[str] = field(default_factory=list)
+    extra_op_types_to_quantize: list[str] = field(default_factory=list)
+    nodes_to_exclude: list[str] = field(default_factory=list)
+    subgraphs_to_exclude: list[tuple[list[str], list[str]]] = field(default_factory=list)
+    specific_tensor_precision: bool = False
+    execution_providers: list[str] = field(default_factory=lambda: ["CPUExecutionProvider"])
+    per_channel: bool = False
+    reduce_range: bool = False
+    optimize_model: bool = True
+    use_dynamic_quant: bool = False
+    use_external_data_format: bool = False
+    convert_fp16_to_fp32: bool = False
+    convert_nchw_to_nhwc: bool = False
+    include_sq: bool = False
+    include_rotation: bool = False
+    include_cle: bool = True
+    include_auto_mp: bool = False
+    include_fast_ft: bool = False
+    enable_npu_cnn: bool = False
+    enable_npu_transformer: bool = False
+    debug_mode: bool = False
+    crypto_mode: bool = False
+    print_summary: bool = True
+    ignore_warnings: bool = True
+    log_severity_level: int | None = None
+    extra_options: Mapping[str, Any] | None = field(default_factory=dict)
+
+
+@dataclass
+class Config:
+    """A configuration for `ModelQuantizer`.
+
+    Attributes:
+        global_quant_config: The configuration of the whole model.
+    """
+
+    global_quant_config: QuantizationConfig = field(default_factory=QuantizationConfig)

@@ -1,0 +1,186 @@
+"""AMD Quark's named configurations, as data.
+
+A configuration here is what the peer's of the same name sets, as far as the stages can do it; what is left out is in
+`quantry.recipe.Preset.pending` and is logged when the configuration is handed out. One whose algorithm is missing as a
+whole, such as finetuning, keeps its switch, which then says so when it is used.
+"""
+
+import copy
+import logging
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.enums import (
+    CalibrationMethod,
+    ExtendedQuantFormat,
+    ExtendedQuantType,
+    PowerOfTwoMethod,
+    QuantType,
+)
+from quantry.onnx.quantization.config.config import Config, QuantizationConfig
+from quantry.recipe import PRESETS
+
+_LOG = logging.getLogger("quantry")
+_FORCE = {"ForceQuantizeNoInputCheck": True}
+_EXTENDED = ExtendedQuantFormat.QDQ
+
+
+def _config(*types: Any, method: Any = CalibrationMethod.MinMax, options: Any = None, **settings: Any) -> Any:
+    activation, weight = types
+    return QuantizationConfig(
+        calibrate_method=method,
+        activation_type=activation,
+        weight_type=weight,
+        extra_options=_FORCE | (options or {}),
+        **settings,
+    )
+
+
+def _integers(*types: Any, percentile: float | None = None, **settings: Any) -> QuantizationConfig:
+    options = settings.pop("options", {}) | ({} if percentile is None else {"Percentile": percentile})
+    made: QuantizationConfig = _config(*types, method=CalibrationMethod.Percentile, options=options, **settings)
+    return made
+
+
+def _float(kind: ExtendedQuantType) -> QuantizationConfig:
+    made: QuantizationConfig = _config(kind, kind, quant_format=_EXTENDED)
+    return made
+
+
+def _bfp(bits: int, *types: Any) -> QuantizationConfig:
+    attributes = {"bfp_method": "to_bfp_prime", "axis": 1, "bit_width": bits, "block_size": 16, "rounding_mode": 2}
+    options = {"BFPAttributes": attributes | {"sub_block_size": 2, "sub_block_shift_bits": 1}}
+    made: QuantizationConfig = _config(*(types or (_BFP, _BFP)), options=options, quant_format=_EXTENDED)
+    return made
+
+
+def _mx(element: str, *types: Any) -> QuantizationConfig:
+    options = {"MXAttributes": {"element_dtype": element, "axis": 1, "block_size": 32, "rounding_mode": 2}}
+    made: QuantizationConfig = _config(*(types or (_MX, _MX)), options=options, quant_format=_EXTENDED)
+    return made
+
+
+def _transformer(*types: Any, **settings: Any) -> QuantizationConfig:
+    options = {"CalibMovingAverage": True}
+    made: QuantizationConfig = _config(*types, options=options, enable_npu_transformer=True, **settings)
+    return made
+
+
+_BFP, _MX = ExtendedQuantType.QBFP, ExtendedQuantType.QMX
+_BF16 = ExtendedQuantType.QBFloat16
+_INT8, _UINT8, _INT16, _UINT16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16
+_BFP16 = {"BFPAttributes": {"bfp_method": "to_bfp", "axis": 1, "bit_width": 16, "block_size": 8, "rounding_mode": 2}}
+_SYMMETRIC = {"ActivationSymmetric": True}
+_POWER_OF_TWO = {"method": PowerOfTwoMethod.MinMSE, "options": _SYMMETRIC}
+_VINT8 = _SYMMETRIC | {
+    "UseRandomData": True,
+    "ConvertBNToConv": True,
+    "ConvertSigmoidToHardSigmoid": False,
+    "ConvertSplitToSlice": True,
+    "SplitLargeKernelPool": False,
+    "ReplaceClip6Relu": True,
+    "ConvertReduceMeanToGlobalAvgPool": False,
+    "RemoveQDQConvClip": False,
+    "RemoveQDQConvPRelu": False,
+    "RemoveQDQConvRelu": False,
+    "RemoveQDQConvLeakyRelu": False,
+    "Int32Bias": False,
+}
+
+_PLAIN: dict[str, QuantizationConfig] = {
+    "XINT8": _config(_UINT8, _INT8, enable_npu_cnn=True, **_POWER_OF_TWO),
+    "VINT8": _config(_INT8, _INT8, method=PowerOfTwoMethod.MinMSE, options=_VINT8, optimize_model=False),
+    "S8S8_AAWS": _integers(_INT8, _INT8, percentile=99.9999),
+    "U8S8_AAWS": _integers(_UINT8, _INT8),
+    "U8U8_AAWA": _integers(_UINT8, _UINT8),
+    "S16S8_ASWS": _integers(_INT16, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
+    "U16S8_AAWS": _integers(_UINT16, _INT8, quant_format=_EXTENDED),
+    "A8W8": _config(_INT8, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
+    "A16W8": _config(_INT16, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
+    "FP16": _float(ExtendedQuantType.QFloat16),
+    "BF16": _float(_BF16),
+    "BFP16": _config(_BFP, _BFP, options=_BFP16, quant_format=_EXTENDED),
+    "MX4": _bfp(11),
+    "MX6": _bfp(13),
+    "MX9": _bfp(16),
+    "MXFP8E5M2": _mx("fp8_e5m2"),
+    "MXFP8E4M3": _mx("fp8_e4m3"),
+    "MXFP6E3M2": _mx("fp6_e3m2"),
+    "MXFP6E2M3": _mx("fp6_e2m3"),
+    "MXFP4E2M1": _mx("fp4_e2m1"),
+    "MXINT8": _mx("int8"),
+    "BF16_BFP16": _config(_BF16, _BFP, options=_BFP16, quant_format=_EXTENDED),
+    "BF16_MXINT8": _mx("int8", _BF16, _MX),
+    "MX9_INT8": _bfp(16, _BFP, _INT8),
+    "INT8_CNN_DEFAULT": _config(_UINT8, _INT8),
+    "INT16_CNN_DEFAULT": _config(_UINT16, _INT16, quant_format=_EXTENDED),
+    "INT8_TRANSFORMER_DEFAULT": _transformer(_UINT8, _INT8),
+    "INT16_TRANSFORMER_DEFAULT": _transformer(_UINT16, _INT16, quant_format=_EXTENDED),
+}
+
+
+def _finetuned(base: str, algorithm: str, rate: float) -> QuantizationConfig:
+    made = copy.deepcopy(_PLAIN[base])
+    made.include_fast_ft = True
+    finetune = {"OptimAlgorithm": algorithm, "DataSize": 1000, "FixedSeed": 1705472343, "BatchSize": 2}
+    finetune |= {"NumIterations": 1000, "LearningRate": rate, "EarlyStop": True}
+    made.extra_options = {**(made.extra_options or {}), "FastFinetune": finetune}
+    return made
+
+
+def _accurate(base: str) -> QuantizationConfig:
+    made = _finetuned(base, "adaround", 0.1)
+    made.calibrate_method = CalibrationMethod.Percentile
+    options = {key: value for key, value in (made.extra_options or {}).items() if key != "CalibMovingAverage"}
+    made.extra_options = options | {"Percentile": 99.9999}
+    return made
+
+
+_ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
+_ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", "MX4", "MX6", "MX9", *(name for name in _PLAIN if name[:3] == "MXF"))
+_MIXED = {"include_auto_mp": True, "quant_format": _EXTENDED}
+
+DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
+    **_PLAIN,
+    "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True),
+    "MATMUL_NBITS": QuantizationConfig(extra_options={"UseMatMulNBits": True}),
+    "S16S16_MIXED_S8S8": _integers(_INT16, _INT16, percentile=99.9999, **_MIXED),
+    "BF16_MIXED_BFP16": _config(_BF16, _BF16, **_MIXED),
+    "BF16_MIXED_MXINT8": _config(_BF16, _BF16, **_MIXED),
+    **{
+        f"{kind}_{network}_ACCURATE": _accurate(f"{kind}_{network}_DEFAULT")
+        for kind in ("INT8", "INT16")
+        for network in ("CNN", "TRANSFORMER")
+    },
+    **{f"{name}_ADAROUND": _finetuned(name, "adaround", 0.1) for name in _ADAROUND},
+    **{f"{name}_ADAQUANT": _finetuned(name, "adaquant", 1e-5) for name in (*_ADAQUANT, "MXINT8")},
+}
+"""By name; handed out as copies only."""
+
+
+def get_default_config(config_name: str) -> Config:
+    """Return a copy of a named configuration, to be changed as one likes.
+
+    Args:
+        config_name: Its name, such as "XINT8" or "S8S8_AAWS".
+
+    Returns:
+        The configuration for `ModelQuantizer`.
+
+    Raises:
+        RecipeError: There is no such name; the message has the nearest.
+
+    Example:
+        >>> get_default_config("XINT8").global_quant_config.enable_npu_cnn
+        True
+    """
+    found = DEFAULT_CONFIGS.get(config_name)
+    if found is None:
+        raise RecipeError(
+            f"get_default_config must be given a known name, got {config_name!r}"
+            f"{nearest_spelling(str(config_name), DEFAULT_CONFIGS)} (known: {', '.join(DEFAULT_CONFIGS)})"
+        )
+    preset = PRESETS.get(config_name)
+    for pending in preset.pending if preset else ():
+        _LOG.info("configuration %s: not yet part of it here: %s", config_name, pending)
+    return Config(copy.deepcopy(found))

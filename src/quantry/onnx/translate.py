@@ -1,0 +1,99 @@
+"""From a configuration in AMD Quark's terms to a job in ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.options import FIELDS, ROWS, Draft
+from quantry.onnx.quantization.config.config import QuantizationConfig
+from quantry.recipe import Recipe, VitisDialect, VitisQdq
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a configuration asks for.
+
+    Attributes:
+        recipe: The recipe.
+        draft: What it was made from, which also holds what no recipe has: random data, files, logging.
+    """
+
+    recipe: Recipe
+    draft: Draft
+
+
+def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -> Job:
+    """Return what a configuration asks for; the configuration is only read.
+
+    Args:
+        config: The configuration.
+        dialect: The dialect of a Vitis or extended QDQ format; None takes what AMD Quark 0.13 writes for the types.
+
+    Returns:
+        The job.
+
+    Raises:
+        RecipeError: An option is unknown, has the wrong type, cannot be had or does not go with another.
+
+    Example:
+        >>> from quantry.onnx import CalibrationMethod
+        >>> config = QuantizationConfig(calibrate_method=CalibrationMethod.Percentile)
+        >>> translate(config).recipe.scale.activation
+        Percentile(percentile=99.999, symmetric=True)
+    """
+    options = checked_options(config.extra_options)
+    draft = Draft()
+    for key, value in _fields(config, options).items():
+        draft = FIELDS[key].applied(draft, value, key)
+    if dialect is not None and draft.format is None:
+        draft = replace(draft, format=VitisQdq(dialect))
+    return finished(draft, options)
+
+
+def finished(draft: Draft, options: Mapping[str, Any]) -> Job:
+    """Return the job of a draft and the options on top of it.
+
+    Args:
+        draft: What the fields of a configuration ask for.
+        options: Keys of ``extra_options``, known ones only.
+
+    Raises:
+        RecipeError: An option has the wrong type, cannot be had or does not go with another.
+    """
+    for key, row in ROWS.items():
+        if key in options:
+            draft = row.applied(draft, options[key], f"extra_options[{key!r}]")
+    return Job(draft.recipe(), draft)
+
+
+def checked_options(options: object) -> dict[str, Any]:
+    """Return a copy of ``extra_options`` in which every key is known.
+
+    Args:
+        options: A mapping, or None for no options.
+
+    Raises:
+        RecipeError: It is no mapping, or a key is unknown; the message has the nearest spelling.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise RecipeError(f"extra_options must be a dict or None, got {type(options).__name__}")
+    for key in options:
+        if key not in ROWS:
+            hint = nearest_spelling(str(key), ROWS)
+            field = f"; {key} is a field of QuantizationConfig, not an extra option" if key in FIELDS else hint
+            raise RecipeError(f"extra_options must hold known keys, got {key!r}{field}")
+    return dict(options)
+
+
+def _fields(config: QuantizationConfig, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the fields, in the order of the table; other spellings among the options count."""
+    values = {key: getattr(config, key) for key in FIELDS}
+    for key, value in options.items():
+        row = ROWS[key]
+        if row.spelling_of:
+            row.check(value, f"extra_options[{key!r}]")
+            values[row.spelling_of] = value
+    return values
