@@ -14,6 +14,7 @@ from quantry.observe import calibration_data, observe
 from quantry.plan import plan
 from quantry.prepare import FloatModel, model_source, prepare
 from quantry.recipe import (
+    PRESETS,
     DataType,
     EmitOptions,
     Format,
@@ -77,6 +78,14 @@ def types(activation: DataType, weight: DataType, *, per_channel: bool = False, 
     wide = activation.bits + weight.bits > 24
     options = PlanOptions(activation=TensorSpec(activation, symmetric=symmetric), weight=weight_spec)
     return Recipe(plan=replace(options, bias=OwnBias(TensorSpec(DataType.INT32))) if wide else options)
+
+
+def distinct_presets() -> list[str]:
+    """Return the names of presets, of several with equal recipes the first."""
+    names: dict[Recipe, str] = {}
+    for name, preset in PRESETS.items():
+        names.setdefault(preset.recipe, name)
+    return list(names.values())
 
 
 @cache

@@ -1,3 +1,4 @@
+import emit_cases as cases
 import numpy as np
 import onnx
 import onnx.parser
@@ -37,6 +38,8 @@ g (float[N,3,8,8] x) => (float[N,5] y) {{
 """
 SHAPES = {"w": (4, 3, 3, 3), "b": (4,), "v": (5, 64), "c": (5,)}
 
+QDQ_PRESETS = [name for name in cases.distinct_presets() if PRESETS[name].recipe.emit.format == Qdq()]
+
 
 def float_model(opset: int = 17) -> onnx.ModelProto:
     rng = np.random.default_rng(7)
@@ -75,14 +78,16 @@ def sqnr(reference: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10((reference**2).sum() / ((reference - other) ** 2).sum()))
 
 
-@pytest.mark.parametrize("preset", [name for name, preset in PRESETS.items() if preset.recipe.emit.format == Qdq()])
+@pytest.mark.parametrize(
+    "preset", [name for name in cases.distinct_presets() if PRESETS[name].recipe.emit.format == Qdq()]
+)
 @pytest.mark.parametrize("opset", [11, 17, 21])
 def test_model_of_every_preset_loads_at_every_level_and_stays_near_the_float_one(preset: str, opset: int) -> None:
     reference = run(float_model(17).SerializeToString(), ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
     model = emitted(PRESETS[preset].recipe, opset)
     onnx.checker.check_model(proto(model), full_check=True)
     for level in (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL):
-        assert sqnr(reference, run(model.to_bytes(), level)) > (14 if preset == "XINT8" else 25)
+        assert sqnr(reference, run(model.to_bytes(), level)) > (14 if preset in ("XINT8", "VINT8") else 25)
 
 
 def test_weights_are_stored_as_integers_and_floats_are_gone() -> None:

@@ -185,10 +185,55 @@ _ALL: tuple[Preset, ...] = (
         ),
         "quantry's own for CPUs: uint8 asymmetric activations, int8 weights per channel, MinMSE",
     ),
+    Preset(
+        Recipe(
+            name="VINT8",
+            prepare=PrepareOptions(clip6_to_relu=True),
+            equalize=_CLE,
+            plan=PlanOptions(_XINT8, _XINT8, OwnBias(_XINT8), fused_activations=()),
+            scale=ScaleOptions(activation=MinMSE(), weight=MinMSE()),
+        ),
+        "power-of-two int8 activations, weights and biases, MinMSE; a pair between every operator and its activation",
+        (
+            _ALL_OPERATORS,
+            "a Q/DQ pair for each reader (DedicatedQDQPair)",
+            "conversions of Clip to Relu and Split to Slice (ConvertClipToRelu, ConvertSplitToSlice)",
+        ),
+    ),
     *_EXTENDED,
 )
 
-PRESETS: dict[str, Preset] = {preset.recipe.name: preset for preset in _ALL}
+_ADAROUND_PENDING = "AdaRound finetuning of the weights (include_fast_ft)"
+_ADAQUANT_PENDING = "AdaQuant finetuning of weights and scales (include_fast_ft)"
+_ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
+_MX = ("MX4", "MX6", "MX9", "MXFP8E5M2", "MXFP8E4M3", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1", "MXINT8")
+_ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", *_MX)
+
+
+def _finetuned(base: Preset, name: str, pending: str) -> Preset:
+    """A preset that differs from another by finetuning only."""
+    return Preset(replace(base.recipe, name=name), f"{base.recipe.name} with finetuning", (*base.pending, pending))
+
+
+def _accurate(base: Preset) -> Preset:
+    """An _ACCURATE preset: the _DEFAULT one with Percentile and AdaRound."""
+    recipe = replace(base.recipe, scale=ScaleOptions(activation=Percentile(99.9999)))
+    name = base.recipe.name.replace("_DEFAULT", "_ACCURATE")
+    summary = f"{base.recipe.name} with Percentile 99.9999 and finetuning"
+    return Preset(replace(recipe, name=name), summary, (*base.pending, _ADAROUND_PENDING))
+
+
+_NAMED = {preset.recipe.name: preset for preset in _ALL}
+
+PRESETS: dict[str, Preset] = {
+    preset.recipe.name: preset
+    for preset in (
+        *_ALL,
+        *(_accurate(_NAMED[name]) for name in ("INT8_CNN_DEFAULT", "INT16_CNN_DEFAULT")),
+        *(_finetuned(_NAMED[name], f"{name}_ADAROUND", _ADAROUND_PENDING) for name in _ADAROUND),
+        *(_finetuned(_NAMED[name], f"{name}_ADAQUANT", _ADAQUANT_PENDING) for name in _ADAQUANT),
+    )
+}
 
 
 def find_preset(name: str) -> Preset:
