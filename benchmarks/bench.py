@@ -70,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     run(tuple(row for row in rows if row.name not in finished), store, _QUICK_REPETITIONS if given.quick else None)
     show(store, rows)
     if given.publish:
-        publish_speed(store.read())
+        content = store.read()
+        content["entries"] = {row.name: content["entries"][row.name] for row in ROWS if row.name in content["entries"]}
+        publish_speed(content)
     return 0
 
 

@@ -35,7 +35,8 @@ def plot_speed(entries: dict[str, Any], path: Path) -> None:
             ]
             if points:
                 places, values = zip(*points, strict=True)
-                axis.barh(places, values, height=0.25, color=_COLOURS[tool], label=tool)
+                # Points, not bars: a logarithmic axis has no zero for a bar to start from.
+                axis.plot(values, places, "o", color=_COLOURS[tool], label=tool)
         axis.set_xscale("log")
         axis.set_xlabel(label)
         axis.grid(axis="x", alpha=0.3)

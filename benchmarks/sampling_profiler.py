@@ -16,7 +16,8 @@ class SamplingProfiler:
     """Looks at the innermost Python function of every other thread, again and again.
 
     Each look counts for the time since the last one, so a call that keeps the interpreter busy is not underrated.
-    Compiled code counts for the Python function that called it. Waiting threads count for nothing.
+    Compiled code counts for the Python function that called it. Threads that wait for another
+    one count for nothing.
 
     Attributes:
         seconds: Thread seconds by file and function.

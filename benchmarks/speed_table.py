@@ -6,6 +6,9 @@ from typing import Any
 from benchmarks.markdown import table
 
 _HEADINGS = ("row", "side", "time s", "CPU s", "peak MB", "with imports s", "note")
+_EVEN = 0.98
+"""Ratios from here to 1 are called even."""
+
 _RATIO_HEADINGS = ("row", "ratio", "time", "CPU", "peak memory", "noise", "goal")
 
 
@@ -47,7 +50,7 @@ def losses(entries: dict[str, Any]) -> list[str]:
                 continue
             for measure, text in (("seconds", "time"), ("peak_bytes", "peak memory")):
                 ratio = comparison["ratios"].get(measure)
-                if ratio and ratio["median"] < 1:
+                if ratio and ratio["median"] < _EVEN:
                     found.append(
                         f"{name}: {comparison['denominator']} takes {1 / ratio['median']:.2f}x the {text} of "
                         f"{comparison['numerator']}"

@@ -53,9 +53,6 @@ def _preset_row(preset: str, peer: dict[str, Any] | None, samples: int) -> Row:
     if peer is not None:
         sides.append(Side("onnxruntime", ONNXRUNTIME, peer, workload))
     sides.append(Side("quark", QUARK, {"preset": preset}, workload, peer=True, at_most=_turns(samples)))
-    if preset == "XINT8" and samples == _FEW:
-        without = {"preset": preset, "equalize": False}
-        sides.append(Side("quark without CLE", QUARK, without, workload, peer=True, at_most=2))
     goals = (Goal("seconds", at_least=8),) if preset == "XINT8" else ()
     return _row(f"quantize/{preset}/{samples}", f"Preset {preset}, yolox_nano, {samples} images", tuple(sides), goals)
 

@@ -1,9 +1,9 @@
 """onnxruntime.quantization's side."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from benchmarks.tasks.model_size import model_bytes
 from benchmarks.tasks.samples import SampleReader
 
 
@@ -48,7 +48,7 @@ def quantize(
             use_external_data_format=external,
             extra_options={"ActivationSymmetric": options.get("symmetric", False)},
         )
-        return {"bytes": Path(output).stat().st_size}
+        return {"bytes": model_bytes(output)}
 
     return job
 

@@ -101,9 +101,9 @@ def test_profiler_finds_the_busy_function():
 
     with SamplingProfiler() as profiler:
         busy()
-    (_, name), seconds = profiler.seconds.most_common(1)[0]
-    assert name == "busy"
-    assert 0.05 < seconds < 1
+    # Threads of the test runner that wait for input may be seen too.
+    found = {name: seconds for (path, name), seconds in profiler.seconds.items() if path == __file__}
+    assert found["busy"] > 0.05
 
 
 def test_home_names_room_library_or_other():
