@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from quantry.emit import QuantizedModel
 from quantry.errors import RecipeError
-from quantry.evaluate import Evaluation
+from quantry.evaluate import Evaluation, find_metric
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.observe import CalibrationData, ImageOptions, calibration_data
 from quantry.pipeline import Stages, run_evaluate, run_prepare, run_quantize
@@ -127,6 +127,8 @@ def quantize(
         >>> result.save("model.int8.onnx")  # doctest: +SKIP
     """
     wanted, notes = resolve_recipe(recipe)
+    for metric in wanted.evaluate.metrics:
+        find_metric(metric)  # a misspelt one is told now, not after all the work
     trace = Trace()
     memo = Memo(_open_store(store), trace)
     prepared = run_prepare(model_source(model), wanted, memo)
@@ -134,8 +136,8 @@ def quantize(
     calibration = calibration_data(data, inputs, images)
     if wanted.observe.samples is not None:
         calibration = calibration.take(wanted.observe.samples)
-    stages = run_quantize(prepared, calibration, wanted, memo)
     evaluation = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
+    stages = run_quantize(prepared, calibration, wanted, memo)
     all_notes = (*notes, *stages.equalized.value.notes, *stages.params.value.notes, *stages.quantized.value.notes)
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
 
@@ -180,6 +182,10 @@ def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
         return _directory_store(default_store_path().absolute())
     if isinstance(store, str | os.PathLike):
         return _directory_store(Path(store).absolute())
+    if store is not None and not hasattr(store, "lookup"):
+        raise RecipeError(
+            f"store must be {DEFAULT_STORE!r}, a directory, a store or None, got {type(store).__name__}; in quantize"
+        )
     return store
 
 
