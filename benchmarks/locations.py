@@ -39,7 +39,7 @@ def shared(*parts: str) -> Path:
     root = Path(os.environ.get("QUANTRY_DATA") or ROOT.parent / "shared" / "data")
     path = root.joinpath(*parts)
     if not path.exists():
-        raise NotAvailable(f"no {path}; set QUANTRY_DATA to the folder of models and data")
+        raise NotAvailable(f"no {'/'.join(parts)} among the shared data; set QUANTRY_DATA to their folder")
     return path
 
 

@@ -24,13 +24,28 @@ REQUIREMENTS = (
 _STAMP = "quantry-peer-requirements.txt"
 
 
-@cache
 def peer_python() -> Path:
     """Return the peer's interpreter, after making its environment where it is missing or of other versions.
 
     Raises:
         NotAvailable: The environment cannot be made.
     """
+    found = _made()
+    if isinstance(found, NotAvailable):
+        raise found
+    return found
+
+
+@cache
+def _made() -> Path | NotAvailable:
+    # A failure is remembered too: asking again in every row would take minutes each time.
+    try:
+        return _make()
+    except NotAvailable as reason:
+        return reason
+
+
+def _make() -> Path:
     folder = peer_environment()
     python = folder / "bin" / "python"
     wanted = "\n".join(REQUIREMENTS)
@@ -58,7 +73,7 @@ def _run(*command: str) -> None:
         raise NotAvailable(f"the peer cannot be had: {error}") from error
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise NotAvailable(f"the peer cannot be had: {' '.join(command[1:4])} ... failed: {last}")
+        raise NotAvailable(f"the peer cannot be had: {' '.join(command[1:3])} failed: {last}")
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.locations import ROOT
+from benchmarks.locations import ROOT, cache
 from benchmarks.peer_environment import peer_python
 
 THREADS = 2
@@ -69,7 +69,8 @@ def measure(task: str, arguments: Mapping[str, Any], *, peer: bool = False, time
         status = _run(command, work, log, timeout)
         elapsed = time.perf_counter() - started
         if status != 0 or not result.exists():
-            raise Failure(_reason(status, log, timeout))
+            # Results are published, so a message names no folder of this machine.
+            raise Failure(_reason(status, log, timeout).replace(str(work), ".").replace(str(cache()), "CACHE"))
         return Measurement(process_seconds=elapsed, **json.loads(result.read_text()))
 
 

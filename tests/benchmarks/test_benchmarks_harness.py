@@ -132,3 +132,24 @@ def test_worker_measures_job_without_preparation(monkeypatch):
     result = worker.run({"task": "task_for_worker:build", "arguments": {}, "threads": 1, "memory_limit": 1 << 40})
     assert result["facts"] == {"answer": math.pi}
     assert result["seconds"] >= 0
+
+
+def test_missing_peer_is_a_reason_to_skip(monkeypatch):
+    from benchmarks import peer_environment
+
+    attempts = []
+
+    def fail(*command):
+        attempts.append(command)
+        raise NotAvailable("no network")
+
+    monkeypatch.setenv("QUANTRY_PEER_VENV", "/proc/nowhere")
+    monkeypatch.setattr(peer_environment, "_run", fail)
+    peer_environment._made.cache_clear()
+    try:
+        for _ in range(2):
+            with pytest.raises(NotAvailable, match="no network"):
+                peer_environment.peer_python()
+    finally:
+        peer_environment._made.cache_clear()
+    assert len(attempts) == 1
