@@ -1,6 +1,7 @@
 """The API of AMD Quark for ONNX (``quark.onnx``) over quantry: the same names, translated by one table."""
 
 from quantry.onnx.data_readers import CachedDataReader, CalibrationDataReader, PathDataReader, RandomDataReader
+from quantry.onnx.dump import dump_model
 from quantry.onnx.enums import (
     CalibMethod,
     CalibrationMethod,
@@ -48,6 +49,7 @@ from quantry.onnx.quantization.config.layer_config import (
     UInt32Spec,
     XInt8Spec,
 )
+from quantry.onnx.shape_inference import quant_pre_process
 
 __all__ = [
     "BFP16Spec",
@@ -94,7 +96,9 @@ __all__ = [
     "VitisQuantFormat",
     "VitisQuantType",
     "XInt8Spec",
+    "dump_model",
     "get_default_config",
+    "quant_pre_process",
     "quantize_dynamic",
     "quantize_static",
 ]

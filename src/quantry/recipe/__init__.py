@@ -36,13 +36,14 @@ from quantry.recipe.options import (
     VitisDialect,
     VitisQdq,
 )
-from quantry.recipe.presets import PRESETS, Preset, find_preset
+from quantry.recipe.presets import MISSING_PRESETS, PRESETS, Preset, find_preset
 from quantry.recipe.recipe import Difference, Recipe
 from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
 from quantry.recipe.selection import Selection, Subgraph
 from quantry.recipe.tensor_spec import TensorSpec
 
 __all__ = [
+    "MISSING_PRESETS",
     "PRESETS",
     "Bias",
     "CrossLayer",

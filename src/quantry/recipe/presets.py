@@ -24,6 +24,7 @@ from quantry.recipe.options import (
 )
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.scale_kind import PowerOfTwoScale
+from quantry.recipe.selection import Selection
 from quantry.recipe.tensor_spec import TensorSpec
 
 
@@ -51,9 +52,9 @@ def _specs(activation: TensorSpec, weight: TensorSpec) -> PlanOptions:
     return PlanOptions(activation=activation, weight=weight, force_pass_through=True)
 
 
-def _preset(name: str, summary: str, plan: PlanOptions, scale: ScaleOptions) -> Preset:
+def _preset(name: str, summary: str, plan: PlanOptions, scale: ScaleOptions, *pending: str) -> Preset:
     """A preset of AMD Quark; all of them equalize across layers (include_cle)."""
-    return Preset(Recipe(name=name, equalize=_CLE, plan=plan, scale=scale), summary)
+    return Preset(Recipe(name=name, equalize=_CLE, plan=plan, scale=scale), summary, pending)
 
 
 _INT8 = TensorSpec(DataType.INT8)
@@ -64,6 +65,8 @@ _UINT16_ASYMMETRIC = TensorSpec(DataType.UINT16, symmetric=False)
 
 # The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
 _OWN_INT32 = OwnBias(TensorSpec(DataType.INT32))
+_MATRICES = PlanOptions(selection=Selection(operators=("^(Gemm|MatMul)$",)), constant_right_operand_only=True)
+_ALIGNED = "one scale for inputs and output of Concat, and removal of Relu (AlignConcat, FoldRelu)"
 _ALL_OPERATORS = "quantization of every operator type (QuantizeAllOpTypes)"
 
 
@@ -154,12 +157,14 @@ _ALL: tuple[Preset, ...] = (
         "int8 symmetric activations and weights, MinMax",
         _specs(_INT8, _INT8),
         ScaleOptions(activation=MinMax()),
+        _ALIGNED,
     ),
     _preset(
         "A16W8",
         "int16 symmetric activations, int8 symmetric weights, MinMax",
         _specs(_INT16, _INT8),
         ScaleOptions(activation=MinMax()),
+        _ALIGNED,
     ),
     _preset(
         "INT8_CNN_DEFAULT",
@@ -172,6 +177,20 @@ _ALL: tuple[Preset, ...] = (
         "uint16 asymmetric activations, int16 symmetric weights, MinMax",
         replace(_specs(_UINT16_ASYMMETRIC, _INT16), bias=_OWN_INT32),
         ScaleOptions(activation=MinMax()),
+    ),
+    _preset(
+        "INT8_TRANSFORMER_DEFAULT",
+        "MatMul with a constant operand and Gemm only: uint8 asymmetric activations, int8 symmetric weights, MinMax "
+        "averaged over batches",
+        replace(_MATRICES, activation=_UINT8_ASYMMETRIC),
+        ScaleOptions(activation=MinMax(moving_average=0.01)),
+    ),
+    _preset(
+        "INT16_TRANSFORMER_DEFAULT",
+        "MatMul with a constant operand and Gemm only: uint16 asymmetric activations, int16 symmetric weights, MinMax "
+        "averaged over batches",
+        replace(_MATRICES, activation=_UINT16_ASYMMETRIC, weight=_INT16, bias=_OWN_INT32),
+        ScaleOptions(activation=MinMax(moving_average=0.01)),
     ),
     Preset(
         Recipe(
@@ -229,11 +248,21 @@ PRESETS: dict[str, Preset] = {
     preset.recipe.name: preset
     for preset in (
         *_ALL,
-        *(_accurate(_NAMED[name]) for name in ("INT8_CNN_DEFAULT", "INT16_CNN_DEFAULT")),
+        *(_accurate(preset) for name, preset in _NAMED.items() if name.endswith("_DEFAULT")),
         *(_finetuned(_NAMED[name], f"{name}_ADAROUND", _ADAROUND_PENDING) for name in _ADAROUND),
         *(_finetuned(_NAMED[name], f"{name}_ADAQUANT", _ADAQUANT_PENDING) for name in _ADAQUANT),
     )
 }
+
+_MIXED = "mixed precision (include_auto_mp)"
+MISSING_PRESETS: dict[str, str] = {
+    "UINT8_DYNAMIC_QUANT": "dynamic quantization",
+    "MATMUL_NBITS": "weight-only MatMulNBits",
+    "S16S16_MIXED_S8S8": _MIXED,
+    "BF16_MIXED_BFP16": _MIXED,
+    "BF16_MIXED_MXINT8": _MIXED,
+}
+"""Names of AMD Quark's presets that mean nothing without what quantry does not have yet."""
 
 
 def find_preset(name: str) -> Preset:
@@ -246,9 +275,13 @@ def find_preset(name: str) -> Preset:
         The preset.
 
     Raises:
-        RecipeError: There is no such preset; the message has the nearest spelling.
+        RecipeError: There is no such preset, and the message has the nearest spelling; or what it needs is missing.
     """
     preset = PRESETS.get(name.upper())
+    if name.upper() in MISSING_PRESETS:
+        raise RecipeError(
+            f"preset {name.upper()} cannot be used yet: it needs {MISSING_PRESETS[name.upper()]}, which is not there"
+        )
     if preset is None:
         raise RecipeError(
             f"no preset is called {name!r}{nearest_spelling(name, PRESETS)} (known: {', '.join(PRESETS)})"

@@ -21,8 +21,8 @@ class Selection:
     """Where quantization applies. Empty means no restriction.
 
     A node is named by its own name or by the name of one of its outputs. A name or an operator type that starts with
-    ``^`` is a regular expression that must match from the start. Every entry must match at least one node; an entry that matches nothing
-    is an error, because a misspelt exclusion would quantize silently.
+    ``^`` is a regular expression that must match from the start. Every entry must match at least one node; an entry
+    that matches nothing is an error, because a misspelt exclusion would quantize silently.
 
     Attributes:
         input_nodes: Quantization starts at these nodes: every node they depend on stays float.

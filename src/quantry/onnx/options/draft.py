@@ -112,9 +112,9 @@ class Draft:
         activation, weight = self.plan.activation, self.plan.weight
         if self.npu or isinstance(self.format, FixNeuron):
             return OwnBias(TensorSpec(DataType.INT8, scale=weight.scale))
-        if not weight.dtype.is_integer or not activation.dtype.is_integer:
-            return OwnBias(own_bias_spec(weight))
-        if activation.dtype.bits + weight.dtype.bits > WIDEST_DERIVED_BIAS:
+        if not weight.dtype.is_integer:
+            return OwnBias(weight)
+        if not activation.dtype.is_integer or activation.dtype.bits + weight.dtype.bits > WIDEST_DERIVED_BIAS:
             return OwnBias(TensorSpec(DataType.INT32, scale=weight.scale))
         return DerivedBias()
 

@@ -31,19 +31,19 @@ def _config(*types: Any, method: Any = CalibrationMethod.MinMax, options: Any = 
         calibrate_method=method,
         activation_type=activation,
         weight_type=weight,
-        extra_options=_FORCE | (options or {}),
+        extra_options=dict(options or {}),
         **settings,
     )
 
 
 def _integers(*types: Any, percentile: float | None = None, **settings: Any) -> QuantizationConfig:
-    options = settings.pop("options", {}) | ({} if percentile is None else {"Percentile": percentile})
+    options = _FORCE | settings.pop("options", {}) | ({} if percentile is None else {"Percentile": percentile})
     made: QuantizationConfig = _config(*types, method=CalibrationMethod.Percentile, options=options, **settings)
     return made
 
 
 def _float(kind: ExtendedQuantType) -> QuantizationConfig:
-    made: QuantizationConfig = _config(kind, kind, quant_format=_EXTENDED)
+    made: QuantizationConfig = _config(kind, kind, options=_FORCE, quant_format=_EXTENDED)
     return made
 
 
@@ -71,7 +71,8 @@ _BF16 = ExtendedQuantType.QBFloat16
 _INT8, _UINT8, _INT16, _UINT16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16
 _BFP16 = {"BFPAttributes": {"bfp_method": "to_bfp", "axis": 1, "bit_width": 16, "block_size": 8, "rounding_mode": 2}}
 _SYMMETRIC = {"ActivationSymmetric": True}
-_POWER_OF_TWO = {"method": PowerOfTwoMethod.MinMSE, "options": _SYMMETRIC}
+_FORCED_SYMMETRIC = _FORCE | _SYMMETRIC
+_POWER_OF_TWO = {"method": PowerOfTwoMethod.MinMSE, "options": _FORCED_SYMMETRIC}
 _VINT8 = _SYMMETRIC | {
     "UseRandomData": True,
     "ConvertBNToConv": True,
@@ -95,8 +96,8 @@ _PLAIN: dict[str, QuantizationConfig] = {
     "U8U8_AAWA": _integers(_UINT8, _UINT8),
     "S16S8_ASWS": _integers(_INT16, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
     "U16S8_AAWS": _integers(_UINT16, _INT8, quant_format=_EXTENDED),
-    "A8W8": _config(_INT8, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
-    "A16W8": _config(_INT16, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
+    "A8W8": _config(_INT8, _INT8, options=_FORCED_SYMMETRIC, quant_format=_EXTENDED),
+    "A16W8": _config(_INT16, _INT8, options=_FORCED_SYMMETRIC, quant_format=_EXTENDED),
     "FP16": _float(ExtendedQuantType.QFloat16),
     "BF16": _float(_BF16),
     "BFP16": _config(_BFP, _BFP, options=_BFP16, quant_format=_EXTENDED),
@@ -112,8 +113,8 @@ _PLAIN: dict[str, QuantizationConfig] = {
     "BF16_BFP16": _config(_BF16, _BFP, options=_BFP16, quant_format=_EXTENDED),
     "BF16_MXINT8": _mx("int8", _BF16, _MX),
     "MX9_INT8": _bfp(16, _BFP, _INT8),
-    "INT8_CNN_DEFAULT": _config(_UINT8, _INT8),
-    "INT16_CNN_DEFAULT": _config(_UINT16, _INT16, quant_format=_EXTENDED),
+    "INT8_CNN_DEFAULT": _config(_UINT8, _INT8, options=_FORCE),
+    "INT16_CNN_DEFAULT": _config(_UINT16, _INT16, options=_FORCE, quant_format=_EXTENDED),
     "INT8_TRANSFORMER_DEFAULT": _transformer(_UINT8, _INT8),
     "INT16_TRANSFORMER_DEFAULT": _transformer(_UINT16, _INT16, quant_format=_EXTENDED),
 }

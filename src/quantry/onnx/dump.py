@@ -1,0 +1,92 @@
+"""Dumps the tensors of a quantized model to files, to compare them with those of a device."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantry.errors import DataError, ModelError
+from quantry.evaluate import run_session, simulation_session
+from quantry.onnx.data_readers import RandomDataReader
+from quantry.prepare import model_source
+
+_QUANTIZERS = re.compile(r"^(|VAI|Vitis|Extended)QuantizeLinear$")
+_RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")
+_IN_ONE_PIECE = re.compile(r"^(FixNeuron|BFPQuantizeDequantize|MXQuantizeDequantize)$")
+
+
+def dump_model(
+    model: Any,
+    dump_data_reader: Any = None,
+    output_dir: str | os.PathLike[str] = "./dump_results",
+    dump_float: bool = False,
+) -> None:
+    """Run a quantized model on one sample and write its quantized tensors, weights included.
+
+    Each tensor becomes two files named for it: ``.bin`` with the raw values and ``.txt`` with one value in a line.
+    Tensors of Q/DQ pairs are written as integers; formats with one node for a tensor have the rounded floats.
+
+    Args:
+        model: The quantized model: a path or an ``onnx.ModelProto``.
+        dump_data_reader: Its first sample is used; None takes a random one.
+        output_dir: The folder, which is made where it is missing.
+        dump_float: Also write the float tensors between the nodes.
+
+    Raises:
+        ModelError: The model has no quantized tensors.
+        DataError: The reader has no sample, or the model cannot run on it.
+    """
+    graph = model_source(model).load()
+    quantized, others = _tensors(graph)
+    if not quantized:
+        raise ModelError("dump_model must be given a quantized model, got one without quantized tensors")
+    reader = RandomDataReader(model) if dump_data_reader is None else dump_data_reader
+    sample = reader.get_next()
+    if sample is None:
+        raise DataError(f"dump_data_reader must have a sample left, got none; {type(reader).__name__}")
+    outputs = _run(graph, quantized + (others if dump_float else []), sample)
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in (*_constants(graph), *outputs.items()):
+        _write(folder / _file_name(name), array)
+
+
+def _tensors(model: ir.Model) -> tuple[list[ir.Value], list[ir.Value]]:
+    """Return the values that hold quantized tensors, and the other ones."""
+    quantized: list[ir.Value] = []
+    others: list[ir.Value] = []
+    for node in model.graph:
+        is_quantized = _QUANTIZERS.match(node.op_type) or _IN_ONE_PIECE.match(node.op_type)
+        (quantized if is_quantized else others).extend(value for value in node.outputs if value.name)
+    return quantized, others
+
+
+def _constants(model: ir.Model) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the weights that are stored as integers."""
+    for node in model.graph:
+        stored = node.inputs[0] if node.inputs and _RESTORERS.match(node.op_type) else None
+        if stored is not None and stored.const_value is not None:
+            yield str(stored.name), stored.const_value.numpy()
+
+
+def _run(model: ir.Model, values: list[ir.Value], sample: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    present = {value.name for value in model.graph.outputs}
+    model.graph.outputs.extend(value for value in values if value.name not in present)
+    wanted = {value.name for value in values}
+    results = run_session(simulation_session(model), dict(sample))
+    return {name: array for name, array in results.items() if name in wanted}
+
+
+def _file_name(tensor: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in tensor)
+
+
+def _write(stem: Path, array: NDArray[Any]) -> None:
+    stem.with_name(f"{stem.name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
+    lines = "\n".join(str(value) for value in array.reshape(-1).tolist())
+    stem.with_name(f"{stem.name}.txt").write_text(f"{lines}\n")

@@ -1,0 +1,138 @@
+"""Pre-processing of the float model, with the name and the arguments of onnxruntime's ``quant_pre_process``.
+
+Optimization here is quantry's own clean-up, which has no limit of 2 GB on the model.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from quantry.errors import RecipeError
+from quantry.prepare import model_source, prepare, write_model
+from quantry.recipe import PrepareOptions
+
+_LOG = logging.getLogger("quantry")
+_INT_MAX = 2**31 - 1
+_LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
+
+
+def quant_pre_process(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
+    input_model_path: Any,
+    output_model_path: str | os.PathLike[str],
+    skip_optimization: bool = False,
+    skip_onnx_shape: bool = False,
+    skip_symbolic_shape: bool = False,
+    auto_merge: bool = False,
+    int_max: int = _INT_MAX,
+    guess_output_rank: bool = False,
+    verbose: int = 0,
+    save_as_external_data: bool = False,
+    all_tensors_to_one_file: bool = False,
+    external_data_location: str | None = None,
+    external_data_size_threshold: int = 1024,
+) -> None:
+    """Prepare a float model for quantization: infer shapes, fold constants and BatchNormalization, remove identities.
+
+    Args:
+        input_model_path: The float model: a path or an ``onnx.ModelProto``.
+        output_model_path: Where the result goes.
+        skip_optimization: Fold and remove nothing.
+        skip_onnx_shape: Do not infer shapes by ONNX's rules alone. Symbolic inference includes these rules, so shapes
+            are left out only where ``skip_symbolic_shape`` is True as well.
+        skip_symbolic_shape: Do not follow the values of shapes.
+        auto_merge: Go on where two symbolic lengths conflict; inference here always does, an inferred length replaces
+            an annotated one.
+        int_max: What counts as boundless in slices; the largest int32 is the only value, as lengths are exact here.
+        guess_output_rank: Guess the shape of what unknown operators return; refused, as a guess may be folded into the
+            model.
+        verbose: 0 logs errors, 1 warnings, 2 what was done, 3 everything.
+        save_as_external_data: Write weights beside the model; over 1.5 GB they always are.
+        all_tensors_to_one_file: One file for all weights instead of one for each.
+        external_data_location: With one file its name, relative to the model, ``<model>.data`` by default; with many
+            the folder, that of the model by default.
+        external_data_size_threshold: Weights of fewer bytes stay inside the model.
+
+    Raises:
+        UserError: The model cannot be used, or an argument cannot be had; the message says why.
+    """
+    del auto_merge
+    _check(int_max, verbose, guess_output_rank=guess_output_rank)
+    target = Path(output_model_path)
+    place = _Place(all_tensors_to_one_file, external_data_location, external_data_size_threshold)
+    before = _LOG.level
+    _LOG.setLevel(_LEVELS[verbose])
+    try:
+        model = _prepared(input_model_path, not skip_optimization, not skip_onnx_shape, not skip_symbolic_shape)
+        if save_as_external_data:
+            _write_beside(model, target, place)
+        else:
+            write_model(model, target)
+    finally:
+        _LOG.setLevel(before)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where external data go."""
+
+    one_file: bool
+    location: str | None
+    threshold: int
+
+
+def _check(int_max: int, verbose: int, *, guess_output_rank: bool) -> None:
+    if int_max != _INT_MAX:
+        raise RecipeError(
+            f"int_max must be {_INT_MAX}, because lengths are computed exactly and nothing counts as boundless, "
+            f"got {int_max!r} in quant_pre_process"
+        )
+    if guess_output_rank:
+        raise RecipeError(
+            "guess_output_rank must be False, because a guessed shape may be folded into the model, got True in "
+            "quant_pre_process; annotate the outputs of unknown operators with their shapes instead"
+        )
+    if verbose not in _LEVELS:
+        raise RecipeError(f"verbose must be 0, 1, 2 or 3, got {verbose!r} in quant_pre_process")
+
+
+def _prepared(model: Any, optimize: bool, by_rules: bool, symbolic: bool) -> ir.Model:
+    options = PrepareOptions(
+        infer_shapes=symbolic,
+        fold_constants=optimize,
+        fold_batch_norm=optimize,
+        remove_identities=optimize,
+    )
+    prepared = prepare(model_source(model), options)
+    for note in prepared.notes:
+        _LOG.info(note)
+    graph = prepared.model
+    if by_rules and not symbolic:
+        ShapeInferencePass()(graph)
+    return graph
+
+
+def _write_beside(model: ir.Model, target: Path, place: _Place) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if place.one_file:
+        location = f"{target.name}.data" if place.location in (None, "", ".", "./") else str(place.location)
+        ir.save(model, target, external_data=location, size_threshold_bytes=place.threshold)
+        return
+    folder = Path(place.location or ".")
+    (target.parent / folder).mkdir(parents=True, exist_ok=True)
+    kept = {}
+    for number, (name, value) in enumerate(model.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < place.threshold:
+            continue
+        kept[name] = tensor
+        readable = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
+        file = folder / f"{target.stem}.{number}.{readable[:80]}"
+        (value.const_value,) = ir.external_data.convert_tensors_to_external([tensor], target.parent, file.as_posix())
+    ir.save(model, target)
+    for name, tensor in kept.items():
+        model.graph.initializers[name].const_value = tensor

@@ -1,0 +1,106 @@
+"""Quantization with vai_q_onnx's signature."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quantry.errors import RecipeError
+from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
+from quantry.onnx.quantization.api import ModelInput, run_config
+from quantry.onnx.quantization.config.config import QuantizationConfig
+from quantry.recipe import VitisDialect
+
+
+def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
+    model_input: ModelInput,
+    model_output: str | os.PathLike[str],
+    calibration_data_reader: Any = None,
+    quant_format: AnyFormat = VitisQuantFormat.FixNeuron,
+    input_nodes: Sequence[str] = (),
+    output_nodes: Sequence[str] = (),
+    op_types_to_quantize: Sequence[str] = (),
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    activation_type: AnyType = QuantType.QInt8,
+    weight_type: AnyType = QuantType.QInt8,
+    nodes_to_quantize: Sequence[str] = (),
+    nodes_to_exclude: Sequence[str] = (),
+    optimize_model: bool = True,
+    use_external_data_format: bool = False,
+    calibrate_method: AnyMethod = PowerOfTwoMethod.MinMSE,
+    execution_providers: Sequence[str] = ("CPUExecutionProvider",),
+    use_dpu: bool = False,
+    extra_options: Mapping[str, Any] | None = None,
+    *,
+    enable_dpu: bool = False,
+    enable_ipu_cnn: bool = False,
+    enable_npu_cnn: bool = False,
+    include_cle: bool = False,
+    include_fast_ft: bool = False,
+    convert_fp16_to_fp32: bool = False,
+    convert_nchw_to_nhwc: bool = False,
+    print_summary: bool = True,
+) -> None:
+    """Quantize a model with scales found from calibration data.
+
+    Arguments mean what the fields of `quantry.onnx.QuantizationConfig` mean. A Vitis QDQ format writes
+    VAIQuantizeLinear and VAIDequantizeLinear of com.vai.quantize.
+
+    Args:
+        model_input: The float model: a path or an ``onnx.ModelProto``.
+        model_output: Where the result goes.
+        calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
+        quant_format: How the model is written.
+        input_nodes: Nodes before these stay float.
+        output_nodes: Nodes behind these stay float.
+        op_types_to_quantize: Only these operator types.
+        per_channel: One weight scale for each channel.
+        reduce_range: One bit less for weights.
+        activation_type: Type of activations.
+        weight_type: Type of weights.
+        nodes_to_quantize: Only these nodes.
+        nodes_to_exclude: Not these nodes.
+        optimize_model: Fold BatchNormalization.
+        use_external_data_format: Write weights beside the model.
+        calibrate_method: How ranges are found.
+        execution_providers: Where onnxruntime runs the float model.
+        use_dpu: The rules of AMD's integer NPU; the four spellings are those of four versions.
+        extra_options: Further options by name, as in docs/reference/options.md.
+        enable_dpu: As ``use_dpu``.
+        enable_ipu_cnn: As ``use_dpu``.
+        enable_npu_cnn: As ``use_dpu``.
+        include_cle: Cross-layer equalization.
+        include_fast_ft: AdaRound or AdaQuant.
+        convert_fp16_to_fp32: Convert a float16 model first.
+        convert_nchw_to_nhwc: Change the layout of inputs.
+        print_summary: Log a line about the result.
+
+    Raises:
+        UserError: The model, the data or an argument cannot be used; the message says why.
+    """
+    if model_output is None:
+        raise RecipeError("model_output must be a path, got None in vai_q_onnx.quantize_static")
+    config = QuantizationConfig(
+        calibrate_method=calibrate_method,
+        quant_format=quant_format,
+        activation_type=activation_type,
+        weight_type=weight_type,
+        input_nodes=list(input_nodes),
+        output_nodes=list(output_nodes),
+        op_types_to_quantize=list(op_types_to_quantize),
+        nodes_to_quantize=list(nodes_to_quantize),
+        nodes_to_exclude=list(nodes_to_exclude),
+        execution_providers=list(execution_providers),
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        optimize_model=optimize_model,
+        use_external_data_format=use_external_data_format,
+        convert_fp16_to_fp32=convert_fp16_to_fp32,
+        convert_nchw_to_nhwc=convert_nchw_to_nhwc,
+        include_cle=include_cle,
+        include_fast_ft=include_fast_ft,
+        enable_npu_cnn=use_dpu or enable_dpu or enable_ipu_cnn or enable_npu_cnn,
+        print_summary=print_summary,
+        extra_options=extra_options,
+    )
+    run_config(config, model_input, model_output, calibration_data_reader, VitisDialect.VAI)
