@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -43,6 +44,9 @@ def _root(
 def main() -> None:
     """Run the command line; an error of the user's is one line, not a traceback."""
     errors = Console(stderr=True)
+    warnings.showwarning = lambda message, *_: errors.print(
+        f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True
+    )
     try:
         app()
     except UserError as error:

@@ -55,18 +55,27 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         resize=cast("Any", resize),
     )
     target = output or model.with_name(f"{model.stem}.{wanted.name}.onnx")
-    if not target.parent.is_dir():
-        raise RecipeError(f"--output must be in an existing directory, got {target}")
-    result = run(model, data, wanted, images=images, store=None if store == "none" else store)
+    _check_target(target, model)
+    result = run(model, data, wanted, images=None if data is None else images, store=None if store == "none" else store)
     written = result.save(target)
     show(Console(), result, written, evaluate=evaluate, extra_notes=notes)
+
+
+def _check_target(target: Path, model: Path) -> None:
+    """Refuse what could not be written, or would be lost, before any work."""
+    if not target.parent.is_dir():
+        raise RecipeError(f"--output must be in an existing directory, got {target}")
+    if target.is_dir():
+        raise RecipeError(f"--output must be a file, got the directory {target}")
+    if target.exists() and model.exists() and target.samefile(model):
+        raise RecipeError(f"--output must not be the float model itself, got {target}")
 
 
 def _adjusted(recipe: Recipe, samples: int | None, exclude: tuple[str, ...], latency: int) -> Recipe:
     selection: Selection = recipe.plan.selection
     return dataclasses.replace(
         recipe,
-        observe=dataclasses.replace(recipe.observe, samples=samples or recipe.observe.samples),
+        observe=recipe.observe if samples is None else dataclasses.replace(recipe.observe, samples=samples),
         plan=dataclasses.replace(
             recipe.plan, selection=dataclasses.replace(selection, exclude=(*selection.exclude, *exclude))
         ),
