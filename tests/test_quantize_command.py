@@ -1,0 +1,199 @@
+"""The command line: what the README shows, one-line errors, and Ctrl-C."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from typer.testing import CliRunner
+
+import quantry
+from quantry.cli.app import app
+from quantry.recipe import PRESETS, from_yaml
+from test_quantize_api import float_model, images
+
+COMMAND = [sys.executable, "-c", "from quantry.cli.app import main; main()"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory to work in, with a model and a folder of data."""
+    onnx.save(float_model(), tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    for index, image in enumerate(images()):
+        np.save(tmp_path / "data" / f"{index}.npy", image)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _root_logger_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def in_process(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_readme_command_writes_the_model_and_tells_what_it_did(folder: Path) -> None:
+    output = in_process("quantize", "m.onnx", "--data", "data", "--preset", "XINT8", "-o", "out.onnx")
+    assert "XINT8" in output
+    assert "sqnr" in output
+    assert "1 left float" in output
+    assert "wrote out.onnx" in output
+    expected = quantry.quantize(folder / "m.onnx", folder / "data", "XINT8", store=None)
+    assert (folder / "out.onnx").read_bytes() == expected.to_bytes()
+    ort.InferenceSession(folder / "out.onnx").run(None, {"image": images()[0]})
+
+
+def test_default_target_lies_beside_the_model_and_has_the_presets_name(folder: Path) -> None:
+    in_process("quantize", "m.onnx", "--data", "data", "-p", "U8S8_AAWS", "--no-evaluate", "--store", "none")
+    assert (folder / "m.U8S8_AAWS.onnx").exists()
+
+
+def test_presets_are_listed_and_each_prints_a_recipe_file() -> None:
+    listed = in_process("presets")
+    assert all(name in listed for name in ("XINT8", "S8S8_AAWS", "CPU_INT8"))
+    for name, preset in PRESETS.items():
+        assert from_yaml(in_process("presets", name)) == preset.recipe
+
+
+def test_printed_recipe_gives_the_presets_model(folder: Path) -> None:
+    Path("r.yaml").write_text(in_process("presets", "XINT8"), encoding="utf-8")
+    in_process("quantize", "m.onnx", "--data", "data", "--recipe", "r.yaml", "-o", "by-recipe.onnx")
+    in_process("quantize", "m.onnx", "--data", "data", "--preset", "XINT8", "-o", "by-preset.onnx")
+    assert Path("by-recipe.onnx").read_bytes() == Path("by-preset.onnx").read_bytes()
+
+
+def test_second_run_reuses_what_the_first_computed(folder: Path) -> None:
+    in_process("quantize", "m.onnx", "--data", "data", "-p", "XINT8", "-o", "one.onnx")
+    output = in_process("quantize", "m.onnx", "--data", "data", "-p", "XINT8", "-o", "two.onnx")
+    assert "observe reused" in output.replace("\n", " ").replace("  ", " ")
+
+
+def test_options_reach_the_recipe(folder: Path) -> None:
+    output = in_process(
+        *("quantize", "m.onnx", "--data", "data", "-o", "out.onnx"),
+        *("--exclude", "conv", "--exclude", "^fl", "--samples", "2", "--latency", "3"),
+    )
+    assert "excluded by 'conv'" in output
+    assert "latency" in output
+    nodes = {node.op_type: node for node in onnx.load("out.onnx").graph.node}
+    assert nodes["Conv"].input[1] == "w"
+
+
+def test_installed_command_prints_its_version() -> None:
+    installed = Path(sys.executable).with_name("quantry")
+    if not installed.exists():
+        pytest.skip("the command is not installed beside this Python")
+    done = subprocess.run([installed, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == quantry.__version__
+
+
+ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
+    "missing model": (("nowhere.onnx", "-d", "data"), "nowhere.onnx"),
+    "empty model": (("empty.onnx", "-d", "data"), "empty.onnx"),
+    "missing data": (("m.onnx", "-d", "nowhere"), "nowhere"),
+    "unknown preset": (("m.onnx", "-d", "data", "-p", "XINT9"), "did you mean 'XINT8'"),
+    "preset and recipe": (("m.onnx", "-d", "data", "-p", "XINT8", "-r", "r.yaml"), "not both"),
+    "missing recipe": (("m.onnx", "-d", "data", "-r", "r.yaml"), "r.yaml"),
+    "exclusion without match": (("m.onnx", "-d", "data", "--exclude", "cnov"), "did you mean 'conv'"),
+    "no samples": (("m.onnx", "-d", "data", "--samples", "0"), "at least 1"),
+    "mean that is no number": (("m.onnx", "-d", "data", "--mean", "a,b"), "--mean"),
+    "unknown resize": (("m.onnx", "-d", "data", "--resize", "crop"), "center-crop"),
+    "store that is a file": (("m.onnx", "-d", "data", "--store", "m.onnx"), "m.onnx"),
+    "target in no directory": (("m.onnx", "-d", "data", "-o", "nowhere/out.onnx"), "nowhere"),
+    "target is a directory": (("m.onnx", "-d", "data", "-o", "data"), "directory"),
+    "target is the model": (("m.onnx", "-d", "data", "-o", "m.onnx"), "float model itself"),
+}
+
+
+def run_main(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run the installed entry point in this process and return its exit code."""
+    from quantry.cli.app import main
+
+    monkeypatch.setattr(sys, "argv", ["quantry", *arguments])
+    # The entry point replaces it; this brings it back after the test.
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+def test_fault_of_the_user_is_one_line_on_stderr_with_exit_code_2(
+    fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty.onnx").write_bytes(b"")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    arguments, message = ERRORS[fault]
+    target = () if "-o" in arguments else ("-o", "out.onnx")
+    assert run_main(["quantize", *arguments, *target], monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_error_of_the_real_command_has_no_traceback(folder: Path) -> None:
+    done = command("quantize", "m.onnx", "--data", "nowhere", "-p", "XINT8", "-o", "out.onnx")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == ["error: calibration data must exist, got a path where nothing is; nowhere"]
+
+
+def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:
+    done = command("quantize", "m.onnx", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate")
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("warning: no calibration data")
+    assert Path("out.onnx").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")
+def test_interrupt_stops_promptly_and_leaves_no_half_written_file(folder: Path) -> None:
+    """Samples enough for a minute, so that the interrupt comes while the float model runs."""
+    rng = np.random.default_rng(0)
+    np.save("many.npy", rng.normal(size=(60_000, 3, 8, 8)).astype(np.float32))
+    cache = Path(os.environ["QUANTRY_CACHE"])
+    program = subprocess.Popen(
+        [*COMMAND, "quantize", "m.onnx", "--data", "many.npy", "-p", "XINT8", "-o", "out.onnx"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("index/*/*.json")) and time.monotonic() < deadline:
+        # The prepared model is kept once it is there; observing is what comes next.
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert program.poll() is None
+    program.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    _, errors = program.communicate(timeout=60)
+    assert time.monotonic() - sent < 20
+    assert program.returncode in {1, 130, -signal.SIGINT}
+    assert "Traceback" not in errors
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "m.onnx", "many.npy"]
+    assert not list((cache / "temp").glob("*")) if (cache / "temp").exists() else True
