@@ -88,9 +88,9 @@ def test_cuts_are_made_where_little_crosses(monkeypatch):
 def test_dynamic_axes_take_their_lengths_from_the_inputs():
     model = float_model("g (float[n,4,h,8] x) => (float[n,4,h,8] y) { a = Relu(x) y = Neg(a) }")
     (segment,) = cut_into_segments(model.model, ["a", "y"], {"n": 2, "h": 3})
-    buffers = SegmentBuffers([segment], tensor_types(model.model), {"n": 2, "h": 3})
-    session = onnxruntime.InferenceSession(serialize(segment.model), providers=list(CPU))
     x = np.ones((2, 4, 3, 8), np.float32)
+    buffers = SegmentBuffers([segment], tensor_types(model.model), {"n": 2, "h": 3}, {"x": x})
+    session = onnxruntime.InferenceSession(serialize(segment.model), providers=list(CPU))
     outputs = buffers.bound(0, session, 0).run({"x": x}, onnxruntime.RunOptions())
     assert outputs["y"].shape == (2, 4, 3, 8)
     assert outputs is buffers.bound(0, session, 0).run({"x": x}, onnxruntime.RunOptions())

@@ -179,3 +179,10 @@ def test_long_arrays_stay_out_of_the_text_of_stats():
 
 def test_distribution_total_is_the_number_of_values():
     assert Distribution(np.zeros(2), np.ones(2), np.array([1.5, 2.0])).total == 3.5
+
+
+def test_counts_beyond_32_bits_are_kept(monkeypatch):
+    monkeypatch.setattr("quantry.observe.tensor_counter.HISTOGRAM_LIMIT", 1 << 16)
+    monkeypatch.setattr("quantry.observe.tensor_counter.CHUNK", 1 << 12)
+    values = np.random.default_rng(2).standard_normal((5, 50_000)).astype(np.float32)
+    assert_exactly(counted(*values).stats, list(values))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice, repeat
 
 from quantry.errors import DataError
 from quantry.memo import Digest, fingerprint
@@ -30,8 +30,8 @@ class CalibrationData:
             raise DataError(f"calibration data must hold at least one sample, got none; {type(source).__name__}")
 
     def __iter__(self) -> Iterator[Sample]:
-        for index, raw in enumerate(islice(self.source.read(), self.limit)):
-            yield conform(raw, self.inputs, index)
+        # A map keeps no hold of the last sample while the next one is made, as the variables of a loop would.
+        return map(conform, islice(self.source.read(), self.limit), repeat(self.inputs), count())
 
     @property
     def size(self) -> int | None:

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from quantry.observe.distribution import NEGATIVE, Distribution
 from quantry.observe.scalar_function import ScalarFunction
 from quantry.observe.scalar_operator import Numbers
-from quantry.observe.tensor_stats import TensorStats, add_histograms
+from quantry.observe.tensor_stats import Histogram, TensorStats, add_histograms
 
-Histogram = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]
 Extrema = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 """Smallest and largest value of each sample, [n] each."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -67,10 +68,17 @@ def lengths_of(sample: Sample, inputs: Signatures) -> dict[str, int]:
 
 def _steps(runner: "_Runner", data: CalibrationData) -> Iterator[tuple[int, Tensors]]:
     """Yield the steps of the pass in order, each after running it."""
-    for index, sample in enumerate(data):
+    samples = iter(data)
+    for index in count():
+        sample = next(samples, None)
+        if sample is None:
+            return
+        inputs = runner.load(sample, lengths_of(sample, data.inputs))
+        # Let go before the next sample is made: the runner has a copy.
+        del sample
+        yield index, inputs
         try:
-            yield index, dict(sample)
-            for shown in runner.run(sample, lengths_of(sample, data.inputs)):
+            for shown in runner.run(inputs):
                 yield index, shown
         except InferenceFailed as failure:
             cause = failure.__cause__
@@ -95,17 +103,21 @@ class _Runner:
         self._buffers: SegmentBuffers | None = None
         self._turn = 0
 
-    def run(self, sample: Sample, lengths: dict[str, int]) -> Iterator[Tensors]:
-        """Yield what each segment shows for one sample."""
-        if self._buffers is None or self._buffers.lengths != lengths:
-            self._buffers = SegmentBuffers(self._segments, self._types, lengths)
-        available: Tensors = dict(sample)
+    def load(self, sample: Sample, lengths: dict[str, int]) -> Tensors:
+        """Return a copy of a sample, for as long as its segments run."""
+        if self._buffers is None or not self._buffers.fits(sample):
+            self._buffers = SegmentBuffers(self._segments, self._types, lengths, sample)
+        return self._buffers.load(sample)
+
+    def run(self, inputs: Tensors) -> Iterator[Tensors]:
+        """Yield what each segment shows for the inputs."""
+        assert self._buffers is not None
+        available = dict(inputs)
         for number, segment in enumerate(self._segments):
             if number == len(self._sessions):
                 self._sessions.append(open_session(segment.model, self._providers))
             bound = self._buffers.bound(number, self._sessions[number], self._turn)
             outputs = bound.run(available, self._run_options)
             available |= {name: outputs[name] for name in segment.passed}
-            shown = {name: outputs[name] for name in segment.shown if name in outputs}
             self._turn = 1 - self._turn
-            yield shown
+            yield {name: outputs[name] for name in segment.shown if name in outputs}

@@ -49,7 +49,8 @@ def observe_roots(
                     counters[name] = TensorCounter(space, turns[name], axes.get(name))
                 counters[name].add(values)
             samples = index + 1
-    return {name: counter.freeze() for name, counter in counters.items()}, samples
+    # Each histogram is let go as soon as it has been summed up.
+    return {name: counters.pop(name).freeze() for name in list(counters)}, samples
 
 
 def _turns_by_root(lineage: Lineage) -> dict[str, tuple[TurningPoint, ...]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from quantry.observe.conform import Sample
 from quantry.observe.segments import Lengths, Segment, TensorType
 
 if TYPE_CHECKING:
@@ -31,11 +32,17 @@ class SegmentBuffers:
         segments: The segments.
         types: Inferred types of tensors, by name.
         lengths: Lengths of the symbolic axes.
+        sample: A sample; others must have the same shapes.
     """
 
-    def __init__(self, segments: Sequence[Segment], types: Mapping[str, TensorType], lengths: Lengths) -> None:
-        self.lengths = lengths
+    def __init__(
+        self, segments: Sequence[Segment], types: Mapping[str, TensorType], lengths: Lengths, sample: Sample
+    ) -> None:
         self._segments = segments
+        # Without segments nothing runs between two samples, so while one is read the next needs other memory.
+        self._inputs = [
+            {name: np.empty_like(array) for name, array in sample.items()} for _ in range(1 if segments else 2)
+        ]
         passed = _passed_places(segments, types, lengths)
         self._passed = _arrays(passed, np.empty(_end(passed), np.uint8))
         self._places = [
@@ -45,6 +52,17 @@ class SegmentBuffers:
         size = max((_end(places) for places in self._places), default=0)
         self._pools = [np.empty(size, np.uint8) for _ in range(2)]
         self._bound: dict[tuple[int, int], BoundSegment] = {}
+
+    def fits(self, sample: Sample) -> bool:
+        """Return whether a sample has the shapes that the buffers are for."""
+        return all(self._inputs[0][name].shape == array.shape for name, array in sample.items())
+
+    def load(self, sample: Sample) -> dict[str, Array]:
+        """Copy a sample into the buffers and return them."""
+        self._inputs.reverse()
+        for name, array in sample.items():
+            self._inputs[0][name][...] = array
+        return self._inputs[0]
 
     def bound(self, number: int, session: "InferenceSession", turn: int) -> "BoundSegment":
         """Return a segment ready to run into its buffers.

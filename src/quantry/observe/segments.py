@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 import numpy as np
 import onnx_ir as ir
 
-SEGMENT_BYTES = 4_000_000
-"""What a segment should show, in bytes; a little more than the second-level cache of a core."""
+SEGMENT_BYTES = 3_000_000
+"""What a segment should show, in bytes: about what the second-level caches of two cores hold."""
 
 MAX_SEGMENTS = 16
 """Each segment is a session of its own, so their number is limited."""

@@ -31,6 +31,7 @@ class Spool(SampleSource):
         self._entries: list[Entry] = []
         self._digests: list[Digest] = []
         self._failure: Exception | None = None
+        self._drawn: list[Sample] = []
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
         weakref.finalize(self, self._file.close)
 
@@ -50,18 +51,18 @@ class Spool(SampleSource):
 
     def _read(self, first: int, limit: int | None) -> Iterator[Sample]:
         for index in range(first, limit) if limit is not None else count(first):
-            sample = self._load(self._entries[index]) if index < len(self._entries) else self._draw()
-            if sample is None:
+            if index == len(self._entries) and not self._draw():
                 return
-            yield sample
+            # What was just drawn is handed over without a variable that would hold it while the next one is made.
+            yield self._drawn.pop() if self._drawn else self._load(self._entries[index])
 
-    def _draw(self) -> Sample | None:
-        """Keep one more sample and return it, or None if there is none."""
+    def _draw(self) -> bool:
+        """Keep one more sample; return whether there was one."""
         if self._failure is not None:
             # A generator that has failed only ends afterwards; what came before it must not pass for the whole.
             raise self._failure
         if self._pending is None:
-            return None
+            return False
         index = len(self._entries)
         try:
             raw = next(self._pending)
@@ -69,12 +70,13 @@ class Spool(SampleSource):
             sample = {name: array.copy() for name, array in conform(raw, self._inputs, index).items()}
         except StopIteration:
             self._pending = None
-            return None
+            return False
         except Exception as error:
             self._failure = error
             raise
         self._entries.append(self._store(sample, index))
-        return sample
+        self._drawn = [sample]
+        return True
 
     def _store(self, sample: Sample, index: int) -> Entry:
         entry: Entry = []

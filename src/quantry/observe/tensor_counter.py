@@ -1,13 +1,14 @@
 """Counts the values of one tensor as samples stream past."""
 
+import mmap
+import sys
 from collections.abc import Sequence
-from mmap import mmap
 
 import numpy as np
 import numpy.typing as npt
 
 from quantry.observe.derive import RootStats
-from quantry.observe.tensor_stats import TensorStats
+from quantry.observe.tensor_stats import Histogram, TensorStats, add_histograms
 from quantry.observe.turning_points import TurningPoint
 
 FloatArray = npt.NDArray[np.float32]
@@ -19,6 +20,10 @@ FIRST_NON_FINITE = 0x7F80
 CHUNK = 1 << 16
 """Values counted at a time: few enough for them and their codes to stay in the second-level cache."""
 
+HISTOGRAM_LIMIT = (1 << 32) - 1
+"""Values that a histogram of 32-bit counts can take before it must be emptied."""
+
+_ONE = np.uint32(1)
 _NOWHERE = (float("nan"), float("nan"))
 
 
@@ -29,12 +34,13 @@ class CountingSpace:
         self.codes: npt.NDArray[np.intp] = np.empty(CHUNK, np.intp)
         self.distances: FloatArray = np.empty(CHUNK, np.float32)
 
-    def histogram(self) -> npt.NDArray[np.int64]:
-        """Return zeroed counts of all codes, [65536].
-
-        They come straight from the system, so that pages on which no code falls, most of them, cost no memory.
-        """
-        return np.frombuffer(mmap(-1, CODES * np.dtype(np.int64).itemsize), np.int64)
+    def histogram(self) -> npt.NDArray[np.uint32]:
+        """Return zeroed counts of all codes, [65536]."""
+        # Memory straight from the system: pages on which no code falls, most of them, are never made.
+        size = CODES * np.dtype(np.uint32).itemsize
+        if sys.platform == "win32":
+            return np.frombuffer(mmap.mmap(-1, size), np.uint32)
+        return np.frombuffer(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint32)
 
 
 class TensorCounter:
@@ -53,6 +59,8 @@ class TensorCounter:
         self._turns = tuple(turns)
         self._channel_axis = channel_axis
         self._histogram = space.histogram()
+        self._until_full = HISTOGRAM_LIMIT
+        self._older: Histogram | None = None
         self._count = 0
         self._nan_count = 0
         self._inf_count = 0
@@ -88,8 +96,8 @@ class TensorCounter:
         return RootStats(self._stats(), by_position)
 
     def _stats(self) -> TensorStats:
-        codes = np.flatnonzero(self._histogram)
-        codes = codes[(codes & 0x7FFF) < FIRST_NON_FINITE]
+        codes, counts = self._all_counts()
+        finite = (codes & 0x7FFF) < FIRST_NON_FINITE
         minima, maxima = np.array(self._minima, np.float32), np.array(self._maxima, np.float32)
         return TensorStats(
             minimum=float(minima.min(initial=np.inf)),
@@ -99,8 +107,8 @@ class TensorCounter:
             inf_count=self._inf_count,
             batch_minima=minima,
             batch_maxima=maxima,
-            codes=codes.astype(np.uint16),
-            counts=self._histogram[codes],
+            codes=codes[finite],
+            counts=counts[finite],
             channel_minima=None if self._channels is None else self._channels[0],
             channel_maxima=None if self._channels is None else self._channels[1],
         )
@@ -113,10 +121,24 @@ class TensorCounter:
         for start in range(0, flat.size, CHUNK):
             chunk = flat[start : start + CHUNK]
             codes = self._space.codes[: chunk.size]
+            if self._until_full < chunk.size:
+                self._empty_histogram()
+            self._until_full -= chunk.size
             np.copyto(codes, upper_halves[start : start + CHUNK])
-            np.add.at(self._histogram, codes, 1)
+            np.add.at(self._histogram, codes, _ONE)
             low, high = np.minimum(low, chunk.min()), np.maximum(high, chunk.max())
         return float(low), float(high)
+
+    def _all_counts(self) -> Histogram:
+        codes = np.flatnonzero(self._histogram)
+        newer = codes.astype(np.uint16), self._histogram[codes].astype(np.int64)
+        return newer if self._older is None else add_histograms([self._older, newer])
+
+    def _empty_histogram(self) -> None:
+        """Move the counts elsewhere before one could exceed its 32 bits."""
+        self._older = self._all_counts()
+        self._histogram[:] = 0
+        self._until_full = HISTOGRAM_LIMIT
 
     def _finite_extrema(self, flat: FloatArray) -> tuple[float, float]:
         """Count NaN and infinities; return the extrema of the rest."""

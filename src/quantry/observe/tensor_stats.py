@@ -10,6 +10,8 @@ from quantry.errors import InternalError
 from quantry.observe.distribution import Distribution, histogram_distribution
 
 FloatArray = npt.NDArray[np.float32]
+Histogram = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]
+"""Codes that occurred, ascending, [k], and how often each did, [k]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +76,7 @@ class TensorStats:
         return histogram_distribution(self.codes, self.counts, self.minimum, self.maximum)
 
 
-def add_histograms(
-    parts: list[tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]],
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
+def add_histograms(parts: list[Histogram]) -> Histogram:
     """Return the sum of sparse histograms, codes ascending."""
     codes, position = np.unique(np.concatenate([codes for codes, _ in parts]), return_inverse=True)
     counts = np.zeros(len(codes), np.int64)

@@ -5,10 +5,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from quantry.observe.derive import Extrema, Histogram, RootStats, combined_stats, derived_extrema, derived_histogram
+from quantry.observe.derive import Extrema, RootStats, combined_stats, derived_extrema, derived_histogram
 from quantry.observe.lineage import Lineage, Term
 from quantry.observe.scalar_function import IDENTITY, ScalarFunction
-from quantry.observe.tensor_stats import TensorStats
+from quantry.observe.tensor_stats import Histogram, TensorStats
 
 
 class TensorTable(Mapping[str, TensorStats]):
