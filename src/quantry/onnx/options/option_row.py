@@ -85,10 +85,15 @@ class OptionRow:
         """
         self.check(value, where)
         if self.refused:
-            if any(type(value) is type(nothing) and value == nothing for nothing in self.harmless):
+            if self._asks_for_nothing(value):
                 return draft
             raise refuse(where, value, self.refused)
         return draft if self.apply is None else self.apply(draft, value)
+
+    def _asks_for_nothing(self, value: object) -> bool:
+        if isinstance(value, list | tuple | Mapping):
+            return not value and any(isinstance(nothing, list | Mapping) for nothing in self.harmless)
+        return any(type(value) is type(nothing) and value == nothing for nothing in self.harmless)
 
     def check(self, value: object, where: str) -> None:
         """Refuse a value of the wrong type.

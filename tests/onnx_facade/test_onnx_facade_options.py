@@ -1,0 +1,378 @@
+"""Every row of the table: applied, always so, another spelling, or refused with its text."""
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from facade_models import Reader
+
+from quantry.errors import RecipeError
+from quantry.onnx import (
+    CalibrationMethod,
+    ExtendedCalibrationMethod,
+    ExtendedQuantFormat,
+    ExtendedQuantType,
+    LayerWiseMethod,
+    PowerOfTwoMethod,
+    QuantFormat,
+    QuantizationConfig,
+    QuantType,
+    VitisQuantFormat,
+)
+from quantry.onnx.options import FIELDS, ROWS, OptionRow
+from quantry.onnx.translate import translate
+from quantry.recipe import (
+    CrossLayer,
+    DataType,
+    DerivedBias,
+    Entropy,
+    FixNeuron,
+    FloatBias,
+    LayerWisePercentile,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    NpuConversions,
+    NpuLimits,
+    OwnBias,
+    PerBlock,
+    Percentile,
+    PerChannel,
+    PowerOfTwoScale,
+    Qdq,
+    QOperator,
+    Subgraph,
+    VitisDialect,
+    VitisQdq,
+)
+
+NPU = {
+    "enable_npu_cnn": True,
+    "calibrate_method": PowerOfTwoMethod.MinMSE,
+    "activation_type": QuantType.QUInt8,
+}
+PERCENTILE = {"calibrate_method": CalibrationMethod.Percentile}
+ENTROPY = {"calibrate_method": CalibrationMethod.Entropy}
+LAYER_WISE = {"calibrate_method": LayerWiseMethod.LayerWisePercentile}
+BF16 = {"activation_type": ExtendedQuantType.QBFloat16, "weight_type": ExtendedQuantType.QBFloat16}
+BFP = {
+    "activation_type": ExtendedQuantType.QBFP,
+    "weight_type": ExtendedQuantType.QBFP,
+    "quant_format": ExtendedQuantFormat.QDQ,
+}
+MX = {
+    "activation_type": ExtendedQuantType.QMX,
+    "weight_type": ExtendedQuantType.QMX,
+    "quant_format": ExtendedQuantFormat.QDQ,
+}
+READER = Reader()
+
+Case = tuple[dict[str, Any], Any, str, Any]
+"""Other fields, the value, the place in the job, and what stands there then."""
+
+OPTIONS: dict[str, Case] = {
+    "UsePowerOf2Scale": ({}, True, "recipe.plan.weight.scale", PowerOfTwoScale()),
+    "ActivationSymmetric": ({}, True, "recipe.plan.activation.symmetric", True),
+    "WeightSymmetric": ({}, False, "recipe.plan.weight.symmetric", False),
+    "WeightsSymmetric": ({}, False, "recipe.plan.weight.symmetric", False),
+    "QuantizeBias": ({}, False, "recipe.plan.bias", FloatBias()),
+    "Int32Bias": ({}, False, "recipe.plan.bias.spec.dtype", DataType.INT8),
+    "Int16Bias": ({}, True, "recipe.plan.bias.spec.dtype", DataType.INT16),
+    "ForceQuantizeNoInputCheck": ({}, True, "recipe.plan.force_pass_through", True),
+    "MatMulConstBOnly": ({}, True, "recipe.plan.constant_right_operand_only", True),
+    "AddQDQPairToWeight": ({}, False, "recipe.emit.format", Qdq()),
+    "UseQDQVitisCustomOps": ({}, True, "recipe.emit.format", VitisQdq(VitisDialect.VITIS)),
+    "UseQDQContribOps": ({}, True, "recipe.emit.format", VitisQdq(VitisDialect.CONTRIB)),
+    "RemoveQDQConvRelu": ({}, False, "recipe.plan.fused_activations", ("Clip", "LeakyRelu", "PRelu")),
+    "RemoveQDQConvClip": ({}, False, "recipe.plan.fused_activations", ("Relu", "LeakyRelu", "PRelu")),
+    "RemoveQDQConvLeakyRelu": ({}, False, "recipe.plan.fused_activations", ("Relu", "Clip", "PRelu")),
+    "RemoveQDQConvPRelu": ({}, False, "recipe.plan.fused_activations", ("Relu", "Clip", "LeakyRelu")),
+    "BF16QDQToCast": ({**BF16, "quant_format": ExtendedQuantFormat.QDQ}, True, "recipe.emit.format", Qdq()),
+    "BFPAttributes": (
+        BFP,
+        {"bfp_method": "to_bfp_prime", "bit_width": 13, "block_size": 32, "axis": 2},
+        "recipe.plan.weight.granularity",
+        PerBlock(32, 2),
+    ),
+    "MXAttributes": (MX, {"element_dtype": "fp6_e2m3"}, "recipe.plan.activation.dtype", DataType.MXFP6E2M3),
+    "CLEScaleAppendBias": ({}, False, "recipe.equalize.cross_layer.include_bias", False),
+    "CLEWeightThreshold": ({}, 0.25, "recipe.equalize.cross_layer.weight_threshold", 0.25),
+    "CLEScaleUseThreshold": ({}, False, "recipe.equalize.cross_layer.use_threshold", False),
+    "CLETotalLayerDiffThreshold": ({}, 1e-3, "recipe.equalize.cross_layer.convergence", 1e-3),
+    "CLESteps": ({}, -1, "recipe.equalize.cross_layer.steps", -1),
+    "SmoothAlpha": ({}, 0.6, "draft.notes", ("SmoothAlpha has no effect without include_sq",)),
+    "RMatrixDim": ({}, 16, "draft.notes", ("RMatrixDim has no effect without include_rotation",)),
+    "UseRandomHad": ({}, True, "draft.notes", ("UseRandomHad has no effect without include_rotation",)),
+    "RConfigPath": ({}, "r.json", "draft.notes", ("RConfigPath has no effect without include_rotation",)),
+    "GPTQParams": ({}, {"Bits": 4}, "draft.notes", ("GPTQParams has no effect without UseGPTQ",)),
+    "AutoMixprecision": (
+        {},
+        {"OutputIndex": 0},
+        "draft.notes",
+        ("AutoMixprecision has no effect without include_auto_mp",),
+    ),
+    "FastFinetune": (
+        {},
+        {"NumIterations": 10},
+        "draft.notes",
+        ("FastFinetune has no effect without include_fast_ft",),
+    ),
+    "SkipPreprocess": ({}, True, "recipe.prepare.fold_batch_norm", False),
+    "SimplifyModel": ({}, False, "recipe.prepare.fold_constants", False),
+    "ConvertOpsetVersion": ({}, 19, "recipe.prepare.opset", 19),
+    "FixShapes": (
+        {},
+        "image:[1,3, 8,8]; mask:[4]",
+        "draft.fixed_shapes",
+        {"image": (1, 3, 8, 8), "mask": (4,)},
+    ),
+    "FoldBatchNorm": ({}, False, "recipe.prepare.fold_batch_norm", False),
+    "ConvertBNToConv": ({}, True, "recipe.prepare.npu.batch_norm_to_conv", True),
+    "ConvertReduceMeanToGlobalAvgPool": ({}, True, "recipe.prepare.npu.reduce_mean_to_pool", True),
+    "SplitLargeKernelPool": (NPU, False, "recipe.prepare.npu.split_large_pool", False),
+    "ConvertSplitToSlice": (NPU, False, "recipe.prepare.npu.split_to_slice", False),
+    "ReplaceClip6Relu": ({}, True, "recipe.equalize.cross_layer.clip6_to_relu", True),
+    "CalibDataSize": ({}, 7, "recipe.observe.samples", 7),
+    "Percentile": (PERCENTILE, 99.9, "recipe.scale.activation", Percentile(99.9)),
+    "CalibTensorRangeSymmetric": (PERCENTILE, False, "recipe.scale.activation", Percentile(symmetric=False)),
+    "CalibMovingAverage": ({}, True, "recipe.scale.activation", MinMax(0.01)),
+    "CalibMovingAverageConstant": (
+        {"extra_options": {"CalibMovingAverage": True}},
+        0.5,
+        "recipe.scale.activation",
+        MinMax(0.5),
+    ),
+    "LWPMetric": (LAYER_WISE, "mse", "recipe.scale.activation", LayerWisePercentile(metric="mse")),
+    "PercentileCandidates": (LAYER_WISE, [99, 100], "recipe.scale.activation", LayerWisePercentile((99.0, 100.0))),
+    "NumBins": (ENTROPY, 512, "recipe.scale.activation", Entropy(bins=512)),
+    "NumQuantizedBins": (ENTROPY, 64, "recipe.scale.activation", Entropy(quantized_bins=64)),
+    "WeightCalibrateMethod": ({}, ExtendedCalibrationMethod.MinMSE, "recipe.scale.weight", MinMSE()),
+    "UseRandomData": ({}, True, "draft.random_given", True),
+    "RandomDataReaderInputShape": ({}, {"image": [1, 3, 8, 8]}, "draft.random.shapes", {"image": (1, 3, 8, 8)}),
+    "RandomDataReaderInputDataRange": ({}, {"image": [-1, 1]}, "draft.random.ranges", {"image": (-1.0, 1.0)}),
+    "ConvertLeakyReluToDPUVersion": (NPU, False, "recipe.prepare.npu.leaky_relu", False),
+    "ConvertSigmoidToHardSigmoid": (NPU, False, "recipe.prepare.npu.sigmoid_to_hard_sigmoid", False),
+    "ConvertHardSigmoidToDPUVersion": (NPU, False, "recipe.prepare.npu.hard_sigmoid", False),
+    "ConvertAvgPoolToDPUVersion": (NPU, False, "recipe.prepare.npu.average_pool", False),
+    "ConvertReduceMeanToDPUVersion": (NPU, False, "recipe.prepare.npu.reduce_mean", False),
+    "ConvertClipToDPUVersion": (NPU, True, "recipe.prepare.npu.clip", True),
+    "SimulateDPU": (NPU, False, "recipe.prepare.npu.sigmoid_to_hard_sigmoid", False),
+    "AdjustShiftCut": (NPU, False, "recipe.scale.npu.shift_cut", False),
+    "AdjustShiftBias": (NPU, False, "recipe.scale.npu.shift_bias", False),
+    "AdjustShiftRead": (NPU, False, "recipe.scale.npu.shift_read", False),
+    "AdjustShiftWrite": (NPU, False, "recipe.scale.npu.shift_write", False),
+    "AdjustHardSigmoid": (NPU, False, "recipe.scale.npu.hard_sigmoid", False),
+    "AdjustShiftSwish": (NPU, False, "recipe.scale.npu.swish", False),
+    "AlignConcat": (NPU, False, "recipe.scale.npu.align_concat", False),
+    "AlignPool": (NPU, False, "recipe.scale.npu.align_pool", False),
+    "AlignPad": (NPU, False, "recipe.scale.npu.align_pad", False),
+    "AlignSlice": (NPU, False, "recipe.scale.npu.align_slice", False),
+    "MaxLoopNum": (NPU, 9, "recipe.scale.npu.max_rounds", 9),
+    "NPULimitationCheck": (NPU, False, "recipe.scale.npu", None),
+    "EvalMetrics": ({}, True, "draft.evaluate", True),
+    "EvalDataReader": ({}, READER, "draft.evaluation_data", READER),
+}
+
+FIELD_CASES: dict[str, Case] = {
+    "activation_type": ({}, QuantType.QUInt16, "recipe.plan.activation.dtype", DataType.UINT16),
+    "weight_type": ({}, QuantType.QUInt8, "recipe.plan.weight.symmetric", False),
+    "calibrate_method": ({}, PowerOfTwoMethod.NonOverflow, "recipe.scale.weight", NonOverflow()),
+    "quant_format": (
+        {"calibrate_method": PowerOfTwoMethod.MinMSE},
+        VitisQuantFormat.FixNeuron,
+        "recipe.emit.format",
+        FixNeuron(),
+    ),
+    "per_channel": ({}, True, "recipe.plan.weight.granularity", PerChannel()),
+    "reduce_range": ({}, True, "recipe.scale.reduce_range", True),
+    "input_nodes": ({}, ["a"], "recipe.plan.selection.input_nodes", ("a",)),
+    "output_nodes": ({}, ["a"], "recipe.plan.selection.output_nodes", ("a",)),
+    "nodes_to_quantize": ({}, ["a"], "recipe.plan.selection.include", ("a",)),
+    "nodes_to_exclude": ({}, ["^a.*"], "recipe.plan.selection.exclude", ("^a.*",)),
+    "op_types_to_quantize": ({}, ["Conv", "Gemm"], "recipe.plan.selection.operators", ("^(Conv|Gemm)$",)),
+    "extra_op_types_to_quantize": (
+        {"op_types_to_quantize": ["Conv"]},
+        ["Gemm"],
+        "recipe.plan.selection.operators",
+        ("^(Conv|Gemm)$",),
+    ),
+    "subgraphs_to_exclude": (
+        {},
+        [(["a"], ["b", "c"])],
+        "recipe.plan.selection.exclude_subgraphs",
+        (Subgraph(("a",), ("b", "c")),),
+    ),
+    "execution_providers": (
+        {},
+        ["X", "CPUExecutionProvider"],
+        "recipe.observe.providers",
+        ("X", "CPUExecutionProvider"),
+    ),
+    "optimize_model": ({}, False, "recipe.prepare.fold_batch_norm", False),
+    "convert_fp16_to_fp32": ({}, True, "recipe.prepare.float16_to_float32", True),
+    "use_external_data_format": ({}, True, "draft.external_data", True),
+    "include_cle": ({}, False, "recipe.equalize.cross_layer", None),
+    "enable_npu_cnn": ({**NPU, "enable_npu_cnn": False}, True, "recipe.scale.npu", NpuLimits()),
+    "enable_npu_transformer": ({}, True, "recipe.plan.selection.operators", ("^(Gemm|MatMul)$",)),
+    "print_summary": ({}, False, "draft.summary", False),
+    "ignore_warnings": ({}, False, "draft.quiet", False),
+    "log_severity_level": ({}, 3, "draft.log_severity", 3),
+}
+
+WRONG_TYPES = {"bool": "yes", "int": 1.5, "float": "much", "str": 3, "list": "one", "dict": [1], "enum": "MinMSE"}
+OTHER_VALUES = {"bool": True, "str": "something", "list": ["x"], "dict": {"x": 1}}
+
+
+def place(job: Any, path: str) -> Any:
+    for name in path.split("."):
+        job = getattr(job, name)
+    return job
+
+
+def with_option(key: str, value: Any, settings: dict[str, Any] | None = None) -> QuantizationConfig:
+    others = dict(settings or {})
+    options = others.pop("extra_options", {})
+    return QuantizationConfig(**others, extra_options={key: value, **options})
+
+
+def rows(**wanted: bool) -> list[OptionRow]:
+    return [row for row in ROWS.values() if all(bool(getattr(row, name)) == flag for name, flag in wanted.items())]
+
+
+def other_value(row: OptionRow) -> Any:
+    return not row.harmless[0] if isinstance(row.harmless[0], bool) else OTHER_VALUES[row.kind.value]
+
+
+def test_every_applied_option_has_a_case() -> None:
+    assert set(OPTIONS) == {key for key, row in ROWS.items() if row.apply is not None}
+
+
+def test_every_field_has_a_row_and_a_case_or_is_refused() -> None:
+    assert set(FIELDS) | {"extra_options"} == {part.name for part in fields(QuantizationConfig)}
+    assert set(FIELD_CASES) == {key for key, row in FIELDS.items() if row.apply is not None}
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_option_reaches_its_place(key: str) -> None:
+    settings, value, path, expected = OPTIONS[key]
+    config = with_option(key, value, settings)
+    assert place(translate(config), path) == expected
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, case in OPTIONS.items() if case[2].startswith("recipe") and key != "AddQDQPairToWeight"]
+)
+def test_option_changes_the_recipe(key: str) -> None:
+    settings, value, _, _ = OPTIONS[key]
+    without = QuantizationConfig(**settings) if "extra_options" not in settings else QuantizationConfig()
+    assert translate(with_option(key, value, settings)).recipe != translate(without).recipe
+
+
+@pytest.mark.parametrize("key", FIELD_CASES)
+def test_field_reaches_its_place(key: str) -> None:
+    settings, value, path, expected = FIELD_CASES[key]
+    assert place(translate(QuantizationConfig(**{**settings, key: value})), path) == expected
+
+
+@pytest.mark.parametrize("row", rows(refused=True), ids=lambda row: row.key)
+def test_refused_option_says_what_to_use_instead(row: OptionRow) -> None:
+    with pytest.raises(RecipeError, match=re.escape(row.refused)):
+        translate(with_option(row.key, other_value(row)))
+
+
+@pytest.mark.parametrize("row", rows(refused=True), ids=lambda row: row.key)
+def test_refused_option_accepts_what_asks_for_nothing(row: OptionRow) -> None:
+    for value in row.harmless:
+        assert translate(with_option(row.key, value)).recipe == translate(QuantizationConfig()).recipe
+
+
+@pytest.mark.parametrize("row", [row for row in FIELDS.values() if row.refused], ids=lambda row: row.key)
+def test_refused_field_says_what_to_use_instead(row: OptionRow) -> None:
+    with pytest.raises(RecipeError, match=re.escape(row.refused)):
+        translate(QuantizationConfig(**{row.key: True}))
+
+
+@pytest.mark.parametrize("row", rows(satisfied=True), ids=lambda row: row.key)
+def test_option_that_is_always_so_leaves_the_recipe_alone(row: OptionRow) -> None:
+    value = {"bool": True, "int": 4, "list": ["Conv"]}[row.kind.value]
+    assert translate(with_option(row.key, value)).recipe == translate(QuantizationConfig()).recipe
+
+
+@pytest.mark.parametrize("row", rows(spelling_of=True), ids=lambda row: row.key)
+def test_other_spelling_does_what_the_field_does(row: OptionRow) -> None:
+    field = row.spelling_of
+    if FIELDS[field].refused:
+        with pytest.raises(RecipeError, match=re.escape(FIELDS[field].refused)):
+            translate(with_option(row.key, True))  # noqa: FBT003
+        return
+    settings, value, path, expected = FIELD_CASES[field]
+    assert place(translate(with_option(row.key, value, settings)), path) == expected
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS.values() if row.kind.value in WRONG_TYPES], ids=lambda row: row.key
+)
+def test_wrong_type_is_an_error_that_names_the_key(row: OptionRow) -> None:
+    with pytest.raises(RecipeError, match=row.key):
+        translate(with_option(row.key, WRONG_TYPES[row.kind.value]))
+
+
+def test_unknown_key_is_an_error_with_the_nearest_spelling() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'ActivationSymmetric'"):
+        translate(with_option("ActivationSymetric", True))  # noqa: FBT003
+
+
+def test_field_among_the_options_is_named_as_such() -> None:
+    with pytest.raises(RecipeError, match="include_cle is a field of QuantizationConfig"):
+        translate(with_option("include_cle", True))  # noqa: FBT003
+
+
+def test_unknown_key_of_finetuning_is_an_error_with_the_nearest_spelling() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'LearningRate'"):
+        translate(with_option("FastFinetune", {"LearnRate": 0.1}))
+
+
+def test_option_of_another_method_is_noted() -> None:
+    job = translate(with_option("Percentile", 99.9))
+    assert job.draft.notes == ("Percentile has no effect without CalibrationMethod.Percentile",)
+    assert job.recipe == translate(QuantizationConfig()).recipe
+
+
+def test_master_switches_win_over_single_ones() -> None:
+    options = {"SimulateDPU": False, "ConvertClipToDPUVersion": True, "NPULimitationCheck": False, "AlignPool": True}
+    recipe = translate(QuantizationConfig(**NPU, extra_options=options)).recipe
+    assert recipe.scale.npu is None
+    assert recipe.prepare.npu == NpuConversions(
+        leaky_relu=False,
+        sigmoid_to_hard_sigmoid=False,
+        hard_sigmoid=False,
+        average_pool=False,
+        reduce_mean=False,
+    )
+
+
+def test_steps_of_zero_do_no_equalization() -> None:
+    assert translate(with_option("CLESteps", 0)).recipe.equalize.cross_layer is None
+    assert translate(with_option("CLESteps", 2)).recipe.equalize.cross_layer == CrossLayer(steps=2)
+
+
+def test_bias_follows_types() -> None:
+    assert translate(QuantizationConfig()).recipe.plan.bias == DerivedBias()
+    wide = QuantizationConfig(activation_type=QuantType.QInt16, weight_type=QuantType.QInt16)
+    bias = translate(wide).recipe.plan.bias
+    assert isinstance(bias, OwnBias)
+    assert bias.spec.dtype == DataType.INT32
+
+
+@pytest.mark.parametrize("attributes", [{"rounding_mode": 0}, {"bit_width": 12}, {"blocksize": 8}])
+def test_block_attribute_that_is_not_written_is_refused(attributes: dict[str, int]) -> None:
+    with pytest.raises(RecipeError, match="BFPAttributes"):
+        translate(with_option("BFPAttributes", attributes, BFP))
+
+
+def test_extended_format_chooses_the_dialect_by_types() -> None:
+    extended = {"quant_format": ExtendedQuantFormat.QDQ}
+    assert translate(QuantizationConfig(**extended)).recipe.emit.format == VitisQdq(VitisDialect.CONTRIB)
+    assert translate(QuantizationConfig(**BF16, **extended)).recipe.emit.format == VitisQdq(VitisDialect.QUARK)
+    assert translate(QuantizationConfig(quant_format=QuantFormat.QOperator)).recipe.emit.format == QOperator()

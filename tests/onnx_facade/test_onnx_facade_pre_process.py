@@ -1,0 +1,99 @@
+"""quant_pre_process: every argument."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from facade_models import cnn, operators, run, samples, saved_cnn
+
+from quantry.errors import RecipeError
+from quantry.onnx import quant_pre_process
+
+
+def processed(folder: Path, **arguments: object) -> onnx.ModelProto:
+    quant_pre_process(saved_cnn(folder), str(folder / "out.onnx"), **arguments)  # type: ignore[arg-type]
+    return onnx.load(folder / "out.onnx", load_external_data=False)
+
+
+def described(model: onnx.ModelProto) -> set[str]:
+    return {info.name for info in model.graph.value_info}
+
+
+def test_model_is_cleaned_up_and_computes_the_same(tmp_path: Path) -> None:
+    model = processed(tmp_path)
+    kinds = {kind for _, kind in operators(model)}
+    assert not kinds & {"BatchNormalization", "Constant"}
+    assert "c2" in described(model)
+    sample = samples(1)[0]
+    np.testing.assert_allclose(run(model, sample)[0], run(cnn(), sample)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_optimization_can_be_skipped(tmp_path: Path) -> None:
+    assert "BatchNormalization" in {kind for _, kind in operators(processed(tmp_path, skip_optimization=True))}
+
+
+def test_shapes_are_left_out_when_both_inferences_are_skipped(tmp_path: Path) -> None:
+    assert "c2" not in described(processed(tmp_path, skip_onnx_shape=True, skip_symbolic_shape=True))
+
+
+@pytest.mark.parametrize("skipped", ["skip_onnx_shape", "skip_symbolic_shape"])
+def test_shapes_are_there_when_one_inference_is_skipped(tmp_path: Path, skipped: str) -> None:
+    assert "c2" in described(processed(tmp_path, **{skipped: True}))
+
+
+def test_conflicts_of_lengths_do_not_stop_inference(tmp_path: Path) -> None:
+    assert processed(tmp_path, auto_merge=True) == processed(tmp_path, auto_merge=False)
+
+
+@pytest.mark.parametrize("arguments", [{"int_max": 9}, {"guess_output_rank": True}, {"verbose": 7}])
+def test_argument_that_cannot_be_had_is_refused(tmp_path: Path, arguments: dict[str, object]) -> None:
+    with pytest.raises(RecipeError, match=next(iter(arguments))):
+        processed(tmp_path, **arguments)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_verbose_logs_what_was_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    processed(tmp_path, verbose=0)
+    assert not caplog.records
+    processed(tmp_path, verbose=3)
+    assert "BatchNormalization" in caplog.text
+    assert logging.getLogger("quantry").level == logging.NOTSET
+
+
+def test_weights_go_to_one_file(tmp_path: Path) -> None:
+    model = processed(
+        tmp_path, save_as_external_data=True, all_tensors_to_one_file=True, external_data_size_threshold=64
+    )
+    assert (tmp_path / "out.onnx.data").is_file()
+    assert any(entry.external_data for entry in model.graph.initializer)
+    assert run(str(tmp_path / "out.onnx"), samples(1)[0])[0].shape == (2, 5)
+
+
+def test_file_of_weights_has_the_name_that_was_given(tmp_path: Path) -> None:
+    processed(
+        tmp_path,
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        external_data_location="weights.bin",
+        external_data_size_threshold=64,
+    )
+    assert (tmp_path / "weights.bin").is_file()
+
+
+def test_weights_go_to_one_file_each(tmp_path: Path) -> None:
+    model = processed(
+        tmp_path, save_as_external_data=True, external_data_location="parts", external_data_size_threshold=64
+    )
+    outside = [entry.name for entry in model.graph.initializer if entry.external_data]
+    assert sorted(outside) == ["w1", "w2", "w3"]
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+    sample = samples(1)[0]
+    reference = run(cnn(), sample)[0]
+    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), sample)[0], reference, rtol=1e-4, atol=1e-5)
+
+
+def test_small_weights_stay_inside_by_default(tmp_path: Path) -> None:
+    model = processed(tmp_path, save_as_external_data=True)
+    assert not any(entry.external_data for entry in model.graph.initializer)

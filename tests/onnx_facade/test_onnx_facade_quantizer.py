@@ -1,0 +1,285 @@
+"""What ModelQuantizer does with models, data, files and bad combinations."""
+
+import copy
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from facade_models import Reader, cnn, operators, run, samples, saved_cnn
+
+from quantry.errors import DataError, ModelNotFoundError, RecipeError, SelectionError
+from quantry.onnx import (
+    CalibrationMethod,
+    Config,
+    ExtendedQuantFormat,
+    ExtendedQuantType,
+    Int16Method,
+    ModelQuantizer,
+    PowerOfTwoMethod,
+    QuantFormat,
+    QuantizationConfig,
+    QuantType,
+    VitisQuantFormat,
+    quantize_dynamic,
+    quantize_static,
+)
+
+NPU = {"enable_npu_cnn": True, "calibrate_method": PowerOfTwoMethod.MinMSE, "activation_type": QuantType.QUInt8}
+
+
+def quantized(**settings: Any) -> onnx.ModelProto:
+    model = ModelQuantizer(Config(QuantizationConfig(**settings))).quantize_model(cnn(), None, Reader())
+    assert isinstance(model, onnx.ModelProto)
+    return model
+
+
+def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {entry.name: onnx.numpy_helper.to_array(entry) for entry in model.graph.initializer}
+
+
+def test_path_is_written_and_none_returned(tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "quantized.onnx"
+    assert ModelQuantizer(Config()).quantize_model(saved_cnn(tmp_path), output, Reader()) is None
+    reference, result = run(cnn(), samples(1)[0])[0], run(str(output), samples(1)[0])[0]
+    assert np.abs(reference - result).max() < 0.1 * np.abs(reference).max()
+
+
+def test_without_path_the_model_is_returned() -> None:
+    assert ("", "QuantizeLinear") in operators(quantized())
+
+
+def test_objects_of_the_user_are_only_read() -> None:
+    model = cnn()
+    config = QuantizationConfig(**NPU, extra_options={"CLESteps": 1, "OptimizeModel": False, "InputNodes": []})
+    before, untouched = copy.deepcopy(config), model.SerializeToString(deterministic=True)
+    ModelQuantizer(Config(config)).quantize_model(model, None, Reader())
+    assert config == before
+    assert model.SerializeToString(deterministic=True) == untouched
+
+
+def test_missing_model_is_a_file_not_found_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError):
+        ModelQuantizer(Config()).quantize_model(tmp_path / "none.onnx", None, Reader())
+    with pytest.raises(FileNotFoundError):
+        ModelQuantizer(Config()).quantize_model(tmp_path / "none.onnx", None, Reader())
+
+
+def test_folder_of_arrays_serves_as_data(tmp_path: Path) -> None:
+    for index, sample in enumerate(samples()):
+        np.save(tmp_path / f"{index}.npy", sample["image"])
+    model = ModelQuantizer(Config()).quantize_model(cnn(), None, calibration_data_path=tmp_path)
+    assert model == quantized()
+
+
+def test_reader_and_folder_together_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="one place"):
+        ModelQuantizer(Config()).quantize_model(cnn(), None, Reader(), tmp_path)
+
+
+def test_random_data_on_request_are_not_warned_of() -> None:
+    options = {"UseRandomData": True, "RandomDataReaderInputDataRange": {"image": (-2, 2)}}
+    config = QuantizationConfig(extra_options=options)
+    assert ModelQuantizer(Config(config)).quantize_model(cnn()) is not None
+
+
+def test_random_data_of_a_shape_are_warned_of_where_they_were_not_asked_for() -> None:
+    config = QuantizationConfig(extra_options={"RandomDataReaderInputShape": {"image": [1, 3, 8, 8]}})
+    with pytest.warns(UserWarning, match="random sample"):
+        ModelQuantizer(Config(config)).quantize_model(cnn())
+
+
+def test_shapes_are_fixed_before_quantization() -> None:
+    config = QuantizationConfig(extra_options={"FixShapes": "image:[2,3,8,8]"})
+    model = ModelQuantizer(Config(config)).quantize_model(cnn(), None, Reader())
+    assert model is not None
+    assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [2, 3, 8, 8]
+
+
+@pytest.mark.parametrize("text", ["imag:[1,3,8,8]", "image:[1,3]", "image=1x3"])
+def test_shapes_that_do_not_fit_are_refused(text: str) -> None:
+    config = QuantizationConfig(extra_options={"FixShapes": text})
+    with pytest.raises(RecipeError, match="FixShapes"):
+        ModelQuantizer(Config(config)).quantize_model(cnn(), None, Reader())
+
+
+def test_evaluation_and_summary_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "quantry"):
+        quantized(extra_options={"EvalMetrics": True, "EvalDataReader": samples(2)})
+    assert "cosine 0.99" in caplog.text
+    assert "nodes quantized" in caplog.text
+
+
+def test_option_without_bearing_is_a_warning_where_warnings_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    quantized(extra_options={"Percentile": 99.9}, ignore_warnings=False)
+    assert [record.levelname for record in caplog.records if "Percentile" in record.message] == ["WARNING"]
+
+
+def test_severity_silences_the_log_for_the_call(caplog: pytest.LogCaptureFixture) -> None:
+    level = logging.getLogger("quantry").level
+    quantized(extra_options={"Percentile": 99.9}, ignore_warnings=False, log_severity_level=4)
+    assert not caplog.records
+    assert logging.getLogger("quantry").level == level
+
+
+def test_weights_go_beside_the_model(tmp_path: Path) -> None:
+    config = Config(QuantizationConfig(use_external_data_format=True, weight_type=QuantType.QInt16))
+    wide = cnn()
+    wide.graph.initializer[0].CopyFrom(
+        onnx.numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), wide.graph.initializer[0].name)
+    )
+    ModelQuantizer(config).quantize_model(wide, tmp_path / "q.onnx", Reader())
+    assert run(str(tmp_path / "q.onnx"), samples(1)[0])[0].shape == (2, 5)
+
+
+def test_fix_neuron_writes_fix_neuron() -> None:
+    model = quantized(quant_format=VitisQuantFormat.FixNeuron, calibrate_method=PowerOfTwoMethod.MinMSE)
+    assert ("ai.onnx.contrib", "FixNeuron") in operators(model)
+    assert not {kind for _, kind in operators(model)} & {"QuantizeLinear", "DequantizeLinear"}
+
+
+def test_asymmetric_power_of_two_search_keeps_its_zero_points() -> None:
+    model = quantized(calibrate_method=PowerOfTwoMethod.MinMSE, activation_type=QuantType.QUInt8)
+    points = {
+        int(value) for name, value in constants(model).items() if name.endswith("_zero_point") and value.ndim == 0
+    }
+    assert len(points) > 2
+
+
+def test_constant_of_the_moving_average_has_effect() -> None:
+    def scales(constant: float) -> list[float]:
+        options = {"CalibMovingAverage": True, "CalibMovingAverageConstant": constant}
+        found = constants(quantized(extra_options=options))
+        return [float(value) for name, value in sorted(found.items()) if name.endswith("_scale") and value.ndim == 0]
+
+    assert scales(0.0) != scales(0.9)
+
+
+def test_16_bits_fit_standard_pairs() -> None:
+    model = quantized(activation_type=QuantType.QInt16)
+    assert {entry.domain: entry.version for entry in model.opset_import}[""] >= 21
+    assert ("", "QuantizeLinear") in operators(model)
+
+
+def test_nodes_are_excluded_by_name_pattern_and_subgraph() -> None:
+    model = quantized(nodes_to_exclude=["Gemm_12"], subgraphs_to_exclude=[(["Conv_5"], ["Mul_8"])])
+    weights = {name for name in constants(model) if name.endswith("_quantized")}
+    assert not any(name.startswith(("w2", "w3")) for name in weights)
+    with pytest.raises(SelectionError, match="Gemm_12"):
+        quantized(nodes_to_exclude=["Gemm_13"])
+
+
+def test_operator_types_that_the_model_does_not_have_do_no_harm() -> None:
+    model = quantized(op_types_to_quantize=["Conv", "LeakyRelu"], include_cle=False)
+    assert not any(name.startswith("w3") and name.endswith("_quantized") for name in constants(model))
+
+
+def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'Conv'"):
+        quantized(op_types_to_quantize=["Convv"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "nearest"),
+    [
+        ({**NPU, "per_channel": True}, "one shift for a tensor", "per_channel=False"),
+        ({**NPU, "reduce_range": True}, "products of 8 bits", "reduce_range=False"),
+        ({**NPU, "weight_type": QuantType.QInt16}, "signed bytes", "use QInt8"),
+        ({**NPU, "activation_type": QuantType.QInt16}, "multiplies bytes", "use QUInt8"),
+        ({**NPU, "extra_options": {"ActivationSymmetric": False}}, "no zero points", "set it to True"),
+        ({**NPU, "extra_options": {"WeightSymmetric": False}}, "no zero points", "set it to True"),
+        ({**NPU, "extra_options": {"Int32Bias": True}}, "stores them so", "leave QuantizeBias"),
+        ({**NPU, "quant_format": QuantFormat.QOperator}, "8-bit ones", "QuantFormat.QDQ"),
+        ({**NPU, "calibrate_method": CalibrationMethod.MinMax}, "by shifting", "PowerOfTwoMethod.MinMSE"),
+        ({"quant_format": VitisQuantFormat.FixNeuron}, "one bit position", "PowerOfTwoMethod.MinMSE"),
+        (
+            {
+                "quant_format": VitisQuantFormat.FixNeuron,
+                "calibrate_method": PowerOfTwoMethod.MinMSE,
+                "per_channel": True,
+            },
+            "one bit position",
+            "per_channel=False",
+        ),
+        (
+            {
+                "quant_format": VitisQuantFormat.FixNeuron,
+                "calibrate_method": PowerOfTwoMethod.MinMSE,
+                "extra_options": {"ActivationSymmetric": False},
+            },
+            "one bit position",
+            "set it to True",
+        ),
+        (
+            {"quant_format": QuantFormat.QOperator, "activation_type": QuantType.QInt16},
+            "its kernels have no other",
+            "QuantFormat.QDQ",
+        ),
+        ({"activation_type": ExtendedQuantType.QBFP}, "writes no other", "ExtendedQuantFormat.QDQ"),
+        ({"weight_type": ExtendedQuantType.QInt32}, "writes no other", "ExtendedQuantFormat.QDQ"),
+        (
+            {
+                "weight_type": ExtendedQuantType.QBFP,
+                "quant_format": ExtendedQuantFormat.QDQ,
+                "per_channel": True,
+            },
+            "no scales to give",
+            "use False",
+        ),
+        ({"weight_type": ExtendedQuantType.QFloat16, "per_channel": True}, "none to give", "per_channel=False"),
+        (
+            {
+                "activation_type": QuantType.QInt16,
+                "weight_type": QuantType.QInt16,
+                "extra_options": {"Int32Bias": True},
+            },
+            "overflow int32",
+            "leave Int32Bias out",
+        ),
+        ({"calibrate_method": CalibrationMethod.Distribution}, "float8", "CalibrationMethod.Percentile"),
+        ({"calibrate_method": Int16Method.MinMax}, "powers of two", "CalibrationMethod.MinMax"),
+        ({"activation_type": QuantType.QFLOAT8E4M3FN}, "float8", "ExtendedQuantType.QMX"),
+        ({"extra_options": {"AlignConcat": True}}, "part of the NPU's rules", "enable_npu_cnn=True"),
+        ({"log_severity_level": 9}, "from 0 to 4", "9"),
+        ({"subgraphs_to_exclude": ["Conv_0"]}, "pairs", "Conv_0"),
+        ({"calibrate_method": "MinMSE"}, "calibrate_method", "enum"),
+    ],
+)
+def test_bad_combination_is_refused_before_any_work(settings: dict[str, Any], reason: str, nearest: str) -> None:
+    class Untouched:
+        def get_next(self) -> None:
+            raise AssertionError("data were read")
+
+    with pytest.raises(RecipeError) as caught:
+        ModelQuantizer(Config(QuantizationConfig(**settings))).quantize_model(cnn(), None, Untouched())
+    assert reason in str(caught.value)
+    assert nearest in str(caught.value)
+
+
+def test_configuration_of_another_kind_is_refused() -> None:
+    with pytest.raises(RecipeError, match="QuantizationConfig"):
+        ModelQuantizer(Config("XINT8")).quantize_model(cnn(), None, Reader())  # type: ignore[arg-type]
+
+
+def test_static_function_takes_fields_by_name(tmp_path: Path) -> None:
+    quantize_static(saved_cnn(tmp_path), tmp_path / "q.onnx", Reader(), per_channel=True, include_cle=False)
+    assert any(value.ndim == 1 for name, value in constants(onnx.load(tmp_path / "q.onnx")).items() if "scale" in name)
+    with pytest.raises(RecipeError, match="did you mean 'per_channel'"):
+        quantize_static(cnn(), None, Reader(), perchannel=True)
+
+
+def test_dynamic_function_says_what_is_missing() -> None:
+    with pytest.raises(RecipeError, match="dynamic quantization is not there yet"):
+        quantize_dynamic(cnn(), "q.onnx")
+
+
+def test_import_loads_no_heavy_library() -> None:
+    code = """
+import sys, quantry.onnx, quantry.vai_q_onnx
+sys.stdout.write(",".join({"torch", "onnxruntime", "optuna"} & set(sys.modules)))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ""

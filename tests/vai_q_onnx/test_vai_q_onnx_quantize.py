@@ -1,0 +1,161 @@
+"""vai_q_onnx's API: the tutorial's snippets, the signature, the defaults."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from facade_models import Reader, cnn, operators, run, samples, saved_cnn
+
+import quantry.vai_q_onnx
+from quantry.errors import RecipeError
+from quantry.vai_q_onnx import CalibrationMethod, PowerOfTwoMethod, QuantFormat, QuantType, VitisQuantFormat
+
+QUICK_START = """
+import quantry.vai_q_onnx as vai_q_onnx
+
+vai_q_onnx.quantize_static(
+    model_input,
+    model_output,
+    calibration_data_reader,
+    quant_format=vai_q_onnx.VitisQuantFormat.FixNeuron,
+    calibrate_method=vai_q_onnx.PowerOfTwoMethod.MinMSE)
+"""
+
+WITH_NODES = """
+import quantry.vai_q_onnx as vai_q_onnx
+
+vai_q_onnx.quantize_static(
+    model_input,
+    model_output,
+    calibration_data_reader,
+    quant_format=vai_q_onnx.VitisQuantFormat.FixNeuron,
+    calibrate_method=vai_q_onnx.PowerOfTwoMethod.MinMSE,
+    input_nodes=[],
+    output_nodes=[],
+    extra_options=None,)
+"""
+
+PRE_PROCESS = """
+from quantry.vai_q_onnx import shape_inference
+
+shape_inference.quant_pre_process(
+    input_model_path = model_input,
+    output_model_path = model_output,
+    skip_optimization = False,
+    skip_onnx_shape = False,
+    skip_symbolic_shape = False,
+    auto_merge = False,
+    int_max = 2**31 - 1,
+    guess_output_rank = False,
+    verbose = 0,
+    save_as_external_data = False,
+    all_tensors_to_one_file = False,
+    external_data_location = "./",
+    external_data_size_threshold = 1024,)
+"""
+
+
+def execute(folder: Path, snippet: str) -> onnx.ModelProto:
+    output = folder / "quantized.onnx"
+    exec(
+        snippet,
+        {
+            "model_input": saved_cnn(folder),
+            "model_output": str(output),
+            "calibration_data_reader": Reader(),
+        },
+    )
+    return onnx.load(output)
+
+
+def quantized(folder: Path, **settings: Any) -> onnx.ModelProto:
+    quantry.vai_q_onnx.quantize_static(cnn(), folder / "q.onnx", Reader(), **settings)
+    return onnx.load(folder / "q.onnx")
+
+
+@pytest.mark.parametrize("snippet", [QUICK_START, WITH_NODES])
+def test_snippet_writes_fix_neurons(tmp_path: Path, snippet: str) -> None:
+    model = execute(tmp_path, snippet)
+    assert ("ai.onnx.contrib", "FixNeuron") in operators(model)
+    reference = run(cnn(), samples(1)[0])[0]
+    assert np.abs(run(model, samples(1)[0])[0] - reference).max() < 0.2 * np.abs(reference).max()
+
+
+def test_snippet_of_preprocessing_folds_batch_norm(tmp_path: Path) -> None:
+    assert "BatchNormalization" not in {kind for _, kind in operators(execute(tmp_path, PRE_PROCESS))}
+
+
+def test_defaults_are_those_of_the_tutorial(tmp_path: Path) -> None:
+    parameters = inspect.signature(quantry.vai_q_onnx.quantize_static).parameters
+    assert parameters["quant_format"].default is VitisQuantFormat.FixNeuron
+    assert parameters["calibrate_method"].default is PowerOfTwoMethod.MinMSE
+    assert list(parameters)[:5] == [
+        "model_input",
+        "model_output",
+        "calibration_data_reader",
+        "quant_format",
+        "input_nodes",
+    ]
+    assert quantized(tmp_path) == execute(tmp_path, QUICK_START)
+
+
+def test_no_reader_is_random_data_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="random sample"):
+        quantry.vai_q_onnx.quantize_static(cnn(), tmp_path / "q.onnx", None)
+    assert run(str(tmp_path / "q.onnx"), samples(1)[0])[0].shape == (2, 5)
+
+
+def test_vitis_pairs_are_those_of_the_tutorial(tmp_path: Path) -> None:
+    found = operators(quantized(tmp_path, quant_format=VitisQuantFormat.QDQ))
+    assert {kind for domain, kind in found if domain == "com.vai.quantize"} >= {"VAIQuantizeLinear"}
+
+
+@pytest.mark.parametrize("spelling", ["use_dpu", "enable_dpu", "enable_ipu_cnn", "enable_npu_cnn"])
+def test_every_spelling_asks_for_the_npu(tmp_path: Path, spelling: str) -> None:
+    assert "HardSigmoid" in {kind for _, kind in operators(quantized(tmp_path, **{spelling: True}))}
+
+
+def test_method_with_float_scales_takes_another_format(tmp_path: Path) -> None:
+    model = quantized(tmp_path, quant_format=QuantFormat.QDQ, calibrate_method=CalibrationMethod.MinMax)
+    assert ("", "QuantizeLinear") in operators(model)
+    with pytest.raises(RecipeError, match=r"PowerOfTwoMethod.*QuantFormat\.QDQ"):
+        quantized(tmp_path, calibrate_method=CalibrationMethod.MinMax)
+
+
+def test_tensors_between_nodes_are_float_before_and_behind(tmp_path: Path) -> None:
+    everything = quantized(tmp_path)
+    some = quantized(tmp_path, input_nodes=["Conv_5"], output_nodes=["Add_9"])
+    count = [sum(node.op_type == "FixNeuron" for node in model.graph.node) for model in (everything, some)]
+    assert 0 < count[1] < count[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"convert_nchw_to_nhwc": True}, "inputs keep their layout"),
+        ({"include_fast_ft": True}, "finetuning is not there yet"),
+        ({"extra_options": {"ActivationSymetric": True}}, "did you mean 'ActivationSymmetric'"),
+        ({"per_channel": True}, "per_channel=False"),
+        ({"use_dpu": True, "weight_type": QuantType.QInt16}, "use QInt8"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(RecipeError, match=text):
+        quantized(tmp_path, **settings)
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_output_must_be_a_path() -> None:
+    with pytest.raises(RecipeError, match="model_output"):
+        quantry.vai_q_onnx.quantize_static(cnn(), None, Reader())  # type: ignore[arg-type]
+
+
+def test_equalization_and_widths_are_honoured(tmp_path: Path) -> None:
+    plain = quantized(tmp_path)
+    assert quantized(tmp_path, include_cle=True) != plain
+    wide = quantized(tmp_path, activation_type=QuantType.QInt16)
+    widths = {attribute.s for node in wide.graph.node for attribute in node.attribute if attribute.name == "bit_width"}
+    assert b"16" in widths
