@@ -1,5 +1,6 @@
 """Where a float model comes from: a file, bytes, a proto or an onnx-ir model; loaded lazily, identified by content."""
 
+import mmap
 import os
 import textwrap
 from abc import ABC, abstractmethod
@@ -63,8 +64,18 @@ class _FileSource(ModelSource):
         return _load_file(self.path)
 
     def _hash(self) -> Digest:
-        files = external_files(self.load())
+        files = external_files(self.load()) if self._may_have_external_data() else ()
         return fingerprint((fingerprint_file(self.path), tuple((name, fingerprint_file(at)) for name, at in files)))
+
+
+    def _may_have_external_data(self) -> bool:
+        # The key of every external tensor is in the file as text, and looking for it is far cheaper than loading the
+        # model. A file that is missing or empty goes on to the loader, whose business it is to say so.
+        try:
+            with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return content.find(b"location") >= 0
+        except (OSError, ValueError):
+            return True
 
 
 class _BytesSource(ModelSource):
