@@ -1,5 +1,6 @@
 """Opens onnxruntime sessions for the float pass."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -35,7 +36,9 @@ def open_session(model: ir.Model, providers: Sequence[str]) -> "InferenceSession
     # Segments run one after the other, so they can share one arena; its blocks then fit no fixed pattern.
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.enable_mem_pattern = False
-    # Counting runs beside inference; threads that spin while they wait would take its core away.
+    # Counting takes as long as inference does and runs beside it, so inference gets half of the machine, and threads
+    # that do not spin while they wait.
+    options.intra_op_num_threads = max(1, _available_cores() // 2)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # What onnxruntime has to say is in its exceptions.
     options.log_severity_level = 4
@@ -80,6 +83,11 @@ def _share_arena() -> None:
     except RuntimeError:
         # Another library of this process has registered one already, which serves as well.
         return
+
+
+def _available_cores() -> int:
+    # Not everywhere can a process be tied to some of the cores.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _weight_bytes(model: ir.Model) -> int:

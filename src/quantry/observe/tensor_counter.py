@@ -1,5 +1,6 @@
 """Counts the values of one tensor as samples stream past."""
 
+import math
 import mmap
 import sys
 from collections.abc import Sequence
@@ -23,8 +24,11 @@ CHUNK = 1 << 16
 HISTOGRAM_LIMIT = (1 << 32) - 1
 """Values that a histogram of 32-bit counts can take before it must be emptied."""
 
+FIRST_SEARCH = 1 << 12
+"""Values among which the one nearest to a turning point is looked for first."""
+
 _ONE = np.uint32(1)
-_NOWHERE = (float("nan"), float("nan"))
+_NOWHERE = (math.nan, math.nan)
 
 
 class CountingSpace:
@@ -78,7 +82,7 @@ class TensorCounter:
         """Count one sample's values, of any shape, contiguous."""
         flat = values.reshape(-1)
         low, high = self._count_chunks(flat)
-        if not np.isfinite(low) or not np.isfinite(high):
+        if not (math.isfinite(low) and math.isfinite(high)):
             low, high = self._finite_extrema(flat)
         self._count += flat.size
         self._minima.append(low)
@@ -115,7 +119,7 @@ class TensorCounter:
 
     def _count_chunks(self, flat: FloatArray) -> tuple[float, float]:
         """Count the codes; return the extrema, not finite if any value is not."""
-        low, high = np.float32(np.inf), np.float32(-np.inf)
+        low, high = math.inf, -math.inf
         # Little-endian: the second half of each float is its upper one.
         upper_halves = flat.view(np.uint16)[1::2]
         for start in range(0, flat.size, CHUNK):
@@ -126,8 +130,11 @@ class TensorCounter:
             self._until_full -= chunk.size
             np.copyto(codes, upper_halves[start : start + CHUNK])
             np.add.at(self._histogram, codes, _ONE)
-            low, high = np.minimum(low, chunk.min()), np.maximum(high, chunk.max())
-        return float(low), float(high)
+            lowest, highest = float(np.minimum.reduce(chunk)), float(np.maximum.reduce(chunk))
+            if math.isnan(lowest):
+                low = high = lowest
+            low, high = min(low, lowest), max(high, highest)
+        return low, high
 
     def _all_counts(self) -> Histogram:
         codes = np.flatnonzero(self._histogram)
@@ -161,22 +168,22 @@ class TensorCounter:
 def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[float, float]:
     """Return the values nearest to a turning point, at or below and at or above it; NaN where there is none.
 
-    Stops early at a value so near that the function has its extreme there to float32 rounding.
+    Stops early at a value so near that the function has its extreme there to float32 rounding. In a large tensor there
+    nearly always is one among the first, so the search begins with a few values and goes on with more at a time.
     """
     position = np.float32(turn.position)
-    below, above = -np.inf, np.inf
-    for start in range(0, flat.size, CHUNK):
-        chunk = flat[start : start + CHUNK]
-        distance = np.subtract(chunk, position, out=space[: chunk.size])
+    left, right = -math.inf, math.inf
+    start, length = 0, FIRST_SEARCH
+    while start < flat.size and right > turn.tolerance and -left > turn.tolerance:
+        distance = np.subtract(flat[start : start + length], position, out=space[: min(length, flat.size - start)])
         # Read as unsigned integers, the smallest of all is the positive float nearest to zero; read as signed ones, it
         # is the negative float nearest to zero.
-        right = distance.view(np.uint32).min().view(np.float32)
-        left = distance.view(np.int32).min().view(np.float32)
-        above = min(above, float(right)) if not np.signbit(right) else above
-        below = max(below, float(left)) if np.signbit(left) else below
-        if above <= turn.tolerance or -below <= turn.tolerance:
-            break
+        above = np.minimum.reduce(distance.view(np.uint32)).view(np.float32)
+        below = np.minimum.reduce(distance.view(np.int32)).view(np.float32)
+        right = right if np.signbit(above) else min(right, float(above))
+        left = max(left, float(below)) if np.signbit(below) else left
+        start, length = start + length, min(2 * length, CHUNK)
     return (
-        float(position + np.float32(below)) if below > -np.inf else float("nan"),
-        float(position + np.float32(above)) if above < np.inf else float("nan"),
+        float(position + np.float32(left)) if left > -math.inf else math.nan,
+        float(position + np.float32(right)) if right < math.inf else math.nan,
     )
