@@ -171,7 +171,12 @@ OPTIONS: dict[str, Case] = {
     "MaxLoopNum": (NPU, 9, "recipe.scale.npu.max_rounds", 9),
     "NPULimitationCheck": (NPU, False, "recipe.scale.npu", None),
     "EvalMetrics": ({}, True, "draft.evaluate", True),
-    "EvalDataReader": ({}, READER, "draft.evaluation_data", READER),
+    "EvalDataReader": (
+        {"extra_options": {"EvalMetrics": True}},
+        READER,
+        "draft.evaluation_data",
+        READER,
+    ),
 }
 
 FIELD_CASES: dict[str, Case] = {

@@ -42,7 +42,7 @@ def test_configuration_without_its_algorithm_says_so(name: str) -> None:
 
 def test_configurations_are_copies() -> None:
     first = get_default_config("XINT8").global_quant_config
-    first.extra_options["ActivationSymmetric"] = False  # type: ignore[index]
+    first.extra_options["ActivationSymmetric"] = False
     first.nodes_to_exclude.append("x")
     second = get_default_config("XINT8").global_quant_config
     assert second.extra_options == {"ForceQuantizeNoInputCheck": True, "ActivationSymmetric": True}

@@ -1,9 +1,11 @@
 """Settings that do not go together, refused before any work in the words of AMD Quark."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from quantry.errors import RecipeError
 from quantry.recipe import (
+    Bias,
     DataType,
     DerivedBias,
     FixNeuron,
@@ -48,73 +50,117 @@ def _demand(holds: bool, must: str, because: str, given: str, nearest: str) -> N
         raise RecipeError(f"{must}, because {because}; got {given}; {nearest}")
 
 
-def _check_npu(draft: "Draft") -> None:
-    with_npu = "with enable_npu_cnn=True"
-    off = "or set enable_npu_cnn=False"
-    activation, weight = draft.plan.activation, draft.plan.weight
-    _demand(
-        _power_of_two(activation) and _power_of_two(weight),
-        f"calibrate_method must be a PowerOfTwoMethod {with_npu}",
+class _Demand(NamedTuple):
+    """What the NPU asks of one setting.
+
+    Attributes:
+        holds: Whether a draft is as it must be.
+        must: What must hold, with the name of the setting.
+        because: The reason.
+        given: What was given instead.
+        nearest: The nearest setting that works.
+    """
+
+    holds: "Callable[[Draft], bool]"
+    must: str
+    because: str
+    given: "Callable[[Draft], str]"
+    nearest: str
+
+
+_NPU_DEMANDS = (
+    _Demand(
+        lambda draft: _power_of_two(draft.plan.activation) and _power_of_two(draft.plan.weight),
+        "calibrate_method must be a PowerOfTwoMethod",
         "the NPU rescales by shifting",
-        "a method with float scales",
-        f"use PowerOfTwoMethod.MinMSE, {off}",
-    )
-    _demand(
-        isinstance(weight.granularity, PerTensor),
-        f"per_channel must be False {with_npu}",
+        lambda draft: f"{type(draft.scale.activation).__name__} with float scales",
+        "use PowerOfTwoMethod.MinMSE",
+    ),
+    _Demand(
+        lambda draft: isinstance(draft.plan.weight.granularity, PerTensor),
+        "per_channel must be False",
         "the NPU has one shift for a tensor",
-        "per_channel=True",
-        f"use per_channel=False (include_cle=True evens channels out), {off}",
-    )
-    _demand(
-        not draft.scale.reduce_range,
-        f"reduce_range must be False {with_npu}",
+        lambda draft: str(draft.plan.weight.granularity),
+        "use per_channel=False (include_cle=True evens channels out)",
+    ),
+    _Demand(
+        lambda draft: not draft.scale.reduce_range,
+        "reduce_range must be False",
         "the NPU's accumulators hold products of 8 bits",
-        "reduce_range=True",
-        f"use reduce_range=False, {off}",
-    )
-    _demand(
-        weight.dtype == DataType.INT8,
-        f"weight_type must be QInt8 {with_npu}",
+        lambda draft: str(draft.scale.reduce_range),
+        "use reduce_range=False",
+    ),
+    _Demand(
+        lambda draft: draft.plan.weight.dtype == DataType.INT8,
+        "weight_type must be QInt8",
         "the NPU multiplies signed bytes",
-        weight.dtype.value,
-        f"use QInt8, {off}",
-    )
-    _demand(
-        activation.dtype in _BYTES,
-        f"activation_type must be QUInt8 or QInt8 {with_npu}",
+        lambda draft: draft.plan.weight.dtype.value,
+        "use QInt8",
+    ),
+    _Demand(
+        lambda draft: draft.plan.activation.dtype in _BYTES,
+        "activation_type must be QUInt8 or QInt8",
         "the NPU multiplies bytes",
-        activation.dtype.value,
-        f"use QUInt8, {off}",
-    )
-    for key, spec in (("ActivationSymmetric", activation), ("WeightSymmetric", weight)):
-        _demand(
-            spec.symmetric,
-            f"extra_options[{key!r}] must be True {with_npu}",
-            "the NPU adds no zero points",
-            "False",
-            f"set it to True, {off}",
-        )
-    _demand(
-        not isinstance(draft.format, QOperator),
-        f"quant_format must be a QDQ format or FixNeuron {with_npu}",
+        lambda draft: draft.plan.activation.dtype.value,
+        "use QUInt8",
+    ),
+    _Demand(
+        lambda draft: draft.plan.activation.symmetric,
+        "extra_options['ActivationSymmetric'] must be True",
+        "the NPU adds no zero points",
+        lambda draft: str(draft.plan.activation.symmetric),
+        "set it to True",
+    ),
+    _Demand(
+        lambda draft: draft.plan.weight.symmetric,
+        "extra_options['WeightSymmetric'] must be True",
+        "the NPU adds no zero points",
+        lambda draft: str(draft.plan.weight.symmetric),
+        "set it to True",
+    ),
+    _Demand(
+        lambda draft: not isinstance(draft.format, QOperator),
+        "quant_format must be a QDQ format or FixNeuron",
         "integer operators of onnxruntime have 32-bit biases and the NPU has 8-bit ones",
-        "QOperator",
-        f"use QuantFormat.QDQ, {off}",
-    )
-    _demand(
-        not draft.bias_given or (isinstance(draft.plan.bias, OwnBias) and draft.plan.bias.spec.dtype == DataType.INT8),
-        f"biases must be 8-bit {with_npu}",
+        lambda draft: type(draft.format).__name__,
+        "use QuantFormat.QDQ",
+    ),
+    _Demand(
+        lambda draft: draft.bias is None or _is_8_bit(draft.bias),
+        "biases must be 8-bit",
         "the NPU stores them so, with a position of their own",
-        f"{draft.plan.bias}",
-        f"leave QuantizeBias, Int32Bias and Int16Bias out, {off}",
-    )
+        lambda draft: str(draft.bias),
+        "leave QuantizeBias, Int32Bias and Int16Bias out",
+    ),
+)
+
+
+def _check_npu(draft: "Draft") -> None:
+    for demand in _NPU_DEMANDS:
+        _demand(
+            demand.holds(draft),
+            f"{demand.must} with enable_npu_cnn=True",
+            demand.because,
+            demand.given(draft),
+            f"{demand.nearest}, or set enable_npu_cnn=False",
+        )
+
+
+def _is_8_bit(bias: Bias) -> bool:
+    return isinstance(bias, OwnBias) and bias.spec.dtype == DataType.INT8
 
 
 def _check_fix_neuron(draft: "Draft") -> None:
     because = "FixNeuron stores one bit position for each tensor and nothing else"
     must = "with VitisQuantFormat.FixNeuron"
     for key, spec in (("ActivationSymmetric", draft.plan.activation), ("WeightSymmetric", draft.plan.weight)):
+        _demand(
+            spec.dtype.is_integer and spec.dtype.bits <= 16,
+            f"activation_type and weight_type must be integers of at most 16 bits {must}",
+            because,
+            spec.dtype.value,
+            "use QInt8 or QInt16, or quant_format=ExtendedQuantFormat.QDQ",
+        )
         _demand(
             _power_of_two(spec),
             f"calibrate_method must be a PowerOfTwoMethod {must}",
@@ -172,7 +218,7 @@ def _check_granularity(draft: "Draft") -> None:
 
 
 def _check_bias(draft: "Draft") -> None:
-    if not draft.bias_given or not isinstance(draft.plan.bias, DerivedBias):
+    if not isinstance(draft.bias, DerivedBias):
         return
     activation, weight = draft.plan.activation.dtype, draft.plan.weight.dtype
     _demand(

@@ -8,6 +8,7 @@ from quantry.errors import RecipeError
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
 from quantry.onnx.quantization.api import ModelInput, run_config
 from quantry.onnx.quantization.config.config import QuantizationConfig
+from quantry.onnx.translate import checked_options
 from quantry.recipe import VitisDialect
 
 
@@ -101,6 +102,6 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         include_fast_ft=include_fast_ft,
         enable_npu_cnn=use_dpu or enable_dpu or enable_ipu_cnn or enable_npu_cnn,
         print_summary=print_summary,
-        extra_options=extra_options,
+        extra_options=checked_options(extra_options),
     )
     run_config(config, model_input, model_output, calibration_data_reader, VitisDialect.VAI)

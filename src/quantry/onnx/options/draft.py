@@ -7,11 +7,13 @@ from typing import Any
 from quantry.errors import RecipeError
 from quantry.onnx.combinations import WIDEST_DERIVED_BIAS, check_draft
 from quantry.recipe import (
+    Bias,
     DataType,
     DerivedBias,
     EmitOptions,
     EqualizeOptions,
     FixNeuron,
+    FloatBias,
     Format,
     ObserveOptions,
     OwnBias,
@@ -47,11 +49,11 @@ class Draft:
         prepare: Options of the stage.
         equalize: Options of the stage.
         observe: Options of the stage.
-        plan: Options of the stage; its bias counts only with ``bias_given``.
+        plan: Options of the stage, but for the bias.
+        bias: What biases become; None follows from the types.
         scale: Options of the stage.
         format: The format; None for the vendor's pairs, whose dialect follows from the types.
         npu: Whether the rules of an integer NPU are asked for.
-        bias_given: Whether an option has chosen the bias.
         random: Random calibration data; None takes the caller's.
         random_given: Whether random data were asked for by name.
         fixed_shapes: New shapes of inputs by name.
@@ -67,11 +69,11 @@ class Draft:
     prepare: PrepareOptions = PrepareOptions()
     equalize: EqualizeOptions = EqualizeOptions()
     observe: ObserveOptions = ObserveOptions()
-    plan: PlanOptions = PlanOptions()
+    plan: PlanOptions = PlanOptions(bias=FloatBias())
+    bias: Bias | None = None
     scale: ScaleOptions = ScaleOptions()
     format: Format | None = Qdq()
     npu: bool = False
-    bias_given: bool = False
     random: RandomInputs = RandomInputs()
     random_given: bool = False
     fixed_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class Draft:
             RecipeError: Two options do not go together; the message has the nearest setting that works.
         """
         check_draft(self)
-        plan = self.plan if self.bias_given else replace(self.plan, bias=self._natural_bias())
+        plan = replace(self.plan, bias=self.bias or self._natural_bias())
         return Recipe(
             name=name,
             prepare=self.prepare,

@@ -1,6 +1,16 @@
 """Options of evaluation, files and the rest."""
 
+from dataclasses import replace
+
+from quantry.onnx.options.draft import Draft
 from quantry.onnx.options.option_row import Kind, OptionRow, sets
+
+
+def _data(draft: Draft, value: object) -> Draft:
+    if not draft.evaluate and value is not None:
+        return draft.noted("EvalDataReader has no effect without EvalMetrics")
+    return replace(draft, evaluation_data=value)
+
 
 ROWS = (
     OptionRow(
@@ -17,7 +27,7 @@ ROWS = (
         "None",
         "Data for EvalMetrics; else the calibration data.",
         "evaluation_data",
-        sets("evaluation_data"),
+        _data,
     ),
     OptionRow(
         "TmpDir",

@@ -7,22 +7,18 @@ from quantry.onnx.options.option_row import Kind, OptionRow, sets
 from quantry.recipe import DataType, DerivedBias, FloatBias, FloatScale, OwnBias, PowerOfTwoScale, TensorSpec
 
 
-def _with_bias(draft: Draft, bias: DerivedBias | OwnBias | FloatBias) -> Draft:
-    return replace(draft, plan=replace(draft.plan, bias=bias), bias_given=True)
-
-
 def _quantize_bias(draft: Draft, value: bool) -> Draft:
-    return draft if value else _with_bias(draft, FloatBias())
+    return draft if value else replace(draft, bias=FloatBias())
 
 
 def _int32_bias(draft: Draft, value: bool) -> Draft:
-    if draft.bias_given:
+    if draft.bias is not None:
         return draft.noted("Int32Bias has no effect beside QuantizeBias=False")
-    return _with_bias(draft, DerivedBias() if value else OwnBias(own_bias_spec(draft.plan.weight)))
+    return replace(draft, bias=DerivedBias() if value else OwnBias(own_bias_spec(draft.plan.weight)))
 
 
 def _int16_bias(draft: Draft, value: bool) -> Draft:
-    return _with_bias(draft, OwnBias(TensorSpec(DataType.INT16, scale=draft.plan.weight.scale))) if value else draft
+    return replace(draft, bias=OwnBias(TensorSpec(DataType.INT16, scale=draft.plan.weight.scale))) if value else draft
 
 
 def _power_of_two(draft: Draft, value: bool) -> Draft:

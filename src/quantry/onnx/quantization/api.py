@@ -111,7 +111,7 @@ def run_job(
             _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
         model = _with_shapes(model_input, draft)
         data = _data(model, draft, reader, data_path)
-        result = quantize(model, data, job.recipe, evaluation_data=draft.evaluation_data)
+        result = quantize(model, data, job.recipe, evaluation_data=draft.evaluation_data if draft.evaluate else None)
         _report(result, draft)
         if model_output is None:
             return onnx.load_from_string(result.to_bytes())

@@ -1,6 +1,5 @@
 """Configurations as AMD Quark spells them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +81,7 @@ class QuantizationConfig:
     print_summary: bool = True
     ignore_warnings: bool = True
     log_severity_level: int | None = None
-    extra_options: Mapping[str, Any] | None = field(default_factory=dict)
+    extra_options: dict[str, Any] | None = field(default_factory=dict)
 
 
 @dataclass

@@ -417,4 +417,4 @@ def _with_bias(draft: Draft, bias: QTensorConfig | None) -> Draft:
     spec = bias.to_spec("QLayerConfig.bias")
     if spec.dtype == DataType.INT32 and isinstance(spec.scale, FloatScale):
         return draft
-    return replace(draft, plan=replace(draft.plan, bias=OwnBias(spec)), bias_given=True)
+    return replace(draft, bias=OwnBias(spec))
