@@ -136,7 +136,8 @@ class BoundSegment:
             raise InferenceFailed from error
         if not fresh:
             return self._buffers
-        values = dict(zip(self._names, self._binding.get_outputs(), strict=True))
+        # Outputs come in the order in which they were first bound, which is not the session's.
+        values = dict(zip([*self._buffers, *fresh], self._binding.get_outputs(), strict=True))
         return self._buffers | {name: values[name].numpy() for name in fresh if values[name].is_tensor()}
 
 
