@@ -219,6 +219,29 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
             "its kernels have no other",
             "QuantFormat.QDQ",
         ),
+        (
+            {"quant_format": QuantFormat.QOperator, "weight_type": QuantType.QUInt8},
+            "no other kernel exists",
+            "QuantType.QUInt8",
+        ),
+        (
+            {
+                "quant_format": ExtendedQuantFormat.QDQ,
+                "weight_type": ExtendedQuantType.QUInt32,
+                "per_channel": True,
+            },
+            "takes one scale",
+            "QInt32",
+        ),
+        (
+            {
+                "quant_format": VitisQuantFormat.FixNeuron,
+                "calibrate_method": PowerOfTwoMethod.MinMSE,
+                "weight_type": ExtendedQuantType.QInt32,
+            },
+            "one bit position",
+            "QInt16",
+        ),
         ({"activation_type": ExtendedQuantType.QBFP}, "writes no other", "ExtendedQuantFormat.QDQ"),
         ({"weight_type": ExtendedQuantType.QInt32}, "writes no other", "ExtendedQuantFormat.QDQ"),
         (

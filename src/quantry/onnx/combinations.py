@@ -193,6 +193,13 @@ def _check_qoperator(draft: "Draft") -> None:
             spec.dtype.value,
             "use QuantType.QUInt8 or QInt8, or quant_format=QuantFormat.QDQ, which carries 4 to 16 bits",
         )
+    _demand(
+        draft.plan.activation.dtype == DataType.UINT8 or draft.plan.weight.dtype == DataType.INT8,
+        "weight_type must be QInt8 beside QInt8 activations with QuantFormat.QOperator",
+        "no other kernel exists",
+        draft.plan.weight.dtype.value,
+        "use weight_type=QuantType.QInt8, activation_type=QuantType.QUInt8 or quant_format=QuantFormat.QDQ",
+    )
 
 
 def _check_qdq(draft: "Draft") -> None:
@@ -214,6 +221,13 @@ def _check_granularity(draft: "Draft") -> None:
         "16-bit floats and block formats have none to give to each channel",
         weight.dtype.value,
         "use per_channel=False, or an integer weight_type",
+    )
+    _demand(
+        weight.dtype != DataType.UINT32 or not isinstance(weight.granularity, PerChannel),
+        "per_channel must be False beside QUInt32 weights",
+        "the function that defines them takes one scale",
+        "per_channel=True",
+        "use per_channel=False, or weight_type=ExtendedQuantType.QInt32",
     )
 
 
