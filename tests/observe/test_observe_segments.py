@@ -90,7 +90,7 @@ def test_dynamic_axes_take_their_lengths_from_the_inputs():
     (segment,) = cut_into_segments(model.model, ["a", "y"], {"n": 2, "h": 3})
     x = np.ones((2, 4, 3, 8), np.float32)
     buffers = SegmentBuffers([segment], tensor_types(model.model), {"n": 2, "h": 3}, {"x": x})
-    session = onnxruntime.InferenceSession(serialize(segment.model), providers=list(CPU))
+    session = onnxruntime.InferenceSession(serialize(segment.extracted()), providers=list(CPU))
     outputs = buffers.bound(0, session, 0).run({"x": x}, onnxruntime.RunOptions())
     assert outputs["y"].shape == (2, 4, 3, 8)
     assert outputs is buffers.bound(0, session, 0).run({"x": x}, onnxruntime.RunOptions())

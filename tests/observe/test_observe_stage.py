@@ -19,6 +19,7 @@ from quantry.memo import Memo, MemoryStore, Trace, fingerprint
 from quantry.observe import Needs, Statistics, calibration_data, observation_session, observe, segments
 from quantry.observe import progress as progress_module
 from quantry.observe.lineage import trace_lineage
+from quantry.prepare import FloatModel
 from quantry.recipe import ObserveOptions
 
 OPTIONS = ObserveOptions()
@@ -345,3 +346,11 @@ def test_few_tensors_of_the_detector_are_read_out():
     lineage = trace_lineage(detector().model)
     assert {term.root for terms in lineage.values() for term in terms} == {"x", "c1", "c2", "sum", "pool"}
     assert OPTIONS.providers == CPU
+
+
+def test_weights_in_external_files_are_read(tmp_path):
+    model, samples = detector(), images(1)
+    ir.save(model.model, tmp_path / "model.onnx", external_data="weights.bin")
+    external = FloatModel(ir.load(tmp_path / "model.onnx"))
+    assert any(isinstance(v.const_value, ir.ExternalTensor) for v in external.model.graph.initializers.values())
+    assert fingerprint(observed(external, samples)) == fingerprint(observed(model, samples))

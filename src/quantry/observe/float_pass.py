@@ -115,7 +115,7 @@ class _Runner:
         available = dict(inputs)
         for number, segment in enumerate(self._segments):
             if number == len(self._sessions):
-                self._sessions.append(open_session(segment.model, self._providers))
+                self._sessions.append(open_session(segment, self._providers))
             bound = self._buffers.bound(number, self._sessions[number], self._turn)
             outputs = bound.run(available, self._run_options)
             available |= {name: outputs[name] for name in segment.passed}

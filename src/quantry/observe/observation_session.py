@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from quantry.errors import ModelError
+from quantry.observe.segments import Segment
 from quantry.prepare import serialize, write_model
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ INLINE_LIMIT_BYTES = 256_000_000
 """Models with more weight than this pass through a temporary file, which onnxruntime maps instead of copying."""
 
 
-def open_session(model: ir.Model, providers: Sequence[str]) -> "InferenceSession":
+def open_session(segment: Segment, providers: Sequence[str]) -> "InferenceSession":
     """Return a session for a segment of the float model.
 
     Args:
-        model: The segment; it is left as it was.
+        segment: The segment.
         providers: Execution providers, first choice first.
 
     Raises:
@@ -43,11 +44,11 @@ def open_session(model: ir.Model, providers: Sequence[str]) -> "InferenceSession
     # What onnxruntime has to say is in its exceptions.
     options.log_severity_level = 4
     try:
-        if _weight_bytes(model) <= INLINE_LIMIT_BYTES:
-            return onnxruntime.InferenceSession(serialize(model), options, providers=list(providers))
+        if sum(tensor.nbytes for tensor in segment.weights) <= INLINE_LIMIT_BYTES:
+            return onnxruntime.InferenceSession(_encoded(segment), options, providers=list(providers))
         with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
             path = Path(folder) / "model.onnx"
-            write_model(model, path, external_data_threshold=0)
+            write_model(segment.extracted(), path, external_data_threshold=0)
             return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except ModelError:
         raise
@@ -90,5 +91,16 @@ def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _weight_bytes(model: ir.Model) -> int:
-    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+def _encoded(segment: Segment) -> bytes:
+    """Return a segment as ONNX bytes with all weights inline."""
+    if any(isinstance(tensor, ir.ExternalTensor) for tensor in segment.weights):
+        return serialize(segment.extracted())
+    # Weights that are in memory already need none of that care, and a view can be written without extracting it.
+    proto = ir.serde.serialize_model(
+        ir.Model(
+            segment.view,  # type: ignore[arg-type]  # writing needs nothing that a view lacks
+            ir_version=segment.whole.ir_version,
+            functions=tuple(segment.whole.functions.values()),
+        )
+    )
+    return bytes(proto.SerializeToString())

@@ -53,19 +53,35 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A run of consecutive nodes as a model of its own.
+    """A run of consecutive nodes.
 
     Attributes:
-        model: The model.
-        inputs: Names of what it takes: inputs of the whole model, and tensors of earlier segments.
+        whole: The model whose nodes they are.
+        view: The nodes with what they take and give, as a graph that owns nothing.
         shown: Names of the tensors it shows.
         passed: Names of the tensors that later segments take; some may be shown too.
     """
 
-    model: ir.Model
-    inputs: tuple[str, ...]
+    whole: ir.Model
+    view: ir.GraphView
     shown: tuple[str, ...]
     passed: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what it takes: inputs of the whole model, and tensors of earlier segments."""
+        return tuple(_names(self.view.inputs))
+
+    @property
+    def weights(self) -> tuple[ir.TensorProtocol, ...]:
+        """The initializers it uses."""
+        values = self.view.initializers.values()
+        return tuple(value.const_value for value in values if value.const_value is not None)
+
+    def extracted(self) -> ir.Model:
+        """Return the segment as a model of its own; weights are shared, not copied."""
+        functions = tuple(self.whole.functions.values())
+        return ir.Model(self.view.clone(), ir_version=self.whole.ir_version, functions=functions)
 
 
 def tensor_types(model: ir.Model) -> dict[str, TensorType]:
@@ -113,10 +129,9 @@ def _segment(
         opset_imports=model.graph.opset_imports,
         name=model.graph.name,
     )
-    segment = ir.Model(view.clone(), ir_version=model.ir_version, functions=tuple(model.functions.values()))
     return Segment(
-        segment,
-        tuple(_names(inputs)),
+        model,
+        view,
         tuple(name for name in _names(outputs) if name in wanted),
         tuple(_names(value for value in outputs if value in used_later)),
     )
@@ -126,9 +141,11 @@ def _cuts(
     nodes: Sequence[ir.Node], wanted: frozenset[str], types: Mapping[str, TensorType], lengths: Lengths
 ) -> list[int]:
     """Return the positions before which to cut, ascending."""
-    sizes = [sum(types[name].nbytes(lengths) for name in _names(node.outputs) if name in wanted) for node in nodes]
-    shown = list(accumulate(sizes, initial=0))
-    crossing = list(_crossing_bytes(nodes, types, lengths))
+    sizes = {name: kind.nbytes(lengths) if kind.dtype is not None else None for name, kind in types.items()}
+    shown = list(
+        accumulate((sum(sizes[n] or 0 for n in _names(node.outputs) if n in wanted) for node in nodes), initial=0)
+    )
+    crossing = list(_crossing_bytes(nodes, sizes))
     target = max(SEGMENT_BYTES, -(-shown[-1] // MAX_SEGMENTS))
     cuts: list[int] = []
     for _ in range(MAX_SEGMENTS - 1):
@@ -145,18 +162,14 @@ def _cuts(
     return cuts
 
 
-def _crossing_bytes(
-    nodes: Sequence[ir.Node], types: Mapping[str, TensorType], lengths: Lengths
-) -> Iterator[int | None]:
+def _crossing_bytes(nodes: Sequence[ir.Node], sizes: Mapping[str, int | None]) -> Iterator[int | None]:
     """Yield for each position how many bytes cross it; None where something crosses that is no array of numpy."""
     last_use = _last_uses(nodes)
-    alive: set[ir.Value] = set()
+    alive: dict[ir.Value, int | None] = {}
     for position, node in enumerate(nodes):
-        alive = {value for value in alive if last_use[value] >= position}
-        crossing = [types[name] for name in _names(alive)]
-        known = all(kind.dtype is not None for kind in crossing)
-        yield sum(kind.nbytes(lengths) for kind in crossing) if known else None
-        alive.update(value for value in node.outputs if value in last_use)
+        alive = {value: size for value, size in alive.items() if last_use[value] >= position}
+        yield None if None in alive.values() else sum(size or 0 for size in alive.values())
+        alive |= {value: sizes[value.name] for value in node.outputs if value.name and value in last_use}
 
 
 def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:

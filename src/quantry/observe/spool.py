@@ -31,7 +31,6 @@ class Spool(SampleSource):
         self._entries: list[Entry] = []
         self._digests: list[Digest] = []
         self._failure: Exception | None = None
-        self._drawn: list[Sample] = []
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
         weakref.finalize(self, self._file.close)
 
@@ -53,8 +52,8 @@ class Spool(SampleSource):
         for index in range(first, limit) if limit is not None else count(first):
             if index == len(self._entries) and not self._draw():
                 return
-            # What was just drawn is handed over without a variable that would hold it while the next one is made.
-            yield self._drawn.pop() if self._drawn else self._load(self._entries[index])
+            # Also what was just drawn is read back: readers may fill one array again and again.
+            yield self._load(self._entries[index])
 
     def _draw(self) -> bool:
         """Keep one more sample; return whether there was one."""
@@ -66,8 +65,7 @@ class Spool(SampleSource):
         index = len(self._entries)
         try:
             raw = next(self._pending)
-            # Readers may fill one array again and again, so it is copied before the next one is asked for.
-            sample = {name: array.copy() for name, array in conform(raw, self._inputs, index).items()}
+            sample = conform(raw, self._inputs, index)
         except StopIteration:
             self._pending = None
             return False
@@ -75,7 +73,6 @@ class Spool(SampleSource):
             self._failure = error
             raise
         self._entries.append(self._store(sample, index))
-        self._drawn = [sample]
         return True
 
     def _store(self, sample: Sample, index: int) -> Entry:
