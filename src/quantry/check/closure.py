@@ -6,6 +6,8 @@ import onnx_ir as ir
 
 from quantry.check.pairs import is_dequantize, is_quantize
 from quantry.check.violation import Violation
+from quantry.plan import FUSING_PRODUCERS
+from quantry.recipe import FUSIBLE_ACTIVATIONS
 from quantry.scale.npu import is_correction
 
 _COMPUTING = frozenset(
@@ -42,23 +44,7 @@ _ALL_OPERANDS = frozenset(
     {"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Min", "Max", "PRelu", "Concat"}
 )
 _FUSED_BEHIND = {
-    **dict.fromkeys(
-        ("Relu", "Clip", "LeakyRelu", "PRelu"),
-        frozenset(
-            {
-                "Conv",
-                "ConvTranspose",
-                "Gemm",
-                "MatMul",
-                "Add",
-                "MaxPool",
-                "AveragePool",
-                "GlobalAveragePool",
-                "InstanceNormalization",
-                "BatchNormalization",
-            }
-        ),
-    ),
+    **dict.fromkeys(FUSIBLE_ACTIVATIONS, FUSING_PRODUCERS),
     "AveragePool": frozenset({"Pad"}),
 }
 

@@ -66,12 +66,14 @@ def derived_extrema(root: RootStats, function: ScalarFunction) -> Extrema:
 def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], repeats: Sequence[int]) -> TensorStats:
     """Return the statistics of tensors put side by side, each repeated a number of times."""
     parts = [(codes, counts * repeat) for (codes, counts), repeat in zip(histograms, repeats, strict=True)]
-    codes, counts = parts[0] if len(parts) == 1 else add_histograms(parts)
     minima = np.min([low for low, _ in extrema], axis=0)
     maxima = np.max([high for _, high in extrema], axis=0)
+    minimum, maximum = minima.min(initial=np.inf), maxima.max(initial=-np.inf)
+    codes, counts = parts[0] if len(parts) == 1 else add_histograms(parts)
+    codes, counts = _with_value(_with_value((codes, counts), minimum), maximum)
     return TensorStats(
-        minimum=float(minima.min(initial=np.inf)),
-        maximum=float(maxima.max(initial=-np.inf)),
+        minimum=float(minimum),
+        maximum=float(maximum),
         count=int(counts.sum()),
         nan_count=0,
         inf_count=0,
@@ -80,6 +82,23 @@ def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], 
         codes=codes,
         counts=counts,
     )
+
+
+def _with_value(histogram: Histogram, value: np.float32) -> Histogram:
+    """Return a histogram in which a value that occurred has a bin: where it has none, the nearest bin lends it a count.
+
+    Pieces of bins stand for their middle, so the outermost may miss the bin of an extreme.
+    """
+    codes, counts = histogram
+    code = np.array([value + np.float32(0.0)]).view(np.uint32) >> 16  # zero has no sign here
+    place = int(np.searchsorted(codes, code[0]))
+    if len(codes) == 0 or (place < len(codes) and codes[place] == code[0]):
+        return histogram
+    distance = np.abs(_renumbered(codes.astype(np.int64)) - _renumbered(code.astype(np.int64)))
+    lent = counts.copy()
+    lent[np.argmin(distance)] -= 1
+    codes, counts = np.insert(codes, place, code[0]), np.insert(lent, place, 1)
+    return codes[counts > 0], counts[counts > 0]
 
 
 def _pieces(function: ScalarFunction, source: Distribution) -> npt.NDArray[np.int64]:
@@ -98,7 +117,10 @@ def _rounded(values: Numbers) -> npt.NDArray[np.float32]:
 
 def _value_order(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     """Return the codes of values, renumbered to ascend with the value: negative ones below zero, mirrored."""
-    codes = (values.view(np.uint32) >> 16).astype(np.int64)
+    return _renumbered((values.view(np.uint32) >> 16).astype(np.int64))
+
+
+def _renumbered(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(codes >= NEGATIVE, NEGATIVE - 1 - codes, codes)
 
 

@@ -1,6 +1,6 @@
 """Stage 4: operator rules decide which tensor gets which type, which share, and what stays float and why."""
 
-from quantry.plan.planner import plan
+from quantry.plan.planner import FUSING_PRODUCERS, plan
 from quantry.plan.quant_plan import (
     ActivationPlan,
     BiasPlan,
@@ -15,6 +15,7 @@ from quantry.plan.quant_plan import (
 )
 
 __all__ = [
+    "FUSING_PRODUCERS",
     "ActivationPlan",
     "BiasPlan",
     "DeclinedNode",

@@ -24,8 +24,7 @@ from quantry.plan.selected_nodes import deselected
 from quantry.prepare import FloatModel
 from quantry.recipe import DerivedBias, FloatBias, OwnBias, PerChannel, PlanOptions, TensorSpec
 
-# Operators whose result an integer NPU or CPU keeps in the accumulator until the activation function behind it is done.
-_FUSING_PRODUCERS = frozenset(
+FUSING_PRODUCERS = frozenset(
     {
         "Conv",
         "ConvTranspose",
@@ -39,6 +38,8 @@ _FUSING_PRODUCERS = frozenset(
         "BatchNormalization",
     }
 )
+"""Operators whose result stays in the accumulator until the activation function behind them is done."""
+
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
@@ -189,7 +190,7 @@ class _Draft:
         tensor = activation.inputs[0]
         assert tensor is not None
         producer = tensor.producer()
-        if producer is None or producer.op_type not in _FUSING_PRODUCERS or (producer.name or "") not in self.quantized:
+        if producer is None or producer.op_type not in FUSING_PRODUCERS or (producer.name or "") not in self.quantized:
             return
         if len(tensor.uses()) == 1 and not tensor.is_graph_output():
             planned = self.activations.get(_name(tensor))

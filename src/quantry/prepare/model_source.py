@@ -67,7 +67,6 @@ class _FileSource(ModelSource):
         files = external_files(self.load()) if self._may_have_external_data() else ()
         return fingerprint((fingerprint_file(self.path), tuple((name, fingerprint_file(at)) for name, at in files)))
 
-
     def _may_have_external_data(self) -> bool:
         # The key of every external tensor is in the file as text, and looking for it is far cheaper than loading the
         # model. A file that is missing or empty goes on to the loader, whose business it is to say so.

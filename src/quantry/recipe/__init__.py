@@ -17,6 +17,7 @@ from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerTen
 from quantry.recipe.methods import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
+    FUSIBLE_ACTIVATIONS,
     Bias,
     CrossLayer,
     DerivedBias,
@@ -43,6 +44,7 @@ from quantry.recipe.selection import Selection, Subgraph
 from quantry.recipe.tensor_spec import TensorSpec
 
 __all__ = [
+    "FUSIBLE_ACTIVATIONS",
     "MISSING_PRESETS",
     "PRESETS",
     "Bias",
