@@ -132,6 +132,9 @@ def test_extrema_are_exact_wherever_the_values_lie(name, centre, log_spread, cou
     assert stats.minimum == pytest.approx(image.min(), rel=1e-6, abs=1e-7)
     assert stats.maximum == pytest.approx(image.max(), rel=1e-6, abs=1e-7)
     assert stats.count == count == stats.counts.sum()
+    assert (np.diff(stats.codes.astype(int)) > 0).all()
+    spread = stats.distribution()
+    assert (spread.lower[0], spread.upper[-1]) == (stats.minimum, stats.maximum)
 
 
 @pytest.mark.parametrize(
