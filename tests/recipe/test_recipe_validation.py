@@ -8,8 +8,10 @@ from quantry.recipe import (
     CrossLayer,
     DataType,
     DerivedBias,
+    EmitOptions,
     Entropy,
     EvaluateOptions,
+    FloatBias,
     LayerWisePercentile,
     MinMax,
     ObserveOptions,
@@ -21,6 +23,8 @@ from quantry.recipe import (
     Recipe,
     ScaleOptions,
     TensorSpec,
+    VitisDialect,
+    VitisQdq,
 )
 
 
@@ -47,6 +51,10 @@ from quantry.recipe import (
         lambda: TensorSpec(DataType.BFLOAT16, scale=PowerOfTwoScale()),
         lambda: Recipe(plan=PlanOptions(activation=TensorSpec(DataType.FLOAT16))),
         lambda: Recipe(plan=PlanOptions(weight=TensorSpec(DataType.INT32))),
+        lambda: Recipe(
+            plan=PlanOptions(weight=TensorSpec(DataType.UINT32, granularity=PerChannel()), bias=FloatBias()),
+            emit=EmitOptions(VitisQdq(VitisDialect.QUARK)),
+        ),
         lambda: Recipe(plan=PlanOptions(bias=OwnBias(TensorSpec(DataType.UINT8)))),
         lambda: Recipe(
             plan=PlanOptions(TensorSpec(DataType.INT16), TensorSpec(DataType.INT16), DerivedBias()),

@@ -40,6 +40,11 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
     if isinstance(plan.bias, OwnBias):
         others = tuple(dtype for dtype in allowed if not dtype.is_integer)
         _check("plan.bias.spec.dtype", plan.bias.spec.dtype, (*_BIASES, *others), emitted)
+    if plan.weight.dtype in _WIDE and not isinstance(plan.weight.granularity, PerTensor):
+        raise RecipeError(
+            f"plan.weight must be PerTensor() with {plan.weight.dtype.value}, whose 32 bits leave channels nothing to "
+            f"gain from scales of their own; got {plan.weight.granularity}"
+        )
     _check_derived_bias(plan)
     if isinstance(emitted, QOperator):
         _check_qoperator(plan)
