@@ -165,7 +165,7 @@ def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Rec
     preset = find_preset(recipe)
     notes = tuple(f"preset {preset.recipe.name}: not yet part of it here: {pending}" for pending in preset.pending)
     for note in notes:
-        _LOG.info(note)
+        _LOG.warning(note)
     return preset.recipe, notes
 
 
