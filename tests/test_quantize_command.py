@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import quantry
 from quantry.cli.app import app
+from quantry.cli.interrupt import ended_by_interrupt
 from quantry.recipe import PRESETS, from_yaml
 from test_quantize_api import float_model, images
 
@@ -169,6 +170,21 @@ def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("warning: no calibration data")
     assert Path("out.onnx").exists()
+
+
+def test_interrupt_that_a_library_turned_into_another_error_still_ends_quietly() -> None:
+    with pytest.raises(SystemExit) as stopped, ended_by_interrupt():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+    assert stopped.value.code == 130
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_error_without_an_interrupt_passes() -> None:
+    with pytest.raises(ImportError), ended_by_interrupt():
+        raise ImportError("initialization failed")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise there")

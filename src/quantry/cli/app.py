@@ -13,6 +13,7 @@ import quantry
 from quantry.cli.check import check
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
+from quantry.cli.interrupt import ended_by_interrupt
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
 from quantry.errors import StageError, UserError
@@ -48,7 +49,8 @@ def main() -> None:
         f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True
     )
     try:
-        app()
+        with ended_by_interrupt():
+            app()
     except UserError as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
