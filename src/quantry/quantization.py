@@ -181,6 +181,8 @@ def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
     if store == DEFAULT_STORE:
         return _directory_store(default_store_path().absolute())
     if isinstance(store, str | os.PathLike):
+        if not os.fspath(store):
+            raise RecipeError("store must be a directory, a store, 'default' or None, got an empty path")
         return _directory_store(Path(store).absolute())
     if store is not None and not hasattr(store, "lookup"):
         raise RecipeError(

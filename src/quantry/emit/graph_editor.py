@@ -1,6 +1,6 @@
 """Edits one graph while a format is written: fresh names, new initializers, nodes behind tensors and before readers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -27,7 +27,8 @@ class GraphEditor:
         outputs = (output for node in graph for output in node.outputs)
         self.model = model
         self.values = {value.name: value for value in (*graph.inputs, *outputs) if value.name}
-        self._taken = {*self.values, *graph.initializers, *(node.name for node in graph if node.name)}
+        # A name inside a subgraph is taken too: names are unique across a graph and all it contains.
+        self._taken = {name for part in model.graphs() for name in _names(part)}
         self._written: dict[str, tuple[ir.Value, ir.Value]] = {}
 
     def node(
@@ -95,7 +96,8 @@ class GraphEditor:
         for use in tuple(value.uses()):
             if use.node not in own:
                 use.node.replace_input_with(use.idx, last)
-        if value.is_graph_output():
+        # An input that is an output as well is passed through as it is: a caller feeds and reads it by that name.
+        if value.is_graph_output() and producer is not None:
             self._hand_output_name_over(value, last)
 
     def replace_constant(
@@ -117,7 +119,7 @@ class GraphEditor:
         graph.insert_before(anchor, chain)
         for use in uses:
             use.node.replace_input_with(use.idx, chain[-1].outputs[0])
-        if not value.uses():
+        if not value.uses() and not value.is_graph_output():
             del graph.initializers[name]
 
     def lazy(
@@ -155,6 +157,13 @@ class GraphEditor:
         for index, output in enumerate(outputs):
             if output is value:
                 outputs[index] = last
+
+
+def _names(graph: ir.Graph) -> Iterator[str]:
+    """Yield every name that a graph uses for a value or a node."""
+    values = (*graph.inputs, *graph.initializers.values(), *(output for node in graph for output in node.outputs))
+    yield from (value.name for value in values if value.name)
+    yield from (node.name for node in graph if node.name)
 
 
 def describe(value: ir.Value, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:

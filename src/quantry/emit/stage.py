@@ -45,6 +45,7 @@ def emit(
     """
     copy = _at_opset(model, plan, options.format)
     EMITTERS[type(options.format)](copy, plan, params, options.format)
+    _drop_unused_constants(copy)
     copy.producer_name, copy.producer_version = "quantry", metadata.get("quantry.version", "")
     copy.metadata_props.clear()
     copy.metadata_props.update(sorted(metadata.items()))
@@ -60,6 +61,13 @@ def _at_opset(model: FloatModel, plan: QuantPlan, options: Format) -> ir.Model:
         return copy
     needed = max((FIRST_OPSET.get(spec.dtype, 0) for spec in plan.specs()), default=0)
     return convert_opset(copy, needed) if needed > model.opset else copy
+
+
+def _drop_unused_constants(model: ir.Model) -> None:
+    # A rewrite of the graph may have left its constants behind; onnxruntime warns of each.
+    for name, value in list(model.graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and value not in model.graph.inputs:
+            del model.graph.initializers[name]
 
 
 def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:

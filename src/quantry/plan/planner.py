@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from quantry.errors import RecipeError
 from quantry.memo import stage
 from quantry.plan.final_join import final_joins
 from quantry.plan.masks import keep_masks_float, masked_tensors
@@ -19,7 +20,7 @@ from quantry.plan.quant_plan import (
     SharedRange,
     WeightPlan,
 )
-from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, SameAs, Within, is_float
+from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, SameAs, Within, is_constant, is_float
 from quantry.plan.selected_nodes import deselected
 from quantry.prepare import FloatModel
 from quantry.recipe import DerivedBias, FloatBias, OwnBias, PerChannel, PlanOptions, TensorSpec
@@ -87,9 +88,23 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
         answer = rule.annotate(node, options) if node.op_type in ("If", "Loop", "Scan") else None
         return answer if isinstance(answer, Declined) else Declined("it does not compute on float32 tensors")
     answer = rule.annotate(node, options)
-    if isinstance(answer, Annotation) and not all(is_float(node.inputs[index]) for index in answer.activations):
-        return Declined("a data input of it is no float32 tensor")
+    if isinstance(answer, Annotation):
+        if not all(is_float(node.inputs[index]) for index in answer.activations):
+            return Declined("a data input of it is no float32 tensor")
+        if any(is_constant(node.inputs[index]) for index in answer.activations):
+            return Declined("its data are a constant and its weight is computed at run time")
     return answer
+
+
+def _channel_axis(node: ir.Node, weight: ir.Value, granularity: PerChannel, rule_axis: int) -> int:
+    rank = len(weight.shape) if weight.shape is not None else 0
+    wanted = granularity.axis
+    if wanted is not None and (not -rank <= wanted < rank or wanted % rank != rule_axis):
+        raise RecipeError(
+            f"PerChannel.axis must be the axis of output channels, which is {rule_axis} for the weight {weight.name!r} "
+            f"of {node.op_type} {node.name!r}; got {wanted}; PerChannel() takes the right axis of every operator"
+        )
+    return rule_axis
 
 
 def _name(value: ir.Value | None) -> str:
@@ -149,11 +164,9 @@ class _Draft:
         value = node.inputs[index]
         name = _name(value)
         axis: int | None = None
-        if isinstance(spec.granularity, PerChannel):
-            axis = rule_axis if spec.granularity.axis is None or rule_axis is None else spec.granularity.axis
+        if isinstance(spec.granularity, PerChannel) and rule_axis is not None:
             assert value is not None
-            rank = len(value.shape) if value.shape is not None else 0
-            axis = axis % rank if axis is not None and rank else None
+            axis = _channel_axis(node, value, spec.granularity, rule_axis)
         known = self.weights.get(name)
         users = (*known.users, node.name or "") if known else (node.name or "",)
         self.weights[name] = replace(known, users=users) if known else WeightPlan(spec, axis, users)

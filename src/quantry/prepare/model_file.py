@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from quantry.errors import ModelError
+from quantry.errors import InternalError, ModelError
 from quantry.prepare.weights import WeightKey, all_weights, external_placeholder, raw_bytes, swapped_weights
 
 INLINE_LIMIT_BYTES = 1_500_000_000
@@ -72,20 +72,34 @@ def write_model(
     Raises:
         ModelError: If the file cannot be written.
     """
-    target = Path(path)
+    named = Path(path)
+    target = _regular_file(named)
     data = target.with_name(target.name + ".data")
     layout = _external_layout(model, data.name) if weight_bytes(model) > external_data_threshold else {}
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not layout:
             _write_atomically({target: _encode(model)})
-            return (target,)
+            return (named,)
         _write_atomically({data: _external_chunks(model, layout), target: _encode(model, layout)})
     except OSError as error:
         raise ModelError(
             f"the model must be written to a writable folder with enough space, got: {error}; at {target}"
         ) from error
-    return (target, data)
+    return (named, data)
+
+
+def _regular_file(path: Path) -> Path:
+    """Return where a file is really written: a link is followed, and anything but an ordinary file is refused."""
+    try:
+        target = path.resolve()
+        special = target.exists() and not target.is_file()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"a model must be written to a usable path, got {error}; at {path}") from error
+    if special:
+        kind = "a folder" if target.is_dir() else "a device, pipe or socket"
+        raise ModelError(f"a model must be written to an ordinary file, got {kind}; at {path}")
+    return target
 
 
 def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
@@ -99,7 +113,7 @@ def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
                 file.writelines(chunks)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())
+            Path(name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
         for target, temporary in temporaries.items():
             temporary.replace(target)
     finally:
@@ -137,7 +151,14 @@ def _encode(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | Non
         yield _tag(_INITIALIZER_FIELD) + _varint(_tensor_size(header, raw)) + header
         if raw is not None:
             yield _tag(_RAW_DATA_FIELD) + _varint(raw)
-            yield raw_bytes(weights[name])
+            yield _exactly(raw, raw_bytes(weights[name]), name)
+
+
+def _exactly(size: int, content: bytes, name: str) -> bytes:
+    # The length stands before the content, so content of another length would make a file that nobody can read.
+    if len(content) != size:
+        raise InternalError(f"a weight must have the {size} bytes its shape declares, got {len(content)}; {name!r}")
+    return content
 
 
 def _structure(model: ir.Model) -> onnx.ModelProto:

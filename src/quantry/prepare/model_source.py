@@ -11,7 +11,7 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 
-from quantry.errors import ModelError
+from quantry.errors import ModelError, QuantryError
 from quantry.memo import Digest, fingerprint, fingerprint_file
 from quantry.prepare.external_data import check_external_data, external_files, external_tensors
 from quantry.prepare.float_model import model_fingerprint
@@ -39,7 +39,13 @@ class ModelSource(ABC):
 
     @cached_property
     def _digest(self) -> Digest:
-        return self._hash()
+        try:
+            return self._hash()
+        except QuantryError:
+            raise
+        except Exception as error:
+            # The libraries that read malformed tensors raise whatever they stumble over.
+            raise ModelError(f"the model must be well formed, got {error}; in {self.label}") from error
 
     @abstractmethod
     def _hash(self) -> Digest:

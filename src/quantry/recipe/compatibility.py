@@ -45,6 +45,7 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
             f"plan.weight must be PerTensor() with {plan.weight.dtype.value}, whose 32 bits leave channels nothing to "
             f"gain from scales of their own; got {plan.weight.granularity}"
         )
+    _check_own_bias(plan)
     _check_derived_bias(plan)
     if isinstance(emitted, QOperator):
         _check_qoperator(plan)
@@ -62,6 +63,17 @@ def _carried(emitted: Format) -> tuple[DataType, ...]:
     if isinstance(emitted, VitisQdq) and emitted.dialect == VitisDialect.QUARK:
         return (*_ACTIVATIONS, *_WIDE, *_FLOATS, *_BLOCKS)
     return _ACTIVATIONS
+
+
+def _check_own_bias(plan: PlanOptions) -> None:
+    if not isinstance(plan.bias, OwnBias) or plan.bias.spec.dtype not in _WIDE:
+        return
+    if all(dtype.is_integer and dtype.bits == 8 for dtype in (plan.activation.dtype, plan.weight.dtype)):
+        raise RecipeError(
+            f"plan.bias cannot be {plan.bias.spec.dtype.value} with a scale of its own beside 8-bit activations and "
+            "weights, because onnxruntime's integer kernels take a 32-bit bias to be on the grid of input scale x "
+            "weight scale; use DerivedBias(), or OwnBias() with int8 or int16"
+        )
 
 
 def _check_derived_bias(plan: PlanOptions) -> None:

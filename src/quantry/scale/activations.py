@@ -60,7 +60,11 @@ def _own_params(name: str, plan: OwnRange | FixedRange, statistics: Statistics, 
         ends = ExactValues(np.array([plan.low, plan.high], np.float32))
         # A known range needs no statistics: it is taken whole, and kept from overflowing where that was asked for.
         return _params(ends, method if isinstance(method, NonOverflow) else MinMax(), plan.spec)
-    return _params(BinnedValues(_stats(name, statistics)), method, plan.spec)
+    stats = _stats(name, statistics)
+    if not stats.count:
+        # A tensor without elements needs no range; any scale will do.
+        return _params(ExactValues(np.zeros(1, np.float32)), MinMax(), plan.spec)
+    return _params(BinnedValues(stats), method, plan.spec)
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:
@@ -76,7 +80,7 @@ def _stats(name: str, statistics: Statistics) -> TensorStats:
             f"every quantized activation needs statistics, got none for {name!r} among {len(statistics.tensors)} "
             "observed tensors, in the scale stage"
         )
-    if not np.isfinite(stats.minimum) or not np.isfinite(stats.maximum):
+    if stats.count and not (np.isfinite(stats.minimum) and np.isfinite(stats.maximum)):
         raise DataError(
             f"every quantized activation needs finite values, got {stats.nan_count} NaN and {stats.inf_count} infinite "
             f"of {stats.count} values for {name!r}, in the scale stage"

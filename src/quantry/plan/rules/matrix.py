@@ -20,7 +20,8 @@ class MatMulRule:
         if is_constant(right):
             assert right is not None
             rank = len(right.shape) if right.shape is not None else 0
-            return Annotation(activations=(0,), weight=1, weight_axis=rank - 1 if rank >= 2 else None)
+            # onnxruntime's integer product has no scales for each channel of a stack of matrices.
+            return Annotation(activations=(0,), weight=1, weight_axis=1 if rank == 2 else None)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")
         if is_constant(left):
@@ -42,9 +43,17 @@ class GemmRule:
             return Declined(f"its bias {bias.name!r} is computed at run time; only a constant bias can be quantized")
         bias_index = None if bias is None else 2
         if is_constant(node.inputs[1]):
-            per_channel = bias is None or (bias.shape is not None and len(bias.shape) == 1)
             axis = 0 if node.attributes.get_int("transB", 0) else 1
+            per_channel = bias is None or _one_for_each_channel(bias, node.inputs[1], axis)
             return Annotation(activations=(0,), weight=1, weight_axis=axis if per_channel else None, bias=bias_index)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")
         return Annotation(activations=(0, 1), bias=bias_index)
+
+
+def _one_for_each_channel(bias: ir.Value, weight: ir.Value | None, axis: int) -> bool:
+    # A bias may also be one number for all channels, or differ from row to row; then it has no scale for each channel.
+    assert weight is not None
+    if bias.shape is None or weight.shape is None or len(bias.shape) != 1:
+        return False
+    return bool(bias.shape[0] == weight.shape[axis])
