@@ -7,7 +7,6 @@ reading; everything is written out when writing.
 
 import dataclasses
 import enum
-import functools
 import json
 import types
 import typing
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.checked import type_hints
 from quantry.recipe.recipe import Recipe
 
 VERSION = 1
@@ -103,6 +103,8 @@ def load_recipe(path: str | Path) -> Recipe:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecipeError(f"the recipe file must exist, got a path where nothing is; {file}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"a recipe file must be readable text, got {file}: {error}") from error
     return from_json(text) if file.suffix == ".json" else from_yaml(text)
@@ -114,14 +116,9 @@ def save_recipe(recipe: Recipe, path: str | Path) -> None:
     file.write_text(to_json(recipe) if file.suffix == ".json" else to_yaml(recipe), encoding="utf-8")
 
 
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
 def _encode_fields(value: Any) -> dict[str, Any]:
     cls: Any = type(value)
-    hints = _hints(cls)
+    hints = type_hints(cls)
     return {part.name: encode(getattr(value, part.name), hints[part.name]) for part in dataclasses.fields(value)}
 
 
@@ -206,7 +203,7 @@ def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
     for key in values:
         if key not in names:
             raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
-    hints = _hints(cls)
+    hints = type_hints(cls)
     return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
+from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
 
 
@@ -12,7 +13,7 @@ class PerTensor:
 
 
 @dataclass(frozen=True)
-class PerChannel:
+class PerChannel(Checked):
     """One scale and one zero point for each index along one axis.
 
     Attributes:
@@ -23,7 +24,7 @@ class PerChannel:
 
 
 @dataclass(frozen=True)
-class PerBlock:
+class PerBlock(Checked):
     """One shared exponent for each run of values along one axis, as block number formats have it.
 
     Attributes:
@@ -35,6 +36,7 @@ class PerBlock:
     axis: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size is not None and (self.size < 2 or self.size % 2):
             raise RecipeError(f"PerBlock.size must be an even number from 2 on, got {self.size!r}")
         if self.axis < 0:

@@ -6,10 +6,11 @@ The type is the choice and its fields are the method's options, so ``Percentile(
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
+from quantry.recipe.checked import Checked
 
 
 @dataclass(frozen=True)
-class MinMax:
+class MinMax(Checked):
     """The smallest and the largest value seen.
 
     Attributes:
@@ -21,16 +22,17 @@ class MinMax:
     moving_average: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.moving_average is not None and not 0 <= self.moving_average < 1:
             raise RecipeError(f"MinMax.moving_average must be in [0, 1), got {self.moving_average!r}")
 
 
 @dataclass(frozen=True)
-class Percentile:
+class Percentile(Checked):
     """Cuts the rare largest values off.
 
     Attributes:
-        percentile: How many percent of the values stay inside the range.
+        percentile: How many percent of the values stay inside the range, 50 to 100.
         symmetric: True keeps ``|x|`` below one threshold, the onnxruntime and AMD Quark default; False cuts half of the
             remainder off at either end.
     """
@@ -39,12 +41,12 @@ class Percentile:
     symmetric: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.percentile <= 100:
-            raise RecipeError(f"Percentile.percentile must be in (0, 100], got {self.percentile!r}")
+        super().__post_init__()
+        _check_percent("Percentile.percentile", self.percentile)
 
 
 @dataclass(frozen=True)
-class Entropy:
+class Entropy(Checked):
     """The range whose quantized histogram diverges least (Kullback-Leibler) from the observed one.
 
     Attributes:
@@ -56,6 +58,7 @@ class Entropy:
     quantized_bins: int = 128
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.quantized_bins < 2 or self.bins < self.quantized_bins:
             raise RecipeError(
                 "Entropy needs bins >= quantized_bins >= 2, "
@@ -78,7 +81,7 @@ class NonOverflow:
 
 
 @dataclass(frozen=True)
-class LayerWisePercentile:
+class LayerWisePercentile(Checked):
     """For each tensor the best of several percentiles, by the error it leaves.
 
     Attributes:
@@ -90,10 +93,19 @@ class LayerWisePercentile:
     metric: str = "mae"
 
     def __post_init__(self) -> None:
-        if not self.candidates or not all(0 < candidate <= 100 for candidate in self.candidates):
-            raise RecipeError(f"LayerWisePercentile.candidates must be in (0, 100], got {self.candidates!r}")
+        super().__post_init__()
+        if not self.candidates:
+            raise RecipeError("LayerWisePercentile.candidates must not be empty, got ()")
+        for candidate in self.candidates:
+            _check_percent("LayerWisePercentile.candidates", candidate)
         if self.metric not in ("mae", "mse"):
             raise RecipeError(f"LayerWisePercentile.metric must be 'mae' or 'mse', got {self.metric!r}")
 
 
 Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercentile
+
+
+def _check_percent(where: str, given: float) -> None:
+    # Nobody cuts half of the values off; what is that small was meant as a fraction.
+    if not 50 <= given <= 100:
+        raise RecipeError(f"{where} must be in [50, 100]: percent, not a fraction; got {given!r}")

@@ -6,10 +6,11 @@ The position of a tensor is ``-log2(scale)``, the number of fraction bits of its
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
+from quantry.recipe.checked import Checked
 
 
 @dataclass(frozen=True)
-class NpuConversions:
+class NpuConversions(Checked):
     """Operators replaced by what the NPU computes in their place; AMD Quark's SimulateDPU.
 
     The first six change what the model computes, as the hardware does; the others only how it is written. In brackets
@@ -45,7 +46,7 @@ class NpuConversions:
 
 
 @dataclass(frozen=True)
-class NpuLimits:
+class NpuLimits(Checked):
     """Limits on the positions of neighbouring tensors that the NPU's shifters set; AMD Quark's NPULimitationCheck.
 
     Each rule moves positions until its limit holds; all enabled rules run in the order of the fields, and again until
@@ -78,6 +79,7 @@ class NpuLimits:
     max_rounds: int = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_rounds < 1:
             raise RecipeError(
                 f"NpuLimits.max_rounds must be at least 1, got {self.max_rounds!r}; to leave positions as calibration "

@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerChannel
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
@@ -13,7 +14,7 @@ from quantry.recipe.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True)
-class PrepareOptions:
+class PrepareOptions(Checked):
     """Clean-up of the float graph before anything is measured.
 
     Attributes:
@@ -38,7 +39,7 @@ class PrepareOptions:
 
 
 @dataclass(frozen=True)
-class CrossLayer:
+class CrossLayer(Checked):
     """Cross-layer equalization: gives the channels of consecutive layers like ranges without changing the function.
 
     In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is not among them: it needs the
@@ -64,6 +65,7 @@ class CrossLayer:
     clip6_to_relu: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.steps < 1 and self.steps != -1:
             raise RecipeError(f"CrossLayer.steps must be at least 1, or -1 for convergence, got {self.steps!r}")
         for name in ("weight_threshold", "convergence"):
@@ -72,7 +74,7 @@ class CrossLayer:
 
 
 @dataclass(frozen=True)
-class EqualizeOptions:
+class EqualizeOptions(Checked):
     """Changes to the float weights that keep the function and make them easier to quantize.
 
     Attributes:
@@ -83,7 +85,7 @@ class EqualizeOptions:
 
 
 @dataclass(frozen=True)
-class ObserveOptions:
+class ObserveOptions(Checked):
     """The float pass over the calibration data.
 
     Attributes:
@@ -95,6 +97,7 @@ class ObserveOptions:
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.samples is not None and self.samples < 1:
             raise RecipeError(f"ObserveOptions.samples must be at least 1, got {self.samples!r}")
 
@@ -105,7 +108,7 @@ class DerivedBias:
 
 
 @dataclass(frozen=True)
-class OwnBias:
+class OwnBias(Checked):
     """Bias quantized by itself, as integer NPUs with narrow bias memories want it.
 
     Attributes:
@@ -126,7 +129,7 @@ FUSIBLE_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "PRelu")
 
 
 @dataclass(frozen=True)
-class PlanOptions:
+class PlanOptions(Checked):
     """Which tensors are quantized, to what.
 
     Attributes:
@@ -153,6 +156,7 @@ class PlanOptions:
     constant_right_operand_only: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for operator in self.fused_activations:
             if operator not in FUSIBLE_ACTIVATIONS:
                 raise RecipeError(
@@ -172,7 +176,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class ScaleOptions:
+class ScaleOptions(Checked):
     """How ranges are chosen.
 
     Attributes:
@@ -188,6 +192,7 @@ class ScaleOptions:
     npu: NpuLimits | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.weight, MinMax) and self.weight.moving_average is not None:
             raise RecipeError("ScaleOptions.weight cannot average over batches: weights have no batches; use MinMax()")
         if self.reduce_range and not isinstance(self.weight, MinMax | NonOverflow | MinMSE):
@@ -211,7 +216,7 @@ class VitisDialect(enum.Enum):
 
 
 @dataclass(frozen=True)
-class VitisQdq:
+class VitisQdq(Checked):
     """Q/DQ pairs in a vendor's domain, each with a model-local function that defines it in standard operators.
 
     The model keeps its opset whatever the types.
@@ -238,7 +243,7 @@ Format = Qdq | QOperator | VitisQdq | FixNeuron
 
 
 @dataclass(frozen=True)
-class EmitOptions:
+class EmitOptions(Checked):
     """How the quantized model is written.
 
     Attributes:
@@ -249,7 +254,7 @@ class EmitOptions:
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
+class EvaluateOptions(Checked):
     """How the quantized model is compared with the float one.
 
     Attributes:
@@ -261,5 +266,6 @@ class EvaluateOptions:
     latency_runs: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.latency_runs < 0:
             raise RecipeError(f"EvaluateOptions.latency_runs must not be negative, got {self.latency_runs!r}")

@@ -284,6 +284,7 @@ def find_preset(name: str) -> Preset:
         )
     if preset is None:
         raise RecipeError(
-            f"no preset is called {name!r}{nearest_spelling(name, PRESETS)} (known: {', '.join(PRESETS)})"
+            f"recipe must be the name of a preset, got {name!r}{nearest_spelling(name, PRESETS)}; "
+            "see `quantry presets` for all names"
         )
     return preset

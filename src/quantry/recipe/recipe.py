@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from quantry.recipe.checked import Checked
 from quantry.recipe.compatibility import check_types
 from quantry.recipe.npu_compatibility import check_npu
 from quantry.recipe.options import (
@@ -36,7 +37,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Checked):
     """Options of every stage, in the order data flows through them.
 
     Attributes:
@@ -65,6 +66,7 @@ class Recipe:
     evaluate: EvaluateOptions = EvaluateOptions()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_types(self.plan, self.emit.format)
         check_npu(self.plan, self.scale)
 

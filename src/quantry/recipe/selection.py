@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from quantry.recipe.checked import Checked
+
 
 @dataclass(frozen=True)
-class Subgraph:
+class Subgraph(Checked):
     """All nodes on a path from one of ``starts`` to one of ``ends``, both included.
 
     Attributes:
@@ -17,7 +19,7 @@ class Subgraph:
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Checked):
     """Where quantization applies. Empty means no restriction.
 
     A node is named by its own name or by the name of one of its outputs. A name or an operator type that starts with

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
+from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import Granularity, PerBlock, PerTensor
 from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
 
 
 @dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(Checked):
     """Type, symmetry, granularity and kind of scale.
 
     Attributes:
@@ -25,6 +26,7 @@ class TensorSpec:
     scale: ScaleKind = FloatScale()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.dtype.is_integer and (not self.symmetric or isinstance(self.scale, PowerOfTwoScale)):
             raise RecipeError(
                 f"TensorSpec of {self.dtype.value} has neither zero point nor scale, so symmetric must be True and "

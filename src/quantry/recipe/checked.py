@@ -1,0 +1,88 @@
+"""Checks of what Python callers put into the fields of options."""
+
+import dataclasses
+import enum
+import functools
+import numbers
+import types
+import typing
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+
+
+@functools.cache
+def type_hints(cls: Any) -> dict[str, Any]:
+    """Return the declared types of a dataclass's fields by name."""
+    return typing.get_type_hints(cls)
+
+
+class Checked:
+    """Base of option dataclasses: every field holds a value of its declared type, or construction fails.
+
+    Lists become tuples, and numbers the builtin type of their field. A subclass with checks of its own calls this
+    first.
+    """
+
+    def __post_init__(self) -> None:
+        cls: Any = type(self)
+        for name, annotation in type_hints(cls).items():
+            given = getattr(self, name)
+            if type(given) is annotation:
+                continue
+            fitted = _fit(annotation, given, f"{cls.__name__}.{name}")
+            if fitted is not given:
+                object.__setattr__(self, name, fitted)
+
+
+def _fit(annotation: Any, given: Any, where: str) -> Any:
+    if typing.get_origin(annotation) is tuple:
+        if not isinstance(given, list | tuple):
+            raise RecipeError(f"{where} must be a tuple, got {given!r}")
+        item_type = typing.get_args(annotation)[0]
+        return tuple(_fit(item_type, item, f"{where}[{index}]") for index, item in enumerate(given))
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    members = typing.get_args(annotation) if is_union else (annotation,)
+    if type(given) in members:
+        return given
+    if not isinstance(given, bool):
+        if float in members and isinstance(given, numbers.Real):
+            return float(given)
+        if int in members and isinstance(given, numbers.Integral):
+            return int(given)
+        if isinstance(given, members):
+            return given
+    raise RecipeError(f"{where} must be {_choices(members)}, got {_shown(given)}{_hint(members, given)}")
+
+
+def _choices(members: tuple[Any, ...]) -> str:
+    *others, last = (_spelling(member) for member in members)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _spelling(member: Any) -> str:
+    if member is type(None):
+        return "None"
+    name: str = member.__name__
+    if issubclass(member, enum.Enum):
+        return f"a {name}"
+    return f"{name}()" if dataclasses.is_dataclass(member) else name
+
+
+def _shown(given: Any) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+
+
+def _hint(members: tuple[Any, ...], given: Any) -> str:
+    """Return which choice is meant by its name, a spelling that recipe files have and Python has not."""
+    name = given.__name__ if isinstance(given, type) else given
+    if not isinstance(name, str):
+        return ""
+    known: list[str] = []
+    for member in members:
+        if dataclasses.is_dataclass(member):
+            known.append(_spelling(member))
+        elif issubclass(member, enum.Enum):
+            known += (f"{member.__name__}.{choice.name}" for choice in member if choice.value == name.lower())
+    qualified = [choice for choice in known if "." in choice]
+    return f"; did you mean {qualified[0]}?" if qualified else nearest_spelling(f"{name}()", known).replace("'", "")
