@@ -14,7 +14,7 @@ from quantry.onnx import ModelQuantizer, PowerOfTwoMethod, VitisQuantFormat, dum
 def quantized(**settings: object) -> onnx.ModelProto:
     config = get_default_config("XINT8")
     for name, value in settings.items():
-        setattr(config.global_quant_config, name, value)
+        setattr(config, name, value)
     model = ModelQuantizer(config).quantize_model(cnn(), None, Reader())
     assert model is not None
     return model

@@ -23,7 +23,7 @@ def test_names_are_those_of_the_presets() -> None:
 @pytest.mark.parametrize("name", SAME)
 def test_configuration_means_what_the_preset_means(name: str) -> None:
     # Extended formats also write some operators differently, and in a dialect of their own.
-    ours, theirs = PRESETS[name].recipe, translate(get_default_config(name).global_quant_config).recipe
+    ours, theirs = PRESETS[name].recipe, translate(get_default_config(name)).recipe
     assert {difference.path for difference in theirs.diff(ours)} <= {"prepare.npu", "emit.format"}
 
 
@@ -37,14 +37,14 @@ def test_configuration_gives_a_model_that_runs(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in DEFAULT_CONFIGS if name not in USABLE])
 def test_configuration_without_its_algorithm_says_so(name: str) -> None:
     with pytest.raises(RecipeError, match="is not there yet"):
-        translate(get_default_config(name).global_quant_config)
+        translate(get_default_config(name))
 
 
 def test_configurations_are_copies() -> None:
-    first = get_default_config("XINT8").global_quant_config
+    first = get_default_config("XINT8")
     first.extra_options["ActivationSymmetric"] = False
     first.nodes_to_exclude.append("x")
-    second = get_default_config("XINT8").global_quant_config
+    second = get_default_config("XINT8")
     assert second.extra_options == {"ForceQuantizeNoInputCheck": True, "ActivationSymmetric": True}
     assert second.nodes_to_exclude == []
 

@@ -40,7 +40,7 @@ class ModelQuantizer:
         >>> quantizer.quantize_model("model.onnx", "model.int8.onnx", reader)  # doctest: +SKIP
     """
 
-    def __init__(self, config: Config | QConfig) -> None:
+    def __init__(self, config: Config | QuantizationConfig | QConfig) -> None:
         self.config = config
 
     def quantize_model(
@@ -75,12 +75,13 @@ class ModelQuantizer:
             return self.config.to_job(algorithms)
         if algorithms:
             raise RecipeError(
-                "algorithms go with a QConfig, got a Config; use its switches such as include_cle, or a QConfig"
+                f"algorithms go with a QConfig, got a {type(self.config).__name__}; use its switches such as "
+                "include_cle, or a QConfig"
             )
         inner = self.config.global_quant_config if isinstance(self.config, Config) else self.config
         if not isinstance(inner, QuantizationConfig):
             raise RecipeError(
-                "ModelQuantizer takes a Config of a QuantizationConfig, or a QConfig, "
+                "ModelQuantizer takes a QuantizationConfig, a Config of one, or a QConfig, "
                 f"got {type(inner).__name__} in {type(self.config).__name__}"
             )
         return translate(inner)

@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, CalibrationMethod, QuantFormat, QuantType
+from quantry.onnx.quantization.config.known_names import KnownArguments, KnownAttributes
 
 
 @dataclass
-class QuantizationConfig:
+class QuantizationConfig(KnownAttributes, KnownArguments):
     """Everything about one quantization, with the defaults of AMD Quark 0.13.
 
     The table of docs/reference/options.md says what each field and each key of ``extra_options`` means, what it becomes
@@ -85,7 +86,7 @@ class QuantizationConfig:
 
 
 @dataclass
-class Config:
+class Config(KnownAttributes, KnownArguments):
     """A configuration for `ModelQuantizer`.
 
     Attributes:

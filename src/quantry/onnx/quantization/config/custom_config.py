@@ -17,7 +17,7 @@ from quantry.onnx.enums import (
     PowerOfTwoMethod,
     QuantType,
 )
-from quantry.onnx.quantization.config.config import Config, QuantizationConfig
+from quantry.onnx.quantization.config.config import QuantizationConfig
 from quantry.recipe import PRESETS
 
 _LOG = logging.getLogger("quantry")
@@ -159,20 +159,20 @@ DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
 """By name; handed out as copies only."""
 
 
-def get_default_config(config_name: str) -> Config:
+def get_default_config(config_name: str) -> QuantizationConfig:
     """Return a copy of a named configuration, to be changed as one likes.
 
     Args:
         config_name: Its name, such as "XINT8" or "S8S8_AAWS".
 
     Returns:
-        The configuration for `ModelQuantizer`.
+        The configuration, for `ModelQuantizer` as it is or in a `Config`.
 
     Raises:
         RecipeError: There is no such name; the message has the nearest.
 
     Example:
-        >>> get_default_config("XINT8").global_quant_config.enable_npu_cnn
+        >>> get_default_config("XINT8").enable_npu_cnn
         True
     """
     found = DEFAULT_CONFIGS.get(config_name)
@@ -184,4 +184,4 @@ def get_default_config(config_name: str) -> Config:
     preset = PRESETS.get(config_name)
     for pending in preset.pending if preset else ():
         _LOG.info("configuration %s: not yet part of it here: %s", config_name, pending)
-    return Config(copy.deepcopy(found))
+    return copy.deepcopy(found)

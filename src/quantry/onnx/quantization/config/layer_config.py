@@ -10,6 +10,9 @@ from quantry.onnx.enums import CalibMethod, QuantGranularity, ScaleType, own_mem
 from quantry.onnx.methods import method_of
 from quantry.onnx.options import FIELDS, ROWS, Draft
 from quantry.onnx.options.npu import WRITTEN_DIFFERENTLY
+from quantry.onnx.quantization.config.config import Config
+from quantry.onnx.quantization.config.custom_config import get_default_config
+from quantry.onnx.quantization.config.known_names import KnownArguments, KnownAttributes
 from quantry.onnx.translate import Job, checked_options, finished
 from quantry.recipe import (
     CrossLayer,
@@ -37,7 +40,7 @@ _KINDS: dict[enum.Enum, ScaleKind] = {ScaleType.Float32: FloatScale(), ScaleType
 
 
 @dataclass(frozen=True)
-class QTensorConfig:
+class QTensorConfig(KnownArguments):
     """What one kind of tensor is quantized to.
 
     Attributes:
@@ -232,7 +235,7 @@ class MXInt8Spec(QTensorConfig):
 
 
 @dataclass(frozen=True)
-class QLayerConfig:
+class QLayerConfig(KnownArguments):
     """What the tensors of a layer are quantized to.
 
     Attributes:
@@ -267,7 +270,7 @@ class QLayerConfig:
 
 
 @dataclass(frozen=True)
-class CLEConfig:
+class CLEConfig(KnownArguments):
     """Cross-layer equalization.
 
     Attributes:
@@ -286,7 +289,7 @@ class CLEConfig:
 
 
 @dataclass(init=False)
-class QConfig:
+class QConfig(KnownAttributes):
     """A configuration by tensors, for `ModelQuantizer`.
 
     Unlike in `Config`, cross-layer equalization runs only with a `CLEConfig`. Both specifications with power-of-two
@@ -299,7 +302,7 @@ class QConfig:
         exclude: Nodes that stay float: names, patterns that start with ^, pairs of first and last nodes.
         algo_config: Algorithms.
         use_external_data_format: Write weights beside the model.
-        options: Keys of ``extra_options``, given as keywords or in a dict of that name.
+        extra_options: Further options by name, given as keywords or in a dict of that name.
     """
 
     global_config: QLayerConfig
@@ -308,7 +311,7 @@ class QConfig:
     exclude: list[Any] = field(default_factory=list)
     algo_config: list[CLEConfig] = field(default_factory=list)
     use_external_data_format: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    extra_options: dict[str, Any] = field(default_factory=dict)
 
     def __init__(
         self,
@@ -327,7 +330,25 @@ class QConfig:
         self.algo_config = list(algo_config or ())
         self.use_external_data_format = use_external_data_format
         nested = kwargs.pop("extra_options", None) or {}
-        self.options = {**nested, **kwargs}
+        self.extra_options = {**nested, **kwargs}
+
+    @staticmethod
+    def get_default_config(config_name: str) -> Config:
+        """Return a copy of a named configuration, to be changed as one likes.
+
+        As in AMD Quark it is a `Config`, whose ``global_quant_config`` holds the settings.
+
+        Args:
+            config_name: Its name, such as "XINT8" or "S8S8_AAWS".
+
+        Raises:
+            RecipeError: There is no such name; the message has the nearest.
+
+        Example:
+            >>> QConfig.get_default_config("XINT8").global_quant_config.enable_npu_cnn
+            True
+        """
+        return Config(get_default_config(config_name))
 
     def to_job(self, algorithms: tuple[CLEConfig, ...] = ()) -> Job:
         """Return what the configuration asks for.
@@ -338,7 +359,7 @@ class QConfig:
         Raises:
             RecipeError: Something cannot be had; the message names the field.
         """
-        options = checked_options(self.options)
+        options = checked_options(self.extra_options)
         draft = self._selected(_draft_of(self.global_config))
         draft = _with_algorithms(draft, (*self.algo_config, *algorithms))
         draft = replace(draft, external_data=self.use_external_data_format)
