@@ -173,11 +173,14 @@ def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:
 
 
 def test_interrupt_that_a_library_turned_into_another_error_still_ends_quietly() -> None:
-    with pytest.raises(SystemExit) as stopped, ended_by_interrupt():
+    def import_library() -> None:
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt as error:
             raise ImportError("initialization failed") from error
+
+    with pytest.raises(SystemExit) as stopped, ended_by_interrupt():
+        import_library()
     assert stopped.value.code == 130
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
