@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from facade_models import Reader, cnn
 
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, SelectionError
 from quantry.onnx import (
     CLEConfig,
     Config,
@@ -129,3 +129,17 @@ def test_configuration_of_another_kind_is_refused() -> None:
         ModelQuantizer("XINT8").quantize_model(cnn(), None, Reader())  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="got a QuantizationConfig"):
         ModelQuantizer(get_default_config("XINT8")).quantize_model(cnn(), None, Reader(), algorithms=[CLEConfig()])
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"exclude": ["none"]}, "^QConfig.exclude must"),
+        ({"exclude": [("none", "Gemm_12")]}, r"^QConfig.exclude\.starts must"),
+        ({"layer_type_config": {None: ["Gru"]}}, r"^QConfig.layer_type_config\[None\] must"),
+    ],
+)
+def test_selection_of_a_layer_configuration_is_told_of_its_own_field(settings: dict[str, Any], named: str) -> None:
+    config = QConfig(INT8.global_config, **settings)
+    with pytest.raises(SelectionError, match=named):
+        ModelQuantizer(config).quantize_model(cnn(), None, Reader())

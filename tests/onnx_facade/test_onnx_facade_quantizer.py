@@ -169,8 +169,42 @@ def test_nodes_are_excluded_by_name_pattern_and_subgraph() -> None:
     model = quantized(nodes_to_exclude=["Gemm_12"], subgraphs_to_exclude=[(["Conv_5"], ["Mul_8"])])
     weights = {name for name in constants(model) if name.endswith("_quantized")}
     assert not any(name.startswith(("w2", "w3")) for name in weights)
-    with pytest.raises(SelectionError, match="Gemm_12"):
+    with pytest.raises(SelectionError, match=r"^nodes_to_exclude must name .* 'Gemm_13'.*Gemm_12"):
         quantized(nodes_to_exclude=["Gemm_13"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"nodes_to_quantize": ["none"]}, "^nodes_to_quantize must"),
+        ({"input_nodes": ["none"]}, "^input_nodes must"),
+        ({"output_nodes": ["none"]}, "^output_nodes must"),
+        ({"op_types_to_quantize": ["LeakyRelu"]}, "^op_types_to_quantize must"),
+        ({"subgraphs_to_exclude": [(["none"], ["Gemm_12"])]}, "^subgraphs_to_exclude.starts must"),
+        ({"subgraphs_to_exclude": [(["Gemm_12"], ["Conv_5"])]}, "^subgraphs_to_exclude must name nodes joined"),
+    ],
+)
+def test_selection_of_nothing_is_told_of_the_option_that_was_set(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(SelectionError, match=named):
+        quantized(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation_type": "QInt8"}, "activation_type must be a QuantType such as QuantType.QInt8, got 'QInt8' of"),
+        ({"weight_type": "qint16"}, "weight_type must be a QuantType such as QuantType.QInt16"),
+        ({"weight_type": "VitisQuantType.QBFP"}, "must be an ExtendedQuantType such as ExtendedQuantType.QBFP"),
+        ({"weight_type": None}, "must be a QuantType such as QuantType.QInt8, got None of type NoneType"),
+        ({"calibrate_method": "percentile"}, "must be a CalibrationMethod such as CalibrationMethod.Percentile"),
+        ({"quant_format": "FixNeuron"}, "must be a VitisQuantFormat such as VitisQuantFormat.FixNeuron"),
+        ({"extra_options": {"WeightCalibrateMethod": "MinMSE"}}, "such as PowerOfTwoMethod.MinMSE"),
+        ({"per_channel": "yes"}, "per_channel must be of type bool, got 'yes' of type str"),
+    ],
+)
+def test_value_of_another_type_is_told_of_what_is_meant(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        quantized(**settings)
 
 
 def test_operator_types_that_the_model_does_not_have_do_no_harm() -> None:
@@ -269,7 +303,7 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
         ({"extra_options": {"AlignConcat": True}}, "part of the NPU's rules", "enable_npu_cnn=True"),
         ({"log_severity_level": 9}, "from 0 to 4", "9"),
         ({"subgraphs_to_exclude": ["Conv_0"]}, "pairs", "Conv_0"),
-        ({"calibrate_method": "MinMSE"}, "calibrate_method", "enum"),
+        ({"calibrate_method": "MinMSE"}, "calibrate_method", "such as PowerOfTwoMethod.MinMSE"),
     ],
 )
 def test_bad_combination_is_refused_before_any_work(settings: dict[str, Any], reason: str, nearest: str) -> None:

@@ -164,7 +164,21 @@ def own_member(value: object, accepted: tuple[type[enum.Enum], ...], where: str)
         kind = known.get(type(value).__name__)
         if kind is not None and value.name in kind.__members__:
             return kind[value.name]
+    else:
+        raise _no_member(value, accepted, where)
     spellings = [f"{name}.{member}" for name, kind in known.items() for member in kind.__members__]
     raise RecipeError(
         f"{where} must be one of {', '.join(spellings)}, got {value!r}{nearest_spelling(str(value), spellings)}"
+    )
+
+
+def _no_member(value: object, accepted: tuple[type[enum.Enum], ...], where: str) -> RecipeError:
+    """Return the error of a value that is no member at all, such as the text 'QInt8', with the member it may mean."""
+    members = [member for kind in accepted for member in kind]
+    wanted = str(value).rpartition(".")[2].casefold()
+    meant = next((member for member in members if member.name.casefold() == wanted), members[0])
+    kind = type(meant).__name__
+    article = "an" if kind[0] in "AEIOU" else "a"
+    return RecipeError(
+        f"{where} must be {article} {kind} such as {meant}, got {value!r} of type {type(value).__name__}"
     )

@@ -1,13 +1,22 @@
 """From a configuration in AMD Quark's terms to a job in ours."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx.options import FIELDS, ROWS, Draft
 from quantry.onnx.quantization.config.config import QuantizationConfig
 from quantry.recipe import Recipe, VitisDialect, VitisQdq
+
+_SELECTION = {
+    "exclude": "nodes_to_exclude",
+    "include": "nodes_to_quantize",
+    "operators": "op_types_to_quantize",
+    "exclude_subgraphs": "subgraphs_to_exclude",
+    "input_nodes": "input_nodes",
+    "output_nodes": "output_nodes",
+}
 
 
 @dataclass(frozen=True)
@@ -17,10 +26,12 @@ class Job:
     Attributes:
         recipe: The recipe.
         draft: What it was made from, which also holds what no recipe has: random data, files, logging.
+        selection: What the fields of `quantry.recipe.Selection` are called there, for messages.
     """
 
     recipe: Recipe
     draft: Draft
+    selection: Mapping[str, str] = field(default_factory=_SELECTION.copy)
 
 
 def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -> Job:

@@ -34,7 +34,8 @@ class Kind(enum.Enum):
             return isinstance(value, numbers.Real) and not isinstance(value, bool)
         if self is Kind.LIST:
             return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-        types: dict[Kind, type] = {Kind.TEXT: str, Kind.DICT: Mapping, Kind.MEMBER: enum.Enum}
+        # Which enumeration is meant only the option itself can say: `own_member` judges its value.
+        types: dict[Kind, type] = {Kind.TEXT: str, Kind.DICT: Mapping}
         return isinstance(value, types.get(self, object))
 
 
@@ -104,7 +105,9 @@ class OptionRow:
         if value is None and self.default == "None":
             return
         if not self.kind.holds(value):
-            raise RecipeError(f"{where} must be a {self.kind.value}, got {value!r} of type {type(value).__name__}")
+            raise RecipeError(
+                f"{where} must be of type {self.kind.value}, got {value!r} of type {type(value).__name__}"
+            )
 
 
 def sets(path: str) -> Apply:

@@ -2,8 +2,9 @@
 
 import logging
 import os
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from quantry.errors import DataError, RecipeError, nearest_spelling
+from quantry.errors import DataError, RecipeError, SelectionError, nearest_spelling
 from quantry.observe import RandomData
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.onnx.options import Draft
@@ -107,7 +108,7 @@ def run_job(
         The quantized model where ``model_output`` is None, else None.
     """
     draft = job.draft
-    with _logged_at(draft.log_severity):
+    with _logged_at(draft.log_severity), _selection_named(job.selection):
         for note in draft.notes:
             _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
         model = _with_shapes(model_input, draft)
@@ -181,6 +182,17 @@ def _save(result: QuantizationResult, path: Path, draft: Draft) -> None:
         write_model(result.model, path, external_data_threshold=0)
     else:
         result.save(path)
+
+
+@contextmanager
+def _selection_named(names: Mapping[str, str]) -> Iterator[None]:
+    """Let errors of the selection speak of the options that the caller set, not of the recipe made from them."""
+    try:
+        yield
+    except SelectionError as error:
+        # The same exception, which keeps its notes and its traceback.
+        error.args = (re.sub(r"\bSelection\.(\w+)", lambda found: names.get(found[1], found[0]), str(error)),)
+        raise
 
 
 @contextmanager

@@ -38,6 +38,12 @@ from quantry.recipe import (
 
 _KINDS: dict[enum.Enum, ScaleKind] = {ScaleType.Float32: FloatScale(), ScaleType.PowerOf2: PowerOfTwoScale()}
 
+_SELECTION = {
+    "exclude": "QConfig.exclude",
+    "exclude_subgraphs": "QConfig.exclude",
+    "exclude_operators": "QConfig.layer_type_config[None]",
+}
+
 
 @dataclass(frozen=True)
 class QTensorConfig(KnownArguments):
@@ -367,7 +373,8 @@ class QConfig(KnownAttributes):
             spelling = ROWS[key].spelling_of
             if spelling:
                 draft = FIELDS[spelling].applied(draft, value, key)
-        return finished(draft, options)
+        job = finished(draft, options)
+        return replace(job, selection={**job.selection, **_SELECTION})
 
     def _selected(self, draft: Draft) -> Draft:
         for name, layers in (
