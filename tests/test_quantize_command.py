@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import quantry
@@ -78,6 +79,51 @@ def test_presets_are_listed_and_each_prints_a_recipe_file() -> None:
         assert from_yaml(in_process("presets", name)) == preset.recipe
 
 
+def test_presets_that_are_not_whole_are_listed_on_request_and_counted() -> None:
+    pending = [name for name, preset in PRESETS.items() if preset.pending]
+    short, whole = in_process("presets"), in_process("presets", "--all")
+    assert "XINT8_ADAROUND" not in short
+    assert f"{len(pending)} more" in short
+    assert all(name in whole for name in pending)
+    assert "--all" not in whole
+
+
+def test_help_shows_the_default_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "[default: (S8S8_AAWS)]" in in_process("quantize", "--help")
+
+
+def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> None:
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    for index in range(2):
+        pixels = np.random.default_rng(index).integers(0, 256, (12, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(pictures / f"{index}.png")
+    output = in_process(
+        *("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--pixel-scale", "1/255", "--color", "bgr"),
+        *("--mean", "0.5,0.4,0.3", "--resize", "Center-Crop", "--crop-fraction", "0.875"),
+    )
+    told = " ".join(output.split())
+    assert "images enter as BGR, pixels 0..255 times 0.00392157, minus mean 0.5,0.4,0.3, over std 1,1,1" in told
+    assert "resize center-crop of 0.875" in told
+    assert "on the calibration samples (2)" in told
+    options = quantry.ImageOptions(
+        mean=(0.5, 0.4, 0.3), scale=1 / 255, color="BGR", resize="center-crop", crop_fraction=0.875
+    )
+    expected = quantry.quantize("m.onnx", "pictures", images=options, store=None)
+    assert Path("out.onnx").read_bytes() == expected.to_bytes()
+
+
+def test_arrays_get_no_note_about_images(folder: Path) -> None:
+    assert "images enter" not in in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--no-evaluate")
+
+
+def test_recipe_name_that_is_no_file_name_still_gives_one(folder: Path) -> None:
+    Path("r.yaml").write_text('name: "a/b: c?"', encoding="utf-8")
+    in_process("quantize", "m.onnx", "-d", "data", "-r", "r.yaml", "--no-evaluate")
+    assert Path("m.a-b- c-.onnx").exists()
+
+
 def test_printed_recipe_gives_the_presets_model(folder: Path) -> None:
     Path("r.yaml").write_text(in_process("presets", "XINT8"), encoding="utf-8")
     in_process("quantize", "m.onnx", "--data", "data", "--recipe", "r.yaml", "-o", "by-recipe.onnx")
@@ -116,10 +162,11 @@ ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
     "missing data": (("m.onnx", "-d", "nowhere"), "nowhere"),
     "unknown preset": (("m.onnx", "-d", "data", "-p", "XINT9"), "did you mean 'XINT8'"),
     "preset and recipe": (("m.onnx", "-d", "data", "-p", "XINT8", "-r", "r.yaml"), "not both"),
-    "missing recipe": (("m.onnx", "-d", "data", "-r", "r.yaml"), "r.yaml"),
+    "missing recipe": (("m.onnx", "-d", "data", "-r", "r.yaml"), "the recipe file must exist"),
     "exclusion without match": (("m.onnx", "-d", "data", "--exclude", "cnov"), "did you mean 'conv'"),
     "no samples": (("m.onnx", "-d", "data", "--samples", "0"), "at least 1"),
     "mean that is no number": (("m.onnx", "-d", "data", "--mean", "a,b"), "--mean"),
+    "pixel scale that is no number": (("m.onnx", "-d", "data", "--pixel-scale", "1/0"), "--pixel-scale"),
     "unknown resize": (("m.onnx", "-d", "data", "--resize", "crop"), "center-crop"),
     "store that is a file": (("m.onnx", "-d", "data", "--store", "m.onnx"), "m.onnx"),
     "target in no directory": (("m.onnx", "-d", "data", "-o", "nowhere/out.onnx"), "nowhere"),

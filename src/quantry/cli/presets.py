@@ -11,15 +11,26 @@ from quantry.recipe import PRESETS, find_preset, to_yaml
 
 def presets(
     name: Annotated[str | None, typer.Argument(help="Print this preset's recipe as YAML.")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List those too that are not whole yet.")] = False,
 ) -> None:
     """List the presets, or print one as a recipe file to start from."""
     if name is not None:
         typer.echo(to_yaml(find_preset(name).recipe), nl=False)
         return
+    console = Console()
     table = Table(title="Presets", show_lines=False)
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
-    table.add_column("not yet part of it here")
-    for key, preset in PRESETS.items():
-        table.add_row(key, preset.summary, "; ".join(preset.pending))
-    Console().print(table)
+    if show_all:
+        table.add_column("not yet part of it here")
+    shown = {key: preset for key, preset in PRESETS.items() if show_all or not preset.pending}
+    for key, preset in shown.items():
+        table.add_row(key, preset.summary, *(["; ".join(preset.pending)] if show_all else []))
+    console.print(table)
+    hidden = len(PRESETS) - len(shown)
+    if hidden:
+        console.print(
+            f"{hidden} more can be used but lack a part of what they do elsewhere, such as finetuning; "
+            "`quantry presets --all` lists them.",
+            soft_wrap=True,
+        )

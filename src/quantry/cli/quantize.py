@@ -1,6 +1,7 @@
 """``quantry quantize``: one float model in, one quantized model out."""
 
 import dataclasses
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -10,12 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantry.cli.image_arguments import image_notes, number, numbers
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, Selection
 
 if TYPE_CHECKING:
     from quantry.quantization import QuantizationResult
 
+_DEFAULT_PRESET = "S8S8_AAWS"
 _OUTPUT = "where to write the quantized model; default: beside the input, with the recipe's name"
 
 
@@ -24,16 +27,26 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, or one such file.")
     ] = None,
-    preset: Annotated[str, typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.")] = "",
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default=_DEFAULT_PRESET),
+    ] = None,
     recipe: Annotated[Path | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most this many calibration samples.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave this node float; ^regex works; repeat.")] = None,
-    mean: Annotated[str, typer.Option(help="Per-channel mean of images, as 123.7,116.3,103.5.")] = "0,0,0",
-    std: Annotated[str, typer.Option(help="Per-channel deviation of images.")] = "1,1,1",
-    pixel_scale: Annotated[float, typer.Option(help="Factor on pixel values 0..255, applied first.")] = 1.0,
+    mean: Annotated[
+        str, typer.Option(help="Per-channel mean of images, in units after --pixel-scale, as 123.7,116.3,103.5.")
+    ] = "0,0,0",
+    std: Annotated[str, typer.Option(help="Per-channel deviation of images, in the same units.")] = "1,1,1",
+    pixel_scale: Annotated[
+        str, typer.Option(help="Factor on pixel values 0..255, applied first; 1/255 gives 0..1.")
+    ] = "1",
     color: Annotated[str, typer.Option(help="RGB or BGR.")] = "RGB",
     resize: Annotated[str, typer.Option(help="stretch, letterbox or center-crop.")] = "stretch",
+    crop_fraction: Annotated[
+        float, typer.Option(help="Part of the short side that center-crop keeps; 0.875 is 224 of 256.")
+    ] = 1.0,
     evaluate: Annotated[bool, typer.Option(help="Compare with the float model on the data.")] = True,
     latency: Annotated[int, typer.Option(help="Timed runs for a latency comparison; 0 for none.")] = 0,
     store: Annotated[str, typer.Option(help="Directory of kept results; 'default' or 'none'.")] = "default",
@@ -45,20 +58,26 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
 
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
-    chosen, notes = resolve_recipe(recipe or preset or "S8S8_AAWS")
+    chosen, notes = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
     images = ImageOptions(
-        mean=_numbers("--mean", mean),
-        std=_numbers("--std", std),
-        scale=pixel_scale,
-        color=cast("Any", color),  # checked by ImageOptions itself, with the nearest spelling
-        resize=cast("Any", resize),
+        mean=numbers("--mean", mean),
+        std=numbers("--std", std),
+        scale=number("--pixel-scale", pixel_scale),
+        color=cast("Any", color.upper()),  # checked by ImageOptions itself, with the nearest spelling
+        resize=cast("Any", resize.lower()),
+        crop_fraction=crop_fraction,
     )
-    target = output or model.with_name(f"{model.stem}.{wanted.name}.onnx")
+    target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
     _check_target(target, model)
     result = run(model, data, wanted, images=None if data is None else images, store=None if store == "none" else store)
     written = result.save(target)
-    show(Console(), result, written, evaluate=evaluate, extra_notes=notes)
+    show(Console(), result, written, evaluate=evaluate, extra_notes=(*notes, *image_notes(data, images)))
+
+
+def _file_name(label: str) -> str:
+    """A recipe's name may be any text; a file's may not."""
+    return re.sub(r'[\\/:*?"<>|\x00-\x1f]+', "-", label)
 
 
 def _check_target(target: Path, model: Path) -> None:
@@ -81,13 +100,6 @@ def _adjusted(recipe: Recipe, samples: int | None, exclude: tuple[str, ...], lat
         ),
         evaluate=dataclasses.replace(recipe.evaluate, latency_runs=latency or recipe.evaluate.latency_runs),
     )
-
-
-def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise RecipeError(f"{option} must be numbers separated by commas, got {text!r}") from error
 
 
 def show(
@@ -129,7 +141,7 @@ def show(
 
 def _evaluation_table(result: "QuantizationResult") -> Table:
     evaluation = result.evaluation
-    table = Table(title=f"against the float model, {evaluation.samples} samples")
+    table = Table(title=f"against the float model, on the calibration samples ({evaluation.samples})")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
