@@ -88,6 +88,21 @@ def test_torch_data_loader_is_read_without_labels():
     np.testing.assert_array_equal(stacked(data), ROWS)
 
 
+def test_torch_bfloat16_is_widened_and_sparse_tensors_are_refused():
+    torch = pytest.importorskip("torch")
+    (sample,) = calibration_data([torch.tensor(ROWS[0], dtype=torch.bfloat16)], X)
+    np.testing.assert_array_equal(sample["x"][0], ROWS[0])
+    with pytest.raises(DataError, match=r"dense.*torch\.sparse_coo.*sample 0, input 'x'"):
+        calibration_data([torch.tensor(ROWS[0]).to_sparse()], X)
+
+
+def test_used_up_reader_is_told_from_an_empty_one():
+    reader = Reader([{"x": ROWS[0]}])
+    list(calibration_data(reader, X))
+    with pytest.raises(DataError, match=r"get_next\(\) at once: used up already\? make a new one; in Reader"):
+        calibration_data(reader, X)
+
+
 def test_take_is_the_data_of_the_first_samples():
     data = calibration_data(iter(ROWS), X)
     assert fingerprint(data.take(2)) == fingerprint(calibration_data(ROWS[:2], X))

@@ -131,3 +131,18 @@ def test_tensor_of_unknown_type_is_a_root():
     opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
     model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets))
     assert roots(trace_lineage(model)) >= {"x", "m"}
+
+
+def test_nodes_that_compute_the_same_are_observed_once():
+    body = (
+        "a = Slice(x, b0, e, x2, s) b = Slice(x, b1, e, x2, s) c = Slice(x, o, e, x2, s) y = Concat<axis = 2>(a, b, c)"
+    )
+    starts = {"b0": np.array([0]), "b1": np.array([0]), "o": np.array([1])}
+    lineage = lineage_of(body, **starts, e=np.array([6]), x2=np.array([2]), s=np.array([2]))
+    assert roots(lineage) == {"x", "a", "c"}
+    assert lineage["b"] == lineage["a"]
+
+
+def test_random_nodes_are_all_observed():
+    lineage = lineage_of("a = RandomUniformLike(x) b = RandomUniformLike(x) y = Concat<axis = 1>(a, b)")
+    assert roots(lineage) == {"x", "a", "b"}

@@ -37,13 +37,13 @@ class StackedSource(SampleSource):
     """
 
     def __init__(self, stacks: Mapping[str, object], inputs: Signatures, where: str) -> None:
-        self._stacks = {name: to_numpy(stack, f"{where}, {name!r}") for name, stack in stacks.items()}
+        self._stacks = {name: to_numpy(stack, f"in {where}, {name!r}") for name, stack in stacks.items()}
         for name, stack in self._stacks.items():
             if stack.ndim == 0:
-                raise DataError(f"the first axis of an array must count samples, got a scalar; {where}, {name!r}")
+                raise DataError(f"the first axis of an array must count samples, got a scalar; in {where}, {name!r}")
         lengths = {name: len(stack) for name, stack in self._stacks.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"all inputs must have equally many samples, got {lengths}; {where}")
+            raise DataError(f"all inputs must have equally many samples, got {lengths}; in {where}")
         self._group = group_size(inputs)
         self._ranks = {signature.name: len(signature.shape) for signature in inputs}
         length = next(iter(lengths.values()), 0)
@@ -93,7 +93,7 @@ class InputFolders(SampleSource):
     def __init__(self, folders: Mapping[str, Sequence[Path]], where: str) -> None:
         lengths = {name: len(files) for name, files in folders.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"all inputs must have equally many samples, got {lengths}; {where}")
+            raise DataError(f"all inputs must have equally many samples, got {lengths}; in {where}")
         self._folders = folders
 
     @property
@@ -118,7 +118,7 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
             loaded = np.load(file, allow_pickle=False)
             return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"a .npy or .npz file must hold arrays of numbers, got {error}; {path}") from error
+        raise DataError(f"a .npy or .npz file must hold arrays of numbers, got {error}; in {path}") from error
 
 
 def group_size(inputs: Signatures) -> int:
@@ -137,10 +137,10 @@ def whole_groups(length: int, group: int, where: str) -> int:
         DataError: If there is not one whole group.
     """
     if 0 < length < group:
-        raise DataError(f"the model takes {group} values at a time, got {length}; {where}")
+        raise DataError(f"the model takes {group} values at a time, got {length}; in {where}")
     if length % group:
         message = (
-            f"the model takes {group} values at a time: the last {length % group} of {length} are not used; {where}"
+            f"the model takes {group} values at a time: the last {length % group} of {length} are not used; in {where}"
         )
         warnings.warn(message, UserWarning, stacklevel=2)
     return length // group

@@ -27,7 +27,10 @@ class CalibrationData:
         self.inputs = inputs
         self.limit = limit
         if next(iter(self), None) is None:
-            raise DataError(f"calibration data must hold at least one sample, got none; {type(source).__name__}")
+            raise DataError(
+                "calibration data must hold at least one sample, got none; what can be read only once, such as a "
+                "generator, may have been used up already: make a new one"
+            )
 
     def __iter__(self) -> Iterator[Sample]:
         # A map keeps no hold of the last sample while the next one is made, as the variables of a loop would.

@@ -58,7 +58,7 @@ def to_numpy(value: object, where: str) -> Array:
         DataError: If it does not become an array of numbers.
     """
     if all(hasattr(value, name) for name in ("detach", "cpu", "numpy")):
-        value = value.detach().cpu().numpy()  # type: ignore[attr-defined]
+        value = _from_torch(value, where)
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -70,6 +70,15 @@ def to_numpy(value: object, where: str) -> Array:
             f"an input must be an array of numbers, got {type(value).__name__} of dtype {array.dtype}; {where}"
         )
     return array
+
+
+def _from_torch(tensor: Any, where: str) -> object:
+    layout = str(getattr(tensor, "layout", "torch.strided"))
+    if layout != "torch.strided":
+        raise DataError(f"an input must be a dense tensor, got one of layout {layout}; use to_dense(); {where}")
+    if str(getattr(tensor, "dtype", None)) == "torch.bfloat16":
+        tensor = tensor.float()  # numpy has no bfloat16; every value of it is a float32
+    return tensor.detach().cpu().numpy()
 
 
 def _is_extension_float(dtype: np.dtype[Any]) -> bool:

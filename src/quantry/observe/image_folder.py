@@ -40,7 +40,7 @@ class ImageSource(SampleSource):
     def __init__(self, files: Sequence[Path], options: ImageOptions, inputs: Signatures, where: str) -> None:
         if len(inputs) != 1:
             names = [signature.name for signature in inputs]
-            raise DataError(f"a folder of images goes with a model of one input, got inputs {names}; {where}")
+            raise DataError(f"a folder of images goes with a model of one input, got inputs {names}; in {where}")
         self._frame = Frame.of(inputs[0], options, where)
         self._options = options
         self._group = group_size(inputs) if len(inputs[0].shape) == 4 else 1
@@ -94,27 +94,27 @@ class Frame:
         """
         rank = len(signature.shape)
         if rank not in (3, 4):
-            raise DataError(f"images need an input of rank 3 or 4, got {describe(signature)}; {where}")
+            raise DataError(f"images need an input of rank 3 or 4, got {describe(signature)}; in {where}")
         channels_first, channels = _channel_axis(signature, options, where)
         sides = signature.shape[-2:] if channels_first else signature.shape[-3:-1]
         height, width = options.size or sides
         if not isinstance(height, int) or not isinstance(width, int):
             raise DataError(
                 f"the model's image size is dynamic, {describe(signature)}: give ImageOptions(size=(height, width)); "
-                f"{where}"
+                f"in {where}"
             )
         integer = signature.dtype == np.uint8
         if not integer and signature.dtype != np.float32:
-            raise DataError(f"images need an input of float32 or uint8, got {describe(signature)}; {where}")
+            raise DataError(f"images need an input of float32 or uint8, got {describe(signature)}; in {where}")
         if integer and not options.keeps_pixels:
             raise DataError(
                 f"the model takes uint8 pixels, so scale must be 1, mean 0 and std 1, got {options.scale}, "
-                f"{options.mean} and {options.std}; {where}"
+                f"{options.mean} and {options.std}; in {where}"
             )
         if channels == 3:
             for field, values in (("mean", options.mean), ("std", options.std)):
                 if len(values) not in (1, 3):
-                    raise DataError(f"ImageOptions.{field} must have 1 or 3 values, got {values!r}; {where}")
+                    raise DataError(f"ImageOptions.{field} must have 1 or 3 values, got {values!r}; in {where}")
         return cls(height, width, channels, channels_first, integer, batched=rank == 4)
 
 
@@ -127,7 +127,7 @@ def _channel_axis(signature: InputSignature, options: ImageOptions, where: str) 
     if not isinstance(channels, int):
         return channels_first, 3
     if channels not in (1, 3):
-        raise DataError(f"images have 1 or 3 channels, got {describe(signature)} as {options.layout}; {where}")
+        raise DataError(f"images have 1 or 3 channels, got {describe(signature)} as {options.layout}; in {where}")
     return channels_first, channels
 
 
@@ -145,7 +145,7 @@ def load_image(path: Path, options: ImageOptions, frame: Frame) -> Array:
             upright = ImageOps.exif_transpose(file)
             image = upright.convert("L" if frame.channels == 1 else "RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"an image file must be readable, got {error}; {path}") from error
+        raise DataError(f"an image file must be readable, got {error}; in {path}") from error
     pixels = np.asarray(_fit(image, options, frame))
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
     if options.color == "BGR":

@@ -24,7 +24,13 @@ MOVING_OPERATORS = (
 )  # fmt: skip
 """Operators whose output holds exactly the values of their first input."""
 
+RANDOM_OPERATORS = (
+    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+)  # fmt: skip
+"""Operators that give something else each time."""
+
 MAX_TERMS = 256
+_GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ class _Tracer:
         # Of each tensor, the tensor it is an elementwise function of, and that function. Functions of one such anchor
         # meet again in patterns like Mul(x, Sigmoid(x)).
         self._anchors: dict[str, tuple[str, ScalarFunction]] = {}
+        self._first_of_kind: dict[object, str] = {}
 
     def add_root(self, value: ir.Value) -> None:
         # A tensor whose type was not inferred may be float32; the session will know.
@@ -93,7 +100,9 @@ class _Tracer:
                 self.add_root(value)
 
     def _derive_node(self, node: ir.Node, name: str) -> bool:
-        return self._derive_elementwise(node, name) or self._derive_movement(node, name)
+        return (
+            self._derive_elementwise(node, name) or self._derive_movement(node, name) or self._derive_twin(node, name)
+        )
 
     def _derive_elementwise(self, node: ir.Node, name: str) -> bool:
         """Record the output as a function of its operands' common anchor, if it is one."""
@@ -106,6 +115,17 @@ class _Tracer:
             return False
         self.terms[name] = terms
         self._anchors[name] = (anchor, function)
+        return True
+
+    def _derive_twin(self, node: ir.Node, name: str) -> bool:
+        """Record the output as that of an earlier node which computes the same, as exporters often write twice."""
+        kind = _kind(node)
+        if kind is None:
+            return False
+        first = self._first_of_kind.setdefault(kind, name)
+        if first == name or first not in self._anchors:
+            return False
+        self.terms[name], self._anchors[name] = self.terms[first], self._anchors[first]
         return True
 
     def _operands(self, node: ir.Node) -> tuple[str | None, list[ScalarFunction | None]]:
@@ -183,6 +203,23 @@ def _resize_factor(node: ir.Node) -> int:
     )
     even = even and (transform == "asymmetric" or rounding.startswith("round"))
     return int(factors.prod()) if even else 0
+
+
+def _kind(node: ir.Node) -> object | None:
+    """Return what two nodes have in common that compute the same; None if a node is not to be compared."""
+    plain = all(attribute.type not in _GRAPH_TYPES for attribute in node.attributes.values())
+    if len(node.outputs) != 1 or node.op_type in RANDOM_OPERATORS or node.domain not in ("", "ai.onnx") or not plain:
+        return None
+    attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
+    return node.op_type, tuple(attributes), tuple(_content(value) for value in node.inputs)
+
+
+def _content(value: ir.Value | None) -> object:
+    """Return a small constant's content or else a tensor's name, so that equal constants are equal."""
+    tensor = None if value is None else value.const_value
+    if value is None or tensor is None or tensor.nbytes > 64 or tensor.dtype == ir.DataType.STRING:
+        return None if value is None else value.name
+    return str(tensor.dtype), tuple(tensor.shape), tensor.tobytes()
 
 
 def _number(value: ir.Value) -> float | None:

@@ -94,14 +94,14 @@ def _sample_source(data: object, inputs: Signatures) -> SampleSource:
     except TypeError as error:
         raise DataError(
             "calibration data must be a path, an array, an iterable of samples or have get_next(), "
-            f"got {type(data).__name__}; data"
+            f"got {type(data).__name__}"
         ) from error
     return Spool(samples, inputs)
 
 
 def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
     if not path.exists():
-        raise DataError(f"calibration data must exist, got a path where nothing is; {path}")
+        raise DataError(f"calibration data must exist, got the path {path}, where nothing is")
     if path.is_file():
         return _file_source(path, inputs)
     arrays = _files(path.iterdir(), ARRAY_SUFFIXES)
@@ -117,7 +117,7 @@ def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -
 
 def _file_source(path: Path, inputs: Signatures) -> SampleSource:
     if path.suffix.lower() not in ARRAY_SUFFIXES:
-        raise DataError(f"a file of calibration data must be .npy or .npz, got {path.name!r}; {path}")
+        raise DataError(f"a file of calibration data must be .npy or .npz, got {path.name!r}; in {path}")
     loaded = load_arrays(path)
     stacks = loaded if isinstance(loaded, dict) else {_only_name(inputs, "a .npy file"): loaded}
     return StackedSource(stacks, inputs, str(path))
@@ -125,12 +125,12 @@ def _file_source(path: Path, inputs: Signatures) -> SampleSource:
 
 def _image_source(path: Path, options: ImageOptions, inputs: Signatures) -> SampleSource:
     if not path.is_dir():
-        raise DataError(f"a folder of images must be a folder, got a path where none is; {path}")
+        raise DataError(f"a folder of images must be a folder, got the path {path}, where none is")
     files = _files(path.rglob("*"), IMAGE_SUFFIXES)
     if not files:
         raise DataError(
             f"a folder of calibration data must hold images {IMAGE_SUFFIXES} or arrays {ARRAY_SUFFIXES}, got none; "
-            f"{path}"
+            f"in {path}"
         )
     return ImageSource(files, options, inputs, str(path))
 

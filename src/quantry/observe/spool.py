@@ -101,6 +101,17 @@ class Spool(SampleSource):
 
 
 def drain(reader: Any) -> Iterator[object]:
-    """Yield what an onnxruntime data reader's ``get_next()`` returns until it returns None."""
-    while (sample := reader.get_next()) is not None:
+    """Yield what an onnxruntime data reader's ``get_next()`` returns until it returns None.
+
+    Raises:
+        DataError: It returns None at once.
+    """
+    sample = reader.get_next()
+    if sample is None:
+        raise DataError(
+            "a data reader must return at least one sample, got None from get_next() at once: used up already? make a "
+            f"new one; in {type(reader).__name__}"
+        )
+    while sample is not None:
         yield sample
+        sample = reader.get_next()
