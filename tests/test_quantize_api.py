@@ -97,6 +97,14 @@ def test_readme_snippet_quantizes_evaluates_and_saves(model_file: Path) -> None:
     assert output.shape == (1, 5)
 
 
+def test_results_print_short() -> None:
+    result = quantry.quantize(float_model(), images(), "XINT8", store=None)
+    assert repr(result).startswith(f"QuantizationResult('XINT8', {len(result.notes)} notes, Trace(prepare computed, ")
+    assert len(repr(result)) < 250
+    assert repr(result.evaluation).startswith("Evaluation(4 samples, l2 ")
+    assert len(repr(result.evaluation)) < 150
+
+
 def test_result_tells_what_the_preset_does_not_do_yet(model_file: Path) -> None:
     pending = {name: preset.pending for name, preset in quantry.recipe.PRESETS.items() if preset.pending}
     for name, missing in list(pending.items())[:1]:
@@ -213,7 +221,7 @@ BAD_DATA: dict[str, tuple[Any, str]] = {
     "text": ([{"image": "pixels"}], "array of numbers"),
     "second sample": ([{"image": IMAGE}, {"image": IMAGE[:, :2]}], "sample 1"),
     "no sample": ([], "at least one sample"),
-    "empty reader": (iter(()), "at least one sample"),
+    "empty iterator": (iter(()), "at least one sample.*make a new one"),
     "no data at all": (5, "int"),
     "missing folder": (Path("nowhere") / "data", "nowhere"),
 }

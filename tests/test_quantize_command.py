@@ -208,7 +208,7 @@ def test_error_of_the_real_command_has_no_traceback(folder: Path) -> None:
     done = command("quantize", "m.onnx", "--data", "nowhere", "-p", "XINT8", "-o", "out.onnx")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.splitlines() == ["error: calibration data must exist, got a path where nothing is; nowhere"]
+    assert done.stderr.splitlines() == ["error: calibration data must exist, got the path nowhere, where nothing is"]
 
 
 def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:

@@ -46,6 +46,9 @@ class QuantizationResult:
     _memo: Memo = field(repr=False)
     _evaluation_data: CalibrationData = field(repr=False)
 
+    def __repr__(self) -> str:
+        return f"QuantizationResult({self.recipe.name!r}, {len(self.notes)} notes, {self.trace!r})"
+
     @property
     def quantized(self) -> QuantizedModel:
         """The quantized model as a value."""

@@ -89,6 +89,10 @@ class Evaluation:
         object.__setattr__(self, "outputs", MappingProxyType(outputs))
         object.__setattr__(self, "notes", tuple(self.notes))
 
+    def __repr__(self) -> str:
+        scores = "".join(f", {name} {score.value:.4g}" for name, score in self.metrics.items())
+        return f"Evaluation({self.samples} samples{scores}, {self.float_bytes} -> {self.quantized_bytes} bytes)"
+
     def to_blob(self) -> Blob:
         """Return the stored form: all scores in one array."""
         rows = list(self._rows())

@@ -46,6 +46,10 @@ class Trace:
         self._lock = threading.Lock()
         self._entries: list[TraceEntry] = []
 
+    def __repr__(self) -> str:
+        stages = ", ".join(f"{entry.stage} {entry.outcome}" for entry in self.entries)
+        return f"Trace({stages})"
+
     @property
     def entries(self) -> tuple[TraceEntry, ...]:
         """Everything so far, oldest first."""

@@ -104,7 +104,7 @@ def load_recipe(path: str | Path) -> Recipe:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise RecipeError(f"the recipe file must exist, got a path where nothing is; {file}") from error
+        raise RecipeError(f"the recipe file must exist, got the path {file}, where nothing is") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"a recipe file must be readable text, got {file}: {error}") from error
     return from_json(text) if file.suffix == ".json" else from_yaml(text)
