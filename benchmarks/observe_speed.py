@@ -2,7 +2,8 @@
 
     python benchmarks/observe_speed.py [model.onnx] [--data folder of images] [--samples 32] [--more 256] [--rounds 5]
 
-Without a model the demo detector is used, and without data random images. Every measurement runs in a fresh process;
+Without a model, YOLOX-Nano of the shared data is used where it is there, and the demo detector elsewhere; without data,
+random images. Every measurement runs in a fresh process;
 plain inference and observation take turns, and the best round of each counts. Plain inference means a session with
 default options and as many threads, samples fed one by one; its session is created before the clock starts, while the
 time of observation is everything: tracing the graph, the session, the pass and the derived statistics.
@@ -128,8 +129,8 @@ def compare(model, folder, args):
     limit = 1.5 * plain["rss"] + 64
     print(f"wall ratio {observed['wall'] / plain['wall']:.2f} (at most 3.5)")
     print(f"CPU ratio {observed['cpu'] / plain['cpu']:.2f}")
-    print(f"peak RSS {observed['rss']:.0f} MB (at most {limit:.0f}), with {args.more} samples", end=" ")
-    print(f"{best['observe', args.more]['rss']:.0f} MB")
+    print(f"peak RSS {observed['rss']:.1f} MB (at most {limit:.1f}), with {args.more} samples", end=" ")
+    print(f"{best['observe', args.more]['rss']:.1f} MB")
 
 
 def main():
@@ -139,7 +140,7 @@ def main():
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--more", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="threads of plain inference; 0 is one for each core")
+    parser.add_argument("--threads", type=int, default=2, help="threads of plain inference; 0 is one for each core")
     parser.add_argument("--child", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -147,11 +148,13 @@ def main():
         wall, cpu = MEASURES[args.child](str(args.model), args.folder, args.samples, args.threads)
         print(json.dumps({"wall": wall, "cpu": cpu, "rss": peak_rss_mb()}))
         return
-    model, data = args.model or (YOLOX if YOLOX.exists() else None), args.data
-    if model is None:
-        parser.error(f"no model given and none at {YOLOX}")
-    if data is None and args.model is None and COCO.exists():
-        data = COCO
+    model, data = args.model, args.data
+    if model is None and YOLOX.exists():
+        model, data = YOLOX, data or COCO
+    elif model is None:
+        from quantry.demo import MODEL_PATH
+
+        model = MODEL_PATH
     with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
         write_samples(model, data, max(args.samples, args.more), Path(folder))
         compare(model, Path(folder), args)
