@@ -79,8 +79,8 @@ def test_presets_are_listed_and_each_prints_a_recipe_file() -> None:
         assert from_yaml(in_process("presets", name)) == preset.recipe
 
 
-def test_presets_that_are_not_whole_are_listed_on_request_and_counted() -> None:
-    pending = [name for name, preset in PRESETS.items() if preset.pending]
+def test_presets_named_for_what_is_missing_are_listed_on_request_and_counted() -> None:
+    pending = [name for name, preset in PRESETS.items() if "include_fast_ft" in "".join(preset.pending)]
     short, whole = in_process("presets"), in_process("presets", "--all")
     assert "XINT8_ADAROUND" not in short
     assert f"{len(pending)} more" in short

@@ -88,8 +88,8 @@ def _matching(nodes: list[ir.Node], entry: str, option: str) -> list[ir.Node]:
         known = [name for node in nodes for name in _names(node)]
         raise SelectionError(
             f"Selection.{option} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
-            f"{len(nodes)} nodes{nearest_spelling(entry.lstrip('^'), known)}. Nodes that preparing folds away, such as "
-            "BatchNormalization or Identity, need no exclusion"
+            f"{len(nodes)} nodes{nearest_spelling(entry.lstrip('^'), known)} (what preparing folds away, such as "
+            "BatchNormalization or Identity, needs no exclusion)"
         )
     return found
 

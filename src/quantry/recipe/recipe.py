@@ -67,8 +67,9 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_types(self.plan, self.emit.format)
+        # The NPU's own reasons first: they name the nearest setting that it can take.
         check_npu(self.plan, self.scale)
+        check_types(self.plan, self.emit.format)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ, deepest first difference of each branch.
