@@ -44,13 +44,15 @@ class SegmentBuffers:
             {name: np.empty_like(array) for name, array in sample.items()} for _ in range(1 if segments else 2)
         ]
         passed = _passed_places(segments, types, lengths)
-        self._passed = _arrays(passed, np.empty(_end(passed), np.uint8))
         self._places = [
             _stacked(_known((name for name in segment.shown if name not in passed), types, lengths))
             for segment in segments
         ]
-        size = max((_end(places) for places in self._places), default=0)
-        self._pools = [np.empty(size, np.uint8) for _ in range(2)]
+        size = _aligned(max((_end(places) for places in self._places), default=0))
+        # In one piece it is large enough for numpy to ask for huge pages, where there are any.
+        memory = np.empty(2 * size + _end(passed), np.uint8)
+        self._pools = memory[:size], memory[size : 2 * size]
+        self._passed = _arrays(passed, memory[2 * size :])
         self._bound: dict[tuple[int, int], BoundSegment] = {}
 
     def fits(self, sample: Sample) -> bool:
@@ -159,7 +161,7 @@ class _Place:
 
     @property
     def next_start(self) -> int:
-        return -(-self.end // _ALIGNMENT) * _ALIGNMENT
+        return _aligned(self.end)
 
     def moved(self, start: int) -> "_Place":
         return _Place(start, self.shape, self.dtype)
@@ -205,6 +207,10 @@ def _first_gap(nbytes: int, taken: Iterable[_Place]) -> int:
             break
         start = max(start, place.next_start)
     return start
+
+
+def _aligned(position: int) -> int:
+    return -(-position // _ALIGNMENT) * _ALIGNMENT
 
 
 def _end(places: Mapping[str, _Place]) -> int:
