@@ -37,11 +37,12 @@ def observe_roots(
     inputs = {signature.name for signature in data.inputs}
     lengths = lengths_of(next(iter(data)), data.inputs)
     segments = cut_into_segments(model, [name for name in turns if name not in inputs], lengths)
+    steps_in_all = None if data.size is None else data.size * (1 + len(segments))
     space = CountingSpace()
     counters: dict[str, TensorCounter] = {}
     samples = 0
     with closing(float_pass(segments, tensor_types(model), data, providers)) as steps:
-        for index, tensors in progress(steps, "observing", data.size):
+        for index, tensors in progress(steps, "observing", steps_in_all):
             for name, values in tensors.items():
                 if name not in turns or values.dtype != np.float32:
                     continue
