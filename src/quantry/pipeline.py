@@ -66,6 +66,12 @@ def run_evaluate(stages: Stages, data: CalibrationData, recipe: Recipe, memo: Me
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:
-    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes.
-    plain = {key: value for key, value in to_plain(recipe).items() if key not in ("name", "evaluate")}
+    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. A section
+    # at its defaults reads back the same when left out, and later sections of a recipe then move no bytes either.
+    defaults = to_plain(Recipe())
+    plain = {
+        key: value
+        for key, value in to_plain(recipe).items()
+        if key not in ("name", "evaluate") and (key == "version" or value != defaults[key])
+    }
     return {"quantry.recipe": json.dumps(plain, sort_keys=True), "quantry.version": quantry.__version__}
