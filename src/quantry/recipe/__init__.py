@@ -1,5 +1,6 @@
 """Values: what the user asks for, one frozen dataclass for each stage's options, and presets as data."""
 
+from quantry.recipe.bias import Bias, DerivedBias, FloatBias, OwnBias
 from quantry.recipe.codec import (
     decode,
     encode,
@@ -13,22 +14,19 @@ from quantry.recipe.codec import (
     to_yaml,
 )
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerTensor
+from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerGroup, PerTensor
+from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
 from quantry.recipe.methods import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
     FUSIBLE_ACTIVATIONS,
-    Bias,
     CrossLayer,
-    DerivedBias,
     EmitOptions,
     EqualizeOptions,
     EvaluateOptions,
     FixNeuron,
-    FloatBias,
     Format,
     ObserveOptions,
-    OwnBias,
     PlanOptions,
     PrepareOptions,
     Qdq,
@@ -39,19 +37,44 @@ from quantry.recipe.options import (
 )
 from quantry.recipe.presets import MISSING_PRESETS, PRESETS, Preset, find_preset
 from quantry.recipe.recipe import Difference, Recipe
+from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
 from quantry.recipe.selection import Selection, Subgraph
 from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.tuning import (
+    TUNABLE_OPERATORS,
+    AdaQuant,
+    AdaRound,
+    BiasCorrection,
+    Brecq,
+    Distill,
+    DistillLoss,
+    Gptq,
+    GraphTraining,
+    LayerTraining,
+    LayerTuning,
+    Tqt,
+    TuneOptions,
+    TuneStep,
+)
 
 __all__ = [
     "FUSIBLE_ACTIVATIONS",
     "MISSING_PRESETS",
     "PRESETS",
+    "TUNABLE_OPERATORS",
+    "AdaQuant",
+    "AdaRound",
     "Bias",
+    "BiasCorrection",
+    "Brecq",
     "CrossLayer",
     "DataType",
     "DerivedBias",
     "Difference",
+    "Distill",
+    "DistillLoss",
+    "Dynamic",
     "EmitOptions",
     "Entropy",
     "EqualizeOptions",
@@ -60,8 +83,14 @@ __all__ = [
     "FloatBias",
     "FloatScale",
     "Format",
+    "Gptq",
     "Granularity",
+    "GraphTraining",
+    "LayerTraining",
+    "LayerTuning",
+    "LayerTypes",
     "LayerWisePercentile",
+    "MatMulNBits",
     "Method",
     "MinMSE",
     "MinMax",
@@ -72,6 +101,7 @@ __all__ = [
     "OwnBias",
     "PerBlock",
     "PerChannel",
+    "PerGroup",
     "PerTensor",
     "Percentile",
     "PlanOptions",
@@ -86,6 +116,10 @@ __all__ = [
     "Selection",
     "Subgraph",
     "TensorSpec",
+    "TensorTypes",
+    "Tqt",
+    "TuneOptions",
+    "TuneStep",
     "VitisDialect",
     "VitisQdq",
     "decode",
@@ -95,6 +129,7 @@ __all__ = [
     "from_plain",
     "from_yaml",
     "load_recipe",
+    "nearest_bias",
     "save_recipe",
     "to_json",
     "to_plain",

@@ -16,6 +16,7 @@ from quantry.recipe.options import (
     PrepareOptions,
     ScaleOptions,
 )
+from quantry.recipe.tuning import TuneOptions
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Recipe(Checked):
         observe: The float pass over the calibration data.
         plan: Which tensors are quantized, to what.
         scale: How ranges are chosen.
+        tune: What is done to weights, biases and scales after that.
         emit: How the model is written.
         evaluate: How it is compared with the float model.
 
@@ -62,6 +64,7 @@ class Recipe(Checked):
     observe: ObserveOptions = ObserveOptions()
     plan: PlanOptions = PlanOptions()
     scale: ScaleOptions = ScaleOptions()
+    tune: TuneOptions = TuneOptions()
     emit: EmitOptions = EmitOptions()
     evaluate: EvaluateOptions = EvaluateOptions()
 
