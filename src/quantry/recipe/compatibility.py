@@ -1,19 +1,10 @@
 """Which options go together; refused before any work."""
 
 from quantry.errors import RecipeError
+from quantry.recipe.bias import DerivedBias, OwnBias
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerTensor
-from quantry.recipe.options import (
-    DerivedBias,
-    FixNeuron,
-    Format,
-    OwnBias,
-    PlanOptions,
-    Qdq,
-    QOperator,
-    VitisDialect,
-    VitisQdq,
-)
+from quantry.recipe.options import FixNeuron, Format, PlanOptions, Qdq, QOperator, VitisDialect, VitisQdq
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
 

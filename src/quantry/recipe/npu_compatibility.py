@@ -1,9 +1,10 @@
 """What an integer NPU with power-of-two scales can take; refused before any work."""
 
 from quantry.errors import RecipeError
+from quantry.recipe.bias import OwnBias
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerTensor
-from quantry.recipe.options import OwnBias, PlanOptions, ScaleOptions
+from quantry.recipe.options import PlanOptions, ScaleOptions
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
 

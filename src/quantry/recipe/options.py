@@ -4,11 +4,13 @@ import enum
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.bias import Bias, DerivedBias
 from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import PerChannel
+from quantry.recipe.layers import LayerTypes, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
 from quantry.recipe.npu import NpuConversions, NpuLimits
+from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.selection import Selection
 from quantry.recipe.tensor_spec import TensorSpec
 
@@ -102,29 +104,6 @@ class ObserveOptions(Checked):
             raise RecipeError(f"ObserveOptions.samples must be at least 1, got {self.samples!r}")
 
 
-@dataclass(frozen=True)
-class DerivedBias:
-    """int32 bias with scale = input scale x weight scale and zero point 0, the accumulator's own grid."""
-
-
-@dataclass(frozen=True)
-class OwnBias(Checked):
-    """Bias quantized by itself, as integer NPUs with narrow bias memories want it.
-
-    Attributes:
-        spec: Type and scale of the bias.
-    """
-
-    spec: TensorSpec = TensorSpec()
-
-
-@dataclass(frozen=True)
-class FloatBias:
-    """Bias stays float."""
-
-
-Bias = DerivedBias | OwnBias | FloatBias
-
 FUSIBLE_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "PRelu")
 
 
@@ -144,6 +123,10 @@ class PlanOptions(Checked):
         float_final_joins: Leave a Concat behind which nothing computes, and the reshapes around it, in float, so that
             boxes and scores of a detector keep scales of their own.
         constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
+        weights_only: Quantize the weights of Conv, ConvTranspose, Gemm and MatMul and leave every activation float,
+            whatever ``activation`` says. A `DerivedBias`, whose scale would need that of an activation, stays float too.
+        layers: Layers whose types differ from these; a later entry wins.
+        tensors: Tensors whose types differ from all these; a later entry wins.
     """
 
     activation: TensorSpec = TensorSpec(symmetric=False)
@@ -154,6 +137,9 @@ class PlanOptions(Checked):
     force_pass_through: bool = False
     float_final_joins: bool = True
     constant_right_operand_only: bool = False
+    weights_only: bool = False
+    layers: tuple[LayerTypes, ...] = ()
+    tensors: tuple[TensorTypes, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,11 +149,7 @@ class PlanOptions(Checked):
                     f"PlanOptions.fused_activations must be among {FUSIBLE_ACTIVATIONS}, got {operator!r}"
                     f"{nearest_spelling(operator, FUSIBLE_ACTIVATIONS)}"
                 )
-        if isinstance(self.activation.granularity, PerChannel):
-            raise RecipeError(
-                "PlanOptions.activation must be PerTensor(): no runtime multiplies with one activation scale for each "
-                "channel; use PerChannel() on the weight"
-            )
+        check_activation("PlanOptions.activation", self.activation)
         if self.activation.dtype in (DataType.INT32, DataType.UINT32) and isinstance(self.bias, DerivedBias):
             raise RecipeError(
                 f"PlanOptions.bias cannot be DerivedBias() beside {self.activation.dtype.value} activations, whose "
@@ -239,7 +221,7 @@ class QOperator:
     """Operators on 8-bit integers (QLinearConv, QLinearMatMul, QLinearAdd, QGemm, ...), joined directly."""
 
 
-Format = Qdq | QOperator | VitisQdq | FixNeuron
+Format = Qdq | QOperator | VitisQdq | FixNeuron | Dynamic | MatMulNBits
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ the power-of-two int8 of AMD's NPUs.
 from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.bias import OwnBias
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerBlock, PerChannel
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
@@ -15,7 +16,6 @@ from quantry.recipe.options import (
     CrossLayer,
     EmitOptions,
     EqualizeOptions,
-    OwnBias,
     PlanOptions,
     PrepareOptions,
     ScaleOptions,
