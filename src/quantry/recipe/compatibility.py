@@ -5,8 +5,10 @@ from quantry.recipe.bias import DerivedBias, OwnBias
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerTensor
 from quantry.recipe.options import FixNeuron, Format, PlanOptions, Qdq, QOperator, VitisDialect, VitisQdq
+from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.weights_only_compatibility import check_weights_only
 
 _ACTIVATIONS = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16)
 _FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
@@ -26,7 +28,9 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
         RecipeError: A type does not go with the format; the message says which do.
     """
     allowed = _carried(emitted)
-    _check("plan.activation.dtype", plan.activation.dtype, allowed, emitted)
+    check_weights_only(plan, emitted)
+    if not plan.weights_only:
+        _check("plan.activation.dtype", plan.activation.dtype, allowed, emitted)
     _check("plan.weight.dtype", plan.weight.dtype, allowed, emitted)
     if isinstance(plan.bias, OwnBias):
         others = tuple(dtype for dtype in allowed if not dtype.is_integer)
@@ -41,7 +45,8 @@ def check_types(plan: PlanOptions, emitted: Format) -> None:
     if isinstance(emitted, QOperator):
         _check_qoperator(plan)
     if isinstance(emitted, FixNeuron):
-        _check_fix_neuron("plan.activation", plan.activation)
+        if not plan.weights_only:
+            _check_fix_neuron("plan.activation", plan.activation)
         _check_fix_neuron("plan.weight", plan.weight)
         if isinstance(plan.bias, OwnBias):
             _check_fix_neuron("plan.bias.spec", plan.bias.spec)
@@ -53,11 +58,13 @@ def _carried(emitted: Format) -> tuple[DataType, ...]:
         return (*_ACTIVATIONS, *_FLOATS)
     if isinstance(emitted, VitisQdq) and emitted.dialect == VitisDialect.QUARK:
         return (*_ACTIVATIONS, *_WIDE, *_FLOATS, *_BLOCKS)
-    return _ACTIVATIONS
+    if isinstance(emitted, Dynamic):
+        return (DataType.INT8, DataType.UINT8)
+    return _ACTIVATIONS[:4] if isinstance(emitted, MatMulNBits) else _ACTIVATIONS
 
 
 def _check_own_bias(plan: PlanOptions) -> None:
-    if not isinstance(plan.bias, OwnBias) or plan.bias.spec.dtype not in _WIDE:
+    if not isinstance(plan.bias, OwnBias) or plan.bias.spec.dtype not in _WIDE or plan.weights_only:
         return
     if all(dtype.is_integer and dtype.bits == 8 for dtype in (plan.activation.dtype, plan.weight.dtype)):
         raise RecipeError(
@@ -68,7 +75,7 @@ def _check_own_bias(plan: PlanOptions) -> None:
 
 
 def _check_derived_bias(plan: PlanOptions) -> None:
-    if not isinstance(plan.bias, DerivedBias):
+    if not isinstance(plan.bias, DerivedBias) or plan.weights_only:
         return
     activation, weight = plan.activation.dtype, plan.weight.dtype
     if not activation.is_integer or not weight.is_integer:

@@ -6,6 +6,8 @@ from quantry.errors import RecipeError
 from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
 
+GROUP_SIZES = (16, 32, 64, 128, 256)
+
 
 @dataclass(frozen=True)
 class PerTensor:
@@ -47,4 +49,21 @@ class PerBlock(Checked):
         return dtype.block_size if self.size is None else self.size
 
 
-Granularity = PerTensor | PerChannel | PerBlock
+@dataclass(frozen=True)
+class PerGroup(Checked):
+    """One scale and one zero point for each run of values along the axis that an operator sums over; weights only.
+
+    Attributes:
+        size: Values in a group, a power of two from 16 to 256, as the runtime's kernels have it; the last group of a
+            row may be shorter.
+    """
+
+    size: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size not in GROUP_SIZES:
+            raise RecipeError(f"PerGroup.size must be one of {GROUP_SIZES}, got {self.size!r}")
+
+
+Granularity = PerTensor | PerChannel | PerBlock | PerGroup

@@ -6,7 +6,7 @@ from quantry.errors import RecipeError
 from quantry.recipe.bias import Bias, DerivedBias, FloatBias, OwnBias
 from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import PerChannel
+from quantry.recipe.granularity import PerChannel, PerGroup
 from quantry.recipe.tensor_spec import TensorSpec
 
 _DERIVED_BITS = 24
@@ -89,7 +89,7 @@ def check_activation(where: str, spec: TensorSpec | None) -> None:
     Raises:
         RecipeError: There would be one scale for each channel.
     """
-    if spec is not None and isinstance(spec.granularity, PerChannel):
+    if spec is not None and isinstance(spec.granularity, PerChannel | PerGroup):
         raise RecipeError(
             f"{where} must be PerTensor(): no runtime multiplies with one activation scale for each channel; use "
             "PerChannel() on the weight"

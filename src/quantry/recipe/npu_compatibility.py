@@ -24,6 +24,11 @@ def check_npu(plan: PlanOptions, scale: ScaleOptions) -> None:
     """
     if scale.npu is None:
         return
+    if plan.weights_only:
+        raise RecipeError(
+            "plan.weights_only must be False with scale.npu, because the NPU multiplies no floats; got True; set "
+            f"False, {_OFF}"
+        )
     _check("plan.activation", plan.activation, _BYTES)
     _check("plan.weight", plan.weight, (DataType.INT8,))
     if not isinstance(plan.bias, OwnBias):
