@@ -13,6 +13,7 @@ from quantry.plan import QuantPlan, plan
 from quantry.prepare import FloatModel, ModelSource, convert, prepare
 from quantry.recipe import EqualizeOptions, Recipe, to_plain
 from quantry.scale import QuantParams, scale
+from quantry.tune import Tuned, retouch, tune, tuned_params
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Stages:
     """Handles on what each stage returned; a handle loads its value only when asked for it.
 
     ``prepared`` computes what the user's model computes. ``equalized`` is what was quantized: the same, after
-    conversions for the target and equalization where these were asked for.
+    conversions for the target and equalization where these were asked for. ``tuned`` has one entry for each tuning step;
+    ``params`` are what the last of them left.
     """
 
     prepared: Handle[FloatModel]
@@ -29,6 +31,7 @@ class Stages:
     plan: Handle[QuantPlan]
     params: Handle[QuantParams]
     quantized: Handle[QuantizedModel]
+    tuned: tuple[Handle[Tuned], ...] = ()
 
 
 def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
@@ -56,8 +59,13 @@ def run_quantize(prepared: Handle[FloatModel], data: CalibrationData, recipe: Re
     planned = memo.run(plan, equalized, recipe.plan)
     statistics = memo.run(observe, equalized, data, recipe.observe)
     params = memo.run(scale, equalized, statistics, planned, recipe.scale)
-    quantized = memo.run(emit, equalized, planned, params, recipe.emit, _metadata(recipe))
-    return Stages(prepared, equalized, statistics, planned, params, quantized)
+    model, tuned = equalized, []
+    for step in recipe.tune.steps:
+        tuned.append(memo.run(tune, equalized, model, planned, params, data, step))
+        model = memo.run(retouch, model, tuned[-1])
+        params = memo.run(tuned_params, model, planned, tuned[-1], recipe.scale.npu)
+    quantized = memo.run(emit, model, planned, params, recipe.emit, _metadata(recipe))
+    return Stages(prepared, equalized, statistics, planned, params, quantized, tuple(tuned))
 
 
 def run_evaluate(stages: Stages, data: CalibrationData, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:

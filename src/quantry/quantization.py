@@ -14,6 +14,7 @@ import onnx_ir as ir
 from quantry.emit import QuantizedModel
 from quantry.errors import RecipeError
 from quantry.evaluate import Evaluation, find_metric
+from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.observe import CalibrationData, ImageOptions, calibration_data
 from quantry.pipeline import Stages, run_evaluate, run_prepare, run_quantize
@@ -98,6 +99,19 @@ class QuantizationResult:
         return self.quantized.save(path)
 
 
+_OTHER_NAMES = {
+    "preset": "recipe",
+    "config": "recipe",
+    "quant_config": "recipe",
+    "model_input": "model",
+    "calibration_data": "data",
+    "calibration_data_reader": "data",
+    "reader": "data",
+    "cache": "store",
+}
+
+
+@known_keywords("quantize", _OTHER_NAMES)
 def quantize(
     model: Any,
     data: Any = None,
@@ -141,7 +155,9 @@ def quantize(
         calibration = calibration.take(wanted.observe.samples)
     evaluation = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     stages = run_quantize(prepared, calibration, wanted, memo)
-    all_notes = (*notes, *stages.equalized.value.notes, *stages.params.value.notes, *stages.quantized.value.notes)
+    tuning = (note for tuned in stages.tuned for note in tuned.value.notes)
+    before = (*notes, *stages.equalized.value.notes, *stages.params.value.notes)
+    all_notes = (*before, *tuning, *stages.quantized.value.notes)
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
 
 

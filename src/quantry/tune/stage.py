@@ -1,0 +1,83 @@
+"""Stage 6: better weights, biases and scales; one stage call for each step of the recipe."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module, util
+
+from quantry.errors import MissingExtraError
+from quantry.memo import stage
+from quantry.observe import CalibrationData
+from quantry.plan import QuantPlan
+from quantry.prepare import FloatModel
+from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
+from quantry.scale import QuantParams
+from quantry.tune.task import TuneTask
+from quantry.tune.tuned import Tuned
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Where an algorithm is; its module is imported when it runs, because some import torch.
+
+    Attributes:
+        module: The module, which has a function ``run(task, step) -> Tuned``.
+        needs_torch: Whether it trains with torch.
+    """
+
+    module: str
+    needs_torch: bool = True
+
+
+ALGORITHMS: Mapping[type, Algorithm] = {
+    BiasCorrection: Algorithm("quantry.tune.bias_correction", needs_torch=False),
+    Gptq: Algorithm("quantry.tune.gptq", needs_torch=False),
+    AdaRound: Algorithm("quantry.tune.adaround"),
+    AdaQuant: Algorithm("quantry.tune.adaquant"),
+    Brecq: Algorithm("quantry.tune.brecq"),
+    Tqt: Algorithm("quantry.tune.tqt"),
+    Distill: Algorithm("quantry.tune.distill"),
+}
+"""One entry for each type of step."""
+
+
+def _environment() -> Mapping[str, str]:
+    import onnxruntime
+
+    return {"onnxruntime": onnxruntime.__version__}
+
+
+@stage(name="tune", version=1, environment=_environment)
+def tune(
+    reference: FloatModel,
+    model: FloatModel,
+    plan: QuantPlan,
+    params: QuantParams,
+    data: CalibrationData,
+    step: TuneStep,
+) -> Tuned:
+    """Run one tuning step.
+
+    Args:
+        reference: The float model whose behaviour is aimed at.
+        model: The model whose weights are changed: the reference, or what the step before this one left.
+        plan: Which tensors are quantized.
+        params: With which scales and zero points.
+        data: Samples.
+        step: The algorithm and its options.
+
+    Returns:
+        New weights, biases and parameters.
+
+    Raises:
+        MissingExtraError: The step trains and torch is not installed.
+        ModelError: onnxruntime cannot run the model.
+        DataError: onnxruntime cannot run it on a sample.
+    """
+    algorithm = ALGORITHMS[type(step)]
+    if algorithm.needs_torch and util.find_spec("torch") is None:
+        raise MissingExtraError(
+            f"{type(step).__name__} trains with torch, which is not installed; in tune; install quantry[torch], or use "
+            "Gptq, which needs no training"
+        )
+    run: Callable[[TuneTask, TuneStep], Tuned] = import_module(algorithm.module).run
+    return run(TuneTask(reference, model, plan, params, data), step)
