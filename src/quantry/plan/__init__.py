@@ -4,6 +4,7 @@ from quantry.plan.planner import FUSING_PRODUCERS, plan
 from quantry.plan.quant_plan import (
     ActivationPlan,
     BiasPlan,
+    Conversion,
     DeclinedNode,
     DerivedBiasPlan,
     FixedRange,
@@ -18,6 +19,7 @@ __all__ = [
     "FUSING_PRODUCERS",
     "ActivationPlan",
     "BiasPlan",
+    "Conversion",
     "DeclinedNode",
     "DerivedBiasPlan",
     "FixedRange",

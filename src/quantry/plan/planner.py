@@ -22,8 +22,9 @@ from quantry.plan.quant_plan import (
 )
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, SameAs, Within, is_constant, is_float
 from quantry.plan.selected_nodes import deselected
+from quantry.plan.weights_alone import weights_alone
 from quantry.prepare import FloatModel
-from quantry.recipe import DerivedBias, FloatBias, OwnBias, PerChannel, PlanOptions, TensorSpec
+from quantry.recipe import DerivedBias, FloatBias, OwnBias, PerChannel, PerGroup, PlanOptions, TensorSpec
 
 FUSING_PRODUCERS = frozenset(
     {
@@ -65,6 +66,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     draft = _Draft(options)
     for node in graph:
         answer = _answer(node, excluded, options)
+        if isinstance(answer, Annotation) and options.weights_only:
+            answer = weights_alone(answer, options)
         if isinstance(answer, Annotation):
             answer = keep_masks_float(node, answer, masked)
         if isinstance(answer, Annotation) and answer.moves_data and not draft.may_pass_through(node, answer):
@@ -167,6 +170,8 @@ class _Draft:
         if isinstance(spec.granularity, PerChannel) and rule_axis is not None:
             assert value is not None
             axis = _channel_axis(node, value, spec.granularity, rule_axis)
+        if isinstance(spec.granularity, PerGroup) and rule_axis is not None:
+            axis = 1 - rule_axis  # of matrices and convolutions, the first two axes are output and summed-over channels
         known = self.weights.get(name)
         users = (*known.users, node.name or "") if known else (node.name or "",)
         self.weights[name] = replace(known, users=users) if known else WeightPlan(spec, axis, users)

@@ -40,12 +40,30 @@ ActivationPlan = OwnRange | FixedRange | SharedRange
 
 
 @dataclass(frozen=True)
+class Conversion:
+    """A further pair behind a quantized tensor, for readers that want another type.
+
+    Its parameters are kept under the conversion's own name.
+
+    Attributes:
+        tensor: Name of the tensor.
+        spec: Type and scale that its readers want.
+        readers: Names of the nodes that read it; other readers read the tensor as it is planned.
+    """
+
+    tensor: str
+    spec: TensorSpec
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class WeightPlan:
     """A constant that is stored as integers.
 
     Attributes:
         spec: Type and scale.
-        axis: Non-negative axis with one scale for each index; None for one scale in all.
+        axis: Non-negative axis with one scale for each index, or along which groups of values have one each; None for
+            one scale in all.
         users: Names of the nodes that read the quantized constant; other readers keep the float one.
     """
 
@@ -106,6 +124,8 @@ class QuantPlan:
         biases: Quantized biases by initializer name.
         quantized_nodes: Names of the nodes that compute on quantized tensors.
         declined: The other nodes, each with its reason.
+        conversions: Further pairs behind activations, by a name that no tensor has.
+        notes: What the user should know of how it came about.
     """
 
     activations: Mapping[str, ActivationPlan] = field(default_factory=dict)
@@ -113,24 +133,40 @@ class QuantPlan:
     biases: Mapping[str, BiasPlan] = field(default_factory=dict)
     quantized_nodes: tuple[str, ...] = ()
     declined: tuple[DeclinedNode, ...] = ()
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("activations", "weights", "biases"):
+        for name in ("activations", "weights", "biases", "conversions"):
             object.__setattr__(self, name, _frozen(getattr(self, name)))
 
     def root(self, tensor: str) -> str:
-        """Return the tensor whose range `tensor` uses: itself, or the source it shares with."""
+        """Return the tensor whose range `tensor` uses: itself, or the source it shares with; a conversion has its own."""
+        if tensor in self.conversions:
+            return tensor
         plan = self.activations[tensor]
         return plan.source if isinstance(plan, SharedRange) else tensor
 
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the scale of an activation must be found in data."""
+        return any(isinstance(plan, OwnRange) and plan.spec.dtype.is_integer for plan in self.activations.values())
+
     def specs(self) -> Iterable[TensorSpec]:
         """Yield the specification of every tensor that has one."""
-        for plan in (*self.activations.values(), *self.weights.values(), *self.biases.values()):
+        activations = (*self.activations.values(), *self.conversions.values())
+        for plan in (*activations, *self.weights.values(), *self.biases.values()):
             if not isinstance(plan, SharedRange | DerivedBiasPlan):
                 yield plan.spec
 
     def to_blob(self) -> Blob:
         """Return the plan as JSON data."""
+        # Plans without them keep the form they had before these existed, and so their keys.
+        extra: dict[str, Any] = {}
+        if self.conversions:
+            extra["conversions"] = [[name, encode(plan, Conversion)] for name, plan in self.conversions.items()]
+        if self.notes:
+            extra["notes"] = list(self.notes)
         return Blob(
             meta={
                 "activations": [[name, encode(plan, ActivationPlan)] for name, plan in self.activations.items()],
@@ -138,6 +174,7 @@ class QuantPlan:
                 "biases": [[name, encode(plan, BiasPlan)] for name, plan in self.biases.items()],
                 "quantized_nodes": list(self.quantized_nodes),
                 "declined": [encode(declined, DeclinedNode) for declined in self.declined],
+                **extra,
             }
         )
 
@@ -151,4 +188,6 @@ class QuantPlan:
             biases={name: decode(BiasPlan, plain, name) for name, plain in meta["biases"]},
             quantized_nodes=tuple(meta["quantized_nodes"]),
             declined=tuple(decode(DeclinedNode, plain, "declined") for plain in meta["declined"]),
+            conversions={name: decode(Conversion, plain, name) for name, plain in meta.get("conversions", ())},
+            notes=tuple(meta.get("notes", ())),
         )

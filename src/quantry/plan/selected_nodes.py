@@ -34,12 +34,12 @@ def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
 
 def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
     for entry in selection.exclude:
-        yield _matching(nodes, entry, "exclude"), f"excluded by {entry!r}"
+        yield matching(nodes, entry, "Selection.exclude"), f"excluded by {entry!r}"
     for operator in selection.exclude_operators:
-        yield _of_type(nodes, operator, "exclude_operators"), f"operator type {operator} is excluded"
+        yield of_type(nodes, operator, "Selection.exclude_operators"), f"operator type {operator} is excluded"
     for subgraph in selection.exclude_subgraphs:
-        starts = _union(nodes, subgraph.starts, "exclude_subgraphs.starts")
-        ends = _union(nodes, subgraph.ends, "exclude_subgraphs.ends")
+        starts = _union(nodes, subgraph.starts, "Selection.exclude_subgraphs.starts")
+        ends = _union(nodes, subgraph.ends, "Selection.exclude_subgraphs.ends")
         between = _reach(starts, _successors) & _reach(ends, _predecessors)
         if not between:
             raise SelectionError(
@@ -51,16 +51,16 @@ def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iter
 
 def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
     if selection.input_nodes:
-        firsts = _union(nodes, selection.input_nodes, "input_nodes")
+        firsts = _union(nodes, selection.input_nodes, "Selection.input_nodes")
         yield _reach(firsts, _predecessors) - firsts, "before the input nodes"
     if selection.output_nodes:
-        lasts = _union(nodes, selection.output_nodes, "output_nodes")
+        lasts = _union(nodes, selection.output_nodes, "Selection.output_nodes")
         yield _reach(lasts, _successors) - lasts, "behind the output nodes"
     if selection.include:
-        included = _union(nodes, selection.include, "include")
+        included = _union(nodes, selection.include, "Selection.include")
         yield (node for node in nodes if node not in included), "not among the included nodes"
     if selection.operators:
-        wanted = {node for operator in selection.operators for node in _of_type(nodes, operator, "operators")}
+        wanted = {node for operator in selection.operators for node in of_type(nodes, operator, "Selection.operators")}
         yield (node for node in nodes if node not in wanted), "not among the operator types to quantize"
 
 
@@ -73,13 +73,23 @@ def _names(node: ir.Node) -> list[str]:
     return [_name(node), *(output.name for output in node.outputs if output.name)]
 
 
-def _matching(nodes: list[ir.Node], entry: str, option: str) -> list[ir.Node]:
+def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
+    """Return the nodes that one entry of the user's names.
+
+    Args:
+        nodes: All nodes.
+        entry: Name of a node or of an output of it; starting with ``^``, a regular expression for either.
+        where: The field it was written in, for messages.
+
+    Raises:
+        SelectionError: There is no such node.
+    """
     if entry.startswith("^"):
         try:
             pattern = re.compile(entry)
         except re.error as error:
             raise SelectionError(
-                f"Selection.{option} must hold valid regular expressions, got {entry!r}: {error}"
+                f"{where} must hold valid regular expressions, got {entry!r}: {error}"
             ) from error
         found = [node for node in nodes if any(pattern.match(name) for name in _names(node))]
     else:
@@ -87,27 +97,37 @@ def _matching(nodes: list[ir.Node], entry: str, option: str) -> list[ir.Node]:
     if not found:
         known = [name for node in nodes for name in _names(node)]
         raise SelectionError(
-            f"Selection.{option} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
+            f"{where} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
             f"{len(nodes)} nodes{nearest_spelling(entry.lstrip('^'), known)} (what preparing folds away, such as "
             "BatchNormalization or Identity, needs no exclusion)"
         )
     return found
 
 
-def _of_type(nodes: list[ir.Node], operator: str, option: str) -> list[ir.Node]:
+def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
+    """Return the nodes of an operator type.
+
+    Args:
+        nodes: All nodes.
+        operator: The type; starting with ``^``, a regular expression.
+        where: The field it was written in, for messages.
+
+    Raises:
+        SelectionError: There is none.
+    """
     pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
     found = [node for node in nodes if pattern.match(node.op_type)]
     if not found:
         known = sorted({node.op_type for node in nodes})
         raise SelectionError(
-            f"Selection.{option} must name operator types of the graph, got {operator!r}"
+            f"{where} must name operator types of the graph, got {operator!r}"
             f"{nearest_spelling(operator, known)} (it has {', '.join(known)})"
         )
     return found
 
 
-def _union(nodes: list[ir.Node], entries: Iterable[str], option: str) -> set[ir.Node]:
-    return {node for entry in entries for node in _matching(nodes, entry, option)}
+def _union(nodes: list[ir.Node], entries: Iterable[str], where: str) -> set[ir.Node]:
+    return {node for entry in entries for node in matching(nodes, entry, where)}
 
 
 def _successors(node: ir.Node) -> Iterable[ir.Node]:

@@ -124,7 +124,7 @@ class PlanOptions(Checked):
             boxes and scores of a detector keep scales of their own.
         constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
         weights_only: Quantize the weights of Conv, ConvTranspose, Gemm and MatMul and leave every activation float,
-            whatever ``activation`` says. A `DerivedBias`, whose scale would need that of an activation, stays float too.
+            whatever ``activation`` says. A `DerivedBias` stays float too: its scale would need that of an activation.
         layers: Layers whose types differ from these; a later entry wins.
         tensors: Tensors whose types differ from all these; a later entry wins.
     """
