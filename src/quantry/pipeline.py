@@ -21,8 +21,8 @@ class Stages:
     """Handles on what each stage returned; a handle loads its value only when asked for it.
 
     ``prepared`` computes what the user's model computes. ``equalized`` is what was quantized: the same, after
-    conversions for the target and equalization where these were asked for. ``tuned`` has one entry for each tuning step;
-    ``params`` are what the last of them left.
+    conversions for the target and equalization where these were asked for. ``tuned`` has one entry for each tuning
+    step; ``params`` are what the last of them left.
     """
 
     prepared: Handle[FloatModel]

@@ -6,8 +6,8 @@
 
 bit-equal to onnxruntime's QuantizeLinear and DequantizeLinear. The derivative by x is 1 inside the range and 0 where x
 saturates. The derivative by the scale, where it is asked for, is that of Esser et al., "Learned step size quantization"
-(https://arxiv.org/abs/1902.08153): ``round(x / s) - x / s`` inside, the saturated level outside; by log2 of the scale, as
-Jain et al., "Trained quantization thresholds" (https://arxiv.org/abs/1903.08066), take it, that times ``s ln 2``.
+(https://arxiv.org/abs/1902.08153): ``round(x / s) - x / s`` inside, the saturated level outside; by log2 of the scale it
+is that times ``s ln 2``, as in Jain et al., "Trained quantization thresholds" (https://arxiv.org/abs/1903.08066).
 
 This module imports torch, so it is imported inside functions only.
 """
@@ -51,11 +51,11 @@ def fake_quantize(
     """
     scale, zero_point = _broadcast(scale, values, axis), _broadcast(zero_point, values, axis)
     if gradient is Gradient.STRAIGHT_THROUGH or not scale.requires_grad:
-        return _FakeQuantize.apply(values, scale.detach(), zero_point, limits)  # type: ignore[no-any-return, no-untyped-call]
+        return _FakeQuantize.apply(values, scale.detach(), zero_point, limits)
     weight = 1.0
     if gradient is Gradient.LSQ:
         weight = 1.0 / math.sqrt(max(1, values.numel() // scale.numel()) * max(1, limits[1]))
-    return _LearnedFakeQuantize.apply(values, scale, zero_point, limits, weight)  # type: ignore[no-any-return, no-untyped-call]
+    return _LearnedFakeQuantize.apply(values, scale, zero_point, limits, weight)
 
 
 def fake_quantize_log2(
@@ -91,7 +91,7 @@ def _broadcast(parameter: torch.Tensor, values: torch.Tensor, axis: int | None) 
     return parameter.reshape(shape)
 
 
-class _FakeQuantize(torch.autograd.Function):
+class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, values: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, limits: tuple[int, int]
@@ -107,7 +107,7 @@ class _FakeQuantize(torch.autograd.Function):
         return (gradients[0] * ctx.saved_tensors[0] if ctx.needs_input_grad[0] else None), None, None, None
 
 
-class _LearnedFakeQuantize(torch.autograd.Function):
+class _LearnedFakeQuantize(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any,
