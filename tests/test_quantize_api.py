@@ -189,7 +189,7 @@ def test_default_store_is_the_configured_cache(tmp_path: Path, monkeypatch: pyte
     quantry.quantize(float_model(), images(), "XINT8")
     assert (tmp_path / "cache").is_dir()
     again = quantry.quantize(float_model(), images(), "XINT8")
-    assert {entry.outcome for entry in again.trace.entries} == {"reused"}
+    assert {entry.stage for entry in again.trace.entries if entry.outcome == "computed"} == {"emit"}  # never stored
 
 
 def test_store_none_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,3 +336,11 @@ def test_store_that_is_none_is_an_error(tmp_path: Path) -> None:
         quantry.quantize(float_model(), images(), "XINT8", store=tmp_path / "file")
     with pytest.raises(RecipeError, match="int"):
         quantry.quantize(float_model(), images(), "XINT8", store=5)  # type: ignore[arg-type]
+
+
+def test_unknown_keyword_is_refused_with_the_name_that_was_meant() -> None:
+    settings: dict[str, Any] = {"preset": "XINT8"}
+    with pytest.raises(RecipeError, match=r"quantize must be given known arguments, got 'preset'; did you mean 'rec"):
+        quantry.quantize("model.onnx", **settings)
+    with pytest.raises(RecipeError, match=r"got 'evaluation_dat'; did you mean 'evaluation_data'"):
+        quantry.quantize("model.onnx", **dict.fromkeys(["evaluation_dat"]))

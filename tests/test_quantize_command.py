@@ -169,7 +169,7 @@ ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
     "pixel scale that is no number": (("m.onnx", "-d", "data", "--pixel-scale", "1/0"), "--pixel-scale"),
     "unknown resize": (("m.onnx", "-d", "data", "--resize", "crop"), "center-crop"),
     "store that is a file": (("m.onnx", "-d", "data", "--store", "m.onnx"), "m.onnx"),
-    "target in no directory": (("m.onnx", "-d", "data", "-o", "nowhere/out.onnx"), "nowhere"),
+    "target behind a file": (("m.onnx", "-d", "data", "-o", "empty.onnx/out.onnx"), "empty.onnx is a file"),
     "target is a directory": (("m.onnx", "-d", "data", "-o", "data"), "directory"),
     "target is the model": (("m.onnx", "-d", "data", "-o", "m.onnx"), "float model itself"),
 }
@@ -263,3 +263,8 @@ def test_interrupt_stops_promptly_and_leaves_no_half_written_file(folder: Path) 
     assert "Traceback" not in errors
     assert sorted(path.name for path in folder.iterdir()) == ["data", "m.onnx", "many.npy"]
     assert not list((cache / "temp").glob("*")) if (cache / "temp").exists() else True
+
+
+def test_missing_output_folders_are_made(folder: Path) -> None:
+    in_process("quantize", "m.onnx", "--data", "data", "-o", "new/folder/out.onnx")
+    assert Path("new/folder/out.onnx").is_file()

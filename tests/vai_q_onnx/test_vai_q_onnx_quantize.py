@@ -159,3 +159,14 @@ def test_equalization_and_widths_are_honoured(tmp_path: Path) -> None:
     wide = quantized(tmp_path, activation_type=QuantType.QInt16)
     widths = {attribute.s for node in wide.graph.node for attribute in node.attribute if attribute.name == "bit_width"}
     assert b"16" in widths
+
+
+def test_a_single_name_where_a_list_belongs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"nodes_to_exclude must be of type list, got 'Conv_0' of type str"):
+        quantry.vai_q_onnx.quantize_static(cnn(), str(tmp_path / "q.onnx"), Reader(), nodes_to_exclude="Conv_0")
+
+
+def test_unknown_keyword_is_refused_with_the_nearest_spelling(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"calibration_method": PowerOfTwoMethod.MinMSE}
+    with pytest.raises(RecipeError, match=r"quantize_static must .* 'calibration_method'; did you mean 'calibrate_met"):
+        quantry.vai_q_onnx.quantize_static(cnn(), str(tmp_path / "q.onnx"), Reader(), **settings)

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from quantry.cli.output_path import check_output
 from quantry.errors import RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ def convert(
     from quantry.prepare import read_model, write_model
 
     target = _target(to)
-    if not output.parent.is_dir():
-        raise RecipeError(f"--output must be in an existing directory, got {output}")
+    check_output(output)
     translated = translate(read_model(model), target)
     written = write_model(translated, output)
     console = Console()

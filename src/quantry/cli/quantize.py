@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.image_arguments import image_notes, number, numbers
+from quantry.cli.output_path import check_output
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, Selection
 
@@ -82,10 +83,7 @@ def _file_name(label: str) -> str:
 
 def _check_target(target: Path, model: Path) -> None:
     """Refuse what could not be written, or would be lost, before any work."""
-    if not target.parent.is_dir():
-        raise RecipeError(f"--output must be in an existing directory, got {target}")
-    if target.is_dir():
-        raise RecipeError(f"--output must be a file, got the directory {target}")
+    check_output(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise RecipeError(f"--output must not be the float model itself, got {target}")
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantry.errors import RecipeError
+from quantry.keywords import known_keywords
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
 from quantry.onnx.quantization.api import ModelInput, run_config
 from quantry.onnx.quantization.config.config import QuantizationConfig
@@ -12,6 +13,7 @@ from quantry.onnx.translate import checked_options
 from quantry.recipe import VitisDialect
 
 
+@known_keywords("vai_q_onnx.quantize_static", {"calibration_dataset": "calibration_data_reader"})
 def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     model_input: ModelInput,
     model_output: str | os.PathLike[str],
@@ -86,12 +88,12 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         quant_format=quant_format,
         activation_type=activation_type,
         weight_type=weight_type,
-        input_nodes=list(input_nodes),
-        output_nodes=list(output_nodes),
-        op_types_to_quantize=list(op_types_to_quantize),
-        nodes_to_quantize=list(nodes_to_quantize),
-        nodes_to_exclude=list(nodes_to_exclude),
-        execution_providers=list(execution_providers),
+        input_nodes=_listed(input_nodes),
+        output_nodes=_listed(output_nodes),
+        op_types_to_quantize=_listed(op_types_to_quantize),
+        nodes_to_quantize=_listed(nodes_to_quantize),
+        nodes_to_exclude=_listed(nodes_to_exclude),
+        execution_providers=_listed(execution_providers),
         per_channel=per_channel,
         reduce_range=reduce_range,
         optimize_model=optimize_model,
@@ -105,3 +107,8 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         extra_options=checked_options(extra_options),
     )
     run_config(config, model_input, model_output, calibration_data_reader, VitisDialect.VAI)
+
+
+def _listed(names: Sequence[str]) -> Any:
+    """Return names as a list of the caller's; anything else goes on as it is, to be refused with the field's name."""
+    return list(names) if isinstance(names, list | tuple) else names

@@ -179,7 +179,7 @@ def get_default_config(config_name: str) -> QuantizationConfig:
     if found is None:
         raise RecipeError(
             f"get_default_config must be given a known name, got {config_name!r}"
-            f"{nearest_spelling(str(config_name), DEFAULT_CONFIGS)} (known: {', '.join(DEFAULT_CONFIGS)})"
+            f"{nearest_spelling(str(config_name), DEFAULT_CONFIGS)}; see `quantry presets` for all names"
         )
     preset = PRESETS.get(config_name)
     for pending in preset.pending if preset else ():
