@@ -66,6 +66,11 @@ def inflate(numbers: Numbers) -> Bulky:
     return Bulky(np.repeat(numbers.data, 3))
 
 
+@stage(name="shift", version=1, keep=False)
+def shift(numbers: Numbers) -> Numbers:
+    return Numbers(numbers.data + 1)
+
+
 class CountingStore(MemoryStore):
     """Counts how often blobs are read."""
 
@@ -413,3 +418,32 @@ def test_trace_has_rows_for_printing() -> None:
     assert all(float(row[2]) >= 0 for row in rows)
     assert len(rows[0]) == len(Trace.columns)
     assert repr(handle) == f"Handle(count, {handle.digest.short})"
+
+
+def test_result_that_is_not_kept_is_made_when_asked_for_and_never_stored() -> None:
+    memo = Memo(store := MemoryStore(), verify_inputs=True)
+    numbers = memo.run(count, 3)
+    promise = memo.run(shift, numbers)
+    assert memo.trace.computed("shift") == 0
+    np.testing.assert_array_equal(promise.value.data, [1, 2, 3])
+    assert promise.value is promise.value
+    assert memo.trace.computed("shift") == 1
+    assert store.lookup(promise.digest) is None
+
+
+def test_later_stages_are_reused_without_a_result_that_is_not_kept() -> None:
+    store = MemoryStore()
+    first = Memo(store, verify_inputs=True)
+    expected = first.run(total, first.run(shift, first.run(count, 3))).value
+    again = Memo(store)
+    np.testing.assert_array_equal(again.run(total, again.run(shift, again.run(count, 3))).value.data, expected.data)
+    assert again.trace.computed("shift") == 0
+    assert again.trace.reused("total") == 1
+
+
+def test_result_that_is_not_kept_is_shared_while_somebody_holds_it() -> None:
+    memo = Memo(MemoryStore())
+    held = memo.run(shift, memo.run(count, 3))
+    assert memo.run(shift, memo.run(count, 3)) is held
+    without_store = Memo(None)
+    assert without_store.run(shift, without_store.run(count, 3)).digest == held.digest

@@ -27,7 +27,8 @@ EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]]
 _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
 
 
-@stage(name="emit", version=1)
+# Writing the graph takes less time than storing it and reading it back would.
+@stage(name="emit", version=1, keep=False)
 def emit(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> QuantizedModel:

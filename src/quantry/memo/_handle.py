@@ -14,11 +14,17 @@ class Handle(Generic[ValueT]):
 
     Made by `Memo.run`. The value is loaded, or computed again, when first asked for, and then stays as long as the
     handle. Safe to share between threads: the value is produced once.
+
+    Attributes:
+        stage_name: The stage whose result it is.
+        digest: Of the result's content, or the key of the call for a stage whose results are not kept.
+        kept: Whether the digest is that of the content.
     """
 
-    def __init__(self, stage_name: str, digest: Digest, produce: Callable[[], ValueT]) -> None:
+    def __init__(self, stage_name: str, digest: Digest, produce: Callable[[], ValueT], *, kept: bool = True) -> None:
         self.stage_name = stage_name
         self.digest = digest
+        self.kept = kept
         self._lock = threading.Lock()
         # Replaced by the value: it holds on to the inputs, which nobody needs once the value is there.
         self._produce: Callable[[], ValueT] | None = produce

@@ -86,7 +86,7 @@ class Memo:
         call = _Call(stage, bound, stage.key(bound.arguments))
         known = self._find(call)
         if known is None:
-            return self._compute(call)
+            return self._compute(call) if stage.keep else self._promise(call)
         self.trace.add(TraceEntry(stage.name, call.key, "reused", time.perf_counter() - started, known.digest))
         return known
 
@@ -95,7 +95,7 @@ class Memo:
             return None
         with self._lock:
             live = self._live.get(call.key)
-        if live is not None:
+        if live is not None or not call.stage.keep:
             return live
         result = self.store.lookup(call.key)
         return None if result is None else self._share(call, result)
@@ -110,6 +110,14 @@ class Memo:
             with self._lock:
                 self._live[call.key] = handle
         return handle
+
+    def _promise(self, call: _Call[T]) -> Handle[T]:
+        """Return a handle on a result that nobody keeps: it goes by its key, and is made on demand."""
+        handle: Handle[T] = Handle(call.stage.name, call.key, lambda: self._execute(call, expected=None)[0], kept=False)
+        if self.store is None:
+            return handle
+        with self._lock:
+            return self._live.setdefault(call.key, handle)
 
     def _share(self, call: _Call[T], result: Digest) -> Handle[T]:
         with self._lock:
@@ -140,6 +148,9 @@ class Memo:
                 value = call.stage.function(*values.args, **values.kwargs)
             seconds = time.perf_counter() - started
         _check_type(value, call.stage)
+        if not call.stage.keep:
+            self.trace.add(TraceEntry(call.stage.name, call.key, "computed", seconds, call.key))
+            return value, call.key
         with self._naming(call.stage):
             blob, result = self._pack(value)
         if expected is not None and result != expected:
@@ -167,7 +178,7 @@ class Memo:
             return
         before = _contents(values)
         for name, digest in _contents(call.bound.arguments).items():
-            if digest != before[name]:
+            if digest != before[name] and not _holds_promise(call.bound.arguments[name]):
                 raise InternalError(
                     f"A value read back from the store must be the value that was put there; argument {name!r} is "
                     f"not; at stage {call.stage.name!r}. Compare to_blob and from_blob of its class."
@@ -195,6 +206,15 @@ class Memo:
 
 def _contents(arguments: Mapping[str, object]) -> dict[str, Digest]:
     return {name: fingerprint(argument, name) for name, argument in arguments.items()}
+
+
+def _holds_promise(argument: Any) -> bool:
+    """Whether an argument has a handle in it that goes by a key, not by its content."""
+    if isinstance(argument, Handle):
+        return not argument.kept
+    if type(argument) is dict:
+        argument = tuple(argument.values())
+    return type(argument) in (tuple, list) and any(_holds_promise(item) for item in argument)
 
 
 def _check_type(value: object, stage: Stage[..., T]) -> None:

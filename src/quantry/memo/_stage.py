@@ -26,13 +26,17 @@ class Stage(Generic[P, T]):
         name: The name in keys, traces and messages.
         version: Raised by hand whenever the same inputs would give another result, or the blob is written otherwise.
         environment: What the result depends on besides the arguments, as a function of no argument, or None.
+        keep: Whether the store keeps results; otherwise each is made anew when its value is asked for.
         function: The plain function.
     """
 
-    def __init__(self, function: Callable[P, T], name: str, version: int, environment: Environment | None) -> None:
+    def __init__(
+        self, function: Callable[P, T], name: str, version: int, environment: Environment | None, keep: bool = True
+    ) -> None:
         self.name = name
         self.version = version
         self.environment = environment
+        self.keep = keep
         self.function = function
         self._signature = inspect.signature(function)
         functools.update_wrapper(self, function)
@@ -90,7 +94,7 @@ class Stage(Generic[P, T]):
 
 
 def stage(
-    *, name: str, version: int, environment: Environment | None = None
+    *, name: str, version: int, environment: Environment | None = None, keep: bool = True
 ) -> Callable[[Callable[P, T]], Stage[P, T]]:
     """Make a pure function a stage, whose results a `Memo` keeps.
 
@@ -102,6 +106,8 @@ def stage(
         name: The name in keys, traces and messages.
         version: Raise it whenever the same inputs give another result.
         environment: A function of no argument that returns texts by name, all part of the key.
+        keep: False for a stage that is sooner run than its result is written and read. Such a result is known by its
+            key, so that later stages can be reused without it, and is made when somebody asks for its value.
 
     Example:
         ::
@@ -111,6 +117,6 @@ def stage(
     """
 
     def decorate(function: Callable[P, T]) -> Stage[P, T]:
-        return Stage(function, name, version, environment)
+        return Stage(function, name, version, environment, keep)
 
     return decorate
