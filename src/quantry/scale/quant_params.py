@@ -37,6 +37,7 @@ class QuantParams:
                 "size": params.scale.size,
                 "axis": params.axis,
                 "limits": None if params.limits is None else list(params.limits),
+                **({} if params.group is None else {"group": params.group, "shape": list(params.scale.shape)}),
             }
             for name, params in self.tensors.items()
         ]
@@ -62,12 +63,13 @@ class QuantParams:
         tensors = {}
         for entry, end in zip(meta["tensors"], ends, strict=True):
             part = slice(int(end) - entry["size"], int(end))
-            shape = () if entry["axis"] is None else (entry["size"],)
+            shape = tuple(entry.get("shape", () if entry["axis"] is None else (entry["size"],)))
             tensors[entry["name"]] = TensorParams(
                 dtype=DataType(entry["dtype"]),
                 scale=blob.arrays["scales"][part].reshape(shape),
                 zero_point=blob.arrays["zero_points"][part].reshape(shape),
                 axis=entry["axis"],
                 limits=None if entry["limits"] is None else (entry["limits"][0], entry["limits"][1]),
+                group=entry.get("group"),
             )
         return cls(tensors, tuple(meta["notes"]))

@@ -8,7 +8,7 @@
 QuantizeLinear has no 32-bit types; for these (biases) the division is done in float64, where 32-bit integers are exact.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ import numpy.typing as npt
 from quantry.errors import DataError
 from quantry.recipe import DataType
 from quantry.scale.tensor_params import TensorParams
+
+Number = TypeVar("Number", np.float32, np.int64)
 
 _CONTAINERS: dict[DataType, type[np.integer[Any]]] = {
     DataType.INT4: np.int8,
@@ -51,7 +53,7 @@ def quantize_array(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.int
     """
     precision = np.float64 if params.dtype.bits > 16 else np.float32
     values = np.asarray(x, dtype=np.float32)
-    scale, zero_point = _broadcast(params, values.ndim)
+    scale, zero_point = _broadcast(params, values.shape)
     with np.errstate(over="ignore"):
         levels = np.asarray(np.divide(values, scale, dtype=precision))
     if np.isnan(levels).any():
@@ -74,7 +76,7 @@ def dequantize_array(q: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.f
         float32 values of the shape of `q`.
     """
     integers = np.asarray(q).astype(np.int64)
-    scale, zero_point = _broadcast(params, integers.ndim)
+    scale, zero_point = _broadcast(params, integers.shape)
     return np.asarray((integers - zero_point).astype(np.float32) * scale, dtype=np.float32)
 
 
@@ -91,9 +93,19 @@ def fake_quantize(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.floa
     return dequantize_array(quantize_array(x, params), params)
 
 
-def _broadcast(params: TensorParams, dimensions: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def _broadcast(params: TensorParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return scale and zero point in a form that goes with values of a shape."""
     if params.axis is None:
         return params.scale, params.zero_point
-    shape = [1] * dimensions
-    shape[params.axis] = -1
-    return params.scale.reshape(shape), params.zero_point.reshape(shape)
+    if params.group is not None:
+        return _spread(params.scale, params, shape), _spread(params.zero_point, params, shape)
+    ones = [1] * len(shape)
+    ones[params.axis] = -1
+    return params.scale.reshape(ones), params.zero_point.reshape(ones)
+
+
+def _spread(entries: npt.NDArray[Number], params: TensorParams, shape: tuple[int, ...]) -> npt.NDArray[Number]:
+    assert params.axis is not None
+    assert params.group is not None
+    index = np.arange(shape[params.axis]) // params.group
+    return np.take(entries, index, axis=params.axis)

@@ -17,10 +17,12 @@ class TensorParams:
 
     Attributes:
         dtype: Integer type of the quantized values.
-        scale: float32, shape () for one scale or [C] for one scale for each index along `axis`; positive and normal.
+        scale: float32, shape () for one scale or [C] for one scale for each index along `axis`; of groups, the tensor's
+            shape with `axis` divided by the size of a group, rounded up. Positive and normal.
         zero_point: int64, same shape as `scale`; within the limits, so that 0.0 is represented exactly.
-        axis: The channel axis, or None for one scale.
+        axis: The channel axis, or the axis along which groups lie, or None for one scale.
         limits: Smallest and largest integer in use where these are fewer than the type has; None uses the whole type.
+        group: How many neighbours along `axis` share a scale; None where each index has its own.
     """
 
     dtype: DataType
@@ -28,6 +30,7 @@ class TensorParams:
     zero_point: npt.NDArray[np.int64]
     axis: int | None = None
     limits: tuple[int, int] | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", _frozen(np.array(self.scale, dtype=np.float32)))
@@ -48,10 +51,12 @@ class TensorParams:
         if not self.dtype.is_integer:
             raise InternalError(f"TensorParams.dtype must be an integer type, got {self.dtype.value}")
         dimensions = 0 if self.axis is None else 1
-        if self.scale.ndim != dimensions or self.zero_point.shape != self.scale.shape:
+        fits = self.scale.ndim == dimensions if self.group is None else self.axis in range(self.scale.ndim)
+        if not fits or self.zero_point.shape != self.scale.shape:
+            needed = f"{dimensions} dimensions" if self.group is None else "the tensor's dimensions"
             raise InternalError(
-                f"TensorParams with axis {self.axis} needs scale and zero point with {dimensions} dimensions, "
-                f"got shapes {self.scale.shape} and {self.zero_point.shape}"
+                f"TensorParams with axis {self.axis} needs scale and zero point with {needed}, got shapes "
+                f"{self.scale.shape} and {self.zero_point.shape}"
             )
         if not (np.isfinite(self.scale) & (self.scale >= _SMALLEST_NORMAL)).all():
             raise InternalError(f"TensorParams.scale must be positive, normal and finite, got {self.scale}")

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.errors import InternalError
-from quantry.recipe import Method, TensorSpec
+from quantry.recipe import Method, PerGroup, TensorSpec
 from quantry.scale.affine import Affine, affine
 from quantry.scale.exact_values import ExactValues
 from quantry.scale.grid import Grid
@@ -30,7 +30,7 @@ def constant_params(
     Args:
         values: Finite values.
         spec: Type, symmetry and kind of scale.
-        axis: Channel axis, or None for one scale.
+        axis: Channel axis, or that along which groups lie where the granularity is `PerGroup`; None for one scale.
         method: The calibration method.
         reduced: Use one bit less than the type has.
 
@@ -41,13 +41,13 @@ def constant_params(
         array([0.01, 0.01], dtype=float32)
     """
     grid = Grid.of(spec, reduced=reduced)
+    if axis is not None and isinstance(spec.granularity, PerGroup):
+        return _grouped_params(values, spec.granularity.size, axis, grid, method)
     groups = 1 if axis is None else values.shape[axis]
     if values.size == 0:
         chosen = Affine(np.ones(groups, np.float32), np.full(groups, grid.centre if grid.symmetric else 0, np.int64))
     else:
-        observed = ExactValues(np.asarray(values, np.float32), axis)
-        chosen = affine(find_range(observed, method, grid), grid)
-        chosen = _with_scale_for_empty_channels(chosen, observed.extrema().magnitude == 0)
+        chosen = _chosen(values, axis, grid, method)
     if axis is None:
         return TensorParams(spec.dtype, chosen.scale[0], chosen.zero_point[0], limits=grid.limits)
     return TensorParams(spec.dtype, chosen.scale, chosen.zero_point, axis, grid.limits)
@@ -75,6 +75,26 @@ def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Res
     if isinstance(tensor, ir.ExternalTensor):
         tensor.release()
     return result
+
+
+def _chosen(values: Values, axis: int | None, grid: Grid, method: Method) -> Affine:
+    observed = ExactValues(np.asarray(values, np.float32), axis)
+    chosen = affine(find_range(observed, method, grid), grid)
+    return _with_scale_for_empty_channels(chosen, observed.extrema().magnitude == 0)
+
+
+def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Method) -> TensorParams:
+    """Return one scale for each run of values along an axis; the last run is filled up with zeros, which are exact."""
+    rows = np.moveaxis(values, axis, -1)
+    lacking = -rows.shape[-1] % size
+    rows = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, lacking)])
+    shape = (*rows.shape[:-1], rows.shape[-1] // size)
+    if rows.size == 0:
+        chosen = Affine(np.ones(shape, np.float32), np.full(shape, grid.centre if grid.symmetric else 0, np.int64))
+    else:
+        chosen = _chosen(rows.reshape(-1, size), 0, grid, method)
+    scale, zero_point = (np.moveaxis(entry.reshape(shape), -1, axis) for entry in (chosen.scale, chosen.zero_point))
+    return TensorParams(grid.dtype, scale, zero_point, axis, grid.limits, size)
 
 
 def _with_scale_for_empty_channels(chosen: Affine, empty: npt.NDArray[np.bool_]) -> Affine:
