@@ -1,6 +1,7 @@
 """Stage 4: operator rules decide which tensor gets which type, which share, and what stays float and why."""
 
-from quantry.plan.planner import FUSING_PRODUCERS, plan
+from quantry.plan.draft import FUSING_PRODUCERS
+from quantry.plan.planner import plan
 from quantry.plan.quant_plan import (
     ActivationPlan,
     BiasPlan,

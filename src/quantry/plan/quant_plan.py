@@ -141,7 +141,10 @@ class QuantPlan:
             object.__setattr__(self, name, _frozen(getattr(self, name)))
 
     def root(self, tensor: str) -> str:
-        """Return the tensor whose range `tensor` uses: itself, or the source it shares with; a conversion has its own."""
+        """Return the tensor whose range `tensor` uses: itself, or the source it shares with.
+
+        A conversion has its own.
+        """
         if tensor in self.conversions:
             return tensor
         plan = self.activations[tensor]

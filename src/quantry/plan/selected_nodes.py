@@ -88,9 +88,7 @@ def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
         try:
             pattern = re.compile(entry)
         except re.error as error:
-            raise SelectionError(
-                f"{where} must hold valid regular expressions, got {entry!r}: {error}"
-            ) from error
+            raise SelectionError(f"{where} must hold valid regular expressions, got {entry!r}: {error}") from error
         found = [node for node in nodes if any(pattern.match(name) for name in _names(node))]
     else:
         found = [node for node in nodes if entry in _names(node)]

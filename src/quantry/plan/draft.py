@@ -1,0 +1,222 @@
+"""The plan while it grows, in the order of the graph."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from quantry.errors import RecipeError
+from quantry.plan.layer_types import NodeTypes
+from quantry.plan.quant_plan import (
+    ActivationPlan,
+    BiasPlan,
+    DeclinedNode,
+    DerivedBiasPlan,
+    FixedRange,
+    OwnBiasPlan,
+    OwnRange,
+    QuantPlan,
+    SharedRange,
+    WeightPlan,
+)
+from quantry.plan.rules import Annotation, SameAs, Within, is_float
+from quantry.plan.tensor_pins import TensorPins
+from quantry.plan.type_resolution import Read, Resolution, finest, resolve_types
+from quantry.recipe import FloatBias, OwnBias, PerChannel, PerGroup, PlanOptions, TensorSpec, nearest_bias
+
+FUSING_PRODUCERS = frozenset(
+    {
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "MatMul",
+        "Add",
+        "MaxPool",
+        "AveragePool",
+        "GlobalAveragePool",
+        "InstanceNormalization",
+        "BatchNormalization",
+    }
+)
+"""Operators whose result stays in the accumulator until the activation function behind them is done."""
+
+
+@dataclass
+class Draft:
+    """Collects what the rules say of single nodes and merges it at the end.
+
+    Attributes:
+        options: Types and placement.
+        types: What the user wants of single nodes, by name.
+    """
+
+    options: PlanOptions
+    types: Mapping[str, NodeTypes]
+    _activations: dict[str, ActivationPlan] = field(default_factory=dict)
+    _weights: dict[str, WeightPlan] = field(default_factory=dict)
+    _biased: list[tuple[ir.Node, Annotation]] = field(default_factory=list)
+    _quantized: dict[str, ir.Node] = field(default_factory=dict)
+    _declined: list[DeclinedNode] = field(default_factory=list)
+    _reads: list[Read] = field(default_factory=list)
+    _written: dict[str, TensorSpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._pins = TensorPins(self.options.tensors)
+
+    def may_pass_through(self, node: ir.Node, annotation: Annotation) -> bool:
+        """Whether an operator that only moves data is worth quantizing."""
+        return self.options.force_pass_through or any(
+            _name(node.inputs[index]) in self._activations for index in annotation.activations
+        )
+
+    def decline(self, node: ir.Node, reason: str) -> None:
+        """Leave the node float."""
+        self._declined.append(DeclinedNode(node.name or "", node.op_type, reason))
+
+    def add(self, node: ir.Node, annotation: Annotation) -> None:
+        """Take the node in."""
+        self._quantized[node.name or ""] = node
+        types = self._types(node)
+        for index in annotation.activations:
+            tensor = _name(node.inputs[index])
+            self._activations.setdefault(tensor, OwnRange(self.options.activation))
+            self._reads.append(Read(node.name or "", tensor, types.activation, annotation.moves_data))
+        for index in annotation.constants:
+            self._add_weight(node, index, types.activation or self.options.activation, None)
+        if annotation.weight is not None:
+            self._add_weight(node, annotation.weight, types.weight or self.options.weight, annotation.weight_axis)
+        if annotation.bias is not None:
+            self._biased.append((node, annotation))
+        if annotation.output is not None:
+            for output in node.outputs:
+                if is_float(output) and (output.uses() or output.is_graph_output()):
+                    self._activations.setdefault(_name(output), self._output_plan(node, annotation))
+                    if types.output is not None:
+                        self._written[_name(output)] = types.output
+
+    def finish(self) -> QuantPlan:
+        """Drop the tensors between fused operators, settle all types and freeze.
+
+        Raises:
+            SelectionError: An entry for a tensor names none that is quantized.
+            RecipeError: Types of a layer do not go together.
+        """
+        for node in self._quantized.values():
+            if node.op_type in self.options.fused_activations:
+                self._fuse(node)
+        resolved = resolve_types(self._activations, self._reads, self._written, self._pins.spec)
+        biases = {
+            name: bias
+            for name, bias in (self._bias(node, annotation, resolved) for node, annotation in self._biased)
+            if bias is not None
+        }
+        self._pins.check_all_used((*self._activations, *self._weights, *biases))
+        return QuantPlan(
+            activations=resolved.activations,
+            weights=self._weights,
+            biases=biases,
+            quantized_nodes=tuple(self._quantized),
+            declined=tuple(self._declined),
+            conversions=resolved.conversions,
+        )
+
+    def _types(self, node: ir.Node) -> NodeTypes:
+        return self.types.get(node.name or "", NodeTypes())
+
+    def _output_plan(self, node: ir.Node, annotation: Annotation) -> ActivationPlan:
+        output = annotation.output
+        if isinstance(output, SameAs):
+            source = _name(node.inputs[output.input])
+            plan = self._activations[source]
+            return plan if isinstance(plan, SharedRange) else SharedRange(source)
+        if isinstance(output, Within):
+            return FixedRange(self.options.activation, output.low, output.high)
+        return OwnRange(self.options.activation)
+
+    def _add_weight(self, node: ir.Node, index: int, wanted: TensorSpec, rule_axis: int | None) -> None:
+        value = node.inputs[index]
+        name = _name(value)
+        assert value is not None
+        known = self._weights.get(name)
+        spec = self._pins.spec(name) or wanted
+        if known is not None and finest((known.spec, spec)) is known.spec:
+            # Readers of one constant share its integers; where they want different types, the finest serves them all.
+            self._weights[name] = replace(known, users=(*known.users, node.name or ""))
+            return
+        axis: int | None = None
+        if isinstance(spec.granularity, PerChannel) and rule_axis is not None:
+            axis = _channel_axis(node, value, spec.granularity, rule_axis)
+        if isinstance(spec.granularity, PerGroup) and rule_axis is not None:
+            axis = 1 - rule_axis  # of matrices and convolutions, the first two axes are output and summed-over channels
+        users = () if known is None else known.users
+        self._weights[name] = WeightPlan(spec, axis, (*users, node.name or ""))
+
+    def _bias(self, node: ir.Node, annotation: Annotation, resolved: Resolution) -> tuple[str, BiasPlan | None]:
+        assert annotation.bias is not None
+        name = _name(node.inputs[annotation.bias])
+        pinned = self._pins.spec(name)
+        if pinned is not None:
+            return name, OwnBiasPlan(pinned)
+        if not annotation.activations:  # weights alone: a derived bias has stayed float before
+            bias = self._types(node).bias or self.options.bias
+            return name, OwnBiasPlan(bias.spec) if isinstance(bias, OwnBias) else None
+        source, data = self._operand(node, annotation.activations[0], resolved)
+        index = annotation.activations[1] if annotation.weight is None else annotation.weight
+        factor, weight = self._operand(node, index, resolved)
+        bias = self._types(node).bias or nearest_bias(self.options.bias, data, weight)
+        if isinstance(bias, FloatBias):
+            return name, None
+        if isinstance(bias, OwnBias):
+            return name, OwnBiasPlan(bias.spec)
+        if nearest_bias(bias, data, weight) != bias:
+            raise RecipeError(
+                "a bias can be DerivedBias() where activation and weight are integers of 24 bits together at most, got "
+                f"{data.dtype.value} and {weight.dtype.value} of {node.op_type} {node.name!r}; use OwnBias() there"
+            )
+        return name, DerivedBiasPlan(source, factor)
+
+    def _operand(self, node: ir.Node, index: int, resolved: Resolution) -> tuple[str, TensorSpec]:
+        """Return under which name the parameters of an operand are kept, and what it is."""
+        tensor = _name(node.inputs[index])
+        if tensor in self._weights:
+            return tensor, self._weights[tensor].spec
+        key = resolved.read_as.get((node.name or "", tensor), tensor)
+        if key in resolved.conversions:
+            return key, resolved.conversions[key].spec
+        plan = resolved.activations[tensor]
+        root = resolved.activations[plan.source] if isinstance(plan, SharedRange) else plan
+        assert not isinstance(root, SharedRange)
+        return tensor, root.spec
+
+    def _fuse(self, activation: ir.Node) -> None:
+        # Conv -> t -> Relu: t stays in the accumulator when nobody else reads it.
+        tensor = activation.inputs[0]
+        assert tensor is not None
+        producer = tensor.producer()
+        if producer is None or producer.op_type not in FUSING_PRODUCERS or (producer.name or "") not in self._quantized:
+            return
+        if len(tensor.uses()) == 1 and not tensor.is_graph_output():
+            planned = self._activations.get(_name(tensor))
+            if isinstance(planned, OwnRange):
+                del self._activations[_name(tensor)]
+                # What the user wants the first of the two to write is then what the second writes.
+                written = self._written.pop(_name(tensor), None)
+                if written is not None:
+                    self._written.setdefault(_name(activation.outputs[0]), written)
+
+
+def _channel_axis(node: ir.Node, weight: ir.Value, granularity: PerChannel, rule_axis: int) -> int:
+    rank = len(weight.shape) if weight.shape is not None else 0
+    wanted = granularity.axis
+    if wanted is not None and (not -rank <= wanted < rank or wanted % rank != rule_axis):
+        raise RecipeError(
+            f"PerChannel.axis must be the axis of output channels, which is {rule_axis} for the weight {weight.name!r} "
+            f"of {node.op_type} {node.name!r}; got {wanted}; PerChannel() takes the right axis of every operator"
+        )
+    return rule_axis
+
+
+def _name(value: ir.Value | None) -> str:
+    assert value is not None
+    assert value.name is not None
+    return value.name
