@@ -32,7 +32,7 @@ def open_session(segment: Segment, providers: Sequence[str]) -> "InferenceSessio
     """
     import onnxruntime
 
-    _share_arena()
+    share_arena()
     options = onnxruntime.SessionOptions()
     # Segments run one after the other, so they can share one arena; its blocks then fit no fixed pattern.
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -45,7 +45,7 @@ def open_session(segment: Segment, providers: Sequence[str]) -> "InferenceSessio
     options.log_severity_level = 4
     try:
         if sum(tensor.nbytes for tensor in segment.weights) <= INLINE_LIMIT_BYTES:
-            return onnxruntime.InferenceSession(_encoded(segment), options, providers=list(providers))
+            return onnxruntime.InferenceSession(encoded(segment), options, providers=list(providers))
         with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
             path = Path(folder) / "model.onnx"
             write_model(segment.extracted(), path, external_data_threshold=0)
@@ -73,7 +73,7 @@ def check_providers(providers: Sequence[str]) -> None:
 
 
 @cache
-def _share_arena() -> None:
+def share_arena() -> None:
     """Register one memory arena for all sessions of this process that ask for it."""
     import onnxruntime
 
@@ -91,7 +91,7 @@ def _available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _encoded(segment: Segment) -> bytes:
+def encoded(segment: Segment) -> bytes:
     """Return a segment as ONNX bytes with all weights inline."""
     if any(isinstance(tensor, ir.ExternalTensor) for tensor in segment.weights):
         return serialize(segment.extracted())

@@ -104,18 +104,26 @@ def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -
     bounds = [0, *_cuts(nodes, wanted, types, lengths), len(nodes)]
     last_use = _last_uses(nodes)
     segments = (
-        _segment(model, nodes[start:end], wanted, frozenset(value for value, use in last_use.items() if use >= end))
+        segment_of(model, nodes[start:end], wanted, frozenset(value for value, use in last_use.items() if use >= end))
         for start, end in pairwise(bounds)
     )
     # What comes after the last tensor to be shown need not run, and onnxruntime runs nothing without an output.
     return tuple(segment for segment in segments if segment.shown or segment.passed)
 
 
-def _segment(
+def segment_of(
     model: ir.Model, nodes: Sequence[ir.Node], wanted: frozenset[str], used_later: frozenset[ir.Value]
 ) -> Segment:
+    """Return consecutive nodes as a segment.
+
+    Args:
+        model: The model whose nodes they are; it is left as it was.
+        nodes: The nodes, in order.
+        wanted: Names of tensors to show.
+        used_later: Tensors that later segments take.
+    """
     produced = [value for node in nodes for value in node.outputs if value.name]
-    taken = dict.fromkeys(value for node in nodes for value in _uses(node))
+    taken = dict.fromkeys(value for node in nodes for value in values_used(node))
     for value in produced:
         taken.pop(value, None)
     initializers = [value for value in taken if value.is_initializer()]
@@ -174,10 +182,10 @@ def _crossing_bytes(nodes: Sequence[ir.Node], sizes: Mapping[str, int | None]) -
 
 def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
     """Return the position of the last node that uses each value."""
-    return {value: position for position, node in enumerate(nodes) for value in _uses(node)}
+    return {value: position for position, node in enumerate(nodes) for value in values_used(node)}
 
 
-def _uses(node: ir.Node) -> Iterator[ir.Value]:
+def values_used(node: ir.Node) -> Iterator[ir.Value]:
     """Yield the values of the main graph that a node uses, also inside its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
