@@ -1,6 +1,7 @@
 """The stages in order; nothing else."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import quantry
@@ -15,6 +16,9 @@ from quantry.recipe import EqualizeOptions, Recipe, to_plain
 from quantry.scale import QuantParams, scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
 
+DataLike = CalibrationData | Callable[[], CalibrationData]
+"""Calibration data, or a function that opens them; it is called only if a stage needs them."""
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -22,12 +26,12 @@ class Stages:
 
     ``prepared`` computes what the user's model computes. ``equalized`` is what was quantized: the same, after
     conversions for the target and equalization where these were asked for. ``tuned`` has one entry for each tuning
-    step; ``params`` are what the last of them left.
+    step; ``params`` are what the last of them left. ``statistics`` is None where no scale had to be found in data.
     """
 
     prepared: Handle[FloatModel]
     equalized: Handle[FloatModel]
-    statistics: Handle[Statistics]
+    statistics: Handle[Statistics] | None
     plan: Handle[QuantPlan]
     params: Handle[QuantParams]
     quantized: Handle[QuantizedModel]
@@ -39,12 +43,12 @@ def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[Float
     return memo.run(prepare, source, replace(recipe.prepare, npu=None))
 
 
-def run_quantize(prepared: Handle[FloatModel], data: CalibrationData, recipe: Recipe, memo: Memo) -> Stages:
+def run_quantize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Stages:
     """Run the stages from the prepared model to the quantized one.
 
     Args:
         prepared: What `run_prepare` returned.
-        data: Calibration data.
+        data: Calibration data, or what opens them when a stage needs them.
         recipe: Options of every stage.
         memo: Keeps and finds results.
 
@@ -57,25 +61,31 @@ def run_quantize(prepared: Handle[FloatModel], data: CalibrationData, recipe: Re
     if recipe.equalize != EqualizeOptions():
         equalized = memo.run(equalize, equalized, recipe.equalize)
     planned = memo.run(plan, equalized, recipe.plan)
-    statistics = memo.run(observe, equalized, data, recipe.observe)
-    params = memo.run(scale, equalized, statistics, planned, recipe.scale)
+    statistics = None
+    if planned.value.needs_calibration:
+        statistics = memo.run(observe, equalized, _opened(data), recipe.observe)
+    params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
     model, tuned = equalized, []
     for step in recipe.tune.steps:
-        tuned.append(memo.run(tune, equalized, model, planned, params, data, step))
+        tuned.append(memo.run(tune, equalized, model, planned, params, _opened(data), step))
         model = memo.run(retouch, model, tuned[-1])
         params = memo.run(tuned_params, model, planned, tuned[-1], recipe.scale.npu)
     quantized = memo.run(emit, model, planned, params, recipe.emit, _metadata(recipe))
     return Stages(prepared, equalized, statistics, planned, params, quantized, tuple(tuned))
 
 
-def run_evaluate(stages: Stages, data: CalibrationData, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
+def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
     """Compare the quantized model with the prepared float one on data."""
-    return memo.run(evaluate, stages.prepared, stages.quantized, data, recipe.evaluate)
+    return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate)
+
+
+def _opened(data: DataLike) -> CalibrationData:
+    return data if isinstance(data, CalibrationData) else data()
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:
-    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. A section
-    # at its defaults reads back the same when left out, and later sections of a recipe then move no bytes either.
+    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. A
+    # section at its defaults reads back the same when left out, and later sections of a recipe then move no bytes either.
     defaults = to_plain(Recipe())
     plain = {
         key: value

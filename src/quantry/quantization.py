@@ -17,9 +17,9 @@ from quantry.evaluate import Evaluation, find_metric
 from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.observe import CalibrationData, ImageOptions, calibration_data
-from quantry.pipeline import Stages, run_evaluate, run_prepare, run_quantize
+from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
-from quantry.prepare import model_source
+from quantry.prepare import InputSignature, model_source
 from quantry.recipe import Recipe, find_preset, from_plain, load_recipe
 from quantry.scale import QuantParams
 
@@ -45,7 +45,7 @@ class QuantizationResult:
     trace: Trace
     notes: tuple[str, ...]
     _memo: Memo = field(repr=False)
-    _evaluation_data: CalibrationData = field(repr=False)
+    _evaluation_data: DataLike = field(repr=False)
 
     def __repr__(self) -> str:
         return f"QuantizationResult({self.recipe.name!r}, {len(self.notes)} notes, {self.trace!r})"
@@ -126,7 +126,8 @@ def quantize(
     Args:
         model: Path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
         data: Calibration data: an onnxruntime data reader, an iterable or a sequence of dicts or arrays, a folder of
-            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None uses random data, with a warning.
+            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None will do where no scale has to be found in data;
+            elsewhere it means random data, with a warning.
         recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
         evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
         images: How image files become inputs.
@@ -150,15 +151,22 @@ def quantize(
     memo = Memo(_open_store(store), trace)
     prepared = run_prepare(model_source(model), wanted, memo)
     inputs = prepared.value.inputs
-    calibration = calibration_data(data, inputs, images)
-    if wanted.observe.samples is not None:
-        calibration = calibration.take(wanted.observe.samples)
-    evaluation = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
+    calibration = functools.cache(lambda: _calibration_data(data, inputs, images, wanted.observe.samples))
+    if data is not None:
+        calibration()  # data that do not fit are told now, needed or not
+    evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     stages = run_quantize(prepared, calibration, wanted, memo)
     tuning = (note for tuned in stages.tuned for note in tuned.value.notes)
     before = (*notes, *stages.equalized.value.notes, *stages.params.value.notes)
     all_notes = (*before, *tuning, *stages.quantized.value.notes)
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
+
+
+def _calibration_data(
+    data: Any, inputs: tuple[InputSignature, ...], images: ImageOptions | None, samples: int | None
+) -> CalibrationData:
+    opened = calibration_data(data, inputs, images)
+    return opened if samples is None else opened.take(samples)
 
 
 def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
