@@ -43,9 +43,13 @@ def emit_fix_neuron(model: ir.Model, plan: QuantPlan, params: QuantParams, optio
     Raises:
         RecipeError: A tensor's scale is no single power of two or its zero point is not at the centre.
     """
-    writer = _Writer(GraphEditor(model), plan, {name: _signed(name, entry) for name, entry in params.tensors.items()})
+    editor = GraphEditor(model)
+    writer = _Writer(editor, plan, {name: _signed(name, entry) for name, entry in params.tensors.items()})
     for tensor in plan.activations:
         writer.write_activation(tensor)
+    for name, conversion in plan.conversions.items():
+        editor.branch(name, conversion.tensor, conversion.readers)
+        writer.write_activation(name)
     for name, weight in plan.weights.items():
         writer.write_constant(name, frozenset(weight.users))
     for name in plan.biases:

@@ -30,6 +30,8 @@ class GraphEditor:
         # A name inside a subgraph is taken too: names are unique across a graph and all it contains.
         self._taken = {name for part in model.graphs() for name in _names(part)}
         self._written: dict[str, tuple[ir.Value, ir.Value]] = {}
+        self._behind: dict[str, ir.Value] = {}
+        self._readers: dict[str, frozenset[str]] = {}
 
     def node(
         self,
@@ -76,13 +78,25 @@ class GraphEditor:
             self._written[root] = (self.initializer(scale), self.initializer(zero_point))
         return self._written[root]
 
+    def branch(self, name: str, tensor: str, readers: Sequence[str]) -> None:
+        """Give what some readers of a tensor read a name of its own, so that nodes can be put before them alone.
+
+        Args:
+            name: The name; `put_behind` and `values` know it from now on.
+            tensor: Name of a tensor behind which nodes were put.
+            readers: Names of the nodes that the name speaks of.
+        """
+        self.values[name] = self._behind[tensor]
+        self._readers[name] = frozenset(readers)
+
     def put_behind(self, tensor: str, chain: Sequence[ir.Node]) -> None:
         """Insert nodes behind a tensor and let every reader read the last one's output.
 
         A graph output keeps its name: the last node takes it over.
 
         Args:
-            tensor: Name of an input or node output; the first node of the chain reads it already.
+            tensor: Name of an input, a node output or a branch, of which only the readers it speaks of follow; the
+                first node of the chain reads it already.
             chain: The nodes, in order.
         """
         value = self.values[tensor]
@@ -93,11 +107,13 @@ class GraphEditor:
             self.model.graph.insert_before(self.model.graph[0], chain)
         else:
             self.model.graph.insert_after(producer, chain)
+        readers = self._readers.get(tensor)
         for use in tuple(value.uses()):
-            if use.node not in own:
+            if use.node not in own and (readers is None or use.node.name in readers):
                 use.node.replace_input_with(use.idx, last)
+        self._behind[tensor] = last
         # An input that is an output as well is passed through as it is: a caller feeds and reads it by that name.
-        if value.is_graph_output() and producer is not None:
+        if value.is_graph_output() and producer is not None and readers is None:
             self._hand_output_name_over(value, last)
 
     def replace_constant(

@@ -30,6 +30,9 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
         root = plan.activations[plan.root(tensor)]
         assert not isinstance(root, SharedRange)
         writers.of(root.spec).write_pair(tensor)
+    for name, conversion in plan.conversions.items():
+        editor.branch(name, conversion.tensor, conversion.readers)
+        writers.of(conversion.spec).write_pair(name)
     for name, weight in plan.weights.items():
         writers.of(weight.spec).write_constant(name, frozenset(weight.users))
     for name, bias in plan.biases.items():

@@ -12,12 +12,13 @@ _OFF = "or leave the NPU's limits out with scale.npu = None"
 _BYTES = (DataType.INT8, DataType.UINT8)
 
 
-def check_npu(plan: PlanOptions, scale: ScaleOptions) -> None:
+def check_npu(plan: PlanOptions, scale: ScaleOptions, *, wide: bool = False) -> None:
     """Refuse what does not go with the NPU's limits.
 
     Args:
         plan: Types and scales asked for.
         scale: Whether the NPU's limits are asked for.
+        wide: Allow 16 bits, as single layers may have, which the limits then do not bind.
 
     Raises:
         RecipeError: Something does not go with them; the message has the reason and the nearest setting that does.
@@ -29,14 +30,15 @@ def check_npu(plan: PlanOptions, scale: ScaleOptions) -> None:
             "plan.weights_only must be False with scale.npu, because the NPU multiplies no floats; got True; set "
             f"False, {_OFF}"
         )
-    _check("plan.activation", plan.activation, _BYTES)
-    _check("plan.weight", plan.weight, (DataType.INT8,))
+    words = (DataType.INT16,) if wide else ()
+    _check("plan.activation", plan.activation, (*_BYTES, *words))
+    _check("plan.weight", plan.weight, (DataType.INT8, *words))
     if not isinstance(plan.bias, OwnBias):
         raise RecipeError(
             "plan.bias must be OwnBias(TensorSpec(DataType.INT8, scale=PowerOfTwoScale())) with scale.npu, because the "
             f"NPU stores 8-bit biases with a position of their own; got {plan.bias}; set that, {_OFF}"
         )
-    _check("plan.bias.spec", plan.bias.spec, (DataType.INT8,))
+    _check("plan.bias.spec", plan.bias.spec, (DataType.INT8, *words))
     if scale.reduce_range:
         raise RecipeError(
             "scale.reduce_range must be False with scale.npu, because the NPU's accumulators hold products of 8 bits; "

@@ -6,6 +6,7 @@ from typing import Any
 
 from quantry.recipe.checked import Checked
 from quantry.recipe.compatibility import check_types
+from quantry.recipe.layer_compatibility import check_layers
 from quantry.recipe.npu_compatibility import check_npu
 from quantry.recipe.options import (
     EmitOptions,
@@ -73,6 +74,7 @@ class Recipe(Checked):
         # The NPU's own reasons first: they name the nearest setting that it can take.
         check_npu(self.plan, self.scale)
         check_types(self.plan, self.emit.format)
+        check_layers(self.plan, self.scale, self.emit.format)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ, deepest first difference of each branch.

@@ -1,12 +1,13 @@
 """Parameters of activations, from their statistics."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from quantry.errors import DataError
 from quantry.observe import Statistics, TensorStats
-from quantry.plan import ActivationPlan, FixedRange, OwnRange, SharedRange
+from quantry.plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
 from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
 from quantry.scale.affine import affine
 from quantry.scale.binned_values import BinnedValues
@@ -37,6 +38,24 @@ def activation_params(
     }
     roots = {name: plan.source if isinstance(plan, SharedRange) else name for name, plan in plans.items()}
     return {name: own[root] for name, root in roots.items() if root in own}
+
+
+def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -> dict[str, TensorParams]:
+    """Return the parameters of every conversion to an integer type, by the conversion's name.
+
+    Args:
+        plan: Its conversions, and what the tensors before them become.
+        statistics: What was observed of these.
+        method: The calibration method.
+    """
+    found = {}
+    for name, conversion in plan.conversions.items():
+        if conversion.spec.dtype.is_integer:
+            root = plan.root(conversion.tensor)
+            source = plan.activations[root]
+            assert not isinstance(source, SharedRange)
+            found[name] = _own_params(root, replace(source, spec=conversion.spec), statistics, method)
+    return found
 
 
 def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[str, ...]:

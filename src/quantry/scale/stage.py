@@ -8,7 +8,7 @@ from quantry.observe import Statistics
 from quantry.plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, QuantPlan, WeightPlan
 from quantry.prepare import FloatModel
 from quantry.recipe import PowerOfTwoScale, ScaleOptions
-from quantry.scale.activations import activation_params, unusual_values
+from quantry.scale.activations import activation_params, conversion_params, unusual_values
 from quantry.scale.bias import derived_bias_params, overflow_note, with_room_for_bias
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.quant_params import QuantParams
@@ -31,6 +31,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         RecipeError: A tensor is planned with a type that has no scale.
     """
     tensors = activation_params(plan.activations, statistics, options.activation)
+    tensors |= conversion_params(plan, statistics, options.activation)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():
         if not weight.spec.dtype.is_integer:

@@ -1,7 +1,7 @@
 """Moves positions until the NPU's limits hold."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -19,6 +19,7 @@ from quantry.scale.tensor_params import TensorParams
 def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits) -> QuantParams:
     """Return parameters whose positions keep the NPU's limits.
 
+    The limits are those of products of bytes: where a unit has a tensor of another width, none of them binds it.
     Tensors that share parameters move together. Integers of weights and biases are made from their float values when
     the model is written, so they follow the positions.
 
@@ -33,7 +34,8 @@ def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, option
     """
     planned = _Planned(plan)
     wanted = frozenset(plan.quantized_nodes)
-    units = find_units((node for node in model.graph if node.name in wanted), planned)
+    found = find_units((node for node in model.graph if node.name in wanted), planned)
+    units = [unit for unit in (planned.converted(unit) for unit in found) if _computes_bytes(unit, params)]
     positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]
     moved = _settle(units, positions, limits, options.max_rounds)
@@ -55,7 +57,17 @@ class _Planned:
 
     def own_positions(self) -> tuple[str, ...]:
         own = (name for name, bias in self.plan.biases.items() if isinstance(bias, OwnBiasPlan))
-        return (*(name for name in self.plan.activations if self.plan.root(name) == name), *self.plan.weights, *own)
+        roots = (name for name in self.plan.activations if self.plan.root(name) == name)
+        return (*roots, *self.plan.conversions, *self.plan.weights, *own)
+
+    def converted(self, unit: Unit) -> Unit:
+        """Return the unit with the conversions that its node reads in place of the tensors before them."""
+        names = {
+            self.holder(conversion.tensor): name
+            for name, conversion in self.plan.conversions.items()
+            if unit.node in conversion.readers
+        }
+        return replace(unit, inputs=tuple(names.get(key, key) for key in unit.inputs)) if names else unit
 
     def holder(self, tensor: str) -> str:
         return self.plan.root(tensor) if tensor in self.plan.activations else tensor
@@ -69,6 +81,11 @@ class _Planned:
         bias = self.plan.biases.get(value.name)
         known = value.name in self.plan.activations or value.name in self.plan.weights
         return self.holder(value.name) if known or isinstance(bias, OwnBiasPlan) else None
+
+
+def _computes_bytes(unit: Unit, params: QuantParams) -> bool:
+    keys = (*unit.inputs, unit.output, unit.weight, unit.bias)
+    return all(params.tensors[key].dtype.bits == 8 for key in keys if key is not None)
 
 
 def _position(name: str, params: TensorParams) -> int:

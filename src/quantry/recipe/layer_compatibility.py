@@ -1,0 +1,57 @@
+"""Types of single layers and tensors must go with the format and the NPU as those of the whole model do."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from quantry.errors import RecipeError
+from quantry.recipe.bias import OwnBias
+from quantry.recipe.compatibility import check_types
+from quantry.recipe.data_type import DataType
+from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
+from quantry.recipe.npu_compatibility import check_npu
+from quantry.recipe.options import Format, PlanOptions, ScaleOptions
+
+
+def check_layers(plan: PlanOptions, scale: ScaleOptions, emitted: Format) -> None:
+    """Refuse entries for layers and tensors that the format cannot carry or the NPU cannot compute.
+
+    Args:
+        plan: The entries, and the types of the whole model.
+        scale: Whether the NPU's limits are asked for.
+        emitted: The format asked for.
+
+    Raises:
+        RecipeError: Types do not go together; the message names the entry.
+    """
+    for where, variant in _variants(plan):
+        try:
+            check_npu(variant, scale, wide=True)
+            check_types(variant, emitted)
+        except RecipeError as error:
+            raise RecipeError(f"{where}: {error}") from error
+
+
+def _variants(plan: PlanOptions) -> Iterator[tuple[str, PlanOptions]]:
+    """Yield, for each entry, what the options of the whole model would be if it held for all."""
+    whole = replace(plan, layers=(), tensors=())
+    for index, layer in enumerate(plan.layers):
+        if not layer.keep_float:
+            yield f"plan.layers[{index}]", _with_layer(whole, layer)
+    for index, tensor in enumerate(plan.tensors):
+        yield f"plan.tensors[{index}]", _with_tensor(whole, tensor)
+
+
+def _with_layer(whole: PlanOptions, layer: LayerTypes) -> PlanOptions:
+    # What a layer writes is what others read, so it must be a type of activations as well.
+    activation = layer.activation or layer.output or whole.activation
+    weight = layer.weight or whole.weight
+    bias = layer.bias or nearest_bias(whole.bias, activation, weight)
+    return replace(whole, activation=activation, weight=weight, bias=bias)
+
+
+def _with_tensor(whole: PlanOptions, tensor: TensorTypes) -> PlanOptions:
+    # Whether it is an activation, a weight or a bias is known only with the model; 32 bits are for biases mostly.
+    if tensor.spec.dtype == DataType.INT32:
+        wide = replace(whole.weight, dtype=DataType.INT16) if whole.weight.dtype.is_integer else whole.weight
+        return replace(whole, weight=wide, bias=OwnBias(tensor.spec))
+    return replace(whole, weight=tensor.spec, bias=nearest_bias(whole.bias, whole.activation, tensor.spec))
