@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import quantry
 from quantry.emit import QuantizedModel, emit
@@ -84,12 +85,12 @@ def _opened(data: DataLike) -> CalibrationData:
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:
-    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. A
-    # section at its defaults reads back the same when left out, and later sections of a recipe then move no bytes either.
-    defaults = to_plain(Recipe())
-    plain = {
-        key: value
-        for key, value in to_plain(recipe).items()
-        if key not in ("name", "evaluate") and (key == "version" or value != defaults[key])
-    }
+    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. What is
+    # at its default reads back the same when left out, and options of later releases then move no bytes either.
+    written, defaults = to_plain(recipe), to_plain(Recipe())
+    plain: dict[str, Any] = {"version": written["version"]}
+    for section in written.keys() - {"name", "evaluate", "version"}:
+        options = {key: value for key, value in written[section].items() if value != defaults[section][key]}
+        if options:
+            plain[section] = options
     return {"quantry.recipe": json.dumps(plain, sort_keys=True), "quantry.version": quantry.__version__}
