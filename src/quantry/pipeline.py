@@ -85,8 +85,8 @@ def _opened(data: DataLike) -> CalibrationData:
 
 
 def _metadata(recipe: Recipe) -> dict[str, str]:
-    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. What is
-    # at its default reads back the same when left out, and options of later releases then move no bytes either.
+    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. What
+    # is at its default reads back the same when left out, and options of later releases then move no bytes either.
     written, defaults = to_plain(recipe), to_plain(Recipe())
     plain: dict[str, Any] = {"version": written["version"]}
     for section in written.keys() - {"name", "evaluate", "version"}:
