@@ -27,6 +27,9 @@ FIRST_OPSET: dict[DataType, int] = {
 }
 """First opset whose QuantizeLinear carries the type, where that is later than the one of int8 per axis."""
 
+GROUPS_SINCE_OPSET = 21
+"""First opset whose DequantizeLinear has a scale for each group of values."""
+
 WIDE_TYPES_SINCE_OPSET: dict[ir.DataType, int] = {ONNX_TYPE[dtype]: opset for dtype, opset in FIRST_OPSET.items()}
 """The same by ONNX type."""
 

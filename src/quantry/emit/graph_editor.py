@@ -139,7 +139,11 @@ class GraphEditor:
             del graph.initializers[name]
 
     def lazy(
-        self, wanted: str, source: ir.Value, dtype: ir.DataType, make: Callable[[str], ir.TensorProtocol]
+        self,
+        wanted: str,
+        source: ir.Value | Sequence[int],
+        dtype: ir.DataType,
+        make: Callable[[str], ir.TensorProtocol],
     ) -> ir.Value:
         """Register an initializer whose data are made only when they are written.
 
@@ -147,13 +151,15 @@ class GraphEditor:
 
         Args:
             wanted: Wanted name.
-            source: The constant it is made from; gives the shape.
+            source: The constant it is made from, which gives the shape; or the shape itself.
             dtype: Element type.
             make: From the final name to the tensor.
         """
-        assert source.const_value is not None
         name = self.fresh(wanted)
-        shape = ir.Shape(source.const_value.shape.numpy())
+        if isinstance(source, ir.Value):
+            assert source.const_value is not None
+            source = source.const_value.shape.numpy()
+        shape = ir.Shape(source)
         return self.initializer(ir.LazyTensor(lambda: make(name), dtype, shape, name=name))
 
     def fresh(self, wanted: str) -> str:

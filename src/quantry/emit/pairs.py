@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.dialect import CONTRIB, STANDARD, Dialect, thin_function
-from quantry.emit.element_type import FIRST_OPSET, ONNX_TYPE, as_tensor
+from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET, ONNX_TYPE, as_tensor
 from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import Attributes, GraphEditor, describe
 from quantry.emit.wide_integer import wide_function
@@ -122,7 +122,8 @@ class PairWriter:
         return self.dialect
 
     def _needs_contrib(self, params: TensorParams, readers: Iterable[ir.Node]) -> bool:
-        if self._opset < FIRST_OPSET.get(params.dtype, 0):
+        first = GROUPS_SINCE_OPSET if params.group is not None else FIRST_OPSET.get(params.dtype, 0)
+        if self._opset < first:
             return True
         if self._opset < REWRITE_SINCE_OPSET or params.dtype != DataType.INT8:
             return False
@@ -131,6 +132,8 @@ class PairWriter:
 
 def _attributes(params: TensorParams, dialect: Dialect) -> Attributes:
     attributes: dict[str, int | str] = {} if params.axis is None else {"axis": params.axis}
+    if params.group is not None:
+        attributes["block_size"] = params.group
     if dialect.has_position:
         attributes["bit_width"] = str(params.dtype.bits)
         position = power_of_two_position(params)

@@ -4,15 +4,29 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from quantry.emit.element_type import FIRST_OPSET
+from quantry.emit.dynamic import emit_dynamic
+from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET
 from quantry.emit.fix_neuron import emit_fix_neuron
+from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
 from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
 from quantry.plan import QuantPlan, SharedRange
 from quantry.prepare import FloatModel, convert_opset
-from quantry.recipe import DataType, EmitOptions, FixNeuron, Format, Qdq, QOperator, VitisQdq
+from quantry.recipe import (
+    DataType,
+    Dynamic,
+    EmitOptions,
+    FixNeuron,
+    Format,
+    MatMulNBits,
+    PerGroup,
+    Qdq,
+    QOperator,
+    TensorSpec,
+    VitisQdq,
+)
 from quantry.scale import QuantParams
 
 EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]] = {
@@ -20,6 +34,8 @@ EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]]
     QOperator: emit_qoperator,
     VitisQdq: emit_qdq,
     FixNeuron: emit_fix_neuron,
+    Dynamic: emit_dynamic,
+    MatMulNBits: emit_matmul_nbits,
 }
 """One writer for each format."""
 
@@ -58,10 +74,16 @@ def emit(
 def _at_opset(model: FloatModel, plan: QuantPlan, options: Format) -> ir.Model:
     """Return a copy whose opset carries the types; only standard Q/DQ pairs depend on it."""
     copy = model.model.clone()
-    if not isinstance(options, Qdq):
-        return copy
-    needed = max((FIRST_OPSET.get(spec.dtype, 0) for spec in plan.specs()), default=0)
+    needed = 0
+    if isinstance(options, Qdq):
+        needed = max((_first_opset(spec) for spec in plan.specs()), default=0)
+    elif isinstance(options, MatMulNBits) and has_other_weights(copy, plan):
+        needed = GROUPS_SINCE_OPSET
     return convert_opset(copy, needed) if needed > model.opset else copy
+
+
+def _first_opset(spec: TensorSpec) -> int:
+    return GROUPS_SINCE_OPSET if isinstance(spec.granularity, PerGroup) else FIRST_OPSET.get(spec.dtype, 0)
 
 
 def _drop_unused_constants(model: ir.Model) -> None:

@@ -1,0 +1,159 @@
+"""Dynamic quantization: activations become integers while the model runs, each tensor by its own extremes.
+
+::
+
+    x -> DynamicQuantizeLinear -> ConvInteger or MatMulInteger -> Cast -> Mul (x_scale * w_scale) -> Add (bias) -> y
+
+as onnxruntime's own quantize_dynamic writes it, so that the runtime fuses the same chains. DynamicQuantizeLinear makes
+uint8. The weight of a ConvInteger is always written as uint8, an int8 one with its zero point moved to 128, because
+onnxruntime before 1.22 has no kernel for int8 there; the numbers are the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.emit.dialect import STANDARD
+from quantry.emit.element_type import ONNX_TYPE, as_tensor
+from quantry.emit.function_book import FunctionBook
+from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.pairs import PairWriter
+from quantry.emit.product_node import ProductNode, product_nodes
+from quantry.plan import QuantPlan
+from quantry.recipe import DataType, Format
+from quantry.scale import QuantParams, TensorParams, quantize_array
+
+_FLOAT = ir.DataType.FLOAT.value
+_MIDDLE = 128
+
+
+def emit_dynamic(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:  # noqa: ARG001
+    """Write products with planned weights on integers, in place.
+
+    A planned weight of another operator, such as ConvTranspose, is stored as integers and restored in front of it.
+
+    Args:
+        model: A copy of the float model that may be edited.
+        plan: Which weights.
+        params: With which scales and zero points.
+        options: The format, which has no choices.
+    """
+    editor = GraphEditor(model)
+    writer = _Writer(editor, params)
+    products = [
+        product for product in product_nodes(model, plan) if product.is_matrix or product.node.op_type == "Conv"
+    ]
+    for product in products:
+        writer.write(product)
+    write_other_weights(editor, plan, params, {product.name for product in products})
+
+
+def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParams, written: set[str]) -> None:
+    """Store the weights of nodes that have no operator of their own as integers, with a DequantizeLinear.
+
+    Args:
+        editor: The graph's editor.
+        plan: Which weights.
+        params: With which scales and zero points.
+        written: Names of the nodes that read their weight in another way.
+    """
+    pairs = PairWriter(editor, plan, params, STANDARD)
+    for name, weight in plan.weights.items():
+        users = frozenset(weight.users) - written
+        if users:
+            pairs.write_constant(name, users)
+    pairs.finish(FunctionBook(editor.model))
+
+
+@dataclass(frozen=True)
+class _Weight:
+    integers: ir.Value
+    scale: np.ndarray
+    zero_point: ir.Value
+
+
+class _Writer:
+    def __init__(self, editor: GraphEditor, params: QuantParams) -> None:
+        self._editor = editor
+        self._params = params
+        self._quantized: dict[ir.Value, tuple[ir.Value, ir.Value, ir.Value]] = {}
+
+    def write(self, product: ProductNode) -> None:
+        editor, name = self._editor, product.name
+        before = product.data_nodes(editor)
+        data = before[0].outputs[0] if before else product.data
+        if before:
+            assert product.node.graph is not None
+            product.node.graph.insert_before(product.node, before)
+        integers, scale, zero_point = self._data(data, product)
+        is_conv = product.node.op_type == "Conv"
+        weight = self._weight(product)
+        attributes = {key: value.value for key, value in product.node.attributes.items()} if is_conv else {}
+        multiply = editor.node(
+            ("", "ConvInteger" if is_conv else "MatMulInteger"),
+            [integers, weight.integers, zero_point, weight.zero_point],
+            f"{name}_quant",
+            attributes,
+        )
+        cast = editor.node(("", "Cast"), multiply.outputs, f"{name}_Cast", {"to": _FLOAT})
+        step = editor.constant(weight.scale, f"{product.weight.name}_scale")
+        scales = editor.node(("", "Mul"), [scale, step], f"{name}_scales_Mul")
+        result = editor.node(("", "Mul"), [cast.outputs[0], scales.outputs[0]], f"{name}_scale_Mul")
+        shape = product.node.outputs[0].shape
+        describe(multiply.outputs[0], ir.DataType.INT32, shape)
+        for node in (cast, result):
+            describe(node.outputs[0], ir.DataType.FLOAT, shape)
+        product.replace_by([multiply, cast, scales, result, *product.bias_node(editor, result.outputs[0])])
+
+    def _data(self, data: ir.Value, product: ProductNode) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Return integers, scale and zero point of a tensor, written once however many products read it."""
+        if data not in self._quantized:
+            stem = data.name or ""
+            node = ir.node(
+                "DynamicQuantizeLinear",
+                [data],
+                num_outputs=3,
+                name=self._editor.fresh(f"{stem}_DynamicQuantizeLinear"),
+            )
+            for output, suffix in zip(node.outputs, ("quantized", "scale", "zero_point"), strict=True):
+                output.name = self._editor.fresh(f"{stem}_{suffix}")
+            graph = product.node.graph
+            assert graph is not None
+            graph.insert_before(product.node, [node])
+            describe(node.outputs[0], ir.DataType.UINT8, data.shape)
+            describe(node.outputs[1], ir.DataType.FLOAT, ir.Shape([]))
+            describe(node.outputs[2], ir.DataType.UINT8, ir.Shape([]))
+            self._quantized[data] = (node.outputs[0], node.outputs[1], node.outputs[2])
+        return self._quantized[data]
+
+    def _weight(self, product: ProductNode) -> _Weight:
+        params = self._params.tensors[product.weight.name or ""]
+        is_conv = product.node.op_type == "Conv"
+        shift = _MIDDLE if is_conv and params.dtype == DataType.INT8 else 0
+        dtype = DataType.UINT8 if shift else params.dtype
+        source = product.weight.const_value
+        assert source is not None
+
+        def integers(name: str) -> ir.TensorProtocol:
+            levels = quantize_array(source.numpy(), params).astype(np.int64) + shift
+            return as_tensor(levels if is_conv else product.matrix(levels), dtype, name)
+
+        shape = source.shape.numpy()
+        stored = self._editor.lazy(
+            f"{product.weight.name}_quantized",
+            shape if is_conv else (shape[::-1] if product.transposed else shape),
+            ONNX_TYPE[dtype],
+            integers,
+        )
+        offsets = params.zero_point + shift
+        # Channels of a symmetric weight have one zero point, and ConvInteger reads no more than one.
+        offset = offsets.reshape(-1)[0] if is_conv else offsets
+        zero_point = as_tensor(np.asarray(offset), dtype, self._editor.fresh(f"{product.weight.name}_zero_point"))
+        return _Weight(stored, _scale(product, params, shape), self._editor.initializer(zero_point))
+
+
+def _scale(product: ProductNode, params: TensorParams, shape: Sequence[int]) -> np.ndarray:
+    scale = np.asarray(params.scale * np.float32(product.alpha), np.float32)
+    return scale.reshape(-1, *[1] * (len(shape) - 2)) if params.axis is not None and not product.is_matrix else scale

@@ -1,0 +1,101 @@
+"""A product with a constant weight, as a writer of another operator for it sees it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.emit.graph_editor import GraphEditor
+from quantry.plan import QuantPlan
+
+MATRICES = ("MatMul", "Gemm")
+
+
+@dataclass(frozen=True)
+class ProductNode:
+    """A Conv, MatMul or Gemm whose second operand is a planned weight.
+
+    Attributes:
+        node: The float node.
+        data: What it multiplies.
+        weight: Name of the weight.
+        bias: Its constant bias, where it has one.
+        transposed: Whether the weight is stored as [N, K], as Gemm may have it.
+    """
+
+    node: ir.Node
+    data: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None = None
+    transposed: bool = False
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the weight is a matrix."""
+        return self.node.op_type in MATRICES and self.weight.shape is not None and len(self.weight.shape) == 2
+
+    @property
+    def alpha(self) -> float:
+        """What Gemm multiplies the product by."""
+        return self.node.attributes.get_float("alpha", 1.0)
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.node.name or ""
+
+    def matrix(self, values: np.ndarray) -> np.ndarray:
+        """Return something of the weight's shape as [K, N]."""
+        return values.T if self.transposed else values
+
+    def data_nodes(self, editor: GraphEditor) -> list[ir.Node]:
+        """Return the Transpose that Gemm asks for in front of its data, or nothing."""
+        if not self.node.attributes.get_int("transA", 0):
+            return []
+        return [editor.node(("", "Transpose"), [self.data], f"{self.name}_Transpose", {"perm": [1, 0]})]
+
+    def bias_node(self, editor: GraphEditor, product: ir.Value) -> list[ir.Node]:
+        """Return the addition of the bias to the product, or nothing.
+
+        Args:
+            editor: Makes nodes and constants.
+            product: The product without the bias.
+        """
+        if self.bias is None:
+            return []
+        assert self.bias.const_value is not None
+        values = self.bias.const_value.numpy()
+        if self.node.op_type == "Conv":
+            assert self.weight.shape is not None
+            values = values.reshape(-1, *[1] * (len(self.weight.shape) - 2))
+        beta = np.float32(self.node.attributes.get_float("beta", 1.0))
+        added = editor.constant(np.asarray(values * beta, np.float32), f"{self.bias.name}_added")
+        return [editor.node(("", "Add"), [product, added], f"{self.name}_bias_Add")]
+
+    def replace_by(self, chain: list[ir.Node]) -> None:
+        """Put nodes in place of this one; the last one's output takes over its name and its readers."""
+        graph = self.node.graph
+        assert graph is not None
+        ir.convenience.replace_nodes_and_values(
+            graph, self.node, [self.node], chain, [self.node.outputs[0]], [chain[-1].outputs[0]]
+        )
+
+
+def product_nodes(model: ir.Model, plan: QuantPlan) -> list[ProductNode]:
+    """Return the products of a plan that have a constant right operand, in the order of the graph.
+
+    Args:
+        model: The float model.
+        plan: Which weights are quantized, for which nodes.
+    """
+    found = []
+    for node in model.graph:
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        planned = None if weight is None else plan.weights.get(weight.name or "")
+        if node.op_type not in ("Conv", *MATRICES) or planned is None or node.name not in planned.users:
+            continue
+        data, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+        assert data is not None
+        assert weight is not None
+        found.append(ProductNode(node, data, weight, bias, bool(node.attributes.get_int("transB", 0))))
+    return found
