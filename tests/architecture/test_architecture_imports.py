@@ -10,11 +10,11 @@ import pytest
 import quantry
 
 SOURCE = Path(quantry.__file__).parent
-STAGES = ("prepare", "equalize", "observe", "plan", "scale", "tune", "emit", "evaluate")
-FOUNDATION = {"errors": set(), "recipe": {"errors"}, "memo": {"errors"}}
+STAGES = ("prepare", "equalize", "observe", "plan", "scale", "mix", "tune", "emit", "evaluate")
+FOUNDATION = {"errors": set(), "native": set(), "recipe": {"errors"}, "memo": {"errors"}}
 HEAVY = {
     "onnxruntime": {"observe", "evaluate", "tune"},
-    "optuna": {"search"},
+    "optuna": {"autosearch"},
     "torch": {"tune", "torchfront"},
 }
 LEAVES = {"cli", "onnx", "torch", "vai_q_onnx", "compat"}
@@ -48,13 +48,13 @@ def allowed(name: str) -> set[str] | None:
     if name in FOUNDATION:
         return FOUNDATION[name]
     if name == "demo":
-        return {"errors"}
+        return {"errors", "evaluate"}
     if name == "check":
         return {"errors", "recipe", "memo", "prepare", "plan", "scale"}
     if name == "testing":
         return {"errors", "recipe", "memo", *STAGES}
     if name in STAGES:
-        return {"errors", "recipe", "memo", *STAGES[: STAGES.index(name)]}
+        return {"errors", "native", "recipe", "memo", *STAGES[: STAGES.index(name)]}
     if name == "convert":
         return {"errors", "recipe", "memo", "prepare", "plan", "scale", "emit"}
     if name == "pipeline":

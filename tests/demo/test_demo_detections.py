@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from quantry import demo
-from quantry.demo.detections import overlaps, suppress
 from quantry.errors import DataError
+from quantry.evaluate.tasks import overlaps, suppress
 
 ROWS = 32 * 32 + 16 * 16 + 8 * 8
 

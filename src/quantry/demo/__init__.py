@@ -6,10 +6,10 @@ float32 [batch, 1344, 13], which ``decode`` explains. ``examples/train_detector.
 
 from pathlib import Path
 
-from quantry.demo.average_precision import AveragePrecision, ImageMatches, match_image, summarize
-from quantry.demo.detections import Detections, decode
+from quantry.demo.detections import decode
 from quantry.demo.evaluation import (
     INPUT_NAME,
+    ScenePrecision,
     calibration_inputs,
     evaluate,
     image_tensor,
@@ -25,6 +25,7 @@ from quantry.demo.scenes import (
     scene,
     training_scenes,
 )
+from quantry.evaluate.tasks import AveragePrecision, Detections, ImageMatches, match_image, summarize
 
 __all__ = [
     "CLASS_NAMES",
@@ -35,6 +36,7 @@ __all__ = [
     "Detections",
     "ImageMatches",
     "Scene",
+    "ScenePrecision",
     "calibration_inputs",
     "calibration_scenes",
     "decode",

@@ -6,13 +6,12 @@ first the stride-4 grid row by row, then stride 8, then stride 16. With grid cel
     centre = ((i + dx) s, (j + dy) s)      size = (s exp(log w), s exp(log h))      score = object * class
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from quantry.demo.scenes import CLASS_NAMES, IMAGE_SIZE
 from quantry.errors import DataError
+from quantry.evaluate.tasks import Detections, suppress
 
 STRIDES = (4, 8, 16)
 SCORE_FLOOR = 0.01
@@ -24,21 +23,6 @@ _BEFORE_SUPPRESSION = 400
 _LOG_SIZES = (-8.0, 8.0)
 
 
-@dataclass(frozen=True)
-class Detections:
-    """What a detector found in one image, best first.
-
-    Attributes:
-        boxes: Corners x0, y0, x1, y1 in pixels, float64 [n, 4].
-        scores: Confidence in 0..1, float64 [n].
-        labels: Indices into CLASS_NAMES, int64 [n].
-    """
-
-    boxes: NDArray[np.float64]
-    scores: NDArray[np.float64]
-    labels: NDArray[np.int64]
-
-
 def _anchors() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the cells [anchors, 2] as x, y and the strides [anchors, 1]."""
     cells, strides = [], []
@@ -48,33 +32,6 @@ def _anchors() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         cells.append(np.stack([x, y], axis=1).astype(np.float64))
         strides.append(np.full((side * side, 1), float(stride)))
     return np.concatenate(cells), np.concatenate(strides)
-
-
-def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the intersection over union [n, m] of boxes a [n, 4] and b [m, 4], given as corners."""
-    low = np.maximum(a[:, None, :2], b[None, :, :2])
-    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    shared = np.clip(high - low, 0.0, None).prod(axis=-1)
-    area_a, area_b = ((x[:, 2:] - x[:, :2]).prod(axis=-1) for x in (a, b))
-    union = area_a[:, None] + area_b[None, :] - shared
-    ratio: NDArray[np.float64] = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
-    return ratio
-
-
-def suppress(boxes: NDArray[np.float64], labels: NDArray[np.int64], limit: float) -> NDArray[np.int64]:
-    """Return the indices of the boxes that greedy non-maximum suppression keeps, class by class.
-
-    Args:
-        boxes: Corners [n, 4], best first.
-        labels: Classes [n]; boxes of different classes never suppress each other.
-        limit: Overlap above which the lesser of two boxes goes.
-    """
-    rivals = (overlaps(boxes, boxes) > limit) & (labels[:, None] == labels[None, :])
-    alive = np.ones(len(boxes), dtype=np.bool_)
-    for index in range(len(boxes)):
-        if alive[index]:
-            alive[index + 1 :] &= ~rivals[index, index + 1 :]
-    return np.flatnonzero(alive)
 
 
 def _decode_one(rows: NDArray[np.float64]) -> Detections:

@@ -1,13 +1,25 @@
 """Mean average precision of anything that answers like the demo detector."""
 
+import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.demo.average_precision import AveragePrecision, ImageMatches, match_image, summarize
 from quantry.demo.detections import decode
 from quantry.demo.scenes import CLASS_NAMES, Scene, calibration_scenes, evaluation_scenes
+from quantry.evaluate.tasks import (
+    AveragePrecision,
+    ImageMatches,
+    TaskScore,
+    match_image,
+    open_model,
+    precision_intervals,
+    summarize,
+)
 
 INPUT_NAME = "images"
 
@@ -60,3 +72,51 @@ def evaluate(run: Run, count: int = 200) -> dict[str, float]:
     """
     found = mean_average_precision(run, evaluation_scenes(count))
     return {"map": found.map, "map50": found.map50}
+
+
+@dataclass(frozen=True)
+class ScenePrecision:
+    """Evaluator of searches on the embedded detector: mean average precision on evaluation scenes.
+
+    Attributes:
+        scenes: Number of scenes.
+        threads: Threads inside one operator; None leaves the choice to the environment.
+
+    Example:
+        >>> from quantry import demo
+        >>> round(demo.ScenePrecision(scenes=4)(demo.model_path()), 2)
+        0.72
+    """
+
+    scenes: int = 200
+    threads: int | None = None
+    name: ClassVar[str] = "mAP"
+    direction: ClassVar[str] = "maximize"
+
+    @property
+    def fingerprint(self) -> str:
+        """What a score depends on besides the model."""
+        return f"embedded scenes {self.scenes}"
+
+    def __call__(self, model_path: str | Path) -> float:
+        """Return a model's mean average precision."""
+        return summarize(self._matches(model_path)).map
+
+    def scored(self, model_path: str | Path) -> TaskScore:
+        """Return a model's mean average precision with its interval over scenes."""
+        matches = self._matches(model_path)
+        return TaskScore(summarize(matches).map, precision_intervals(matches)[0])
+
+    def _matches(self, model_path: str | Path) -> list[ImageMatches]:
+        session = open_model(model_path, self.threads)
+
+        def run(images: NDArray[np.float32]) -> NDArray[np.floating]:
+            return np.asarray(session.run(None, {INPUT_NAME: images})[0])
+
+        return match_scenes(run, _scenes(self.scenes))
+
+
+@functools.lru_cache(maxsize=2)
+def _scenes(count: int) -> tuple[Scene, ...]:
+    # Drawing a scene takes as long as running the detector on it, and a search runs on the same ones again and again.
+    return tuple(evaluation_scenes(count))

@@ -12,8 +12,8 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from quantry import demo
-from quantry.demo.average_precision import MOST_DETECTIONS
 from quantry.errors import DataError
+from quantry.evaluate.tasks.average_precision import MOST_DETECTIONS
 
 CLASSES = 3
 Image = tuple[demo.Detections, np.ndarray, np.ndarray]

@@ -1,0 +1,59 @@
+"""Evaluators of tasks: how well a model does its work, as one number. Made for searches, usable alone.
+
+An evaluator is called with the path of a model and returns its score; ``direction`` says which way is better, and
+``fingerprint`` identifies everything else the score depends on. Evaluators whose score is a mean over samples have
+``size`` and ``per_sample`` as well, so that a search can stop early on models that cannot win.
+"""
+
+from quantry.evaluate.tasks.average_precision import (
+    IOU_THRESHOLDS,
+    AveragePrecision,
+    ImageMatches,
+    match_image,
+    precision_intervals,
+    summarize,
+)
+from quantry.evaluate.tasks.class_labels import LabelledFiles, labelled_images
+from quantry.evaluate.tasks.coco_judge import coco_average_precision
+from quantry.evaluate.tasks.coco_labels import CocoLabels, LabelledBoxes, coco_labels
+from quantry.evaluate.tasks.decoders import DECODERS, BoxDecoder, Decoder, RowDecoder, find_decoder
+from quantry.evaluate.tasks.detection_precision import DetectionPrecision
+from quantry.evaluate.tasks.detections import Detections, overlaps, suppress
+from quantry.evaluate.tasks.image_evaluators import classifier_evaluator, detector_evaluator, distance_evaluator
+from quantry.evaluate.tasks.model_run import open_model
+from quantry.evaluate.tasks.output_distance import OutputDistance
+from quantry.evaluate.tasks.sample_book import SampleBook
+from quantry.evaluate.tasks.task_score import TaskScore
+from quantry.evaluate.tasks.top_accuracy import TopAccuracy
+
+__all__ = [
+    "DECODERS",
+    "IOU_THRESHOLDS",
+    "AveragePrecision",
+    "BoxDecoder",
+    "CocoLabels",
+    "Decoder",
+    "DetectionPrecision",
+    "Detections",
+    "ImageMatches",
+    "LabelledBoxes",
+    "LabelledFiles",
+    "OutputDistance",
+    "RowDecoder",
+    "SampleBook",
+    "TaskScore",
+    "TopAccuracy",
+    "classifier_evaluator",
+    "coco_average_precision",
+    "coco_labels",
+    "detector_evaluator",
+    "distance_evaluator",
+    "find_decoder",
+    "labelled_images",
+    "match_image",
+    "open_model",
+    "overlaps",
+    "precision_intervals",
+    "summarize",
+    "suppress",
+]

@@ -1,0 +1,210 @@
+"""Average precision as COCO defines it, over ten overlaps, 101 recalls and all areas.
+
+Detections of one image and class are taken best first; at each overlap threshold a detection hits the free object it
+overlaps most, if by at least the threshold. One that hits nothing but lies in a crowd by at least the threshold does
+not count at all. Over all images, precision at a recall r is the best precision at any recall of r or more, read at
+r = 0, 0.01 ... 1 and averaged. (https://cocodataset.org/#detection-eval)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.errors import DataError
+from quantry.evaluate.tasks.detections import Detections, covered, overlaps
+
+IOU_THRESHOLDS: NDArray[np.float64] = np.linspace(0.5, 0.95, 10)
+RECALLS: NDArray[np.float64] = np.linspace(0.0, 1.0, 101)
+MOST_DETECTIONS = 100
+
+_NOTHING = np.spacing(1)
+
+
+@dataclass(frozen=True)
+class ImageMatches:
+    """What one image adds to the average precision; any list of these, resampled or not, can be summarised.
+
+    Attributes:
+        scores: Of the detections that count, float64 [n].
+        labels: Their classes, int64 [n].
+        hits: Whether each found an object, at each of IOU_THRESHOLDS, bool [10, n].
+        misses: Whether each found nothing and counts as wrong, bool [10, n].
+        objects: Number of labelled objects of each class, int64 [classes].
+    """
+
+    scores: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    hits: NDArray[np.bool_]
+    misses: NDArray[np.bool_]
+    objects: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AveragePrecision:
+    """The summary over images.
+
+    Attributes:
+        map: Mean over classes and overlaps 0.5, 0.55 ... 0.95.
+        map50: Mean over classes at overlap 0.5.
+        by_class: float64 [classes, 10]; NaN for a class without objects.
+    """
+
+    map: float
+    map50: float
+    by_class: NDArray[np.float64]
+
+
+def match_image(
+    found: Detections,
+    boxes: NDArray[np.floating],
+    labels: NDArray[np.int64],
+    classes: int,
+    crowd: NDArray[np.bool_] | None = None,
+) -> ImageMatches:
+    """Match one image's detections with its labelled objects.
+
+    Args:
+        found: The detections, in any order.
+        boxes: Corners of the objects [m, 4].
+        labels: Their classes [m].
+        classes: Number of classes.
+        crowd: Which of the boxes stand for a crowd, in which detections neither hit nor miss [m]; None for none.
+    """
+    order = np.argsort(-found.scores, kind="stable")
+    truth = boxes.astype(np.float64)
+    single = np.ones(len(labels), np.bool_) if crowd is None else ~crowd
+    picks: list[NDArray[np.int64]] = []
+    hits: list[NDArray[np.bool_]] = []
+    misses: list[NDArray[np.bool_]] = []
+    for label in range(classes):
+        pick = order[found.labels[order] == label][:MOST_DETECTIONS]
+        mine = labels == label
+        hit = _hits(overlaps(found.boxes[pick], truth[mine & single]))
+        picks.append(pick)
+        hits.append(hit)
+        misses.append(~hit & ~_excused(covered(found.boxes[pick], truth[mine & ~single])))
+    chosen = np.concatenate(picks)
+    return ImageMatches(
+        scores=found.scores[chosen],
+        labels=found.labels[chosen],
+        hits=np.concatenate(hits, axis=1),
+        misses=np.concatenate(misses, axis=1),
+        objects=np.bincount(labels[single], minlength=classes),
+    )
+
+
+def summarize(images: Sequence[ImageMatches]) -> AveragePrecision:
+    """Summarise the matches of any number of images.
+
+    Raises:
+        DataError: No image holds a labelled object, so that the mean is not defined.
+    """
+    return _Stack.of(images).summary(np.ones(len(images)))
+
+
+def precision_intervals(
+    images: Sequence[ImageMatches], *, resamples: int = 100, seed: int = 0
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return 95 % intervals of ``map`` and ``map50``: how far they would move with other images of the same kind.
+
+    Images are drawn with replacement, as many as there are; the interval is 1.96 standard deviations of what comes out
+    to either side, which needs fewer draws than their percentiles would.
+
+    Args:
+        images: The matches.
+        resamples: How often to draw.
+        seed: Start of the random numbers.
+    """
+    stack = _Stack.of(images)
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(len(images), np.full(len(images), 1 / len(images)), size=resamples)
+    found = [stack.summary(weights.astype(np.float64)) for weights in drawn if stack.has_objects(weights)]
+    whole = stack.summary(np.ones(len(images)))
+    wide, half = (1.96 * float(np.std([getattr(one, kind) for one in found] or [0.0])) for kind in ("map", "map50"))
+    return (whole.map - wide, whole.map + wide), (whole.map50 - half, whole.map50 + half)
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The matches of all images in arrays, best first, so that images can be weighted without sorting again."""
+
+    owner: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    hits: NDArray[np.bool_]
+    misses: NDArray[np.bool_]
+    objects: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, images: Sequence[ImageMatches]) -> "_Stack":
+        objects = np.array([image.objects for image in images]) if images else np.zeros((0, 1), np.int64)
+        if not objects.any():
+            raise DataError(
+                f"average precision needs at least one labelled object; given {len(images)} images with none; "
+                "in quantry.evaluate.tasks.summarize"
+            )
+        order = np.argsort(-np.concatenate([image.scores for image in images]), kind="stable")
+        owner = np.repeat(np.arange(len(images)), [len(image.scores) for image in images])
+        return cls(
+            owner[order],
+            np.concatenate([image.labels for image in images])[order],
+            np.concatenate([image.hits for image in images], axis=1)[:, order],
+            np.concatenate([image.misses for image in images], axis=1)[:, order],
+            objects,
+        )
+
+    def has_objects(self, weights: NDArray[np.int64]) -> bool:
+        return bool((weights @ self.objects).any())
+
+    def summary(self, weights: NDArray[np.float64]) -> AveragePrecision:
+        """Return the average precision when each image counts as often as its weight says."""
+        objects = weights @ self.objects
+        by_class = np.full((len(objects), len(IOU_THRESHOLDS)), np.nan)
+        for label in np.flatnonzero(objects):
+            mine = np.flatnonzero(self.labels == label)
+            count = weights[self.owner[mine]]
+            by_class[label] = _precision(self.hits[:, mine] * count, self.misses[:, mine] * count, objects[label])
+        present = by_class[objects > 0]
+        return AveragePrecision(float(present.mean()), float(present[:, 0].mean()), by_class)
+
+
+def _hits(overlap: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Match the detections of one image and class, best first, with its objects.
+
+    Args:
+        overlap: Intersection over union [detections, objects].
+
+    Returns:
+        Hits [10, detections].
+    """
+    found, objects = overlap.shape
+    hits = np.zeros((len(IOU_THRESHOLDS), found), dtype=np.bool_)
+    free = np.ones((len(IOU_THRESHOLDS), objects), dtype=np.bool_)
+    levels = np.arange(len(IOU_THRESHOLDS))
+    for index in range(found if objects else 0):
+        offered = np.where(free, overlap[index], -1.0)
+        # Of equal overlaps the reference takes the last object.
+        best = objects - 1 - offered[:, ::-1].argmax(axis=1)
+        hit = offered[levels, best] >= IOU_THRESHOLDS
+        hits[:, index] = hit
+        free[levels[hit], best[hit]] = False
+    return hits
+
+
+def _excused(inside: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which detections lie in a crowd, at each threshold [10, detections]."""
+    deepest = inside.max(axis=1, initial=0.0)
+    excused: NDArray[np.bool_] = deepest[None, :] >= IOU_THRESHOLDS[:, None]
+    return excused
+
+
+def _precision(hits: NDArray[np.float64], misses: NDArray[np.float64], objects: float) -> NDArray[np.float64]:
+    """Return one class's average precision at each overlap [10], from weighted hits and misses, best first."""
+    right, wrong = np.cumsum(hits, axis=1), np.cumsum(misses, axis=1)
+    recall = right / objects
+    precision = right / (right + wrong + _NOTHING)
+    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    padded = np.concatenate([envelope, np.zeros((len(envelope), 1))], axis=1)
+    reached = [np.searchsorted(level, RECALLS, side="left") for level in recall]
+    return np.array([row[places].mean() for row, places in zip(padded, reached, strict=True)])

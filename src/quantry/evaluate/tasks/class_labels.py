@@ -1,0 +1,135 @@
+"""Labels of images: from a file, or from the folders the images are in."""
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantry.errors import DataError, nearest_spelling
+from quantry.observe.image_folder import IMAGE_SUFFIXES
+
+_HEADINGS = ("label", "class", "class_id", "category", "target")
+
+
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Image files with the class of each.
+
+    Attributes:
+        files: The files, in the order of their paths.
+        labels: The class of each.
+        names: Names of the classes where folders or words name them; empty where labels are numbers.
+    """
+
+    files: tuple[Path, ...]
+    labels: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+
+def labelled_images(folder: str | Path, labels: str | Path | None = None) -> LabelledFiles:
+    """Return the images of a folder with their classes.
+
+    Args:
+        folder: The folder; sub-folders are looked into.
+        labels: One of these.
+
+            - None: each sub-folder is a class, numbered in the order of the names.
+            - A ``.csv`` file with the columns file and label, with or without a heading.
+            - A ``.json`` file: an object of file names to labels.
+            - A ``.txt`` file: "file label" in each line, or one label in each line for the images in the order of
+              their paths.
+
+            Files are named by their path in the folder or their name alone. Labels are class numbers; words are
+            numbered in alphabetical order.
+
+    Raises:
+        DataError: There are no images, a file has no label, or a label names no file.
+    """
+    root = Path(folder)
+    files = image_files(root)
+    if labels is None:
+        words = [path.relative_to(root).parts[0] for path in files if path.parent != root]
+        if len(words) != len(files):
+            loose = next(path for path in files if path.parent == root)
+            raise DataError(
+                "without a file of labels every image must be in a sub-folder named for its class, "
+                f"got {loose.name}; in {root}"
+            )
+        return _numbered(files, words)
+    table = _read(Path(labels), files)
+    return _numbered(files, [_label_of(path, root, table, Path(labels)) for path in files])
+
+
+def image_files(root: Path) -> tuple[Path, ...]:
+    """Return the images in a folder and its sub-folders, in the order of their paths.
+
+    Raises:
+        DataError: There is no such folder, or no image in it.
+    """
+    if not root.is_dir():
+        raise DataError(f"labelled images must be in a folder, got the path {root}, where none is")
+    found = (path for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.name[0] != ".")
+    files = tuple(sorted(found, key=lambda path: path.as_posix()))
+    if not files:
+        raise DataError(f"a folder of labelled images must hold images {IMAGE_SUFFIXES}, got none; in {root}")
+    return files
+
+
+def _numbered(files: tuple[Path, ...], words: list[str]) -> LabelledFiles:
+    if all(word.isdecimal() for word in words):
+        return LabelledFiles(files, tuple(int(word) for word in words))
+    names = tuple(sorted(set(words)))
+    number = {name: index for index, name in enumerate(names)}
+    return LabelledFiles(files, tuple(number[word] for word in words), names)
+
+
+def _read(path: Path, files: tuple[Path, ...]) -> dict[str, str]:
+    """Return file names to labels as text."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"a file of labels must be readable text, got {error}; in {path}") from error
+    if path.suffix.lower() == ".json":
+        return _from_json(text, path)
+    if path.suffix.lower() == ".csv":
+        rows = [row for row in csv.reader(text.splitlines()) if row]
+    else:
+        rows = [line.rsplit(maxsplit=1) for line in text.splitlines() if line.strip()]
+    return _from_rows(rows, files, path)
+
+
+def _from_json(text: str, path: Path) -> dict[str, str]:
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"a .json file of labels must be valid, got {error}; in {path}") from error
+    if not isinstance(plain, dict):
+        raise DataError(f"a .json file of labels must be an object of file names to labels, got a list; in {path}")
+    return {str(name): str(label).strip() for name, label in plain.items()}
+
+
+def _from_rows(rows: list[list[str]], files: tuple[Path, ...], path: Path) -> dict[str, str]:
+    if rows and len(rows[0]) > 1 and rows[0][-1].strip().casefold() in _HEADINGS:
+        rows = rows[1:]
+    if all(len(row) == 1 for row in rows):
+        if len(rows) != len(files):
+            raise DataError(
+                f"a list of labels without file names must have one for each of the {len(files)} images, "
+                f"got {len(rows)}; in {path}"
+            )
+        return {file.name: row[0].strip() for file, row in zip(files, rows, strict=True)}
+    for number, row in enumerate(rows, start=1):
+        if len(row) < 2:
+            raise DataError(f"each line of labels must have a file and a label, got {row}; line {number} of {path}")
+    return {row[0].strip(): row[-1].strip() for row in rows}
+
+
+def _label_of(file: Path, root: Path, table: Mapping[str, str], source: Path) -> str:
+    inside = file.relative_to(root).as_posix()
+    for name in (inside, file.name, file.stem):
+        if name in table:
+            return table[name]
+    raise DataError(
+        f"every image must have a label, got none for {inside}{nearest_spelling(inside, table)}; in {source}"
+    )

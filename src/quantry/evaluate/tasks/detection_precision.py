@@ -1,0 +1,96 @@
+"""Mean average precision of a detector on labelled images."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from quantry.errors import DataError, RecipeError
+from quantry.evaluate.tasks.average_precision import AveragePrecision, precision_intervals
+from quantry.evaluate.tasks.coco_judge import coco_average_precision, match_images
+from quantry.evaluate.tasks.coco_labels import CocoLabels
+from quantry.evaluate.tasks.decoders import Decoder, RowDecoder
+from quantry.evaluate.tasks.detections import Detections
+from quantry.evaluate.tasks.image_fit import ImageFit
+from quantry.evaluate.tasks.model_run import run_model
+from quantry.evaluate.tasks.sample_book import SampleBook
+from quantry.evaluate.tasks.task_score import TaskScore
+from quantry.memo import fingerprint
+from quantry.observe import ImageOptions
+
+_KINDS = ("map", "map50")
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionPrecision:
+    """COCO's mean average precision.
+
+    It is no mean over images, so that there are no scores of single samples, and a search cannot race on it.
+
+    Attributes:
+        book: The labelled images as inputs, in the order of ``labels.images``.
+        labels: The labelled images.
+        frame: Height and width of the model's input.
+        decoder: From outputs to boxes; see `quantry.evaluate.tasks.decoders`.
+        images: How images became inputs.
+        kind: "map" over overlaps 0.5 to 0.95, or "map50".
+        threads: Threads inside one operator; None leaves the choice to the environment.
+    """
+
+    book: SampleBook
+    labels: CocoLabels
+    frame: tuple[int, int]
+    decoder: Decoder = field(default_factory=RowDecoder)
+    images: ImageOptions = ImageOptions(resize="letterbox")
+    kind: str = "map"
+    threads: int | None = None
+    direction: ClassVar[str] = "maximize"
+    _fingerprint: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise RecipeError(f"DetectionPrecision.kind must be one of {_KINDS}, got {self.kind!r}")
+        if len(self.book) != len(self.labels.images):
+            raise DataError(
+                f"there must be one sample for each labelled image, got {len(self.book)} samples and "
+                f"{len(self.labels.images)} images; a detector's batch must be 1"
+            )
+
+    @property
+    def name(self) -> str:
+        """What tables call the score."""
+        return "mAP" if self.kind == "map" else "mAP50"
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that a score depends on besides the model."""
+        if not self._fingerprint:
+            truth = tuple((image.boxes, image.labels, image.crowd) for image in self.labels.images)
+            parts = (type(self).__name__, self.book.data, truth, repr(self.decoder), self.images, self.kind)
+            self._fingerprint["digest"] = str(fingerprint(parts))
+        return self._fingerprint["digest"]
+
+    def __call__(self, model_path: str | Path) -> float:
+        """Return a model's mean average precision."""
+        score: float = getattr(self.measure(model_path), self.kind)
+        return score
+
+    def scored(self, model_path: str | Path) -> TaskScore:
+        """Return a model's mean average precision with its interval over images."""
+        found = self.detect(model_path)
+        value: float = getattr(coco_average_precision(self.labels, found), self.kind)
+        intervals = precision_intervals(match_images(self.labels, found))
+        return TaskScore(value, intervals[_KINDS.index(self.kind)])
+
+    def measure(self, model_path: str | Path) -> AveragePrecision:
+        """Return a model's average precision, by class too."""
+        return coco_average_precision(self.labels, self.detect(model_path))
+
+    def detect(self, model_path: str | Path) -> list[Detections]:
+        """Return what a model finds in each image, in pixels of the image."""
+        found: list[Detections] = []
+        for index, outputs in run_model(model_path, self.book, range(len(self.book)), self.threads):
+            image = self.labels.images[index]
+            fit = ImageFit.of(self.images, image.width, image.height, self.frame)
+            raw = self.decoder(outputs, self.frame)[0]
+            found.append(Detections(fit.to_image(raw.boxes, image.width, image.height), raw.scores, raw.labels))
+        return found

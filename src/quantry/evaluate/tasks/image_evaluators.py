@@ -1,0 +1,105 @@
+"""Evaluators made from a float model and what a user has on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantry.errors import RecipeError
+from quantry.evaluate.tasks.class_labels import LabelledFiles, labelled_images
+from quantry.evaluate.tasks.coco_labels import coco_labels
+from quantry.evaluate.tasks.decoders import Decoder, find_decoder
+from quantry.evaluate.tasks.detection_precision import DetectionPrecision
+from quantry.evaluate.tasks.output_distance import OutputDistance
+from quantry.evaluate.tasks.sample_book import SampleBook
+from quantry.evaluate.tasks.top_accuracy import TopAccuracy
+from quantry.observe import CalibrationData, ImageOptions, calibration_data
+from quantry.observe.image_folder import Frame, ImageSource
+from quantry.prepare import InputSignature, model_source
+from quantry.prepare.float_model import input_signatures
+
+
+def classifier_evaluator(
+    model: str | Path,
+    images: str | Path | LabelledFiles,
+    labels: str | Path | None = None,
+    *,
+    k: int = 1,
+    options: ImageOptions | None = None,
+) -> TopAccuracy:
+    """Return the evaluator of a classifier on labelled images.
+
+    Args:
+        model: The float model, for the shape of its input.
+        images: A folder of images, or what `labelled_images` returned.
+        labels: A file of labels; None takes the sub-folders as classes. See `labelled_images`.
+        k: 1 for top-1, 5 for top-5.
+        options: How images become inputs.
+
+    Raises:
+        DataError: Images, labels and model do not go together.
+    """
+    found = images if isinstance(images, LabelledFiles) else labelled_images(images, labels)
+    book = SampleBook(_image_data(model, found.files, options or ImageOptions()))
+    group = len(found.files) // len(book)
+    classes = np.array(found.labels[: group * len(book)], np.int64)
+    return TopAccuracy(book, classes if group == 1 else classes.reshape(len(book), group), k)
+
+
+def detector_evaluator(
+    model: str | Path,
+    images: str | Path,
+    annotations: str | Path,
+    *,
+    decoder: Decoder | str = "yolox",
+    options: ImageOptions | None = None,
+    kind: str = "map",
+) -> DetectionPrecision:
+    """Return the evaluator of a detector on images labelled in COCO's format.
+
+    Args:
+        model: The float model, for the shape of its input.
+        images: A folder of images.
+        annotations: A COCO ``instances`` file.
+        decoder: From outputs to boxes: a name of `DECODERS`, or a callable.
+        options: How images become inputs; None takes letterboxes with the padding at the end.
+        kind: "map" or "map50".
+
+    Raises:
+        DataError: Images, labels and model do not go together.
+    """
+    chosen = options or ImageOptions(resize="letterbox")
+    labels = coco_labels(images, annotations)
+    data = _image_data(model, tuple(image.file for image in labels.images), chosen)
+    frame = Frame.of(data.inputs[0], chosen, str(images))
+    decode = find_decoder(decoder) if isinstance(decoder, str) else decoder
+    return DetectionPrecision(SampleBook(data), labels, (frame.height, frame.width), decode, chosen, kind)
+
+
+def distance_evaluator(
+    model: str | Path, data: Any, metric: str = "l2", *, options: ImageOptions | None = None
+) -> OutputDistance:
+    """Return the evaluator that compares outputs with the float model's.
+
+    Args:
+        model: The float model.
+        data: Samples in any form that `quantry.quantize` takes.
+        metric: Name of a built-in metric.
+        options: How images become inputs.
+
+    Raises:
+        DataError: The data do not fit the model.
+        RecipeError: There is no such metric.
+    """
+    if not isinstance(model, str | Path):
+        raise RecipeError(f"the float model must be given as a path to be compared with, got {type(model).__name__}")
+    return OutputDistance(model, SampleBook(calibration_data(data, _signatures(model), options)), metric)
+
+
+def _image_data(model: str | Path, files: tuple[Path, ...], options: ImageOptions) -> CalibrationData:
+    inputs = _signatures(model)
+    return CalibrationData(ImageSource(files, options, inputs, str(files[0].parent)), inputs)
+
+
+def _signatures(model: str | Path) -> tuple[InputSignature, ...]:
+    return input_signatures(model_source(model).load())

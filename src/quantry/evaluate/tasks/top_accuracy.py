@@ -1,0 +1,118 @@
+"""How often the right class is among the best."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.errors import DataError, RecipeError
+from quantry.evaluate.tasks.model_run import Outputs, run_model
+from quantry.evaluate.tasks.sample_book import SampleBook
+from quantry.memo import fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class TopAccuracy:
+    """The share of samples whose right class is among the ``k`` highest scores of a classifier.
+
+    Attributes:
+        book: The samples.
+        labels: The right class of each sample, int64 [samples] or, where a sample is a batch, [samples, batch].
+        k: 1 for top-1, 5 for top-5.
+        output: Name of the output with scores [batch, classes]; None takes the model's first.
+        threads: Threads inside one operator; None leaves the choice to the environment.
+
+    Example:
+        >>> evaluator = TopAccuracy(SampleBook(data), labels)  # doctest: +SKIP
+        >>> evaluator("model.int8.onnx")  # doctest: +SKIP
+        0.734
+    """
+
+    book: SampleBook
+    labels: NDArray[np.int64]
+    k: int = 1
+    output: str | None = None
+    threads: int | None = None
+    direction: ClassVar[str] = "maximize"
+    _fingerprint: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        labels = np.array(self.labels)
+        if not np.issubdtype(labels.dtype, np.integer):
+            raise DataError(f"labels must be whole numbers, got {labels.dtype}; TopAccuracy.labels")
+        if len(labels) != len(self.book):
+            raise DataError(
+                f"there must be one label for each sample, got {len(labels)} labels and {len(self.book)} samples; "
+                "TopAccuracy"
+            )
+        if self.k < 1:
+            raise RecipeError(f"TopAccuracy.k must be at least 1, got {self.k!r}")
+        object.__setattr__(self, "labels", labels.astype(np.int64))
+
+    @property
+    def name(self) -> str:
+        """What tables call the score."""
+        return f"top-{self.k}"
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self.labels)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that a score depends on besides the model."""
+        if not self._fingerprint:
+            digest = fingerprint((type(self).__name__, self.book.data, self.labels, self.k, self.output))
+            self._fingerprint["digest"] = str(digest)
+        return self._fingerprint["digest"]
+
+    def __call__(self, model_path: str | Path) -> float:
+        """Return the share of samples that a model gets right."""
+        return float(self.per_sample(model_path, range(self.size)).mean())
+
+    def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
+        """Return 1 for each sample that a model gets right and 0 for the others; for batches the share.
+
+        Args:
+            model_path: The model.
+            indices: Which samples.
+
+        Returns:
+            One number for each index, in the order of the indices.
+        """
+        wanted = list(indices)
+        scores = {
+            index: self._right(outputs, index)
+            for index, outputs in run_model(model_path, self.book, wanted, self.threads)
+        }
+        return np.array([scores[index] for index in wanted], dtype=np.float64)
+
+    def _right(self, outputs: Outputs, index: int) -> float:
+        scores = self._scores(outputs)
+        labels = np.atleast_1d(self.labels[index])
+        if len(scores) != len(labels):
+            raise DataError(
+                f"there must be one label for each row of scores, got {len(labels)} labels for {len(scores)} rows; "
+                f"sample {index} of TopAccuracy"
+            )
+        if labels.min() < 0 or labels.max() >= scores.shape[1]:
+            raise DataError(
+                f"labels must be from 0 to {scores.shape[1] - 1}, the classes of the model; got "
+                f"{labels.tolist()}; sample {index} of TopAccuracy"
+            )
+        own = scores[np.arange(len(scores)), labels]
+        # Ties count against the label, and so does NaN: a model that answers the same for every class knows nothing.
+        higher = (scores >= own[:, None]).sum(axis=1) - 1
+        right = np.isfinite(own) & (higher < self.k)
+        return float(right.mean())
+
+    def _scores(self, outputs: Outputs) -> NDArray[Any]:
+        name = self.output if self.output is not None else next(iter(outputs))
+        if name not in outputs:
+            raise DataError(f"TopAccuracy.output must be one of {list(outputs)}, got {name!r}")
+        scores = outputs[name]
+        return scores.reshape(scores.shape[0] if scores.ndim > 1 else 1, -1)

@@ -1,0 +1,216 @@
+"""Evaluators of classifiers and of outputs."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from PIL import Image
+
+from quantry.errors import DataError, RecipeError
+from quantry.evaluate.tasks import (
+    OutputDistance,
+    SampleBook,
+    TopAccuracy,
+    classifier_evaluator,
+    distance_evaluator,
+    labelled_images,
+    sample_book,
+)
+from quantry.observe import ImageOptions, calibration_data
+from quantry.prepare import InputSignature
+
+CLASSIFIER = """
+<ir_version: 8, opset_import: ["" : 13]>
+agraph (float[N, 3, 4, 4] x) => (float[N, 3] y)
+{
+    pooled = GlobalAveragePool (x)
+    y = Flatten (pooled)
+}
+"""
+COLORS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A classifier of colours: the scores are the means of the channels."""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(CLASSIFIER), path)
+    return path
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Nine images in a folder for each class, named so that the alphabet gives blue 0, green 1, red 2."""
+    rng = np.random.default_rng(0)
+    for name, color in COLORS.items():
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = np.clip(np.array(color) * 0.6 + rng.integers(0, 80, (6, 6, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / name / f"{name}{number}.png")
+    return tmp_path / "images"
+
+
+BGR = ImageOptions(color="BGR")  # the alphabet's order is that of BGR
+
+
+def test_folders_are_classes_in_the_order_of_their_names(images: Path) -> None:
+    found = labelled_images(images)
+    assert found.names == ("blue", "green", "red")
+    assert found.labels == (0, 0, 0, 1, 1, 1, 2, 2, 2)
+
+
+@pytest.mark.parametrize("form", ["csv", "heading.csv", "json", "txt", "bare.txt"])
+def test_labels_are_read_from_every_kind_of_file(images: Path, tmp_path: Path, form: str) -> None:
+    files = sorted(images.rglob("*.png"))
+    rows = [(path.relative_to(images).as_posix(), index % 4) for index, path in enumerate(files)]
+    path = tmp_path / f"labels.{form}"
+    if form == "json":
+        path.write_text(json.dumps({Path(name).name: label for name, label in rows}))
+    elif form == "bare.txt":
+        path.write_text("".join(f"{label}\n" for _, label in rows))
+    else:
+        separator = " " if form == "txt" else ","
+        heading = "file,label\n" if form == "heading.csv" else ""
+        path.write_text(heading + "".join(f"{name}{separator}{label}\n" for name, label in rows))
+    found = labelled_images(images, path)
+    assert found.files == tuple(files)
+    assert found.labels == tuple(index % 4 for index in range(9))
+
+
+def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("red0.png,1\n")
+    with pytest.raises(DataError, match=r"none for blue/blue0\.png"):
+        labelled_images(images, path)
+    path = tmp_path / "labels.txt"
+    path.write_text("1\n2\n")
+    with pytest.raises(DataError, match="9 images, got 2"):
+        labelled_images(images, path)
+    Image.new("RGB", (4, 4)).save(images / "loose.png")
+    with pytest.raises(DataError, match=r"loose\.png"):
+        labelled_images(images)
+    with pytest.raises(DataError, match="must hold images"):
+        labelled_images(tmp_path / "images" / "none") if (images / "none").mkdir() is None else None
+
+
+def test_top_accuracy_counts_what_onnxruntime_gets_right(model: Path, images: Path) -> None:
+    evaluator = classifier_evaluator(model, images, options=BGR)
+    assert evaluator(model) == 1.0
+    wrong = classifier_evaluator(model, images, options=ImageOptions())  # red and blue exchanged
+    session = onnxruntime.InferenceSession(model)
+    expected = []
+    for label, path in zip(wrong.labels, sorted(images.rglob("*.png")), strict=True):
+        with Image.open(path) as file:
+            pixels = np.asarray(file.resize((4, 4), Image.Resampling.BILINEAR), np.float32).transpose(2, 0, 1)[None]
+        expected.append(session.run(None, {"x": pixels})[0].argmax() == label)
+    assert wrong.per_sample(model, range(9)).tolist() == expected
+    assert wrong(model) == pytest.approx(np.mean(expected))
+    assert wrong.fingerprint != evaluator.fingerprint
+
+
+def test_scores_of_chosen_samples_are_those_of_all(model: Path, images: Path) -> None:
+    evaluator = classifier_evaluator(model, images, k=2)
+    whole = evaluator.per_sample(model, range(9))
+    assert evaluator.per_sample(model, [7, 0, 7, 3]).tolist() == whole[[7, 0, 7, 3]].tolist()
+    assert evaluator.name == "top-2"
+
+
+def test_a_fixed_batch_takes_labels_in_groups(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "batched.onnx"
+    onnx.save(onnx.parser.parse_model(CLASSIFIER.replace("N", "3")), path)
+    evaluator = classifier_evaluator(path, images, options=BGR)
+    assert evaluator.size == 3
+    assert evaluator.per_sample(path, [0, 2]).tolist() == [1.0, 1.0]
+
+
+def test_ties_and_nan_count_as_wrong(model: Path) -> None:
+    signature = (InputSignature("x", np.dtype(np.float32), ("N", 3, 4, 4)),)
+    samples = np.zeros((2, 3, 4, 4), np.float32)
+    evaluator = TopAccuracy(SampleBook(calibration_data(samples, signature)), np.array([0, 0]))
+    assert evaluator(model) == 0.0
+    broken = model.with_name("broken.onnx")
+    onnx.save(
+        onnx.parser.parse_model(CLASSIFIER.replace("y = Flatten (pooled)", "z = Flatten (pooled) y = Div (z, z)")),
+        broken,
+    )
+    assert evaluator(broken) == 0.0
+
+
+def test_labels_that_do_not_fit_are_refused(model: Path, images: Path) -> None:
+    book = classifier_evaluator(model, images).book
+    with pytest.raises(DataError, match="2 labels and 9 samples"):
+        TopAccuracy(book, np.array([0, 1]))
+    with pytest.raises(DataError, match="from 0 to 2"):
+        TopAccuracy(book, np.arange(9))(model)
+    with pytest.raises(DataError, match="whole numbers"):
+        TopAccuracy(book, np.ones(9))
+    with pytest.raises(RecipeError, match="at least 1"):
+        TopAccuracy(book, np.zeros(9, int), k=0)
+    with pytest.raises(DataError, match=r"one of \['y'\]"):
+        TopAccuracy(book, np.zeros(9, int), output="z")(model)
+
+
+@pytest.mark.parametrize(("metric", "direction", "best"), [("L2", "minimize", 0.0), ("cos", "maximize", 1.0)])
+def test_output_distance_knows_its_direction_and_the_float_models_score(
+    model: Path, images: Path, tmp_path: Path, metric: str, direction: str, best: float
+) -> None:
+    evaluator = distance_evaluator(model, images, metric)
+    assert (evaluator.direction, evaluator.reference_score, evaluator(model)) == (direction, best, best)
+    other = tmp_path / "other.onnx"
+    onnx.save(
+        onnx.parser.parse_model(CLASSIFIER.replace("y = Flatten (pooled)", "z = Flatten (pooled) y = Sqrt (z)")), other
+    )
+    scores = evaluator.per_sample(other, range(9))
+    assert evaluator(other) == pytest.approx(scores.mean())
+    assert (evaluator(other) - best) * (1 if direction == "minimize" else -1) > 0
+    if metric == "L2":
+        first = next(iter(evaluator.book.data))["x"]
+        means = first.mean(axis=(2, 3))
+        assert scores[0] == pytest.approx(np.square(means - np.sqrt(means)).mean(), rel=1e-5)
+
+
+def test_a_model_with_other_outputs_cannot_be_compared(model: Path, images: Path, tmp_path: Path) -> None:
+    from quantry.errors import ModelError
+
+    other = tmp_path / "other.onnx"
+    onnx.save(onnx.parser.parse_model(CLASSIFIER.replace("y = Flatten", "w = Flatten").replace("3] y", "3] w")), other)
+    with pytest.raises(ModelError, match=r"outputs \['y'\]"):
+        distance_evaluator(model, images)(other)
+
+
+def test_evaluators_travel_to_other_processes_without_their_samples(model: Path, images: Path) -> None:
+    for evaluator in (classifier_evaluator(model, images, options=BGR), distance_evaluator(model, images)):
+        score = evaluator(model)
+        message = pickle.dumps(evaluator)
+        again = pickle.loads(message)
+        assert len(message) < 20_000
+        assert again(model) == score
+        assert again.fingerprint == evaluator.fingerprint
+
+
+def test_a_book_reads_again_what_it_could_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_book, "KEPT_BYTES", 3 * 4 * 4)
+    signature = (InputSignature("x", np.dtype(np.float32), ("N", 4)),)
+    stack = np.arange(40, dtype=np.float32).reshape(10, 4)
+    book = SampleBook(calibration_data(stack, signature))
+    for _ in range(2):
+        for indices in ([9, 1, 4], range(10), [2]):
+            read = dict(book.read(indices))
+            assert sorted(read) == sorted(indices)
+            assert all((feeds["x"][0] == stack[index]).all() for index, feeds in read.items())
+    assert len(book._kept) == 3
+
+
+def test_outputs_beyond_memory_are_computed_again(model: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from quantry.evaluate.tasks import output_distance
+
+    monkeypatch.setattr(output_distance, "KEPT_BYTES", 30)
+    evaluator = OutputDistance(str(model), distance_evaluator(model, images).book, "l1")
+    twin = model.with_name("twin.onnx")
+    twin.write_bytes(model.read_bytes())
+    assert evaluator(twin) == evaluator(twin) == pytest.approx(0.0, abs=1e-4)
+    assert len(evaluator._expected) == 2
