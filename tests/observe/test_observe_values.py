@@ -183,6 +183,6 @@ def test_distribution_total_is_the_number_of_values():
 
 def test_counts_beyond_32_bits_are_kept(monkeypatch):
     monkeypatch.setattr("quantry.observe.tensor_counter.HISTOGRAM_LIMIT", 1 << 16)
-    monkeypatch.setattr("quantry.observe.tensor_counter.CHUNK", 1 << 12)
+    monkeypatch.setattr("quantry.observe.code_counting.CHUNK", 1 << 12)
     values = np.random.default_rng(2).standard_normal((5, 50_000)).astype(np.float32)
     assert_exactly(counted(*values).stats, list(values))

@@ -4,6 +4,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import IO, Any
 
@@ -45,7 +46,15 @@ class Spool(SampleSource):
 
     def digest(self, limit: int | None) -> Digest:
         """Return the digest of the first samples; each is hashed once, those not drawn yet while they are drawn."""
-        self._digests += (fingerprint(sample) for sample in self._read(len(self._digests), limit))
+        # Hashing lets other threads run, so the next sample is drawn beside it.
+        with ThreadPoolExecutor(1, thread_name_prefix="quantry-digest") as executor:
+            pending: Future[Digest] | None = None
+            for sample in self._read(len(self._digests), limit):
+                if pending is not None:
+                    self._digests.append(pending.result())
+                pending = executor.submit(fingerprint, sample)
+            if pending is not None:
+                self._digests.append(pending.result())
         return fingerprint(tuple(self._digests[:limit]))
 
     def _read(self, first: int, limit: int | None) -> Iterator[Sample]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from quantry.observe.code_counting import CHUNK, code_counter, joined
 from quantry.observe.derive import RootStats
 from quantry.observe.tensor_stats import Histogram, TensorStats, add_histograms
 from quantry.observe.turning_points import TurningPoint
@@ -18,16 +19,12 @@ CODES = 1 << 16
 FIRST_NON_FINITE = 0x7F80
 """First code, without its sign, whose exponent says infinity or NaN."""
 
-CHUNK = 1 << 17
-"""Values counted at a time: few enough for them and their codes to stay in the second-level cache."""
-
 HISTOGRAM_LIMIT = (1 << 32) - 1
 """Values that a histogram of 32-bit counts can take before it must be emptied."""
 
 FIRST_SEARCH = 1 << 14
 """Values among which the one nearest to a turning point is looked for first."""
 
-_ONE = np.uint32(1)
 _NOWHERE = (math.nan, math.nan)
 
 
@@ -35,7 +32,6 @@ class CountingSpace:
     """Memory for the counters of one pass: scratch that they share, one after the other, and their histograms."""
 
     def __init__(self) -> None:
-        self.codes: npt.NDArray[np.intp] = np.empty(CHUNK, np.intp)
         self.distances: FloatArray = np.empty(CHUNK, np.float32)
 
     def histogram(self) -> npt.NDArray[np.uint32]:
@@ -81,7 +77,7 @@ class TensorCounter:
     def add(self, values: FloatArray) -> None:
         """Count one sample's values, of any shape, contiguous."""
         flat = values.reshape(-1)
-        low, high = self._count_chunks(flat)
+        low, high = self._count_codes(flat)
         if not (math.isfinite(low) and math.isfinite(high)):
             low, high = self._finite_extrema(flat)
         self._count += flat.size
@@ -117,25 +113,16 @@ class TensorCounter:
             channel_maxima=None if self._channels is None else self._channels[1],
         )
 
-    def _count_chunks(self, flat: FloatArray) -> tuple[float, float]:
+    def _count_codes(self, flat: FloatArray) -> tuple[float, float]:
         """Count the codes; return the extrema, not finite if any value is not."""
-        low, high = math.inf, -math.inf
-        # Little-endian: the second half of each float is its upper one.
-        upper_halves = flat.view(np.uint16)[1::2]
-        for start in range(0, flat.size, CHUNK):
-            chunk = flat[start : start + CHUNK]
-            codes = self._space.codes[: chunk.size]
-            if self._until_full < chunk.size:
+        extremes = math.inf, -math.inf
+        for start in range(0, flat.size, HISTOGRAM_LIMIT):
+            part = flat[start : start + HISTOGRAM_LIMIT]
+            if self._until_full < part.size:
                 self._empty_histogram()
-            self._until_full -= chunk.size
-            # The fast passes come first: they bring the chunk into the cache for the slow ones.
-            lowest, highest = float(np.minimum.reduce(chunk)), float(np.maximum.reduce(chunk))
-            if math.isnan(lowest):
-                low = high = lowest
-            low, high = min(low, lowest), max(high, highest)
-            np.copyto(codes, upper_halves[start : start + CHUNK])
-            np.add.at(self._histogram, codes, _ONE)
-        return low, high
+            self._until_full -= part.size
+            extremes = joined(extremes, code_counter()(part, self._histogram))
+        return extremes
 
     def _all_counts(self) -> Histogram:
         codes = np.flatnonzero(self._histogram)
