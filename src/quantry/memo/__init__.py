@@ -16,6 +16,7 @@ from quantry.memo._fingerprint import fingerprint, fingerprint_array
 from quantry.memo._handle import Handle
 from quantry.memo._memo import Memo
 from quantry.memo._memory_store import MemoryStore
+from quantry.memo._part import part
 from quantry.memo._stage import Stage, stage
 from quantry.memo._storable import Storable
 from quantry.memo._store import Store
@@ -36,5 +37,6 @@ __all__ = [
     "fingerprint",
     "fingerprint_array",
     "fingerprint_file",
+    "part",
     "stage",
 ]

@@ -15,6 +15,7 @@ from quantry.memo._blob import Blob
 from quantry.memo._digest import Digest
 from quantry.memo._fingerprint import fingerprint
 from quantry.memo._handle import Handle
+from quantry.memo._part import running
 from quantry.memo._stage import Stage
 from quantry.memo._storable import Storable
 from quantry.memo._store import Store
@@ -144,7 +145,7 @@ class Memo:
         values = inspect.BoundArguments(call.bound.signature, OrderedDict(_resolve(call.bound.arguments)))
         with self._verifying(call, values.arguments):
             started = time.perf_counter()
-            with self._naming(call.stage):
+            with self._naming(call.stage), running(self.store, call.key):
                 value = call.stage.function(*values.args, **values.kwargs)
             seconds = time.perf_counter() - started
         _check_type(value, call.stage)

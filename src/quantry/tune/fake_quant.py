@@ -6,8 +6,8 @@
 
 bit-equal to onnxruntime's QuantizeLinear and DequantizeLinear. The derivative by x is 1 inside the range and 0 where x
 saturates. The derivative by the scale, where it is asked for, is that of Esser et al., "Learned step size quantization"
-(https://arxiv.org/abs/1902.08153): ``round(x / s) - x / s`` inside, the saturated level outside; by log2 of the scale it
-is that times ``s ln 2``, as in Jain et al., "Trained quantization thresholds" (https://arxiv.org/abs/1903.08066).
+(https://arxiv.org/abs/1902.08153): ``round(x / s) - x / s`` inside, the saturated level outside; by log2 of the scale
+it is that times ``s ln 2``, as in Jain et al., "Trained quantization thresholds" (https://arxiv.org/abs/1903.08066).
 
 This module imports torch, so it is imported inside functions only.
 """

@@ -1,0 +1,221 @@
+"""Any tunable layer as a product of matrices.
+
+For each of ``groups``::
+
+    output[positions, rows] = columns[positions, width] @ weight[rows, width].T + bias[rows]
+
+A convolution's columns are the patches its kernel sees; a transposed convolution is a convolution of its input with
+zeros between; a normalization is one group of width 1 for each channel, whose column is the normalized input.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.prepare.graph.attribute_of import float_of, int_of, string_of
+from quantry.tune.layer import NORMALIZATIONS, Layer
+
+Array = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMatrix:
+    """Where the numbers of a layer's weight, input and output are in that product.
+
+    Attributes:
+        layer: The layer.
+        shape: Shape of its weight.
+        groups: Number of independent products.
+    """
+
+    layer: Layer
+    shape: tuple[int, ...]
+    groups: int
+
+    @property
+    def operator(self) -> str:
+        """The operator type."""
+        return self.layer.node.op_type
+
+    @property
+    def width(self) -> int:
+        """Number of weights of a row."""
+        if self.operator == "ConvTranspose":
+            return prod(self.shape) // (self.shape[1] * self.groups)
+        if self.operator in NORMALIZATIONS:
+            return 1
+        return self.shape[0] if self.operator in ("Gemm", "MatMul") and not self._rows_first else prod(self.shape[1:])
+
+    def to_matrix(self, weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """Return a weight, or anything of its shape, as ``[groups, rows, width]``."""
+        if self.operator == "Conv":
+            return weight.reshape(self.groups, self.shape[0] // self.groups, -1)
+        if self.operator == "ConvTranspose":
+            flipped = np.flip(weight, tuple(range(2, weight.ndim)))
+            inputs, rows = self.shape[0] // self.groups, self.shape[1]
+            split = flipped.reshape(self.groups, inputs, rows, -1)
+            return split.transpose(0, 2, 1, 3).reshape(self.groups, rows, -1)
+        if self.operator in NORMALIZATIONS:
+            return weight.reshape(-1, 1, 1)
+        return weight[None] if self._rows_first else weight.T[None]
+
+    def from_matrix(self, matrix: Array) -> Array:
+        """Return what `to_matrix` was given."""
+        if self.operator == "ConvTranspose":
+            inputs, rows = self.shape[0] // self.groups, self.shape[1]
+            split = matrix.reshape(self.groups, rows, inputs, -1).transpose(0, 2, 1, 3).reshape(self.shape)
+            return np.ascontiguousarray(np.flip(split, tuple(range(2, split.ndim))))
+        if self.operator in ("Gemm", "MatMul") and not self._rows_first:
+            return np.ascontiguousarray(matrix[0].T)
+        return np.ascontiguousarray(matrix.reshape(self.shape))
+
+    def columns(self, values: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
+        """Return columns and the outputs that belong to them.
+
+        Args:
+            values: Input of the layer.
+            output: What it gives for that input, or should give.
+            most: At most so many positions, drawn at random.
+            random: Where from.
+
+        Returns:
+            float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``.
+        """
+        if self.operator in ("Gemm", "MatMul"):
+            chosen = _chosen(values.size // values.shape[-1], most, random)
+            rows = output.reshape(-1, output.shape[-1])[chosen]
+            return values.reshape(-1, values.shape[-1])[chosen][None], rows[None]
+        if self.operator in NORMALIZATIONS:
+            return self._normalized(values, output, most, random)
+        parts = [self._patches(one, target, most, random) for one, target in zip(values, output, strict=True)]
+        return np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts], axis=1)
+
+    @property
+    def _rows_first(self) -> bool:
+        return self.operator == "Gemm" and bool(int_of(self.layer.node, "transB", 0))
+
+    def _normalized(self, values: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
+        node = self.layer.node
+        instance = self.operator == "InstanceNormalization"
+        first = 2 if instance else int_of(node, "axis", -1) % values.ndim
+        axes = tuple(range(first, values.ndim))
+        mean = values.mean(axes, keepdims=True)
+        spread = np.sqrt(values.var(axes, keepdims=True) + float_of(node, "epsilon", 1e-5))
+        normal = (values - mean) / spread
+        channels = values.shape[1] if instance else prod(values.shape[first:])
+
+        def by_channel(array: Array) -> Array:
+            return np.moveaxis(array, 1, -1).reshape(-1, channels) if instance else array.reshape(-1, channels)
+
+        chosen = _chosen(values.size // channels, most, random)
+        columns, targets = by_channel(normal)[chosen], by_channel(output)[chosen]
+        return columns.T[:, :, None].astype(np.float32), targets.T[:, :, None]
+
+    def _patches(self, image: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
+        """Return the patches of one image ``[channels, ...]`` and its outputs."""
+        window = _window(self.layer.node, self.shape[2:], image.shape[1:], output.shape[1:])
+        image = window.spread(image)
+        positions = _chosen(prod(output.shape[1:]), most, random)
+        index = window.index(positions, image.shape[1:], output.shape[1:])
+        channels = image.shape[0] // self.groups
+        seen = image.reshape(image.shape[0], -1)[:, index]  # [channels, positions, kernel]
+        seen = seen.reshape(self.groups, channels, len(positions), -1).transpose(0, 2, 1, 3)
+        targets = output.reshape(self.groups, -1, prod(output.shape[1:]))[:, :, positions]
+        return seen.reshape(self.groups, len(positions), -1), targets.transpose(0, 2, 1)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """How a kernel moves over an input, in the words of a plain convolution."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    zeros: tuple[int, ...]  # distance of input values with zeros between, of a transposed convolution
+
+    def spread(self, image: Array) -> Array:
+        """Return the image with zeros between and around."""
+        lengths = [(length - 1) * step + 1 for length, step in zip(image.shape[1:], self.zeros, strict=True)]
+        sizes = [a + length + b for a, length, b in zip(self.before, lengths, self.after, strict=True)]
+        result = np.zeros((image.shape[0], *(max(size, 0) for size in sizes)), np.float32)
+        # A crop is a negative margin.
+        inside = np.zeros((image.shape[0], *lengths), np.float32)
+        inside[(slice(None), *(slice(None, None, step) for step in self.zeros))] = image
+        source = [
+            slice(max(0, -a), length - max(0, -b))
+            for a, length, b in zip(self.before, lengths, self.after, strict=True)
+        ]
+        target = [slice(max(0, a), max(0, a) + s.stop - s.start) for a, s in zip(self.before, source, strict=True)]
+        result[(slice(None), *target)] = inside[(slice(None), *source)]
+        return result
+
+    def index(self, positions: Indices, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Indices:
+        """Return for each output position the flat positions that the kernel sees, ``[positions, kernel]``."""
+        at = np.stack(np.unravel_index(positions, outputs), axis=1) * np.array(self.strides)
+        taps = np.array(list(product(*(range(size) for size in self.kernel)))) * np.array(self.dilations)
+        steps = np.array([prod(lengths[axis + 1 :]) for axis in range(len(lengths))])
+        return np.asarray((at[:, None, :] + taps[None, :, :]) @ steps, np.int64)
+
+
+def _window(node: ir.Node, kernel: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> _Window:
+    rank = len(kernel)
+    ones = (1,) * rank
+    strides, dilations = _ints(node, "strides", ones), _ints(node, "dilations", ones)
+    reach = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
+    pads = _ints(node, "pads", (0,) * 2 * rank)
+    transposed = node.op_type == "ConvTranspose"
+    auto = string_of(node, "auto_pad", "NOTSET")
+    if auto not in ("NOTSET", "VALID"):
+        pads = _automatic_pads(auto, (inputs, outputs), strides, reach, transposed=transposed)
+    if not transposed:
+        return _Window(kernel, strides, dilations, pads[:rank], pads[rank:], ones)
+    before = tuple(far - pad for far, pad in zip(reach, pads[:rank], strict=True))
+    sizes = zip(outputs, inputs, strides, reach, before, strict=True)
+    after = tuple(o + far - b - ((i - 1) * step + 1) for o, i, step, far, b in sizes)
+    return _Window(kernel, ones, dilations, before, after, strides)
+
+
+def _automatic_pads(
+    mode: str,
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    strides: tuple[int, ...],
+    reach: list[int],
+    *,
+    transposed: bool,
+) -> tuple[int, ...]:
+    small, large = reversed(lengths) if not transposed else lengths
+    totals = [
+        max(0, (s - 1) * step + far + 1 - big) for s, big, step, far in zip(small, large, strides, reach, strict=True)
+    ]
+    less = [total // 2 for total in totals]
+    more = [total - half for total, half in zip(totals, less, strict=True)]
+    return tuple(less + more) if mode == "SAME_UPPER" else tuple(more + less)
+
+
+def layer_matrix(layer: Layer) -> LayerMatrix:
+    """Return the matrix form of a layer."""
+    shape = layer.initializer(layer.weight).shape
+    groups = 1
+    if layer.node.op_type in ("Conv", "ConvTranspose"):
+        groups = int_of(layer.node, "group", 1)
+    elif layer.node.op_type in NORMALIZATIONS:
+        groups = prod(shape)
+    return LayerMatrix(layer, shape, groups)
+
+
+def _chosen(count: int, most: int, random: np.random.Generator) -> Indices:
+    if count <= most:
+        return np.arange(count)
+    return np.sort(random.choice(count, most, replace=False))
+
+
+def _ints(node: ir.Node, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else tuple(attribute.as_ints())

@@ -1,0 +1,131 @@
+"""One layer to be tuned: its constants, the values they can take, and how good they are."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.scale import TensorParams, fake_quantize
+from quantry.tune.column_rounding import WeightGrid
+from quantry.tune.layer_constants import LayerConstants
+from quantry.tune.layer_matrix import LayerMatrix, layer_matrix
+from quantry.tune.quadratic import Quadratic, gather
+from quantry.tune.walker import LayerVisit
+
+Single = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProblem:
+    """A layer in matrix form, ``[groups, rows, width]``, with its quadratic error.
+
+    Attributes:
+        visit: Inputs and targets.
+        trains_bias: Whether the bias may change.
+    """
+
+    visit: LayerVisit
+    trains_bias: bool
+
+    @cached_property
+    def matrix(self) -> LayerMatrix:
+        """Where the numbers are."""
+        return layer_matrix(self.visit.layer)
+
+    @cached_property
+    def weight(self) -> Single:
+        """The weight to start from."""
+        layer = self.visit.layer
+        return np.asarray(self.matrix.to_matrix(layer.initializer(layer.weight)), np.float32)
+
+    @cached_property
+    def bias(self) -> Single:
+        """The bias to start from, ``[groups, rows]``; zero where there is none."""
+        groups, rows, _ = self.weight.shape
+        name = self.visit.layer.bias
+        if name is None:
+            return np.zeros((groups, rows), np.float32)
+        values = self.visit.layer.initializer(name)
+        return np.broadcast_to(values.reshape(-1), (groups * rows,)).reshape(groups, rows)
+
+    @cached_property
+    def bias_moves(self) -> bool:
+        """Whether there is a bias that may change."""
+        name = self.visit.layer.bias
+        return self.trains_bias and name is not None and self.visit.layer.initializer(name).size == self.bias.size
+
+    @cached_property
+    def grid(self) -> WeightGrid | None:
+        """What values the weight can take; None where it stays float."""
+        layer = self.visit.layer
+        if not layer.weight_planned:
+            return None
+        params = self.visit.walker.task.params.tensors[layer.weight]
+        return weight_grid(self.matrix, params)
+
+    @cached_property
+    def quadratic(self) -> Quadratic:
+        """The error as a quadratic form; gathering it goes through all samples."""
+        whole = gather(self.visit, self.matrix)
+        return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
+
+    def rounded_bias(self, bias: npt.NDArray[np.floating]) -> Single:
+        """Return what the emit stage will make of a bias ``[groups, rows]``."""
+        name = self.visit.layer.bias
+        params = None if name is None else self.visit.walker.task.params.tensors.get(name)
+        if name is None or params is None or name not in self.visit.walker.task.plan.biases:
+            return np.asarray(bias, np.float32)
+        shape = self.visit.layer.initializer(name).shape
+        if np.prod(shape, dtype=np.int64) != bias.size:
+            return np.asarray(bias, np.float32)
+        return fake_quantize(np.asarray(bias, np.float32).reshape(shape), params).reshape(bias.shape)
+
+    def plain(self) -> Single:
+        """Return the weight as plain rounding leaves it."""
+        return self.weight if self.grid is None else self.grid.round(self.weight)
+
+    def choose(self, weight: Single, bias: npt.NDArray[np.floating] | None = None) -> LayerConstants:
+        """Return the constants of a layer, each row the better one of plain rounding and a candidate.
+
+        Args:
+            weight: The candidate, on the grid, ``[groups, rows, width]``.
+            bias: Its bias; None takes the one that leaves no mean error, or the old one where it may not change.
+        """
+        if bias is None:
+            bias = self.quadratic.best_bias(weight) if self.bias_moves else self.bias
+        plain = self.plain()
+        before = self.quadratic.error(plain, self.rounded_bias(self.bias))
+        after = self.quadratic.error(weight, self.rounded_bias(bias))
+        better = after < before
+        best_weight = np.where(better[:, :, None], weight, plain)
+        best_bias = np.where(better, bias, self.bias)
+        values = {self.visit.layer.weight: self.matrix.from_matrix(np.asarray(best_weight, np.float32))}
+        name = self.visit.layer.bias
+        if self.bias_moves and name is not None:
+            values[name] = best_bias.astype(np.float32).reshape(self.visit.layer.initializer(name).shape)
+        kept = np.where(better, after, before)
+        return LayerConstants(values, float(before.mean()), float(kept.mean()))
+
+
+def weight_grid(matrix: LayerMatrix, params: TensorParams) -> WeightGrid:
+    """Return the grid of a weight in matrix form."""
+    one = np.ones(matrix.shape, np.float32)
+    if params.axis is None:
+        scale, zero_point = params.scale, params.zero_point
+    elif params.group is None:
+        ones = [1] * len(matrix.shape)
+        ones[params.axis] = -1
+        scale, zero_point = params.scale.reshape(ones), params.zero_point.reshape(ones)
+    else:
+        index = np.arange(matrix.shape[params.axis]) // params.group
+        scale = np.take(params.scale, index, axis=params.axis)
+        zero_point = np.take(params.zero_point, index, axis=params.axis)
+    full = (scale * one, (params.lowest - zero_point) * one, (params.highest - zero_point) * one)
+    parts = (np.asarray(matrix.to_matrix(part), np.float32) for part in full)
+    return WeightGrid(*(_narrow(part) for part in parts))
+
+
+def _narrow(part: Single) -> Single:
+    """Return one column where all columns are alike."""
+    return np.ascontiguousarray(part[:, :, :1]) if (part == part[:, :, :1]).all() else part

@@ -1,0 +1,113 @@
+"""The reconstruction error of a layer as a quadratic form in its weights.
+
+With columns ``x`` and targets ``y``, the mean squared error over all positions is::
+
+    E |W x + b - y|^2  =  sum_rows( w G w' - 2 w d + y y ) + terms in b
+
+so that after one pass over the samples, which gathers ``G = E x x'``, ``d = E x y`` and the means, no activation is
+needed any more: neither for the best weights (least squares), nor for their best rounding.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.tune.layer_matrix import LayerMatrix
+from quantry.tune.walker import LayerVisit
+
+Float = npt.NDArray[np.float64]
+Single = npt.NDArray[np.float32]
+
+_POSITIONS_PER_COLUMN = 24
+_FEWEST_POSITIONS = 16_384
+_FEWEST_IN_GROUPS = 4_096
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """Second moments of a layer's columns and targets.
+
+    Attributes:
+        gram: ``E x x'`` about the means, ``[groups, width, width]``.
+        cross: ``E x y`` about the means, ``[groups, width, rows]``.
+        power: ``E y y`` about the means, ``[groups, rows]``.
+        column_mean: ``[groups, width]``.
+        target_mean: ``[groups, rows]``.
+        count: Number of positions.
+    """
+
+    gram: Float
+    cross: Float
+    power: Float
+    column_mean: Float
+    target_mean: Float
+    count: int
+
+    def error(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> Float:
+        """Return the mean squared error of each row, ``[groups, rows]``.
+
+        Args:
+            weight: ``[groups, rows, width]``.
+            bias: ``[groups, rows]``.
+        """
+        exact = weight.astype(np.float64)
+        centered = (
+            np.einsum("grk,grk->gr", exact @ self.gram, exact)
+            - 2.0 * np.einsum("grk,gkr->gr", exact, self.cross)
+            + self.power
+        )
+        shift = np.einsum("grk,gk->gr", exact, self.column_mean) + bias - self.target_mean
+        return np.asarray(np.maximum(centered, 0.0) + shift**2)
+
+    def best_bias(self, weight: npt.NDArray[np.floating]) -> Float:
+        """Return the bias that leaves no mean error, ``[groups, rows]``."""
+        return np.asarray(self.target_mean - np.einsum("grk,gk->gr", weight.astype(np.float64), self.column_mean))
+
+    def without_bias(self, bias: npt.NDArray[np.floating]) -> "Quadratic":
+        """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
+        goal = self.target_mean - bias
+        mean = self.column_mean
+        return Quadratic(
+            gram=self.gram + mean[:, :, None] * mean[:, None, :],
+            cross=self.cross + mean[:, :, None] * goal[:, None, :],
+            power=self.power + goal**2,
+            column_mean=np.zeros_like(mean),
+            target_mean=np.asarray(bias, np.float64),
+            count=self.count,
+        )
+
+
+def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
+    """Return the quadratic form of a layer, from one pass over its samples.
+
+    Args:
+        visit: Inputs and targets.
+        matrix: The layer as a product of matrices.
+    """
+    random = np.random.default_rng(visit.seed)
+    width = matrix.width
+    fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
+    share = int(max(fewest, _POSITIONS_PER_COLUMN * min(width, 4096)) // visit.samples) + 1
+    sums: list[Float] = []
+    count = 0
+    for sample in range(visit.samples):
+        values, output = visit.pair(sample)
+        batch = max(1, values.shape[0] if values.ndim > 2 else 1)
+        x, y = matrix.columns(values, output, max(1, share // batch), random)
+        parts = (x.transpose(0, 2, 1) @ x, x.transpose(0, 2, 1) @ y, (y * y).sum(1), x.sum(1), y.sum(1))
+        count += x.shape[1]
+        if not sums:
+            sums = [part.astype(np.float64) for part in parts]
+        else:
+            for total, part in zip(sums, parts, strict=True):
+                np.add(total, part, out=total)
+    gram, cross, power, columns, targets = (total / count for total in sums)
+    return Quadratic(
+        gram=gram - columns[:, :, None] * columns[:, None, :],
+        cross=cross - columns[:, :, None] * targets[:, None, :],
+        power=power - targets**2,
+        column_mean=columns,
+        target_mean=targets,
+        count=count,
+    )
