@@ -1,11 +1,12 @@
 """Compares the quality of quantized models on labelled data.
 
-Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--resume] [--publish]
+Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--who TEXT ...] [--resume] [--publish]
 """
 
 import argparse
 import shlex
 import sys
+from functools import partial
 
 from benchmarks.accuracy.contestants import contestants, quick_contestants
 from benchmarks.accuracy.quality_table import quality_table
@@ -25,25 +26,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two models, few samples, under two minutes")
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], help="models")
-    parser.add_argument("--resume", action="store_true", help="keep finished models of an interrupted run")
+    parser.add_argument("--who", nargs="+", default=[], help="beginnings of contestants' names; float is always in")
+    parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has scored")
     parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
     given = parser.parse_args(arguments)
     store = ResultFile(OUT / ("accuracy-quick.json" if given.quick else "accuracy.json"))
-    finished = set(store.read()["entries"]) if given.resume else set()
+    known = store.read()["entries"] if given.resume else {}
     command = shlex.join(["python", "-m", "benchmarks.accuracy", *(sys.argv[1:] if arguments is None else arguments)])
     store.start(command, fresh=not (given.resume or given.only))
     for suite in SUITES:
-        if suite.name in finished or (given.only and suite.name not in given.only):
+        if given.only and suite.name not in given.only:
             continue
         if given.quick and suite.name not in _QUICK_LIMITS:
             continue
-        who = (quick_contestants if given.quick else contestants)(suite.name)
+        everybody = (quick_contestants if given.quick else contestants)(suite.name)
+        who = tuple(one for one in everybody if not given.who or one.label.startswith(("float", *given.who)))
+        limit = _QUICK_LIMITS[suite.name] if given.quick else None
         try:
-            entry = run_suite(suite, who, _QUICK_LIMITS[suite.name] if given.quick else None, _tell)
+            run_suite(suite, who, limit, known.get(suite.name, {}), partial(store.put, suite.name), _tell)
         except (NotAvailable, Failure) as reason:
             _tell(f"{suite.name} skipped: {reason}")
-            continue
-        store.put(suite.name, entry)
     entries = store.read()["entries"]
     print("\n" + quality_table(entries) + f"\n\nResults: {store.path}")
     if given.publish and entries:

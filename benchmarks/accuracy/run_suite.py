@@ -15,14 +15,21 @@ Entry = dict[str, Any]
 
 
 def run_suite(
-    suite: Suite, contestants: tuple[Contestant, ...], limit: int | None, tell: Callable[[str], None]
-) -> Entry:
-    """Return the scores of all contestants, float first, with confidence intervals.
+    suite: Suite,
+    contestants: tuple[Contestant, ...],
+    limit: int | None,
+    known: Entry,
+    keep: Callable[[Entry], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Score the contestants that are not known yet, float first, with confidence intervals.
 
     Args:
         suite: Model and data.
         contestants: Whom to compare; the first is the reference.
         limit: Number of held-out samples, or all.
+        known: What an earlier run kept of this suite; empty for none.
+        keep: Gets the suite's whole entry after each contestant.
         tell: Gets a line of text about each contestant.
 
     Raises:
@@ -30,23 +37,29 @@ def run_suite(
     """
     source = SharedModel(suite.name)
     calibrated = source.make()["count"]
-    scores: dict[str, Entry] = {}
-    reference: list[float] | None = None
+    scores: dict[str, Entry] = dict(known.get("scores", {}))
+    # The reference's own scores stay with it, so that a contestant who comes later is paired with the same ones.
+    reference = scores.get(contestants[0].label, {}).get("replicates")
     for contestant in contestants:
+        if "value" in scores.get(contestant.label, {}):
+            continue
         score = _score(suite, contestant, source, limit)
         replicates = score.pop("replicates", None)
         if replicates is not None:
-            reference = replicates if reference is None else reference
+            if reference is None:
+                reference = score["replicates"] = replicates
             score["interval"] = interval(replicates)
             score["difference_interval"] = paired_interval(replicates, reference)
         scores[contestant.label] = score
         tell(f"{suite.name} {contestant.label}: {_text(score)}")
-    return {
-        "metric": suite.metric,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "calibration_samples": calibrated,
-        "scores": scores,
-    }
+        keep(
+            {
+                "metric": suite.metric,
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "calibration_samples": calibrated,
+                "scores": scores,
+            }
+        )
 
 
 def _score(suite: Suite, contestant: Contestant, source: Workload, limit: int | None) -> Entry:
