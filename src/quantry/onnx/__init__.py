@@ -1,4 +1,9 @@
-"""The API of AMD Quark for ONNX (``quark.onnx``) over quantry: the same names, translated by one table."""
+"""The API of AMD Quark for ONNX (``quark.onnx``) over quantry: the same names, translated by one table.
+
+Named configurations are to be had as ``XINT8_QCONFIG`` and the like, a new copy with each access.
+"""
+
+from typing import Any
 
 from quantry.onnx.data_readers import CachedDataReader, CalibrationDataReader, PathDataReader, RandomDataReader
 from quantry.onnx.dump import dump_model
@@ -18,6 +23,7 @@ from quantry.onnx.enums import (
     VitisQuantFormat,
     VitisQuantType,
 )
+from quantry.onnx.operators.custom_ops import get_library_path
 from quantry.onnx.quantization import ModelQuantizer, quantize_dynamic, quantize_static
 from quantry.onnx.quantization.config import (
     Config,
@@ -27,10 +33,32 @@ from quantry.onnx.quantization.config import (
     QuantizationConfig,
     get_default_config,
 )
-from quantry.onnx.quantization.config.layer_config import (
+from quantry.onnx.quantization.config.algorithm import (
+    AdaQuantConfig,
+    AdaRoundConfig,
+    AlgoConfig,
+    AutoMixprecisionConfig,
+    BiasCorrectionConfig,
+    CLEConfig,
+    GPTQConfig,
+    QuarotConfig,
+    SmoothQuantConfig,
+)
+from quantry.onnx.quantization.config.data_type import (
+    BFP16,
+    BFloat16,
+    Float16,
+    Int8,
+    Int16,
+    Int32,
+    UInt8,
+    UInt16,
+    UInt32,
+)
+from quantry.onnx.quantization.config.preset_qconfigs import named_config
+from quantry.onnx.quantization.config.spec import (
     BFloat16Spec,
     BFP16Spec,
-    CLEConfig,
     Float16Spec,
     Int8Spec,
     Int16Spec,
@@ -52,8 +80,15 @@ from quantry.onnx.quantization.config.layer_config import (
 from quantry.onnx.shape_inference import quant_pre_process
 
 __all__ = [
+    "BFP16",
+    "AdaQuantConfig",
+    "AdaRoundConfig",
+    "AlgoConfig",
+    "AutoMixprecisionConfig",
     "BFP16Spec",
+    "BFloat16",
     "BFloat16Spec",
+    "BiasCorrectionConfig",
     "CLEConfig",
     "CachedDataReader",
     "CalibMethod",
@@ -63,10 +98,15 @@ __all__ = [
     "ExtendedCalibrationMethod",
     "ExtendedQuantFormat",
     "ExtendedQuantType",
+    "Float16",
     "Float16Spec",
+    "GPTQConfig",
+    "Int8",
     "Int8Spec",
+    "Int16",
     "Int16Method",
     "Int16Spec",
+    "Int32",
     "Int32Spec",
     "LayerWiseMethod",
     "MX4Spec",
@@ -88,17 +128,28 @@ __all__ = [
     "QuantGranularity",
     "QuantType",
     "QuantizationConfig",
+    "QuarotConfig",
     "RandomDataReader",
     "ScaleType",
+    "SmoothQuantConfig",
+    "UInt8",
     "UInt8Spec",
+    "UInt16",
     "UInt16Spec",
+    "UInt32",
     "UInt32Spec",
     "VitisQuantFormat",
     "VitisQuantType",
     "XInt8Spec",
     "dump_model",
     "get_default_config",
+    "get_library_path",
+    "named_config",
     "quant_pre_process",
     "quantize_dynamic",
     "quantize_static",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return named_config(__name__, name)

@@ -5,6 +5,8 @@ from quantry.onnx.options import (
     calibration,
     config_fields,
     evaluation,
+    finetuning,
+    gptq,
     npu,
     number_types,
     placement,
@@ -27,7 +29,13 @@ SECTIONS: tuple[tuple[str, tuple[OptionRow, ...]], ...] = (
 
 ROWS: dict[str, OptionRow] = {row.key: row for _, rows in SECTIONS for row in rows}
 
+NESTED: dict[str, tuple[OptionRow, ...]] = {
+    "FastFinetune": finetuning.FINETUNE_ROWS,
+    "GPTQParams": gptq.GPTQ_ROWS,
+}
+"""Every key of the options that are dicts of options themselves."""
+
 FIELDS: dict[str, OptionRow] = {row.key: row for row in config_fields.ROWS}
 """Every field of ``QuantizationConfig``, in its order."""
 
-__all__ = ["FIELDS", "ROWS", "SECTIONS", "Draft", "Kind", "OptionRow", "RandomInputs"]
+__all__ = ["FIELDS", "NESTED", "ROWS", "SECTIONS", "Draft", "Kind", "OptionRow", "RandomInputs"]

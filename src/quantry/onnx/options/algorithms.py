@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.options import finetuning, gptq
 from quantry.onnx.options.draft import Draft, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, without_bearing
+from quantry.recipe import BiasCorrection
 
 AUTO_MIX_PRECISION_KEYS = (
     *("TargetLayerConfig", "TargetOpType", "SubgraphJson", "IncludeLayers", "ExcludeLayers", "DataSize"),
@@ -15,13 +17,6 @@ AUTO_MIX_PRECISION_KEYS = (
     *("SharedParamMode", "ActTargetQuantType", "WeightTargetQuantType", "BiasTargetQuantType", "OutputIndex"),
     *("Top1AccTarget", "EvaluateFunction", "L2Target", "NumTarget", "TargetQuantType", "TargetTensors"),
     *("TargetIndices", "ExcludeIndices", "AutoMixUseFastFT"),
-)
-FAST_FINETUNE_KEYS = (
-    *("OptimAlgorithm", "OptimDevice", "InferDevice", "FixedSeed", "DataSize", "BatchSize", "NumBatches"),
-    *("NumIterations", "LearningRate", "EarlyStop", "LRAdjust", "TargetOpType", "SelectiveUpdate", "UpdateBias"),
-    *("OutputQDQ", "DropRatio", "MemOptLevel", "CacheDir", "Parallel", "DynamicBatch", "RegParam", "BetaRange"),
-    *("WarmStart", "LogPeriod", "RefModelPath", "OutputIndex", "SelectMaxMemLayer", "NumWorkers", "PinMemory"),
-    *("UseGDS", "NumIterLR"),
 )
 
 
@@ -39,6 +34,10 @@ def _steps(draft: Draft, value: int) -> Draft:
     if value == 0:
         return replace(draft, equalize=replace(draft.equalize, cross_layer=None))
     return _cross_layer("CLESteps", "steps")(draft, value)
+
+
+def _bias_correction(draft: Draft, value: bool) -> Draft:
+    return replace(draft, bias_correction=BiasCorrection() if value else None)
 
 
 def _without(key: str, owner: str, known: tuple[str, ...]) -> Apply:
@@ -93,23 +92,14 @@ ROWS = (
     _belongs("RMatrixDim", Kind.INT, "4096", "Size of QuaRot's rotation.", "include_rotation"),
     _belongs("UseRandomHad", Kind.BOOL, "False", "QuaRot: random Hadamard matrices.", "include_rotation"),
     _belongs("RConfigPath", Kind.TEXT, "None", "QuaRot: the file that names the layers.", "include_rotation"),
-    OptionRow(
-        "UseGPTQ",
-        Kind.BOOL,
-        "False",
-        "Quantize weights with GPTQ.",
-        refused="GPTQ is not there yet; per_channel=True with WeightCalibrateMethod=ExtendedCalibrationMethod.MinMSE "
-        "is the nearest",
-        harmless=(False,),
-    ),
-    _belongs("GPTQParams", Kind.DICT, "{}", "Settings of GPTQ.", "UseGPTQ"),
+    *gptq.ROWS,
     OptionRow(
         "BiasCorrection",
         Kind.BOOL,
         "False",
         "Correct the shift of each channel's mean in its bias.",
-        refused="bias correction is not there yet; include_cle=True is the nearest",
-        harmless=(False,),
+        "tune.steps = (BiasCorrection(),)",
+        _bias_correction,
     ),
     OptionRow(
         "AutoMixprecision",
@@ -119,12 +109,5 @@ ROWS = (
         "nothing: include_auto_mp is refused",
         _without("AutoMixprecision", "include_auto_mp", AUTO_MIX_PRECISION_KEYS),
     ),
-    OptionRow(
-        "FastFinetune",
-        Kind.DICT,
-        "{}",
-        "Settings of AdaRound and AdaQuant.",
-        "nothing: include_fast_ft is refused",
-        _without("FastFinetune", "include_fast_ft", FAST_FINETUNE_KEYS),
-    ),
+    *finetuning.ROWS,
 )

@@ -13,6 +13,7 @@ from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.type_specs import spec_of
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import (
+    AdaRound,
     CrossLayer,
     EqualizeOptions,
     FixNeuron,
@@ -144,6 +145,10 @@ def _include_cle(draft: Draft, value: bool) -> Draft:
     return replace(draft, equalize=EqualizeOptions(CrossLayer() if value else None))
 
 
+def _fast_finetune(draft: Draft, value: bool) -> Draft:
+    return replace(draft, finetune=AdaRound() if value else None)
+
+
 def _switch(key: str, default: str, meaning: str, becomes: str, apply: Apply) -> OptionRow:
     return OptionRow(key, Kind.BOOL, default, meaning, becomes, apply)
 
@@ -235,7 +240,13 @@ ROWS = (
         "how the file is written",
         sets("external_data"),
     ),
-    _switch("include_cle", "True", "Cross-layer equalization.", "equalize.cross_layer", _include_cle),
+    _switch(
+        "include_cle",
+        "False; True in the named configurations",
+        "Cross-layer equalization.",
+        "equalize.cross_layer",
+        _include_cle,
+    ),
     _switch("enable_npu_cnn", "False", "The rules of AMD's integer NPU.", "prepare.npu, scale.npu, bias", _npu_cnn),
     _switch(
         "enable_npu_transformer",
@@ -282,10 +293,12 @@ ROWS = (
         "Mixed precision.",
         "automatic mixed precision is not there yet; use the wider types everywhere, or nodes_to_exclude",
     ),
-    _off(
+    _switch(
         "include_fast_ft",
-        "AdaRound or AdaQuant.",
-        "finetuning is not there yet; PowerOfTwoMethod.MinMSE with include_cle=True is the nearest",
+        "False",
+        "AdaRound or AdaQuant, with the settings of FastFinetune; needs torch.",
+        "tune.steps = (AdaRound(),)",
+        _fast_finetune,
     ),
     _off(
         "debug_mode",

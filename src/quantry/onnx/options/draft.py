@@ -7,7 +7,10 @@ from typing import Any
 from quantry.errors import RecipeError
 from quantry.onnx.combinations import WIDEST_DERIVED_BIAS, check_draft
 from quantry.recipe import (
+    AdaQuant,
+    AdaRound,
     Bias,
+    BiasCorrection,
     DataType,
     DerivedBias,
     EmitOptions,
@@ -15,6 +18,7 @@ from quantry.recipe import (
     FixNeuron,
     FloatBias,
     Format,
+    Gptq,
     ObserveOptions,
     OwnBias,
     PlanOptions,
@@ -23,6 +27,8 @@ from quantry.recipe import (
     Recipe,
     ScaleOptions,
     TensorSpec,
+    TuneOptions,
+    TuneStep,
     VitisDialect,
     VitisQdq,
 )
@@ -52,6 +58,9 @@ class Draft:
         plan: Options of the stage, but for the bias.
         bias: What biases become; None follows from the types.
         scale: Options of the stage.
+        gptq: GPTQ; None rounds weights to the nearest.
+        bias_correction: Bias correction; None leaves biases.
+        finetune: AdaRound or AdaQuant; None trains nothing.
         format: The format; None for the vendor's pairs, whose dialect follows from the types.
         npu: Whether the rules of an integer NPU are asked for.
         random: Random calibration data; None takes the caller's.
@@ -72,6 +81,9 @@ class Draft:
     plan: PlanOptions = PlanOptions(bias=FloatBias())
     bias: Bias | None = None
     scale: ScaleOptions = ScaleOptions()
+    gptq: Gptq | None = None
+    bias_correction: BiasCorrection | None = None
+    finetune: AdaRound | AdaQuant | None = None
     format: Format | None = Qdq()
     npu: bool = False
     random: RandomInputs = RandomInputs()
@@ -107,8 +119,14 @@ class Draft:
             observe=self.observe,
             plan=plan,
             scale=self.scale,
+            tune=TuneOptions(self._steps()),
             emit=EmitOptions(self.format or VitisQdq(self._dialect())),
         )
+
+    def _steps(self) -> tuple[TuneStep, ...]:
+        # In the order of AMD Quark, whatever the order of the options.
+        found = (self.gptq, self.bias_correction, self.finetune)
+        return tuple(step for step in found if step is not None)
 
     def _natural_bias(self) -> DerivedBias | OwnBias:
         activation, weight = self.plan.activation, self.plan.weight
@@ -121,9 +139,9 @@ class Draft:
         return DerivedBias()
 
     def _dialect(self) -> VitisDialect:
-        plain = all(
-            spec.dtype.is_integer and spec.dtype.bits <= 16 for spec in (self.plan.activation, self.plan.weight)
-        )
+        singles = (entry for layer in self.plan.layers for entry in (layer.activation, layer.output, layer.weight))
+        specs = (self.plan.activation, self.plan.weight, *(entry for entry in singles if entry is not None))
+        plain = all(spec.dtype.is_integer and spec.dtype.bits <= 16 for spec in specs)
         return VitisDialect.CONTRIB if plain else VitisDialect.QUARK
 
 

@@ -6,7 +6,7 @@
 import sys
 from collections.abc import Iterable
 
-from quantry.onnx.options import FIELDS, SECTIONS, OptionRow
+from quantry.onnx.options import FIELDS, NESTED, SECTIONS, OptionRow
 
 _HEAD = """# Options of AMD Quark and vai_q_onnx
 
@@ -31,6 +31,8 @@ def options_page() -> str:
     parts = [_HEAD, "\n## Fields of QuantizationConfig\n\n", _table(FIELDS.values())]
     for title, rows in SECTIONS:
         parts += [f"\n## extra_options: {title}\n\n", _table(rows)]
+    for key, rows in NESTED.items():
+        parts += [f"\n## extra_options: keys of {key}\n\n", _table(rows)]
     return "".join(parts)
 
 

@@ -16,8 +16,9 @@ from quantry.errors import DataError, RecipeError, SelectionError, nearest_spell
 from quantry.observe import RandomData
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.onnx.options import Draft
+from quantry.onnx.quantization.config.algorithm import AlgoConfig
 from quantry.onnx.quantization.config.config import Config, QuantizationConfig
-from quantry.onnx.quantization.config.layer_config import CLEConfig, QConfig
+from quantry.onnx.quantization.config.qconfig import QConfig
 from quantry.onnx.translate import Job, translate
 from quantry.prepare import model_source, write_model
 from quantry.quantization import QuantizationResult, quantize
@@ -50,7 +51,7 @@ class ModelQuantizer:
         model_output: str | os.PathLike[str] | None = None,
         calibration_data_reader: Any = None,
         calibration_data_path: str | os.PathLike[str] | None = None,
-        algorithms: Sequence[CLEConfig] | None = None,
+        algorithms: Sequence[AlgoConfig] | None = None,
     ) -> onnx.ModelProto | None:
         """Quantize a model.
 
@@ -68,12 +69,12 @@ class ModelQuantizer:
         Raises:
             UserError: The model, the data or the configuration cannot be used; the message says why.
         """
-        job = self._job(tuple(algorithms or ()))
+        job = self._job(tuple(algorithms or ()), model_input)
         return run_job(job, model_input, model_output, calibration_data_reader, calibration_data_path)
 
-    def _job(self, algorithms: tuple[CLEConfig, ...]) -> Job:
+    def _job(self, algorithms: tuple[AlgoConfig, ...], model: ModelInput) -> Job:
         if isinstance(self.config, QConfig):
-            return self.config.to_job(algorithms)
+            return self.config.to_job(algorithms, model)
         if algorithms:
             raise RecipeError(
                 f"algorithms go with a QConfig, got a {type(self.config).__name__}; use its switches such as "

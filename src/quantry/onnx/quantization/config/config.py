@@ -1,15 +1,23 @@
 """Configurations as AMD Quark spells them."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, CalibrationMethod, QuantFormat, QuantType
 from quantry.onnx.quantization.config.known_names import KnownArguments, KnownAttributes
 
+if TYPE_CHECKING:
+    from quantry.onnx.quantization.config.qconfig import QConfig
+
+__all__ = ["Config", "QConfig", "QuantizationConfig"]
+
 
 @dataclass
 class QuantizationConfig(KnownAttributes, KnownArguments):
-    """Everything about one quantization, with the defaults of AMD Quark 0.13.
+    """Everything about one quantization, with the defaults of AMD's documents.
+
+    These are the defaults of AMD Quark 0.13 but for ``include_cle``, which is False as its documents say, and True in
+    that version. The named configurations of `get_default_config` set it.
 
     The table of docs/reference/options.md says what each field and each key of ``extra_options`` means, what it becomes
     in a `quantry.Recipe`, and which are refused. Members of onnxruntime's enumerations are taken as well as ours.
@@ -72,7 +80,7 @@ class QuantizationConfig(KnownAttributes, KnownArguments):
     convert_nchw_to_nhwc: bool = False
     include_sq: bool = False
     include_rotation: bool = False
-    include_cle: bool = True
+    include_cle: bool = False
     include_auto_mp: bool = False
     include_fast_ft: bool = False
     enable_npu_cnn: bool = False
@@ -94,3 +102,12 @@ class Config(KnownAttributes, KnownArguments):
     """
 
     global_quant_config: QuantizationConfig = field(default_factory=QuantizationConfig)
+
+
+def __getattr__(name: str) -> Any:
+    # AMD Quark has QConfig here too; ours is made of what stands above.
+    if name == "QConfig":
+        from quantry.onnx.quantization.config.qconfig import QConfig
+
+        return QConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

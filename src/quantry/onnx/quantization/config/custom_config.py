@@ -32,6 +32,7 @@ def _config(*types: Any, method: Any = CalibrationMethod.MinMax, options: Any = 
         activation_type=activation,
         weight_type=weight,
         extra_options=dict(options or {}),
+        include_cle=True,
         **settings,
     )
 
@@ -120,17 +121,20 @@ _PLAIN: dict[str, QuantizationConfig] = {
 }
 
 
-def _finetuned(base: str, algorithm: str, rate: float) -> QuantizationConfig:
+_FINETUNE = {"DataSize": 1000, "FixedSeed": 1705472343, "BatchSize": 2, "NumIterations": 1000, "EarlyStop": True}
+_ADAROUND_PARAMS = {"OptimAlgorithm": "adaround", **_FINETUNE, "LearningRate": 0.1}
+_ADAQUANT_PARAMS = {"OptimAlgorithm": "adaquant", **_FINETUNE, "LearningRate": 1e-5}
+
+
+def _finetuned(base: str, settings: dict[str, Any]) -> QuantizationConfig:
     made = copy.deepcopy(_PLAIN[base])
     made.include_fast_ft = True
-    finetune = {"OptimAlgorithm": algorithm, "DataSize": 1000, "FixedSeed": 1705472343, "BatchSize": 2}
-    finetune |= {"NumIterations": 1000, "LearningRate": rate, "EarlyStop": True}
-    made.extra_options = {**(made.extra_options or {}), "FastFinetune": finetune}
+    made.extra_options = {**(made.extra_options or {}), "FastFinetune": dict(settings)}
     return made
 
 
 def _accurate(base: str) -> QuantizationConfig:
-    made = _finetuned(base, "adaround", 0.1)
+    made = _finetuned(base, _ADAROUND_PARAMS)
     made.calibrate_method = CalibrationMethod.Percentile
     options = {key: value for key, value in (made.extra_options or {}).items() if key != "CalibMovingAverage"}
     made.extra_options = options | {"Percentile": 99.9999}
@@ -143,7 +147,7 @@ _MIXED = {"include_auto_mp": True, "quant_format": _EXTENDED}
 
 DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
     **_PLAIN,
-    "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True),
+    "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True, include_cle=True),
     "MATMUL_NBITS": QuantizationConfig(extra_options={"UseMatMulNBits": True}),
     "S16S16_MIXED_S8S8": _integers(_INT16, _INT16, percentile=99.9999, **_MIXED),
     "BF16_MIXED_BFP16": _config(_BF16, _BF16, **_MIXED),
@@ -153,8 +157,8 @@ DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
         for kind in ("INT8", "INT16")
         for network in ("CNN", "TRANSFORMER")
     },
-    **{f"{name}_ADAROUND": _finetuned(name, "adaround", 0.1) for name in _ADAROUND},
-    **{f"{name}_ADAQUANT": _finetuned(name, "adaquant", 1e-5) for name in (*_ADAQUANT, "MXINT8")},
+    **{f"{name}_ADAROUND": _finetuned(name, _ADAROUND_PARAMS) for name in _ADAROUND},
+    **{f"{name}_ADAQUANT": _finetuned(name, _ADAQUANT_PARAMS) for name in (*_ADAQUANT, "MXINT8")},
 }
 """By name; handed out as copies only."""
 
@@ -185,3 +189,14 @@ def get_default_config(config_name: str) -> QuantizationConfig:
     for pending in preset.pending if preset else ():
         _LOG.info("configuration %s: not yet part of it here: %s", config_name, pending)
     return copy.deepcopy(found)
+
+
+def __getattr__(name: str) -> Any:
+    # A new copy with each access, since scripts import these and edit them.
+    if name in ("DEFAULT_ADAROUND_PARAMS", "DEFAULT_ADAQUANT_PARAMS"):
+        return dict(_ADAROUND_PARAMS if "ROUND" in name else _ADAQUANT_PARAMS)
+    if not name.endswith("CONFIG"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from quantry.onnx.quantization.config.preset_qconfigs import named_config
+
+    return named_config(__name__, name)

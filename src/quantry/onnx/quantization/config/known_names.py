@@ -1,5 +1,6 @@
 """Configurations that refuse names they do not have, so that a misspelt one never passes in silence."""
 
+from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 from quantry.errors import RecipeError, nearest_spelling
@@ -25,7 +26,7 @@ did you mean 'calibrate_method'?
         Raises:
             RecipeError: There is no such field; the message has the nearest spelling.
         """
-        if name not in self.__dataclass_fields__:
+        if name not in _names(type(self)):
             raise _unknown(type(self), "attributes", name)
         super().__setattr__(name, value)
 
@@ -47,13 +48,17 @@ class KnownArguments:
         """
         del arguments
         for name in settings:
-            if name not in cls.__dataclass_fields__:
+            if name not in _names(cls):
                 raise _unknown(cls, "arguments", name)
         return super().__new__(cls)
 
 
+def _names(owner: type[KnownAttributes | KnownArguments]) -> tuple[str, ...]:
+    return tuple(part.name for part in fields(owner))
+
+
 def _unknown(owner: type[KnownAttributes | KnownArguments], what: str, name: str) -> RecipeError:
-    known = owner.__dataclass_fields__
+    known = _names(owner)
     few = 7  # As many as fit a line; the fields of the largest configuration have a page of their own.
     hint = nearest_spelling(name, known) or (f" (known: {', '.join(known)})" if len(known) <= few else "")
     return RecipeError(f"{owner.__name__} must be given known {what}, got {name!r}{hint}")

@@ -1,0 +1,1 @@
+"""Custom operators, where AMD Quark has them."""

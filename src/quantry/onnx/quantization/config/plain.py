@@ -1,0 +1,85 @@
+"""Configurations as plain data: dicts, lists, numbers and texts, as JSON and YAML files hold them.
+
+An object is a dict whose ``$`` names its class, such as ``{"$": "Int8Spec", "symmetric": False}``; a member of an
+enumeration is ``{"$": "QuantType.QInt8"}``.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx import enums
+from quantry.onnx.quantization.config import algorithm, spec
+from quantry.recipe import DataType
+
+_TAG = "$"
+_CLASSES: dict[str, Any] = {
+    name: value
+    for module in (spec, algorithm)
+    for name, value in vars(module).items()
+    if name in module.__all__ and is_dataclass(value)
+}
+_ENUMS: dict[str, type[enum.Enum]] = {
+    kind.__name__: kind
+    for kind in (*vars(enums).values(), DataType)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum)
+}
+
+
+def to_plain(value: Any, where: str) -> Any:
+    """Return a value as plain data.
+
+    Args:
+        value: A configuration or a part of one.
+        where: The field, for messages.
+
+    Raises:
+        RecipeError: It holds something that is no data, such as a function; the message names the place.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, enum.Enum) and type(value).__name__ in _ENUMS:
+        return {_TAG: f"{type(value).__name__}.{value.name}"}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: to_plain(entry, f"{where}[{key!r}]") for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(entry, f"{where}[{index}]") for index, entry in enumerate(value)]
+    if type(value).__name__ in _CLASSES:
+        parts = ((part, getattr(value, part.name)) for part in fields(value))
+        given = {part.name: to_plain(entry, f"{where}.{part.name}") for part, entry in parts if entry != part.default}
+        return {_TAG: type(value).__name__, **given}
+    raise RecipeError(
+        f"{where} must hold data to be written as a dict, got {value!r} of type {type(value).__name__}; set it after "
+        "from_dict"
+    )
+
+
+def from_plain(value: Any, where: str) -> Any:
+    """Return what `to_plain` was given.
+
+    Args:
+        value: Plain data.
+        where: The field, for messages.
+
+    Raises:
+        RecipeError: It names an unknown class or member.
+    """
+    if isinstance(value, list | tuple):
+        return [from_plain(entry, f"{where}[{index}]") for index, entry in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    given = {key: from_plain(entry, f"{where}[{key!r}]") for key, entry in value.items() if key != _TAG}
+    if _TAG not in value:
+        return given
+    name, _, member = str(value[_TAG]).partition(".")
+    if not member and name in _CLASSES:
+        return _CLASSES[name](**given)
+    kind = _ENUMS.get(name)
+    if kind is None or member not in kind.__members__:
+        known = [*_CLASSES, *(f"{kind}.{entry}" for kind, found in _ENUMS.items() for entry in found.__members__)]
+        raise RecipeError(
+            f"{where} must name a known class or member, got {value[_TAG]!r}{nearest_spelling(str(value[_TAG]), known)}"
+        )
+    return kind[member]

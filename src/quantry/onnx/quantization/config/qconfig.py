@@ -1,0 +1,232 @@
+"""Configurations by layer, as AMD Quark 0.10 and later spell them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.options import FIELDS, ROWS, Draft
+from quantry.onnx.options.npu import WRITTEN_DIFFERENTLY
+from quantry.onnx.quantization.config.algorithm import AlgoConfig
+from quantry.onnx.quantization.config.config import Config
+from quantry.onnx.quantization.config.custom_config import get_default_config
+from quantry.onnx.quantization.config.known_names import KnownAttributes
+from quantry.onnx.quantization.config.layer_entries import bias_of, layer_entries
+from quantry.onnx.quantization.config.plain import from_plain, to_plain
+from quantry.onnx.quantization.config.spec import QLayerConfig
+from quantry.onnx.translate import Job, checked_options, finished
+from quantry.recipe import (
+    DerivedBias,
+    LayerTypes,
+    MinMax,
+    MinMSE,
+    NpuConversions,
+    NpuLimits,
+    PowerOfTwoScale,
+    Qdq,
+    Selection,
+    Subgraph,
+)
+
+_SELECTION = {
+    "exclude": "QConfig.exclude",
+    "exclude_subgraphs": "QConfig.exclude",
+    "exclude_operators": "QConfig.layer_type_config[None]",
+}
+_PAIRS = ("specific_layer_config", "layer_type_config")
+
+
+@dataclass(init=False)
+class QConfig(KnownAttributes):
+    """A configuration by tensors, for `ModelQuantizer`.
+
+    Unlike in `Config`, cross-layer equalization runs only with a `CLEConfig`. Both specifications with power-of-two
+    scales ask for the rules of AMD's integer NPU.
+
+    Attributes:
+        global_config: What the tensors of all layers become.
+        specific_layer_config: What single layers become: names of nodes or of their outputs, patterns that start with
+            ^, pairs of first and last nodes. What a layer's configuration leaves open is as in ``global_config``.
+        layer_type_config: What layers of some operator types become; the key None leaves those types float.
+        exclude: Nodes that stay float: names, patterns that start with ^, pairs of first and last nodes.
+        algo_config: Algorithms.
+        use_external_data_format: Write weights beside the model.
+        extra_options: Further options by name, given as keywords or in a dict of that name.
+
+    Example:
+        >>> from quantry.onnx import Int8Spec, Int16Spec, QConfig, QLayerConfig
+        >>> wide = QLayerConfig(weight=Int16Spec())
+        >>> config = QConfig(QLayerConfig(Int8Spec(), weight=Int8Spec()), specific_layer_config={wide: ["conv1"]})
+        >>> config.to_job().recipe.plan.layers[0].match
+        ('conv1',)
+    """
+
+    global_config: QLayerConfig
+    specific_layer_config: Mapping[QLayerConfig | None, Iterable[Any]] = field(default_factory=dict)
+    layer_type_config: Mapping[QLayerConfig | None, Iterable[str]] = field(default_factory=dict)
+    exclude: list[Any] = field(default_factory=list)
+    algo_config: list[AlgoConfig] = field(default_factory=list)
+    use_external_data_format: bool = False
+    extra_options: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        global_config: QLayerConfig,
+        specific_layer_config: Mapping[QLayerConfig | None, Iterable[Any]] | None = None,
+        layer_type_config: Mapping[QLayerConfig | None, Iterable[str]] | None = None,
+        exclude: Iterable[Any] | None = None,
+        algo_config: Iterable[AlgoConfig] | None = None,
+        use_external_data_format: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.global_config = global_config
+        self.specific_layer_config = dict(specific_layer_config or {})
+        self.layer_type_config = dict(layer_type_config or {})
+        self.exclude = list(exclude or ())
+        self.algo_config = list(algo_config or ())
+        self.use_external_data_format = use_external_data_format
+        nested = kwargs.pop("extra_options", None) or {}
+        self.extra_options = {**nested, **kwargs}
+
+    @staticmethod
+    def get_default_config(config_name: str) -> Config:
+        """Return a copy of a named configuration, to be changed as one likes.
+
+        As in AMD Quark it is a `Config`, whose ``global_quant_config`` holds the settings. The same as a `QConfig` is
+        to be had by names such as ``quantry.onnx.XINT8_QCONFIG``.
+
+        Args:
+            config_name: Its name, such as "XINT8" or "S8S8_AAWS".
+
+        Raises:
+            RecipeError: There is no such name; the message has the nearest.
+
+        Example:
+            >>> QConfig.get_default_config("XINT8").global_quant_config.enable_npu_cnn
+            True
+        """
+        return Config(get_default_config(config_name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as plain data, from which `from_dict` makes an equal one.
+
+        Raises:
+            RecipeError: An option holds something that is no data, such as a function; the message names it.
+        """
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        for name in _PAIRS:
+            parts[name] = [[layer, list(entries)] for layer, entries in parts[name].items()]
+        return {name: to_plain(value, f"QConfig.{name}") for name, value in parts.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the configuration that `to_dict` was called on.
+
+        Args:
+            data: Plain data.
+
+        Raises:
+            RecipeError: Something in it is unknown; the message has the nearest spelling.
+
+        Example:
+            >>> config = QConfig(QLayerConfig())
+            >>> QConfig.from_dict(config.to_dict()) == config
+            True
+        """
+        known = [part.name for part in fields(cls)]
+        for name in data:
+            if name not in known:
+                raise RecipeError(f"QConfig.from_dict must hold fields, got {name!r}{nearest_spelling(name, known)}")
+        parts = {name: from_plain(value, f"QConfig.{name}") for name, value in data.items()}
+        for name in _PAIRS:
+            parts[name] = dict(parts.get(name, ()))
+        return cls(**parts)
+
+    def to_job(self, algorithms: Iterable[AlgoConfig] = (), model: Any = None) -> Job:
+        """Return what the configuration asks for.
+
+        Args:
+            algorithms: Algorithms on top of ``algo_config``.
+            model: The float model, in which pairs of first and last nodes are looked up.
+
+        Raises:
+            RecipeError: Something cannot be had; the message names the field.
+        """
+        options = checked_options(self.extra_options)
+        draft = self._selected(_draft_of(self.global_config, layers := self._layers(model)))
+        chosen = _checked_algorithms((*self.algo_config, *algorithms))
+        draft = replace(draft, external_data=self.use_external_data_format, plan=replace(draft.plan, layers=layers))
+        for algorithm in chosen:
+            for switch in algorithm.switch:
+                draft = FIELDS[switch].applied(draft, value=True, where=type(algorithm).__name__)
+            options = {**algorithm.options(), **options}
+        for key, value in options.items():
+            spelling = ROWS[key].spelling_of
+            if spelling:
+                draft = FIELDS[spelling].applied(draft, value, key)
+        job = finished(draft, options)
+        return replace(job, selection={**job.selection, **_SELECTION})
+
+    def _layers(self, model: Any) -> tuple[LayerTypes, ...]:
+        types: dict[QLayerConfig | None, Iterable[str]] = {
+            layer: names for layer, names in self.layer_type_config.items() if layer is not None
+        }
+        return (
+            *layer_entries("QConfig.layer_type_config", types, model, operators=True),
+            *layer_entries("QConfig.specific_layer_config", self.specific_layer_config, model),
+        )
+
+    def _selected(self, draft: Draft) -> Draft:
+        names = tuple(entry for entry in self.exclude if isinstance(entry, str))
+        pairs = tuple(_subgraph(entry) for entry in self.exclude if not isinstance(entry, str))
+        floats = tuple(self.layer_type_config.get(None, ()))
+        selection = Selection(exclude=names, exclude_operators=floats, exclude_subgraphs=pairs)
+        return replace(draft, plan=replace(draft.plan, selection=selection))
+
+
+def _subgraph(entry: Any) -> Subgraph:
+    if not isinstance(entry, tuple | list) or len(entry) != 2:
+        raise RecipeError(f"QConfig.exclude must hold names or pairs (first nodes, last nodes), got {entry!r}")
+    starts, ends = ((part,) if isinstance(part, str) else tuple(part) for part in entry)
+    return Subgraph(starts, ends)
+
+
+def _checked_algorithms(algorithms: tuple[Any, ...]) -> tuple[AlgoConfig, ...]:
+    seen: dict[str, str] = {}
+    for algorithm in algorithms:
+        if not isinstance(algorithm, AlgoConfig):
+            raise RecipeError(
+                f"QConfig.algo_config must hold algorithms such as CLEConfig() or AdaRoundConfig(), got {algorithm!r}"
+            )
+        name = type(algorithm).__name__
+        for key in algorithm.switch or algorithm.options():
+            if key in seen:
+                raise RecipeError(
+                    f"QConfig.algo_config must hold at most one algorithm for {key}, got {seen[key]} and {name}"
+                )
+            seen[key] = name
+    return algorithms
+
+
+def _draft_of(layer: QLayerConfig, layers: tuple[LayerTypes, ...]) -> Draft:
+    activations, weights = layer.activations(), layer.weight or layer.activations()
+    activation = activations.to_spec("QLayerConfig.input_tensors")
+    weight = weights.to_spec("QLayerConfig.weight")
+    method = activations.to_method("QLayerConfig.input_tensors")
+    weight_method = weights.to_method("QLayerConfig.weight")
+    if not isinstance(weight.scale, PowerOfTwoScale) and not isinstance(weight_method, MinMSE):
+        # Weights are known as they are: percentiles and divergences are for what was only sampled.
+        weight_method = MinMax()
+    draft = Draft(summary=True)
+    plan = replace(draft.plan, activation=activation, weight=weight)
+    draft = replace(draft, plan=plan, scale=replace(draft.scale, activation=method, weight=weight_method))
+    if layer.bias is not None and not isinstance(bias := bias_of(layer.bias, "QLayerConfig.bias"), DerivedBias):
+        draft = replace(draft, bias=bias)
+    singles = (spec for entry in layers for spec in (entry.activation, entry.output, entry.weight) if spec is not None)
+    if not all(spec.dtype.is_integer and spec.dtype.bits <= 8 for spec in (activation, weight, *singles)):
+        return replace(draft, format=None, prepare=replace(draft.prepare, npu=WRITTEN_DIFFERENTLY))
+    draft = replace(draft, format=Qdq())
+    if isinstance(activation.scale, PowerOfTwoScale) and isinstance(weight.scale, PowerOfTwoScale):
+        scale = replace(draft.scale, npu=NpuLimits())
+        return replace(draft, npu=True, scale=scale, prepare=replace(draft.prepare, npu=NpuConversions()))
+    return draft
