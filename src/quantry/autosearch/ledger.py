@@ -1,0 +1,192 @@
+"""The live state of a search: what is settled, what is best, and whether to go on."""
+
+import math
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from quantry.autosearch.evaluator import Direction, Score
+from quantry.autosearch.options import SearchOptions, tolerance_of
+from quantry.autosearch.outcome import Outcome
+from quantry.autosearch.output_directory import OutputDirectory, disk_errors
+from quantry.autosearch.pareto import pareto_front
+from quantry.autosearch.study import Proposal, StudyFile
+from quantry.autosearch.trial import Trial
+from quantry.prepare import read_model, write_model
+from quantry.recipe import to_yaml
+
+
+class Ledger:
+    """Takes trials in the order of their numbers, whatever order they end in, so that workers change nothing.
+
+    Args:
+        options: How to search.
+        directory: Where files go.
+        study: Where outcomes go.
+        direction: Which way a score is better.
+        reference: The float model's score.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        directory: OutputDirectory,
+        study: StudyFile,
+        direction: Direction,
+        reference: Score,
+    ) -> None:
+        self.options = options
+        self.directory = directory
+        self.study = study
+        self.direction = direction
+        self.reference = reference
+        self.tolerance = tolerance_of(options.tolerance, reference.value)
+        self.trials: list[Trial] = []
+        self.best: Trial | None = None
+        self.pareto: tuple[Trial, ...] = ()
+        self.contents: dict[str, int] = {}
+        self.stopped_by: str | None = None
+        self._started = time.monotonic() - study.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Time of the search so far, its earlier parts included."""
+        return time.monotonic() - self._started
+
+    @property
+    def candidates(self) -> tuple[Trial, ...]:
+        """Trials within tolerance."""
+        return tuple(trial for trial in self.trials if trial.accepted)
+
+    def drop(self, score: float) -> float:
+        """Return how much worse than the float model a score is."""
+        sign = 1.0 if self.direction == "maximize" else -1.0
+        return 0.0 if score == self.reference.value else sign * (self.reference.value - score)
+
+    def settle(self, proposal: Proposal, outcome: Outcome) -> Trial:
+        """Take the next trial in order.
+
+        Raises:
+            StoreError: A file could not be written; what is there stays.
+        """
+        trial = self._trial(proposal, self._with_shared_score(outcome))
+        self.trials.append(trial)
+        self.study.tell(proposal.entry, self._values(trial))
+        self._rank(trial)
+        self._keep_or_delete()
+        self.study.add_seconds(self.seconds)
+        self.stopped_by = self._stop()
+        return self.trials[trial.number]
+
+    def _with_shared_score(self, outcome: Outcome) -> Outcome:
+        """Give a model that computes the same as an earlier one the score of that one."""
+        if outcome.content is None or outcome.state == "failed":
+            return outcome
+        first = self.contents.setdefault(outcome.content, outcome.number)
+        if first == outcome.number:
+            return outcome
+        earlier = self.trials[first]
+        return replace(
+            outcome,
+            score=earlier.score,
+            interval=earlier.interval,
+            samples=earlier.samples,
+            state=earlier.state,
+            same_as=first,
+        )
+
+    def _trial(self, proposal: Proposal, outcome: Outcome) -> Trial:
+        drop = None if outcome.score is None else self.drop(outcome.score)
+        within = drop is not None and (self.tolerance is None or drop <= self.tolerance)
+        path = self.directory.model(proposal.number)
+        objectives = {} if outcome.score is None else {"accuracy": outcome.score, **outcome.objectives}
+        return Trial(
+            number=proposal.number,
+            assignment=proposal.configuration.assignment,
+            recipe=proposal.configuration.recipe,
+            state=outcome.state,
+            score=outcome.score,
+            interval=outcome.interval,
+            drop=drop,
+            accepted=within and outcome.state == "complete",
+            objectives=objectives,
+            error=outcome.error,
+            seconds=outcome.seconds,
+            computed=outcome.computed,
+            reused=outcome.reused,
+            samples=outcome.samples,
+            same_as=outcome.same_as,
+            model_path=path if path.exists() else None,
+            space=self.study.spaces[proposal.configuration.space].name,
+        )
+
+    def _values(self, trial: Trial) -> list[float] | None:
+        values = [trial.objectives.get(name, math.nan) for name in self.options.objectives]
+        return None if trial.state == "failed" or any(math.isnan(value) for value in values) else values
+
+    def _rank(self, trial: Trial) -> None:
+        if trial.state != "complete":
+            return
+        if trial.same_as is None:
+            self.pareto = pareto_front([*self.pareto, trial], self.options.objectives, self.direction)
+        if self.best is None or self._is_better(trial, self.best):
+            self.best = trial
+            self._write_best(trial)
+
+    def _is_better(self, trial: Trial, other: Trial) -> bool:
+        """Compare by accuracy; with a tolerance and several objectives, by the second among those within it."""
+        if len(self.options.objectives) > 1 and self.tolerance is not None:
+            if trial.accepted != other.accepted:
+                return trial.accepted
+            if trial.accepted:
+                second = self.options.objectives[1]
+                return trial.objectives[second] < other.objectives[second]
+        assert trial.drop is not None
+        assert other.drop is not None
+        return trial.drop < other.drop
+
+    def _write_best(self, trial: Trial) -> None:
+        source = self.directory.model(trial.number)
+        if source.exists():
+            with disk_errors(self.directory.best_model):
+                _copy_model(source, self.directory.best_model)
+        self.directory.write(self.directory.best_recipe, to_yaml(trial.recipe).encode())
+
+    def _keep_or_delete(self) -> None:
+        """Delete the models of settled trials that the options do not ask for."""
+        kept = {trial.number for trial in (*self.pareto, self.best) if trial is not None}
+        for index, trial in enumerate(self.trials):
+            if trial.model_path is None or trial.number in kept or self.options.keep_models == "all":
+                continue
+            if self.options.keep_models == "accepted" and self.tolerance is not None and trial.accepted:
+                continue
+            for file in trial.model_path.parent.glob(f"{trial.model_path.name}*"):
+                file.unlink(missing_ok=True)
+            self.trials[index] = replace(trial, model_path=None)
+
+    def _stop(self) -> str | None:
+        stop = self.options.stop
+        candidates = self.candidates
+        if stop.n_candidates is not None and len(candidates) >= stop.n_candidates:
+            return f"{len(candidates)} candidates within tolerance"
+        if stop.best_candidates is not None and candidates:
+            assert self.best is not None
+            since = len(self.trials) - 1 - self.best.number
+            if self.best.accepted and since >= stop.best_candidates:
+                return f"the best candidate stood for {since} trials"
+        if stop.iterations is not None and len(self.trials) >= stop.iterations:
+            return f"{len(self.trials)} trials"
+        if stop.seconds is not None and self.seconds >= stop.seconds:
+            return f"time limit of {stop.seconds:g} s"
+        return None
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Copy a model in one step; one with weights in a second file is written anew, because it names that file."""
+    if len(list(source.parent.glob(f"{source.name}*"))) > 1:
+        write_model(read_model(source), target)
+        return
+    written = target.with_name(f".{target.name}.tmp")
+    shutil.copyfile(source, written)
+    written.replace(target)

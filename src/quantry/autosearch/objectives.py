@@ -1,0 +1,65 @@
+"""What else than accuracy a model is measured by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantry.autosearch.bit_operations import bit_operations
+from quantry.evaluate import deployment_session, measure_latency
+from quantry.observe import CalibrationData
+from quantry.pipeline import Stages
+
+_TIMED_RUNS = 30
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured.
+
+    Attributes:
+        stages: How the model came about.
+        path: The quantized model's file.
+        float_path: The float model's file.
+        data: Samples that both run on.
+    """
+
+    stages: Stages
+    path: Path
+    float_path: Path
+    data: CalibrationData
+
+
+def _latency(subject: Subject) -> float:
+    # In turns with the float model, and as a ratio: what else the machine does slows both down.
+    reference = deployment_session(subject.float_path, threads=1, in_turn=True)
+    quantized = deployment_session(subject.path, threads=1, in_turn=True)
+    return measure_latency(reference, quantized, next(iter(subject.data)), _TIMED_RUNS).ratio
+
+
+def _size(subject: Subject) -> float:
+    written = sum(file.stat().st_size for file in subject.path.parent.glob(f"{subject.path.name}*"))
+    # The recipe in the metadata is longer for one configuration than for another, which is no difference between models.
+    metadata = subject.stages.quantized.value.model.metadata_props
+    return float(written - sum(len(name) + len(text) for name, text in metadata.items()))
+
+
+def _bit_operations(subject: Subject) -> float:
+    return bit_operations(subject.stages.equalized.value.model, subject.stages.plan.value)
+
+
+_MEASURES: dict[str, Callable[[Subject], float]] = {
+    "latency": _latency,
+    "size": _size,
+    "bit_operations": _bit_operations,
+}
+
+
+def measure_objectives(names: Sequence[str], subject: Subject) -> dict[str, float]:
+    """Measure a model; less is better for all of these.
+
+    Args:
+        names: "latency" is the time of one run divided by the float model's, on one thread; "size" the bytes on disk;
+            "bit_operations" the multiplications of one run, each weighed with the bits of both its operands.
+        subject: What to measure.
+    """
+    return {name: _MEASURES[name](subject) for name in names}

@@ -1,0 +1,74 @@
+"""What came of running one trial, in a form that travels between processes and to disk."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from quantry.autosearch.trial import TrialState
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """What a worker is to do.
+
+    Attributes:
+        number: The trial's number.
+        recipe: The recipe as plain data.
+        stop: Evaluate on so many samples, in the order of the race; None evaluates in full.
+        first: Quantize and write the model; else it is there already.
+        stand_ins: Digests of models that were evaluated to their trials; a model with the same content is not evaluated
+            again.
+    """
+
+    number: int
+    recipe: Mapping[str, Any]
+    stop: int | None = None
+    first: bool = True
+    stand_ins: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        number: The trial's number.
+        state: How it ended.
+        score: What the evaluator said.
+        interval: Confidence interval of the score.
+        samples: On how many samples.
+        objectives: Other objectives by name.
+        error: Why it failed.
+        seconds: How long it took.
+        computed: Stages that ran, with their seconds.
+        reused: Stages whose results were known.
+        content: Digest of the quantized model without its metadata; None where it was not taken.
+        same_as: The trial whose score this one shares.
+    """
+
+    number: int
+    state: TrialState
+    score: float | None = None
+    interval: tuple[float, float] | None = None
+    samples: int | None = None
+    objectives: Mapping[str, float] = field(default_factory=dict)
+    error: str | None = None
+    seconds: float = 0.0
+    computed: Mapping[str, float] = field(default_factory=dict)
+    reused: tuple[str, ...] = ()
+    content: str | None = None
+    same_as: int | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain data for `from_plain`."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Read what `to_plain` returned, also after it went through JSON."""
+        values = dict(plain)
+        for name in ("interval", "reused"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
+        return cls(**values)

@@ -1,0 +1,168 @@
+"""Where the next configuration comes from."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from quantry.autosearch.configurations import Configuration, enumerate_configurations
+from quantry.autosearch.options import SearchOptions
+from quantry.autosearch.quiet_optuna import quiet_optuna
+from quantry.autosearch.samplers import KINDS
+from quantry.autosearch.space import Space
+from quantry.autosearch.study import Proposal, StudyFile
+from quantry.autosearch.suggestion import suggest
+from quantry.errors import RecipeError
+from quantry.recipe import Recipe
+
+LOOK_AHEAD = 4
+"""A sampler that learns proposes so many trials before it hears of the first of them.
+
+It is the same for any number of workers, so that these do not change what is proposed.
+"""
+
+_REPEATS = 100
+
+
+class Proposer(Protocol):
+    """Names configurations one by one; each is valid and differs from all before.
+
+    Attributes:
+        look_ahead: How many may be asked for before the outcome of the first is told; None is any number.
+    """
+
+    look_ahead: int | None
+
+    def next(self, number: int) -> Proposal | None:
+        """Return the next configuration, written down in the study, or None when there is no other.
+
+        Args:
+            number: Its number.
+        """
+        ...
+
+
+class ListProposer:
+    """Configurations in a fixed order.
+
+    Args:
+        study: Where they are written down.
+        configurations: All of them.
+        known: What was proposed before an interruption.
+    """
+
+    look_ahead: int | None = None
+
+    def __init__(self, study: StudyFile, configurations: Sequence[Configuration], known: Sequence[Recipe]) -> None:
+        self._study = study
+        proposed = set(known)
+        self._left = [entry for entry in configurations if entry.recipe not in proposed][::-1]
+
+    def next(self, number: int) -> Proposal | None:
+        """Return the next configuration of the list."""
+        return self._study.add(number, self._left.pop()) if self._left else None
+
+
+class SampledProposer:
+    """Configurations that a sampler of the study chooses.
+
+    Invalid ones are counted and drawn again; so are repeated ones, whose known score is told to the sampler once more.
+    Where a finite space gives nothing new in many draws, what is left of it follows in order.
+
+    Args:
+        study: The study.
+        spaces: What to draw from.
+        sampler: Name of the sampler.
+        seed: Start of its random numbers.
+        known: What was proposed before an interruption, to its entry in the study.
+    """
+
+    look_ahead: int | None = LOOK_AHEAD
+
+    def __init__(
+        self, study: StudyFile, spaces: Sequence[Space], sampler: str, seed: int, known: dict[Recipe, int]
+    ) -> None:
+        self._study = study
+        self._spaces = spaces
+        self._kind = KINDS[sampler]
+        self._seed = seed
+        self._entries = dict(known)
+        self._rest: ListProposer | None = None
+        self.invalid: Counter[str] = Counter()
+        self.repeated = 0
+
+    def next(self, number: int) -> Proposal | None:
+        """Draw until something new comes."""
+        if self._rest is None:
+            for _ in range(_REPEATS):
+                proposal = self._draw(number)
+                if proposal is not None:
+                    return proposal
+            self._rest = self._remaining()
+        return self._rest.next(number)
+
+    def _draw(self, number: int) -> Proposal | None:
+        study = self._study.study
+        drawn = len(study.get_trials(deepcopy=False))
+        with quiet_optuna():
+            study.sampler = self._kind.make(self._seed if self._kind.one_seed else _mixed(self._seed, drawn))
+            trial = study.ask()
+            space, assignment = suggest(trial, self._spaces, flat=self._kind.flat)
+        try:
+            recipe = self._spaces[space].build(assignment)
+        except RecipeError as error:
+            self.invalid[str(error)] += 1
+            self._study.tell(trial.number, None)
+            return None
+        if recipe in self._entries:
+            self.repeated += 1
+            self._study.tell(trial.number, self._study.values(self._entries[recipe]))
+            return None
+        self._entries[recipe] = trial.number
+        return self._study.adopt(number, trial, Configuration(space, assignment, recipe))
+
+    def _remaining(self) -> ListProposer:
+        finite = all(space.is_finite for space in self._spaces)
+        configurations = enumerate_configurations(self._spaces)[0] if finite else []
+        return ListProposer(self._study, configurations, list(self._entries))
+
+
+def propose(
+    study: StudyFile, spaces: Sequence[Space], options: SearchOptions, known: Sequence[Proposal]
+) -> tuple[Proposer, tuple[str, ...]]:
+    """Return who names configurations, and what was removed from the space before anything runs.
+
+    Args:
+        study: Where they are written down.
+        spaces: What is searched.
+        options: Which sampler.
+        known: What was proposed before an interruption.
+
+    Raises:
+        RecipeError: No configuration is valid, or a grid has parameters that cannot be listed.
+    """
+    study.abandon_unnumbered()
+    entries = {proposal.configuration.recipe: proposal.entry for proposal in known}
+    finite = all(space.is_finite for space in spaces)
+    if not finite and options.sampler != "grid":
+        return SampledProposer(study, spaces, options.sampler, options.seed, entries), ()
+    configurations, removed = enumerate_configurations(spaces)
+    if not configurations:
+        raise RecipeError(f"a space must hold a valid configuration, got none; {'; '.join(removed.lines())}")
+    notes = tuple(removed.lines())
+    if options.sampler == "grid":
+        return ListProposer(study, configurations, list(entries)), notes
+    if options.sampler == "random" and not removed.beyond:
+        return ListProposer(study, shuffled(configurations, options.seed), list(entries)), notes
+    return SampledProposer(study, spaces, options.sampler, options.seed, entries), notes
+
+
+def shuffled(configurations: Sequence[Configuration], seed: int) -> list[Configuration]:
+    """Return the configurations in random order."""
+    order = list(configurations)
+    random.Random(seed).shuffle(order)  # noqa: S311 - no secret depends on it
+    return order
+
+
+def _mixed(seed: int, draw: int) -> int:
+    return (seed * 1_000_003 + draw * 7919 + 12345) % (1 << 31)

@@ -1,0 +1,171 @@
+"""What a search may try: parameters, and how their values become a recipe."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform, is_active, values_of
+from quantry.autosearch.recipe_path import with_fields
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe import Recipe
+
+Assignment = Mapping[str, Any]
+"""Names of the parameters that exist, to their values."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters, some of them conditional, and the function that makes a recipe of their values.
+
+    Attributes:
+        parameters: Names to parameters. A parameter whose condition does not hold is left out of the assignment.
+        build: Returns the recipe of an assignment; raises RecipeError where the values do not go together. Two
+            assignments with equal recipes are the same configuration, and only one of them is tried.
+        prior: Returns what an assignment is expected to cost, in any unit; the cheap are tried first. None estimates
+            it from the stages that a recipe needs.
+        name: Tells spaces apart in tables and logs.
+
+    Example:
+        >>> space = Space.of(Recipe(), {"scale.reduce_range": [False, True]})
+        >>> [space.build(assignment).scale.reduce_range for assignment in space.assignments()]
+        [False, True]
+    """
+
+    parameters: Mapping[str, Parameter]
+    build: Callable[[Assignment], Recipe]
+    prior: Callable[[Assignment], float] | None = None
+    name: str = field(default="space", compare=False)
+
+    def __post_init__(self) -> None:
+        for name, parameter in self.parameters.items():
+            if not isinstance(parameter, Choice | Uniform | IntRange):
+                raise RecipeError(f"a parameter must be a Choice, Uniform or IntRange, got {parameter!r}; {name!r}")
+        object.__setattr__(self, "parameters", MappingProxyType(_in_order_of_need(self.parameters)))
+
+    @classmethod
+    def of(cls, base: Recipe, fields: Mapping[str, Parameter | Sequence[Any]], name: str = "space") -> "Space":
+        """Return the space of recipes that differ from one in some fields.
+
+        Args:
+            base: The recipe.
+            fields: Dotted paths of fields to a parameter, or to the list of their values.
+            name: Tells spaces apart.
+
+        Raises:
+            RecipeError: There is no such field.
+
+        Example:
+            ::
+
+                Space.of(find_preset("XINT8").recipe, {
+                    "scale.activation": [MinMSE(), NonOverflow()],
+                    "equalize.cross_layer": [None, CrossLayer()],
+                    "equalize.cross_layer.steps": Choice([1, 2], only_if={"equalize.cross_layer": CrossLayer()}),
+                })
+        """
+        parameters = {
+            path: given if isinstance(given, Choice | Uniform | IntRange) else Choice(tuple(given))
+            for path, given in fields.items()
+        }
+        space = cls(parameters, RecipeChanges(base), name=name)
+        _check_paths(space, base)
+        return space
+
+    def assignments(self) -> Iterator[Assignment]:
+        """Yield every assignment, the first parameter changing slowest.
+
+        Raises:
+            RecipeError: A parameter has too many values to name them.
+        """
+        return _expand(list(self.parameters.items()), {})
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every parameter's values can be named one by one."""
+        return all(values_of(parameter) is not None for parameter in self.parameters.values())
+
+
+@dataclass(frozen=True)
+class SpaceUnion:
+    """Several spaces, tried one after the other in the order given.
+
+    Attributes:
+        spaces: The spaces, at least one.
+    """
+
+    spaces: tuple[Space, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spaces", tuple(self.spaces))
+        if not self.spaces or not all(isinstance(space, Space) for space in self.spaces):
+            raise RecipeError(f"SpaceUnion must hold at least one Space and nothing else, got {self.spaces!r}")
+
+
+AnySpace = Space | SpaceUnion
+
+
+def spaces_of(space: AnySpace) -> tuple[Space, ...]:
+    """Return the spaces that a search goes through, in order."""
+    return space.spaces if isinstance(space, SpaceUnion) else (space,)
+
+
+@dataclass(frozen=True)
+class RecipeChanges:
+    """Makes a recipe of dotted paths and values.
+
+    Attributes:
+        base: The recipe that is changed.
+    """
+
+    base: Recipe
+
+    def __call__(self, assignment: Assignment) -> Recipe:
+        """Return the changed recipe."""
+        return with_fields(self.base, assignment)
+
+
+def _expand(remaining: list[tuple[str, Parameter]], chosen: dict[str, Any]) -> Iterator[Assignment]:
+    if not remaining:
+        yield dict(chosen)
+        return
+    (name, parameter), *others = remaining
+    if not is_active(parameter, chosen):
+        yield from _expand(others, chosen)
+        return
+    values = values_of(parameter)
+    if values is None:
+        raise RecipeError(f"a grid needs values that can be listed, got {parameter}; parameter {name!r}")
+    for value in values:
+        yield from _expand(others, {**chosen, name: value})
+
+
+def _in_order_of_need(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return the parameters so that each comes after those it depends on, else in the order given."""
+    ordered: dict[str, Parameter] = {}
+    waiting = dict(parameters)
+    while waiting:
+        ready = [name for name, parameter in waiting.items() if all(other in ordered for other in parameter.only_if)]
+        if not ready:
+            name, parameter = next(iter(waiting.items()))
+            missing = next((other for other in parameter.only_if if other not in parameters), None)
+            if missing is None:
+                raise RecipeError(f"conditions must not go round in a circle, got {sorted(waiting)}")
+            raise RecipeError(
+                f"only_if must name parameters of the same space, got {missing!r}"
+                f"{nearest_spelling(missing, parameters)}; parameter {name!r}"
+            )
+        ordered[ready[0]] = waiting.pop(ready[0])
+    return ordered
+
+
+def _check_paths(space: Space, base: Recipe) -> None:
+    """Try every path with one value, so that a misspelt one is told at once."""
+    for name, parameter in space.parameters.items():
+        if not parameter.only_if:
+            low = parameter.values[0] if isinstance(parameter, Choice) else parameter.low
+            try:
+                with_fields(base, {name: low})
+            except RecipeError as error:
+                if "a path must" in str(error):
+                    raise

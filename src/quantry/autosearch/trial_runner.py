@@ -1,0 +1,144 @@
+"""Runs one trial: quantize, write the model, judge it."""
+
+import errno
+import hashlib
+import io
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from quantry.autosearch.evaluator import Score
+from quantry.autosearch.objectives import Subject, measure_objectives
+from quantry.autosearch.outcome import Outcome, TrialTask
+from quantry.autosearch.output_directory import disk_errors
+from quantry.autosearch.setting import Place, Setting
+from quantry.errors import StoreError
+from quantry.memo import Memo, Trace
+from quantry.pipeline import Stages, run_prepare, run_quantize
+from quantry.recipe import Recipe, from_plain
+
+REFERENCE = -1
+"""The number under which the float model is judged."""
+
+_HELD_TRIALS = 4
+
+
+@dataclass
+class TrialRunner:
+    """Runs trials in this process, one at a time.
+
+    What the last trials used stays in memory, so that neighbours in the order of trials read nothing from the disk that
+    they share.
+
+    Attributes:
+        setting: What all trials have in common.
+        place: Where models and results of stages go.
+    """
+
+    setting: Setting
+    place: Place
+    _held: deque[Stages] = field(default_factory=lambda: deque(maxlen=_HELD_TRIALS))
+
+    def run(self, task: TrialTask) -> Outcome:
+        """Run a trial and say what came of it; an error of the trial is an outcome too.
+
+        Raises:
+            StoreError: The disk is full; no trial is to blame for that.
+        """
+        started = time.perf_counter()
+        trace = Trace()
+        try:
+            outcome = self._judge_float() if task.number == REFERENCE else self._run(task, trace)
+        except StoreError:
+            raise
+        except Exception as error:  # whatever a trial ends with must not end the search
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                with disk_errors(self.place.directory.path):
+                    raise
+            outcome = Outcome(task.number, "failed", error=f"{type(error).__name__}: {error}")
+        computed, reused = _tally(trace)
+        return replace(outcome, seconds=time.perf_counter() - started, computed=computed, reused=reused)
+
+    def _judge_float(self) -> Outcome:
+        known = getattr(self.setting.judge.evaluator, "reference_score", None)
+        score = self.setting.judge.score(self.setting.float_path) if known is None else Score(float(known))
+        return Outcome(REFERENCE, "complete", score.value, score.interval)
+
+    def _run(self, task: TrialTask, trace: Trace) -> Outcome:
+        path = self.place.directory.model(task.number)
+        scores = self.place.directory.read_scores(task.number)
+        objectives: Mapping[str, float] = {}
+        content = None
+        if task.first or not path.exists():
+            stages = self._quantize(from_plain(task.recipe), trace)
+            content = self._write(stages, path)
+            same_as = task.stand_ins.get(content) if content is not None else None
+            objectives = measure_objectives(
+                self.setting.objectives[1:],
+                Subject(stages, path, self.setting.float_path, self.setting.data),
+            )
+            if same_as is not None:
+                return Outcome(task.number, "complete", objectives=objectives, content=content, same_as=same_as)
+        score = self._evaluate(task, path, scores)
+        return Outcome(
+            task.number,
+            "complete",
+            score.value,
+            score.interval,
+            samples=None if score.per_sample is None else len(score.per_sample),
+            objectives=objectives,
+            content=content,
+        )
+
+    def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
+        memo = Memo(self.place.store, trace)
+        prepared = run_prepare(self.setting.source, recipe, memo)
+        data = self.setting.data
+        if recipe.observe.samples is not None:
+            data = data.take(recipe.observe.samples)
+        stages = run_quantize(prepared, data, recipe, memo)
+        self._held.append(stages)
+        return stages
+
+    def _write(self, stages: Stages, path: Path) -> str | None:
+        """Write the model and return the digest of what it computes."""
+        with disk_errors(path):
+            files = stages.quantized.value.save(path)
+        return content_digest(path) if len(files) == 1 else None
+
+    def _evaluate(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
+        judge, order = self.setting.judge, self.setting.order
+        if not len(order) or hasattr(judge.evaluator, "scored"):
+            return judge.score(path)
+        stop = len(order) if task.stop is None else task.stop
+        if len(known) < stop:
+            more = judge.samples(path, order[len(known) : stop].tolist())
+            known = np.concatenate([known, more])
+            written = io.BytesIO()
+            np.save(written, known)
+            self.place.directory.write(self.place.directory.scores(task.number), written.getvalue())
+        return Score.of_samples(known[:stop])
+
+
+def content_digest(path: Path) -> str:
+    """Return a digest of what a model file computes: everything but its metadata."""
+    proto = onnx.load(str(path), load_external_data=False)
+    del proto.metadata_props[:]
+    return hashlib.blake2b(proto.SerializeToString(deterministic=True), digest_size=16).hexdigest()
+
+
+def _tally(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:
+    computed: dict[str, float] = {}
+    reused: dict[str, None] = {}
+    for entry in trace.entries:
+        if entry.outcome == "computed":
+            computed[entry.stage] = computed.get(entry.stage, 0.0) + entry.seconds
+        else:
+            reused[entry.stage] = None
+    return computed, tuple(name for name in reused if name not in computed)
