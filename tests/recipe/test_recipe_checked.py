@@ -22,7 +22,7 @@ from quantry.recipe import (
     from_plain,
 )
 
-GRANULARITY = "TensorSpec.granularity must be PerTensor(), PerChannel() or PerBlock()"
+GRANULARITY = "TensorSpec.granularity must be PerTensor(), PerChannel(), PerBlock() or PerGroup()"
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (
         TensorSpec,

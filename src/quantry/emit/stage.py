@@ -95,6 +95,8 @@ def _drop_unused_constants(model: ir.Model) -> None:
 
 def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
     notes = []
+    if not plan.quantized_nodes:
+        notes.append("nothing was quantized: no node is both selected and quantizable; declined nodes say why")
     opset = model.opset_imports[""]
     if opset > _OLDEST_RUNTIME_OPSET:
         notes.append(f"the float model has opset {opset}, so onnxruntime 1.20 and 1.21 cannot load the result")

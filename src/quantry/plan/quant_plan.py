@@ -153,7 +153,8 @@ class QuantPlan:
     @property
     def needs_calibration(self) -> bool:
         """Whether the scale of an activation must be found in data."""
-        return any(isinstance(plan, OwnRange) and plan.spec.dtype.is_integer for plan in self.activations.values())
+        own = [plan for plan in self.activations.values() if isinstance(plan, OwnRange)]
+        return any(plan.spec.dtype.is_integer for plan in (*own, *self.conversions.values()))
 
     def specs(self) -> Iterable[TensorSpec]:
         """Yield the specification of every tensor that has one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx_ir as ir
 
 from quantry.errors import SelectionError, nearest_spelling
+from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import Selection
 
 
@@ -60,7 +61,10 @@ def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Itera
         included = _union(nodes, selection.include, "Selection.include")
         yield (node for node in nodes if node not in included), "not among the included nodes"
     if selection.operators:
-        wanted = {node for operator in selection.operators for node in of_type(nodes, operator, "Selection.operators")}
+        present = {node.op_type for node in nodes}
+        # A type that is known and merely absent is no misspelling: a network without MatMul has none to quantize.
+        named = [entry for entry in selection.operators if entry in present or entry not in RULE_OF_OPERATOR]
+        wanted = {node for entry in named for node in of_type(nodes, entry, "Selection.operators")}
         yield (node for node in nodes if node not in wanted), "not among the operator types to quantize"
 
 

@@ -7,9 +7,9 @@ the power-of-two int8 of AMD's NPUs.
 from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.recipe.bias import OwnBias
+from quantry.recipe.bias import FloatBias, OwnBias
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import PerBlock, PerChannel
+from quantry.recipe.granularity import PerBlock, PerChannel, PerGroup
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
@@ -23,6 +23,7 @@ from quantry.recipe.options import (
     VitisQdq,
 )
 from quantry.recipe.recipe import Recipe
+from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.selection import Selection
 from quantry.recipe.tensor_spec import TensorSpec
@@ -65,7 +66,7 @@ _UINT16_ASYMMETRIC = TensorSpec(DataType.UINT16, symmetric=False)
 
 # The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
 _OWN_INT32 = OwnBias(TensorSpec(DataType.INT32))
-_MATRICES = PlanOptions(selection=Selection(operators=("^(Gemm|MatMul)$",)), constant_right_operand_only=True)
+_MATRICES = PlanOptions(selection=Selection(operators=("Gemm", "MatMul")), constant_right_operand_only=True)
 _ALIGNED = "one scale for inputs and output of Concat, and removal of Relu (AlignConcat, FoldRelu)"
 _ALL_OPERATORS = "quantization of every operator type (QuantizeAllOpTypes)"
 
@@ -103,6 +104,37 @@ _EXTENDED: tuple[Preset, ...] = (
     _extended("BF16_BFP16", "bfloat16 activations, BFP16 weights and biases", DataType.BFLOAT16, DataType.BFP16),
     _extended("BF16_MXINT8", "bfloat16 activations, MXINT8 weights and biases", DataType.BFLOAT16, DataType.MXINT8),
     _extended("MX9_INT8", "MX9 activations, int8 weights, int32 biases", DataType.MX9, DataType.INT8),
+)
+
+_FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
+    Preset(
+        Recipe(
+            name="UINT8_DYNAMIC_QUANT",
+            plan=PlanOptions(
+                weight=_UINT8_ASYMMETRIC,
+                bias=FloatBias(),
+                selection=Selection(operators=("Conv", "Gemm", "MatMul")),
+                weights_only=True,
+            ),
+            emit=EmitOptions(Dynamic()),
+        ),
+        "Conv, Gemm and MatMul only: uint8 asymmetric weights, activations quantized to uint8 at run time, float "
+        "biases, no calibration",
+    ),
+    Preset(
+        Recipe(
+            name="MATMUL_NBITS",
+            plan=PlanOptions(
+                weight=TensorSpec(DataType.INT4, granularity=PerGroup(128)),
+                bias=FloatBias(),
+                selection=Selection(operators=("Gemm", "MatMul")),
+                weights_only=True,
+            ),
+            emit=EmitOptions(MatMulNBits(accuracy_level=1)),
+        ),
+        "Gemm and MatMul only: int4 symmetric weights in groups of 128 as MatMulNBits, float activations, no "
+        "calibration",
+    ),
 )
 
 _ALL: tuple[Preset, ...] = (
@@ -220,6 +252,7 @@ _ALL: tuple[Preset, ...] = (
         ),
     ),
     *_EXTENDED,
+    *_FLOAT_ACTIVATIONS,
 )
 
 _ADAROUND_PENDING = "AdaRound finetuning of the weights (include_fast_ft)"
@@ -256,8 +289,6 @@ PRESETS: dict[str, Preset] = {
 
 _MIXED = "mixed precision (include_auto_mp)"
 MISSING_PRESETS: dict[str, str] = {
-    "UINT8_DYNAMIC_QUANT": "dynamic quantization",
-    "MATMUL_NBITS": "weight-only MatMulNBits",
     "S16S16_MIXED_S8S8": _MIXED,
     "BF16_MIXED_BFP16": _MIXED,
     "BF16_MIXED_MXINT8": _MIXED,
