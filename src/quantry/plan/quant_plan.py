@@ -153,8 +153,9 @@ class QuantPlan:
     @property
     def needs_calibration(self) -> bool:
         """Whether the scale of an activation must be found in data."""
-        own = [plan for plan in self.activations.values() if isinstance(plan, OwnRange)]
-        return any(plan.spec.dtype.is_integer for plan in (*own, *self.conversions.values()))
+        own = [plan.spec for plan in self.activations.values() if isinstance(plan, OwnRange)]
+        converted = [conversion.spec for conversion in self.conversions.values()]
+        return any(spec.dtype.is_integer for spec in (*own, *converted))
 
     def specs(self) -> Iterable[TensorSpec]:
         """Yield the specification of every tensor that has one."""
