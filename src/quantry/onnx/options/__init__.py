@@ -11,6 +11,7 @@ from quantry.onnx.options import (
     number_types,
     placement,
     preprocessing,
+    weights_only,
 )
 from quantry.onnx.options.draft import Draft, RandomInputs
 from quantry.onnx.options.option_row import Kind, OptionRow
@@ -32,6 +33,7 @@ ROWS: dict[str, OptionRow] = {row.key: row for _, rows in SECTIONS for row in ro
 NESTED: dict[str, tuple[OptionRow, ...]] = {
     "FastFinetune": finetuning.FINETUNE_ROWS,
     "GPTQParams": gptq.GPTQ_ROWS,
+    "MatMulNBitsParams": weights_only.N_BITS_ROWS,
 }
 """Every key of the options that are dicts of options themselves."""
 

@@ -15,8 +15,10 @@ from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import (
     AdaRound,
     CrossLayer,
+    Dynamic,
     EqualizeOptions,
     FixNeuron,
+    FloatBias,
     MinMax,
     MinMSE,
     NpuConversions,
@@ -29,6 +31,7 @@ from quantry.recipe import (
 )
 
 _TRANSFORMER_OPERATORS = ("Gemm", "MatMul")
+_DYNAMIC_OPERATORS = ("Conv", "Gemm", "MatMul")
 _LIST_OF_NAMES = "Names of nodes or of their outputs."
 
 
@@ -85,9 +88,7 @@ def _npu_transformer(draft: Draft, value: bool) -> Draft:
 
 
 def _operators(draft: Draft, operators: Iterable[str]) -> Draft:
-    # One pattern: a list of types may name some that the model does not have, but not only such.
-    pattern = f"^({'|'.join(operators)})$"
-    changed: Draft = with_field(draft, "plan.selection.operators", (pattern,))
+    changed: Draft = with_field(draft, "plan.selection.operators", tuple(operators))
     return changed
 
 
@@ -112,7 +113,7 @@ def _extra_op_types(draft: Draft, value: Iterable[str]) -> Draft:
     chosen = draft.plan.selection.operators
     if not listed or not chosen:
         return draft
-    return _operators(draft, (chosen[0].removeprefix("^(").removesuffix(")$"), *listed))
+    return _operators(draft, (*chosen, *listed))
 
 
 def _names(path: str) -> Apply:
@@ -143,6 +144,14 @@ def _per_channel(draft: Draft, value: bool) -> Draft:
 
 def _include_cle(draft: Draft, value: bool) -> Draft:
     return replace(draft, equalize=EqualizeOptions(CrossLayer() if value else None))
+
+
+def _dynamic(draft: Draft, value: bool) -> Draft:
+    if not value:
+        return draft
+    chosen = draft.plan.selection.operators or _DYNAMIC_OPERATORS
+    plan = replace(draft.plan, weights_only=True, selection=replace(draft.plan.selection, operators=chosen))
+    return replace(draft, plan=plan, bias=FloatBias(), format=Dynamic())
 
 
 def _fast_finetune(draft: Draft, value: bool) -> Draft:
@@ -271,20 +280,26 @@ ROWS = (
         "logger quantry",
         sets("log_severity"),
     ),
-    _off(
+    _switch(
         "specific_tensor_precision",
-        "Types of single tensors.",
-        "one model has one type of activation and one of weight so far; leave single nodes float with nodes_to_exclude",
+        "False",
+        "Let MixedPrecisionTensor count.",
+        "plan.tensors",
+        sets("tensor_types"),
     ),
-    _off(
+    _switch(
         "use_dynamic_quant",
-        "Find scales of activations while the model runs.",
-        "dynamic quantization is not there yet; calibrate with data, CalibrationMethod.MinMax is the nearest",
+        "False",
+        "Find scales of activations while the model runs, for Conv, Gemm and MatMul; needs no data.",
+        "emit.format = Dynamic(), plan.weights_only",
+        _dynamic,
     ),
-    _off(
+    _switch(
         "convert_nchw_to_nhwc",
-        "Give the model inputs with channels last.",
-        "inputs keep their layout; put a Transpose behind the model's input, or transpose the data",
+        "False",
+        "Give the model inputs with their channels last; data must have them last too.",
+        "a Transpose behind every input with four axes",
+        sets("channels_last"),
     ),
     _off("include_sq", "SmoothQuant.", "SmoothQuant is not there yet; include_cle=True is the nearest"),
     _off("include_rotation", "QuaRot.", "QuaRot is not there yet; include_cle=True is the nearest"),

@@ -62,6 +62,8 @@ class Draft:
         bias_correction: Bias correction; None leaves biases.
         finetune: AdaRound or AdaQuant; None trains nothing.
         format: The format; None for the vendor's pairs, whose dialect follows from the types.
+        tensor_types: Whether types of single tensors count.
+        channels_last: Whether inputs are given with their channels last.
         npu: Whether the rules of an integer NPU are asked for.
         random: Random calibration data; None takes the caller's.
         random_given: Whether random data were asked for by name.
@@ -85,6 +87,8 @@ class Draft:
     bias_correction: BiasCorrection | None = None
     finetune: AdaRound | AdaQuant | None = None
     format: Format | None = Qdq()
+    tensor_types: bool = False
+    channels_last: bool = False
     npu: bool = False
     random: RandomInputs = RandomInputs()
     random_given: bool = False
@@ -130,6 +134,8 @@ class Draft:
 
     def _natural_bias(self) -> DerivedBias | OwnBias:
         activation, weight = self.plan.activation, self.plan.weight
+        if self.plan.weights_only:
+            return DerivedBias()
         if self.npu or isinstance(self.format, FixNeuron):
             return OwnBias(TensorSpec(DataType.INT8, scale=weight.scale))
         if not weight.dtype.is_integer:
@@ -139,8 +145,9 @@ class Draft:
         return DerivedBias()
 
     def _dialect(self) -> VitisDialect:
-        singles = (entry for layer in self.plan.layers for entry in (layer.activation, layer.output, layer.weight))
-        specs = (self.plan.activation, self.plan.weight, *(entry for entry in singles if entry is not None))
+        layers = (entry for layer in self.plan.layers for entry in (layer.activation, layer.output, layer.weight))
+        singles = (*(entry for entry in layers if entry is not None), *(entry.spec for entry in self.plan.tensors))
+        specs = (self.plan.activation, self.plan.weight, *singles)
         plain = all(spec.dtype.is_integer and spec.dtype.bits <= 16 for spec in specs)
         return VitisDialect.CONTRIB if plain else VitisDialect.QUARK
 

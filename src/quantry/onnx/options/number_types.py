@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from quantry.onnx.options import tensor_types, weights_only
 from quantry.onnx.options.draft import Draft, own_bias_spec, with_field
 from quantry.onnx.options.option_row import Kind, OptionRow, sets
 from quantry.recipe import DataType, DerivedBias, FloatBias, FloatScale, OwnBias, PowerOfTwoScale, TensorSpec
@@ -127,50 +128,8 @@ ROWS = (
         refused="scales are float32 here, as the stages compute in it; leave it out",
         harmless=(True,),
     ),
-    OptionRow(
-        "WeightsOnly",
-        Kind.BOOL,
-        "False",
-        "Quantize constants only.",
-        refused="activations are always quantized so far; for a smaller file use weight_type and activation_type "
-        "QFloat16 or QInt16",
-        harmless=(False,),
-    ),
-    OptionRow(
-        "UseMatMulNBits",
-        Kind.BOOL,
-        "False",
-        "Write MatMul with 4- or 8-bit weights as com.microsoft MatMulNBits.",
-        refused="weight-only MatMulNBits is not there yet; the nearest is weight_type=QuantType.QInt4 with "
-        "activation_type QInt16",
-        harmless=(False,),
-    ),
-    OptionRow(
-        "MatMulNBitsParams",
-        Kind.DICT,
-        "{}",
-        "Settings of MatMulNBits.",
-        refused="weight-only MatMulNBits is not there yet; leave it out",
-        harmless=({},),
-    ),
-    OptionRow(
-        "TensorQuantOverrides",
-        Kind.DICT,
-        "{}",
-        "Type, scale or range of single tensors.",
-        refused="one model has one type of activation and one of weight so far; leave single nodes float with "
-        "nodes_to_exclude",
-        harmless=({},),
-    ),
-    OptionRow(
-        "MixedPrecisionTensor",
-        Kind.DICT,
-        "{}",
-        "Types of single tensors.",
-        refused="one model has one type of activation and one of weight so far; leave single nodes float with "
-        "nodes_to_exclude",
-        harmless=({},),
-    ),
+    *weights_only.ROWS,
+    *tensor_types.ROWS,
     OptionRow(
         "Int16Scale",
         Kind.BOOL,

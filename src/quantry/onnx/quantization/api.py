@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from quantry.errors import DataError, RecipeError, SelectionError, nearest_spelling
 from quantry.observe import RandomData
+from quantry.onnx.channels_last import inputs_with_channels_last
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.onnx.options import Draft
 from quantry.onnx.quantization.config.algorithm import AlgoConfig
@@ -112,7 +113,7 @@ def run_job(
     with _logged_at(draft.log_severity), _selection_named(job.selection):
         for note in draft.notes:
             _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
-        model = _with_shapes(model_input, draft)
+        model = _with_channels_last(_with_shapes(model_input, draft), draft)
         data = _data(model, draft, reader, data_path)
         result = quantize(model, data, job.recipe, evaluation_data=draft.evaluation_data if draft.evaluate else None)
         _report(result, draft)
@@ -141,6 +142,10 @@ def _with_shapes(model: ModelInput, draft: Draft) -> ModelInput | ir.Model:
             )
         value.shape = ir.Shape(shape)
     return graph
+
+
+def _with_channels_last(model: Any, draft: Draft) -> Any:
+    return inputs_with_channels_last(model_source(model).load()) if draft.channels_last else model
 
 
 def _data(model: Any, draft: Draft, reader: Any, path: str | os.PathLike[str] | None) -> Any:

@@ -1,13 +1,13 @@
 """Quantization as one function."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 import onnx
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.options import FIELDS
 from quantry.onnx.quantization.api import ModelInput, ModelQuantizer
 from quantry.onnx.quantization.config.config import Config, QuantizationConfig
 
@@ -34,26 +34,36 @@ def quantize_static(
     Raises:
         UserError: The model, the data or a setting cannot be used; the message says why.
     """
-    known = [part.name for part in fields(QuantizationConfig)]
-    for name in settings:
-        if name not in known:
-            raise RecipeError(
-                f"quantize_static takes fields of QuantizationConfig, got {name!r}{nearest_spelling(name, known)}"
-            )
+    _check("quantize_static", settings)
     quantizer = ModelQuantizer(Config(QuantizationConfig(**settings)))
     return quantizer.quantize_model(model_input, model_output, calibration_data_reader, calibration_data_path)
 
 
-def quantize_dynamic(model_input: ModelInput, *arguments: Any, **settings: Any) -> NoReturn:
-    """Say that scales cannot be found while the model runs, and what to use instead.
+def quantize_dynamic(
+    model_input: ModelInput, model_output: str | os.PathLike[str] | None = None, **settings: Any
+) -> onnx.ModelProto | None:
+    """Quantize the weights of a model; activations are quantized while it runs, which needs no data.
 
     Args:
-        model_input: The float model.
-        arguments: Not looked at.
-        settings: Not looked at.
+        model_input: The float model: a path or a proto.
+        model_output: Where the result goes; None returns it.
+        settings: Fields of `QuantizationConfig` by name, such as ``weight_type`` or ``per_channel``.
+
+    Returns:
+        The quantized model where ``model_output`` is None, else None.
 
     Raises:
-        RecipeError: Always, so far.
+        UserError: The model or a setting cannot be used; the message says why.
     """
-    del model_input, arguments, settings
-    raise RecipeError(f"quantize_dynamic cannot be used: {FIELDS['use_dynamic_quant'].refused}")
+    _check("quantize_dynamic", settings)
+    config = QuantizationConfig(**{**settings, "use_dynamic_quant": True})
+    return ModelQuantizer(Config(config)).quantize_model(model_input, model_output)
+
+
+def _check(function: str, settings: Mapping[str, Any]) -> None:
+    known = [part.name for part in fields(QuantizationConfig)]
+    for name in settings:
+        if name not in known:
+            raise RecipeError(
+                f"{function} takes fields of QuantizationConfig, got {name!r}{nearest_spelling(name, known)}"
+            )

@@ -143,12 +143,13 @@ def _accurate(base: str) -> QuantizationConfig:
 
 _ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
 _ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", "MX4", "MX6", "MX9", *(name for name in _PLAIN if name[:3] == "MXF"))
+_N_BITS = {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1}
 _MIXED = {"include_auto_mp": True, "quant_format": _EXTENDED}
 
 DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
     **_PLAIN,
-    "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True, include_cle=True),
-    "MATMUL_NBITS": QuantizationConfig(extra_options={"UseMatMulNBits": True}),
+    "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True),
+    "MATMUL_NBITS": QuantizationConfig(extra_options={"UseMatMulNBits": True, "MatMulNBitsParams": _N_BITS}),
     "S16S16_MIXED_S8S8": _integers(_INT16, _INT16, percentile=99.9999, **_MIXED),
     "BF16_MIXED_BFP16": _config(_BF16, _BF16, **_MIXED),
     "BF16_MIXED_MXINT8": _config(_BF16, _BF16, **_MIXED),
