@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantry import errors
+    from quantry.diagnosis import Diagnosis, diagnose
     from quantry.memo import DirectoryStore, MemoryStore
     from quantry.observe import ImageOptions
     from quantry.quantization import QuantizationResult, quantize
@@ -19,23 +20,27 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diagnosis",
     "DirectoryStore",
     "ImageOptions",
     "MemoryStore",
     "QuantizationResult",
     "Recipe",
     "__version__",
+    "diagnose",
     "errors",
     "quantize",
 ]
 
 # Names are loaded on first use, so that `import quantry` costs nothing and needs none of the heavy libraries.
 _HOME = {
+    "Diagnosis": "quantry.diagnosis",
     "DirectoryStore": "quantry.memo",
     "ImageOptions": "quantry.observe",
     "MemoryStore": "quantry.memo",
     "QuantizationResult": "quantry.quantization",
     "Recipe": "quantry.recipe",
+    "diagnose": "quantry.diagnosis",
     "quantize": "quantry.quantization",
 }
 

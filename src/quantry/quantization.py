@@ -83,6 +83,12 @@ class QuantizationResult:
         """
         return run_evaluate(self.stages, self._evaluation_data, self.recipe, self._memo).value
 
+    @property
+    def evaluation_data(self) -> CalibrationData:
+        """The data of `evaluation`."""
+        data = self._evaluation_data
+        return data if isinstance(data, CalibrationData) else data()
+
     def to_bytes(self) -> bytes:
         """Return the quantized ONNX file's bytes."""
         return self.quantized.to_bytes()

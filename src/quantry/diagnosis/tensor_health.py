@@ -1,0 +1,144 @@
+"""What rounding and clipping do to each tensor by itself, from statistics that are there already."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.observe import Statistics, TensorStats
+from quantry.plan import QuantPlan, SharedRange
+from quantry.scale import BinnedValues, Grid, QuantParams, TensorParams, fake_quantize
+
+Kind = Literal["activation", "weight"]
+
+
+@dataclass(frozen=True)
+class TensorHealth:
+    """One quantized tensor.
+
+    Attributes:
+        name: The tensor.
+        kind: Activation or weight.
+        node: The node that makes an activation or reads a weight; empty for an input of the model.
+        operator: Its operator type; ``Input`` for an input of the model.
+        dtype: What it is quantized to.
+        scales: Smallest and largest scale; the same where there is one.
+        range: Smallest and largest number that can be represented, over all channels.
+        seen: Smallest and largest value there is.
+        sqnr: Signal over quantization noise in dB, of this tensor alone; infinite where nothing is lost.
+        clipped: Share of that noise that comes from values outside the range, 0 to 1.
+        peak: Largest magnitude in units of the root mean square: large where few values stretch the range.
+        shared_with: The tensor whose range it has to use, or empty.
+    """
+
+    name: str
+    kind: Kind
+    node: str
+    operator: str
+    dtype: str
+    scales: tuple[float, float]
+    range: tuple[float, float]
+    seen: tuple[float, float]
+    sqnr: float
+    clipped: float
+    peak: float
+    shared_with: str = ""
+
+
+def tensor_health(
+    model: ir.Model, statistics: Statistics, plan: QuantPlan, params: QuantParams
+) -> tuple[TensorHealth, ...]:
+    """Return the health of every activation and weight with integer parameters, in the order of the plan.
+
+    Args:
+        model: The float model that was quantized.
+        statistics: What was observed of it.
+        plan: What is quantized.
+        params: Scales and zero points.
+    """
+    return (*_activations(model, statistics, plan, params), *_weights(model, plan, params))
+
+
+def _activations(
+    model: ir.Model, statistics: Statistics, plan: QuantPlan, params: QuantParams
+) -> Iterator[TensorHealth]:
+    producers = {value.name: node for node in model.graph for value in node.outputs}
+    for name, planned in plan.activations.items():
+        stats, own = statistics.tensors.get(name), params.tensors.get(name)
+        if stats is None or own is None or stats.finite_count == 0:
+            continue
+        node = producers.get(name)
+        yield TensorHealth(
+            name=name,
+            kind="activation",
+            node="" if node is None else node.name or "",
+            operator="Input" if node is None else node.op_type,
+            **_common(own),
+            **_activation_noise(stats, own),
+            shared_with=planned.source if isinstance(planned, SharedRange) else "",
+        )
+
+
+def _activation_noise(stats: TensorStats, params: TensorParams) -> dict[str, Any]:
+    spread = stats.distribution()
+    # The second moment of mass spread evenly from a to b.
+    squares = (spread.lower**2 + spread.lower * spread.upper + spread.upper**2) / 3
+    power = float(np.average(squares, weights=spread.counts))
+    values = BinnedValues(stats)
+    scale, zero_point = (part.astype(np.float64).reshape(1, 1) for part in (params.scale, params.zero_point))
+    noise = float(values.error(scale, zero_point, Grid(params.dtype, symmetric=False), 2)[0, 0])
+    low, high = _representable(params)
+    clipping = float(values.clipping(np.array([[low]]), np.array([[high]]))[0, 0])
+    return {
+        "seen": (stats.minimum, stats.maximum),
+        "sqnr": _decibel(power, noise),
+        "clipped": min(clipping / noise, 1.0) if noise > 0 else 0.0,
+        "peak": max(-stats.minimum, stats.maximum) / math.sqrt(power) if power > 0 else 0.0,
+    }
+
+
+def _weights(model: ir.Model, plan: QuantPlan, params: QuantParams) -> Iterator[TensorHealth]:
+    nodes = {node.name: node for node in model.graph}
+    for name, planned in plan.weights.items():
+        own = params.tensors.get(name)
+        constant = model.graph.initializers[name].const_value
+        if own is None or constant is None:
+            continue
+        weight = constant.numpy().astype(np.float32)
+        error = (weight - fake_quantize(weight, own)).astype(np.float64)
+        power = float(np.mean(np.square(weight, dtype=np.float64)))
+        user = planned.users[0] if planned.users else ""
+        yield TensorHealth(
+            name=name,
+            kind="weight",
+            node=user,
+            operator=nodes[user].op_type if user in nodes else "",
+            **_common(own),
+            seen=(float(weight.min()), float(weight.max())),
+            sqnr=_decibel(power, float(np.mean(error**2))),
+            clipped=0.0,
+            peak=float(np.abs(weight).max()) / math.sqrt(power) if power > 0 else 0.0,
+        )
+
+
+def _common(params: TensorParams) -> dict[str, Any]:
+    return {
+        "dtype": params.dtype.value,
+        "scales": (float(params.scale.min()), float(params.scale.max())),
+        "range": _representable(params),
+    }
+
+
+def _representable(params: TensorParams) -> tuple[float, float]:
+    low = (params.lowest - params.zero_point) * params.scale.astype(np.float64)
+    high = (params.highest - params.zero_point) * params.scale.astype(np.float64)
+    return float(low.min()), float(high.max())
+
+
+def _decibel(signal: float, noise: float) -> float:
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
