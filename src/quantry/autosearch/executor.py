@@ -1,10 +1,14 @@
 """Who runs trials."""
 
+import os
 from collections import deque
 from typing import Protocol
 
+from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.outcome import Outcome, TrialTask
+from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.trial_runner import TrialRunner
+from quantry.autosearch.worker_pool import Staffing, WorkerPool
 
 
 class Executor(Protocol):
@@ -53,3 +57,17 @@ class InlineExecutor:
     def close(self) -> None:
         """Drop what was not begun."""
         self._tasks.clear()
+
+
+def make_executor(setting: Setting, place: Place, options: SearchOptions) -> Executor:
+    """Return workers in processes of their own, or this process where one worker with all its cores is enough."""
+    apart = options.n_jobs > 1 or options.threads is not None or options.trial_timeout is not None or options.devices
+    if not apart:
+        return InlineExecutor(TrialRunner(setting, place))
+    threads = options.threads or (1 if options.n_jobs > 1 else available_cores())
+    return WorkerPool(setting, place, Staffing(options.n_jobs, threads, options.trial_timeout, options.devices))
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

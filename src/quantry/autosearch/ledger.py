@@ -13,6 +13,7 @@ from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.pareto import pareto_front
 from quantry.autosearch.study import Proposal, StudyFile
 from quantry.autosearch.trial import Trial
+from quantry.errors import StageError
 from quantry.prepare import read_model, write_model
 from quantry.recipe import to_yaml
 
@@ -25,23 +26,17 @@ class Ledger:
         directory: Where files go.
         study: Where outcomes go.
         direction: Which way a score is better.
-        reference: The float model's score.
     """
 
     def __init__(
-        self,
-        options: SearchOptions,
-        directory: OutputDirectory,
-        study: StudyFile,
-        direction: Direction,
-        reference: Score,
+        self, options: SearchOptions, directory: OutputDirectory, study: StudyFile, direction: Direction
     ) -> None:
         self.options = options
         self.directory = directory
         self.study = study
         self.direction = direction
-        self.reference = reference
-        self.tolerance = tolerance_of(options.tolerance, reference.value)
+        self.reference = study.reference
+        self.tolerance = None if self.reference is None else tolerance_of(options.tolerance, self.reference.value)
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         self.pareto: tuple[Trial, ...] = ()
@@ -54,6 +49,23 @@ class Ledger:
         """Time of the search so far, its earlier parts included."""
         return time.monotonic() - self._started
 
+    def set_reference(self, outcome: Outcome) -> None:
+        """Take the float model's score.
+
+        Raises:
+            StageError: There is none.
+        """
+        if outcome.score is None:
+            raise StageError(f"the evaluator must be able to judge the float model; it raised {outcome.error}")
+        self.reference = Score(outcome.score, outcome.interval)
+        self.tolerance = tolerance_of(self.options.tolerance, outcome.score)
+        self.study.set_reference(self.reference)
+
+    def out_of_time(self) -> str | None:
+        """Return a reason to stop where the time is over."""
+        limit = self.options.stop.seconds
+        return None if limit is None or self.seconds < limit else f"time limit of {limit:g} s"
+
     @property
     def candidates(self) -> tuple[Trial, ...]:
         """Trials within tolerance."""
@@ -61,6 +73,7 @@ class Ledger:
 
     def drop(self, score: float) -> float:
         """Return how much worse than the float model a score is."""
+        assert self.reference is not None
         sign = 1.0 if self.direction == "maximize" else -1.0
         return 0.0 if score == self.reference.value else sign * (self.reference.value - score)
 
@@ -177,8 +190,6 @@ class Ledger:
                 return f"the best candidate stood for {since} trials"
         if stop.iterations is not None and len(self.trials) >= stop.iterations:
             return f"{len(self.trials)} trials"
-        if stop.seconds is not None and self.seconds >= stop.seconds:
-            return f"time limit of {stop.seconds:g} s"
         return None
 
 

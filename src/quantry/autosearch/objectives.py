@@ -38,7 +38,7 @@ def _latency(subject: Subject) -> float:
 
 def _size(subject: Subject) -> float:
     written = sum(file.stat().st_size for file in subject.path.parent.glob(f"{subject.path.name}*"))
-    # The recipe in the metadata is longer for one configuration than for another, which is no difference between models.
+    # The recipe in the metadata is longer for one configuration than for another; that does not make a model larger.
     metadata = subject.stages.quantized.value.model.metadata_props
     return float(written - sum(len(name) + len(text) for name, text in metadata.items()))
 

@@ -55,6 +55,7 @@ class SearchOptions:
         stop: When to stop.
         seed: Start of all random numbers; the same seed gives the same trials.
         n_jobs: How many worker processes. Results are the same for any number.
+        threads: Threads of each worker in one operator; None is all cores for one worker and one for each of several.
         racing: Stop evaluating a configuration once it cannot win; needs an evaluator with `per_sample`.
         trial_timeout: Seconds after which a trial is stopped and counted as failed; None never.
         output_dir: Where the study, the log, search.json, the best model and its recipe go.
@@ -71,6 +72,7 @@ class SearchOptions:
     stop: StopConditions = StopConditions()
     seed: int = 0
     n_jobs: int = 1
+    threads: int | None = None
     racing: bool = False
     trial_timeout: float | None = None
     output_dir: Path = Path("quantry_search")
@@ -93,8 +95,9 @@ class SearchOptions:
             raise RecipeError(
                 f"SearchOptions.objectives must begin with 'accuracy' and name each once, got {self.objectives}"
             )
-        if self.n_jobs < 1:
-            raise RecipeError(f"SearchOptions.n_jobs must be at least 1, got {self.n_jobs!r}")
+        for name in ("n_jobs", "threads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise RecipeError(f"SearchOptions.{name} must be at least 1, got {getattr(self, name)!r}")
         if self.trial_timeout is not None and not self.trial_timeout > 0:
             raise RecipeError(f"SearchOptions.trial_timeout must be above 0 seconds, got {self.trial_timeout!r}")
         tolerance_of(self.tolerance, 1.0)

@@ -45,6 +45,7 @@ class Outcome:
         reused: Stages whose results were known.
         content: Digest of the quantized model without its metadata; None where it was not taken.
         same_as: The trial whose score this one shares.
+        died: Its process ended under it, which may not be its fault.
     """
 
     number: int
@@ -59,6 +60,7 @@ class Outcome:
     reused: tuple[str, ...] = ()
     content: str | None = None
     same_as: int | None = None
+    died: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for `from_plain`."""

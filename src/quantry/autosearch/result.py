@@ -50,8 +50,16 @@ class SearchResult:
         return f"SearchResult({len(self.trials)} trials, {len(self.candidates)} candidates, best {best})"
 
 
-def result_of(ledger: Ledger, stopped_by: str, notes: tuple[str, ...]) -> SearchResult:
-    """Return what a search found, for its user to keep."""
+def result_of(ledger: Ledger, stopped_by: str, notes: tuple[str, ...], size: int) -> SearchResult:
+    """Return what a search found, for its user to keep.
+
+    Args:
+        ledger: The state of the search.
+        stopped_by: Why it ended.
+        notes: What is known besides.
+        size: How many samples an evaluation has; 0 where they cannot be counted.
+    """
+    assert ledger.reference is not None
     directory = ledger.directory
     missed = _how_far(ledger)
     return SearchResult(
@@ -68,6 +76,7 @@ def result_of(ledger: Ledger, stopped_by: str, notes: tuple[str, ...]) -> Search
         best_model=None if ledger.best is None else directory.best_model,
         best_recipe=None if ledger.best is None else directory.best_recipe,
         seconds=ledger.seconds,
+        evaluation_share=_evaluation_share(ledger, size),
     )
 
 
@@ -80,3 +89,11 @@ def _how_far(ledger: Ledger) -> tuple[str, ...]:
     best = ledger.best
     away = f"the best, trial {best.number}, is {best.drop:g} worse than the float model"
     return (f"nothing is within the tolerance of {ledger.tolerance:g}: {away}",)
+
+
+def _evaluation_share(ledger: Ledger, size: int) -> float | None:
+    judged = [trial for trial in ledger.trials if trial.state != "failed"]
+    if not size or not judged:
+        return None
+    seen = sum((trial.samples or size) for trial in judged if trial.same_as is None)
+    return seen / (size * len(judged))

@@ -1,24 +1,24 @@
 """The search itself."""
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
-from quantry.autosearch.evaluator import Direction, Judge, Score
-from quantry.autosearch.executor import Executor, InlineExecutor
+from quantry.autosearch.desk import Desk
+from quantry.autosearch.evaluator import Direction, Judge
+from quantry.autosearch.executor import make_executor
 from quantry.autosearch.ledger import Ledger
 from quantry.autosearch.options import SearchOptions
-from quantry.autosearch.outcome import TrialTask
 from quantry.autosearch.output_directory import OutputDirectory
-from quantry.autosearch.proposer import propose
+from quantry.autosearch.proposer import Proposer, propose
+from quantry.autosearch.race import Race
 from quantry.autosearch.result import SearchResult, result_of
 from quantry.autosearch.samplers import check_sampler
 from quantry.autosearch.setting import Place, open_setting, search_identity
 from quantry.autosearch.space import AnySpace, spaces_of
-from quantry.autosearch.stream import stream
-from quantry.autosearch.study import StudyFile
-from quantry.autosearch.trial_runner import REFERENCE, TrialRunner
-from quantry.errors import StageError
+from quantry.autosearch.stream import Stream
+from quantry.autosearch.study import Proposal, StudyFile
 from quantry.memo import Store
 
 
@@ -59,23 +59,20 @@ def run_search(
         directions: list[Direction] = [judge.direction]
         directions += ["minimize"] * (len(chosen.objectives) - 1)
         study = StudyFile(directory, search_identity(setting, spaces, chosen), directions, spaces)
-        with closing(InlineExecutor(TrialRunner(setting, place))) as executor:
-            ledger = Ledger(chosen, directory, study, judge.direction, _reference(study, executor))
+        with closing(make_executor(setting, place, chosen)) as executor:
+            ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
             proposer, notes = propose(study, spaces, chosen, known)
-            stopped_by = stream(ledger, proposer, executor, known)
-        return result_of(ledger, stopped_by, notes)
+            stopped_by = _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
+        return result_of(ledger, stopped_by, notes, len(setting.order))
 
 
-def _reference(study: StudyFile, executor: Executor) -> Score:
-    """Return the float model's score, from the study when it is known."""
-    known = study.reference
-    if known is None:
-        executor.submit(TrialTask(REFERENCE, {}))
-        outcome = executor.wait()
-        if outcome.score is None:
-            raise StageError(f"the evaluator must be able to judge the float model; it raised {outcome.error}")
-        known = {"value": outcome.score, "interval": outcome.interval}
-        study.set_reference(known)
-    interval = known["interval"]
-    return Score(known["value"], None if interval is None else (interval[0], interval[1]))
+def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[Proposal], size: int) -> str:
+    """Run trials until there is a reason to stop, and return it."""
+    try:
+        if ledger.options.racing and size:
+            return Race(ledger, proposer, desk, known, size).run()
+        return Stream(ledger, proposer, desk, known).run()
+    except BaseException:
+        desk.give_up()
+        raise

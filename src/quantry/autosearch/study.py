@@ -1,11 +1,11 @@
 """The one Optuna study of a search, and what our trials are called in it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quantry.autosearch.configurations import Configuration
-from quantry.autosearch.evaluator import Direction
+from quantry.autosearch.evaluator import Direction, Score
 from quantry.autosearch.journal import JournalFile
 from quantry.autosearch.outcome import Outcome
 from quantry.autosearch.output_directory import OutputDirectory
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import optuna
 
 _NUMBER, _RECIPE, _OUTCOME, _SECONDS, _ATTEMPTS = "number", "recipe", "outcome", "seconds", "attempts"
-_SPACE, _ASSIGNMENT = "space", "assignment"
+_SPACE, _ASSIGNMENT, _REFERENCE = "space", "assignment", "reference"
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,17 @@ class StudyFile:
         self.study.set_user_attr(_SECONDS, total)
 
     @property
-    def reference(self) -> Mapping[str, Any] | None:
+    def reference(self) -> Score | None:
         """The float model's score, when it is known."""
-        known = self.study.user_attrs.get("reference")
-        return None if known is None else dict(known)
+        known = self.study.user_attrs.get(_REFERENCE)
+        if known is None:
+            return None
+        interval = known["interval"]
+        return Score(known["value"], None if interval is None else (interval[0], interval[1]))
 
-    def set_reference(self, plain: Mapping[str, Any]) -> None:
+    def set_reference(self, score: Score) -> None:
         """Remember the float model's score."""
-        self.study.set_user_attr("reference", dict(plain))
+        self.study.set_user_attr(_REFERENCE, {"value": score.value, "interval": score.interval})
 
     def restore(self) -> list[Proposal]:
         """Return what was proposed before an interruption, by number."""

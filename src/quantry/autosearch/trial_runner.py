@@ -18,6 +18,7 @@ from quantry.autosearch.objectives import Subject, measure_objectives
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.setting import Place, Setting
+from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.errors import StoreError
 from quantry.memo import Memo, Trace
 from quantry.pipeline import Stages, run_prepare, run_quantize
@@ -62,6 +63,9 @@ class TrialRunner:
                 with disk_errors(self.place.directory.path):
                     raise
             outcome = Outcome(task.number, "failed", error=f"{type(error).__name__}: {error}")
+        finally:
+            if isinstance(self.place.store, SingleFlightStore):
+                self.place.store.release()
         computed, reused = _tally(trace)
         return replace(outcome, seconds=time.perf_counter() - started, computed=computed, reused=reused)
 
@@ -114,7 +118,7 @@ class TrialRunner:
 
     def _evaluate(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
         judge, order = self.setting.judge, self.setting.order
-        if not len(order) or hasattr(judge.evaluator, "scored"):
+        if task.stop is None and (not len(order) or hasattr(judge.evaluator, "scored")):
             return judge.score(path)
         stop = len(order) if task.stop is None else task.stop
         if len(known) < stop:

@@ -1,0 +1,107 @@
+"""Hands trials to workers and takes them back, and knows how often each was begun."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from quantry.autosearch.executor import Executor
+from quantry.autosearch.ledger import Ledger
+from quantry.autosearch.outcome import Outcome, TrialTask
+from quantry.autosearch.study import Proposal
+from quantry.autosearch.trial_runner import REFERENCE
+from quantry.recipe import to_plain
+
+ATTEMPTS = 2
+"""A trial whose process died so often is not begun again."""
+
+
+class Desk:
+    """Between a search and its workers.
+
+    The float model is judged first, beside the first trials where there is more than one worker.
+
+    Args:
+        ledger: Knows what is settled.
+        executor: The workers.
+    """
+
+    def __init__(self, ledger: Ledger, executor: Executor) -> None:
+        self._ledger = ledger
+        self._executor = executor
+        self._waiting: deque[tuple[Proposal, TrialTask]] = deque()
+        self._running: dict[int, tuple[Proposal, TrialTask]] = {}
+        self._ended: deque[Outcome] = deque()
+        self._judging = ledger.reference is None
+        if self._judging:
+            executor.submit(TrialTask(REFERENCE, {}))
+
+    @property
+    def idle(self) -> int:
+        """How many workers have nothing to do."""
+        return self._executor.capacity - len(self._running) - len(self._waiting) - int(self._judging)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an outcome is to come, or the float model is still being judged."""
+        return bool(self._running or self._waiting or self._ended) or self._judging
+
+    def submit(self, proposal: Proposal, stop: int | None = None, *, first: bool = True) -> None:
+        """Take a trial, or one more leg of it.
+
+        Args:
+            proposal: What to try.
+            stop: Evaluate on so many samples; None on all.
+            first: Quantize it first.
+        """
+        recipe = to_plain(proposal.configuration.recipe)
+        stand_ins = dict(self._ledger.contents) if stop is None else {}
+        task = TrialTask(proposal.number, recipe, stop, first, stand_ins)
+        if first and self._ledger.study.begin(proposal) >= ATTEMPTS:
+            self._ended.append(Outcome(proposal.number, "failed", error=f"its process died {ATTEMPTS} times"))
+            return
+        self._waiting.append((proposal, task))
+        self._feed()
+
+    def wait(self) -> Outcome | None:
+        """Return the next outcome; None when it was the float model's.
+
+        Raises:
+            StageError: The float model cannot be judged.
+            StoreError: The disk is full.
+        """
+        if self._ended:
+            return self._ended.popleft()
+        self._feed()
+        outcome = self._executor.wait()
+        if outcome.number == REFERENCE:
+            self._judging = False
+            self._ledger.set_reference(outcome)
+            self._feed()
+            return None
+        proposal, task = self._running.pop(outcome.number)
+        if outcome.died:
+            self.submit(proposal, task.stop)
+            return self.wait()
+        self._feed()
+        return outcome
+
+    def run_all(self, proposals: Sequence[Proposal], stop: int | None, *, first: bool) -> dict[int, Outcome]:
+        """Run several trials, or legs of them, and return what came of them by number."""
+        for proposal in proposals:
+            self.submit(proposal, stop, first=first)
+        outcomes: dict[int, Outcome] = {}
+        while len(outcomes) < len(proposals):
+            outcome = self.wait()
+            if outcome is not None:
+                outcomes[outcome.number] = outcome
+        return outcomes
+
+    def give_up(self) -> None:
+        """Count trials that are under way as not begun: somebody stopped the search."""
+        for proposal, _ in (*self._running.values(), *self._waiting):
+            self._ledger.study.forget_attempt(proposal)
+
+    def _feed(self) -> None:
+        while self._waiting and len(self._running) + int(self._judging) < self._executor.capacity:
+            proposal, task = self._waiting.popleft()
+            self._running[proposal.number] = (proposal, task)
+            self._executor.submit(task)

@@ -1,0 +1,72 @@
+"""A store for several processes of which only one computes what all of them need."""
+
+import os
+from pathlib import Path
+from typing import IO
+
+from quantry.memo import Blob, Digest, Store
+
+
+class SingleFlightStore:
+    """Wraps a store: whoever finds a result unknown holds its key until it is computed, and others wait for it.
+
+    Without this, workers that begin together would all run the same float pass. A process holds one key at a time, so
+    they cannot wait for each other in a circle, and one that dies lets go of its key.
+
+    Args:
+        store: The store that is shared.
+        lock_file: A file whose byte ranges stand for keys; made when missing.
+    """
+
+    def __init__(self, store: Store, lock_file: Path) -> None:
+        self._store = store
+        self._path = lock_file
+        self._file: IO[bytes] | None = None
+        self._held: int | None = None
+        self._process = 0
+
+    def lookup(self, key: Digest) -> Digest | None:
+        """Return the digest of the result, waiting while another process computes it; None is the caller's to fill."""
+        known = self._store.lookup(key)
+        if known is not None:
+            return known
+        self.release()
+        self._take(int(key[:15], 16))
+        known = self._store.lookup(key)
+        if known is not None:
+            self.release()
+        return known
+
+    def remember(self, key: Digest, result: Digest) -> None:
+        """Remember a result and let others have it."""
+        self._store.remember(key, result)
+        self.release()
+
+    def get(self, result: Digest) -> Blob | None:
+        """Return a blob."""
+        return self._store.get(result)
+
+    def put(self, result: Digest, blob: Blob) -> None:
+        """Keep a blob."""
+        self._store.put(result, blob)
+
+    def release(self) -> None:
+        """Let go of a key whose stage failed."""
+        if self._held is not None and self._file is not None and self._process == os.getpid():
+            import fcntl
+
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._held)
+        self._held = None
+
+    def _take(self, place: int) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows: both compute it, which costs time and nothing else.
+            return
+        if self._file is None or self._process != os.getpid():
+            # Locks belong to a process, and a forked one needs its own.
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("ab")
+            self._process = os.getpid()
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
+        self._held = place
