@@ -177,6 +177,8 @@ class ScaleOptions(Checked):
         super().__post_init__()
         if isinstance(self.weight, MinMax) and self.weight.moving_average is not None:
             raise RecipeError("ScaleOptions.weight cannot average over batches: weights have no batches; use MinMax()")
+        if isinstance(self.weight, MinMSE) and self.weight.behind:
+            raise RecipeError("ScaleOptions.weight cannot look behind a function: weights have none; use MinMSE()")
         if self.reduce_range and not isinstance(self.weight, MinMax | NonOverflow | MinMSE):
             raise RecipeError(
                 f"ScaleOptions.reduce_range goes with MinMax, NonOverflow or MinMSE weights, got {self.weight}"

@@ -7,9 +7,11 @@ import numpy as np
 
 from quantry.errors import DataError
 from quantry.observe import Statistics, TensorStats
+from quantry.observe.scalar_function import ScalarFunction
 from quantry.plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
 from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
 from quantry.scale.affine import affine
+from quantry.scale.behind_values import BehindValues
 from quantry.scale.binned_values import BinnedValues
 from quantry.scale.exact_values import ExactValues
 from quantry.scale.grid import Grid
@@ -17,9 +19,11 @@ from quantry.scale.observed import Observed
 from quantry.scale.ranges import find_range
 from quantry.scale.tensor_params import TensorParams
 
+Functions = Mapping[str, tuple[ScalarFunction, ...]]
+
 
 def activation_params(
-    plans: Mapping[str, ActivationPlan], statistics: Statistics, method: Method
+    plans: Mapping[str, ActivationPlan], statistics: Statistics, method: Method, functions: Functions | None = None
 ) -> dict[str, TensorParams]:
     """Return the parameters of every planned activation of an integer type, in the order of the plan.
 
@@ -27,12 +31,14 @@ def activation_params(
         plans: What each activation becomes.
         statistics: What was observed of each.
         method: The calibration method.
+        functions: By name of the tensor, the functions behind which its errors are judged; of others, the errors of
+            their own values.
 
     Raises:
         DataError: A tensor has no statistics or not one finite value.
     """
     own = {
-        name: _own_params(name, plan, statistics, method)
+        name: _own_params(name, plan, statistics, method, (functions or {}).get(name, ()))
         for name, plan in plans.items()
         if not isinstance(plan, SharedRange) and plan.spec.dtype.is_integer
     }
@@ -74,7 +80,13 @@ def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) 
     )
 
 
-def _own_params(name: str, plan: OwnRange | FixedRange, statistics: Statistics, method: Method) -> TensorParams:
+def _own_params(
+    name: str,
+    plan: OwnRange | FixedRange,
+    statistics: Statistics,
+    method: Method,
+    functions: tuple[ScalarFunction, ...] = (),
+) -> TensorParams:
     if isinstance(plan, FixedRange):
         ends = ExactValues(np.array([plan.low, plan.high], np.float32))
         # A known range needs no statistics: it is taken whole, and kept from overflowing where that was asked for.
@@ -83,7 +95,7 @@ def _own_params(name: str, plan: OwnRange | FixedRange, statistics: Statistics, 
     if not stats.count:
         # A tensor without elements needs no range; any scale will do.
         return _params(ExactValues(np.zeros(1, np.float32)), MinMax(), plan.spec)
-    return _params(BinnedValues(stats), method, plan.spec)
+    return _params(BehindValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:

@@ -7,11 +7,12 @@ from quantry.memo import stage
 from quantry.observe import Statistics
 from quantry.plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, QuantPlan, WeightPlan
 from quantry.prepare import FloatModel
-from quantry.recipe import PowerOfTwoScale, ScaleOptions
+from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
 from quantry.scale.activations import activation_params, conversion_params, unusual_values
 from quantry.scale.bias import derived_bias_params, overflow_note, with_room_for_bias
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.quant_params import QuantParams
+from quantry.scale.response import responses
 from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import constant_params, measure_constant
 
@@ -30,7 +31,9 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         DataError: An activation has no statistics or not one finite value.
         RecipeError: A tensor is planned with a type that has no scale.
     """
-    tensors = activation_params(plan.activations, statistics, options.activation)
+    behind = isinstance(options.activation, MinMSE) and options.activation.behind
+    functions = responses(model.model.graph, plan.activations) if behind else {}
+    tensors = activation_params(plan.activations, statistics, options.activation, functions)
     tensors |= conversion_params(plan, statistics, options.activation)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():
