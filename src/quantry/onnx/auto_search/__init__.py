@@ -1,0 +1,13 @@
+"""Automatic search under the names of AMD Quark: ``quark.onnx.auto_search``."""
+
+from quantry.onnx.auto_search.api import AutoSearch
+from quantry.onnx.auto_search.config import AutoSearchConfig, AutoSearchConfig_Default
+from quantry.onnx.auto_search.search_space import SearchSpace, generate_all_configs
+
+__all__ = [
+    "AutoSearch",
+    "AutoSearchConfig",
+    "AutoSearchConfig_Default",
+    "SearchSpace",
+    "generate_all_configs",
+]

@@ -1,0 +1,101 @@
+"""Evaluators of a search under AMD Quark's names: a user's function, or a built-in metric."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.evaluate.tasks import OutputDistance, SampleBook
+from quantry.observe import CalibrationData
+
+_DIRECTIONS = ("maximize", "minimize")
+
+
+@dataclass(frozen=True)
+class UserEvaluator:
+    """A user's function, called with the model's path as text and with those keywords that it declares.
+
+    Attributes:
+        function: The function. More is better, unless it has an attribute ``direction`` that says "minimize".
+        keywords: What it may declare.
+    """
+
+    function: Callable[..., Any]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.direction not in _DIRECTIONS:
+            raise RecipeError(
+                f"search_evaluator.direction must be 'maximize' or 'minimize', got {self.direction!r}"
+                f"{nearest_spelling(str(self.direction), _DIRECTIONS)}"
+            )
+
+    @property
+    def direction(self) -> str:
+        """Which way the score is better."""
+        return str(getattr(self.function, "direction", "maximize"))
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells the function from others: its own mark where it has one, else where it was written."""
+        own = getattr(self.function, "fingerprint", None)
+        if own is not None:
+            return str(own() if callable(own) else own)
+        code = getattr(self.function, "__code__", None)
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        return name if code is None else f"{name} {code.co_code.hex()} {code.co_consts!r}"
+
+    def __call__(self, model_path: str | Path) -> float:
+        """Return the function's score.
+
+        Raises:
+            RecipeError: It returned no number.
+        """
+        score = self.function(str(model_path), **self._declared())
+        try:
+            return float(score)
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"search_evaluator must return a number, got {score!r}") from error
+
+    def _declared(self) -> dict[str, Any]:
+        try:
+            parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        except (TypeError, ValueError):  # functions written in C do not say
+            return {}
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return dict(self.keywords)
+        return {
+            parameter.name: self.keywords[parameter.name] for parameter in parameters if parameter.name in self.keywords
+        }
+
+
+class SampledUserEvaluator(UserEvaluator):
+    """A user's object that scores single samples too, which lets a search race."""
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return int(self.function.size)  # type: ignore[attr-defined]
+
+    def per_sample(self, model_path: str | Path, indices: Any) -> Any:
+        """Return the score of each sample."""
+        return self.function.per_sample(model_path, indices)  # type: ignore[attr-defined]
+
+
+def user_evaluator(function: Callable[..., Any], keywords: Mapping[str, Any]) -> UserEvaluator:
+    """Return the evaluator of a user's function or object."""
+    sampled = hasattr(function, "per_sample") and hasattr(function, "size")
+    return (SampledUserEvaluator if sampled else UserEvaluator)(function, keywords)
+
+
+def metric_evaluator(model: Path, data: CalibrationData, metric: str) -> OutputDistance:
+    """Return the evaluator that compares outputs with the float model's.
+
+    Args:
+        model: The float model.
+        data: What both are run on.
+        metric: L2, L1, cos, psnr, ssim or sqnr.
+    """
+    return OutputDistance(model, SampleBook(data), metric)

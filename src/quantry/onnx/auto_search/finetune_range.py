@@ -1,0 +1,70 @@
+"""The space of the search of finetuning parameters: lists become the bounds of ranges."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantry.autosearch import Choice, IntRange, Parameter, Space, Uniform
+from quantry.errors import RecipeError
+from quantry.onnx.auto_search.conditions import FINETUNE
+from quantry.onnx.auto_search.configuration import JOINT, RecipeMaker
+from quantry.onnx.auto_search.search_space import NestedBuild
+
+_SEARCHED = ("NumIterations", "LearningRate")
+
+
+def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker) -> Space:
+    """Return the space of iterations and learning rate.
+
+    Args:
+        search_space: ``{"extra_options": {"FastFinetune": {...}}}`` with NumIterations, LearningRate or both; the
+            smallest and the largest value of a list are the bounds.
+        maker: Knows the starting configuration, which must have include_fast_ft=True.
+
+    Raises:
+        RecipeError: Something else is in the space, or finetuning is off.
+    """
+    if not maker.base.include_fast_ft:
+        raise RecipeError(
+            "advanced_fastft_search needs include_fast_ft=True in the quantization configuration, got False"
+        )
+    settings = _settings(search_space)
+    parameters: dict[str, Parameter] = {}
+    for name, values in settings.items():
+        if name == JOINT:
+            raise RecipeError(f"advanced_fastft_search cannot search {JOINT}; give NumIterations and LearningRate")
+        if name not in _SEARCHED:
+            raise RecipeError(
+                f"advanced_fastft_search takes NumIterations and LearningRate, got {name!r}; set it in the "
+                "quantization configuration's extra_options['FastFinetune']"
+            )
+        parameters[f"{FINETUNE}{name}"] = _range(name, values)
+    return Space(parameters, NestedBuild(maker), name="finetuning parameters")
+
+
+def _settings(search_space: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = search_space.get("extra_options") or {}
+    beside = [name for name in search_space if name != "extra_options"] + [
+        name for name in options if name != "FastFinetune"
+    ]
+    settings = options.get("FastFinetune")
+    if beside or not isinstance(settings, Mapping) or not settings:
+        found = f"got {beside[0]!r}" if beside else "got none of them"
+        raise RecipeError(
+            "advanced_fastft_search takes search_space = {'extra_options': {'FastFinetune': {NumIterations and "
+            f"LearningRate}}}}, {found}"
+        )
+    return settings
+
+
+def _range(name: str, values: Any) -> Parameter:
+    if isinstance(values, Choice | IntRange | Uniform):
+        return values
+    if not isinstance(values, list | tuple) or not values:
+        raise RecipeError(f"the bounds of {name} must be a list of numbers, got {values!r}")
+    for value in values:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (whole if name == "NumIterations" else whole or isinstance(value, float)) or value <= 0:
+            raise RecipeError(f"the bounds of {name} must be numbers above 0, got {value!r}")
+    if name == "NumIterations":
+        return IntRange(min(values), max(values))
+    return Uniform(float(min(values)), float(max(values)), log=True)
