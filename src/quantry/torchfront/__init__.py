@@ -1,0 +1,39 @@
+"""The torch front end: capture, quantize after training, train on, freeze, export.
+
+A captured graph is lowered to float ONNX, goes through the very stages of ``quantry.quantize`` (prepare, plan, observe,
+scale, tune), and what they decide is built as a torch graph again: plan, rules and scales exist once. Names are loaded
+when they are first used, because they need torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "BatchNormLayer": "batch_norm_layer",
+    "Blueprint": "blueprint",
+    "DistillationLoss": "distillation",
+    "ExportOptions": "export",
+    "Exported": "export",
+    "FakeQuantizer": "fake_quantizer",
+    "FloatScopes": "scopes",
+    "MovingAverage": "moving_average",
+    "OutputDifference": "export",
+    "QatOptions": "qat",
+    "QatSchedule": "schedule",
+    "QuantizedModule": "quantized_module",
+    "enable_quantizers": "switches",
+    "float_twin": "distillation",
+    "freeze_batch_norm": "switches",
+    "freeze_observers": "switches",
+    "learn_scales": "switches",
+    "quantize_graph": "quantize_graph",
+    "start_observers": "switches",
+}
+
+__all__ = sorted(_WHERE)  # noqa: PLE0605 - one list serves both
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,95 @@
+"""A linear layer and the batch normalization behind it, apart in training and one in the exported model.
+
+::
+
+    g = gamma / sqrt(variance + epsilon)                          running statistics, float64 as the prepare stage
+    inference and frozen statistics:   y = layer(x, Q(W g), Q(b g + beta - mean g))       what is exported, to the bit
+    training:                          y = batch_norm(layer(x, Q(W g)) / g + b)           batch statistics, which update
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_SMALLEST = 1e-12
+
+
+class BatchNormLayer(nn.Module):  # type: ignore[misc]
+    """Computes a layer with its normalization; parameters and statistics are passed in by the graph.
+
+    Attributes:
+        frozen: Whether running statistics stay as they are in training too.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        options: Mapping[str, Any],
+        norm: tuple[float, float],
+        weight_quantizer: nn.Module,
+        bias_quantizer: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.function, self.options = function, dict(options)
+        self.epsilon, self.momentum = norm
+        self.weight_quantizer, self.bias_quantizer = weight_quantizer, bias_quantizer
+        self.frozen = False
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None, *norm: Tensor) -> Tensor:
+        """Return the normalized result.
+
+        Args:
+            x: The layer's quantized input.
+            weight: Its weight, output channels first.
+            bias: Its bias, or None.
+            norm: gamma, beta, running mean and running variance, each [channels].
+        """
+        if self.training and not self.frozen:
+            return self._train(x, weight, bias, *norm)
+        folded = fold(weight, bias, norm, self.epsilon)
+        return self.function(x, self.weight_quantizer(folded[0]), self.bias_quantizer(folded[1]), **self.options)
+
+    def _train(self, x: Tensor, weight: Tensor, bias: Tensor | None, *norm: Tensor) -> Tensor:
+        gamma, beta, mean, variance = norm
+        with torch.no_grad():
+            factor = gamma / torch.sqrt(variance + self.epsilon)
+            # A channel that is switched off keeps its weights: any factor serves, since it is taken out again.
+            factor = torch.where(factor.abs() < _SMALLEST, torch.ones_like(factor), factor)
+        tall = (-1,) + (1,) * (weight.dim() - 1)
+        y = self.function(x, self.weight_quantizer(weight * factor.reshape(tall)), None, **self.options)
+        wide = (1, -1) + (1,) * (y.dim() - 2)
+        y = y * (1.0 / factor).to(y.dtype).reshape(wide)
+        if bias is not None:
+            y = y + bias.to(y.dtype).reshape(wide)
+        training = True
+        return functional.batch_norm(y, mean, variance, gamma, beta, training, self.momentum, self.epsilon)
+
+    def get_extra_state(self) -> dict[str, bool]:
+        """Return the switch."""
+        return {"frozen": self.frozen}
+
+    def set_extra_state(self, state: dict[str, bool]) -> None:
+        """Restore the switch."""
+        self.frozen = bool(state["frozen"])
+
+
+def fold(weight: Tensor, bias: Tensor | None, norm: Sequence[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return weight and bias with a normalization multiplied in, float32.
+
+    The order of operations is that of the prepare stage, so that both give the same bits.
+
+    Args:
+        weight: The layer's weight, output channels first.
+        bias: Its bias, or None.
+        norm: gamma, beta, running mean and running variance, each [channels].
+        epsilon: Added to the variance.
+    """
+    gamma, beta, mean, variance = (part.double() for part in norm)
+    factor = gamma / torch.sqrt(variance + epsilon)
+    offset = beta - mean * factor
+    tall = (-1,) + (1,) * (weight.dim() - 1)
+    start = 0.0 if bias is None else bias.double()
+    return (weight.double() * factor.reshape(tall)).float(), (start * factor + offset).float()

@@ -1,0 +1,160 @@
+"""Everything that a quantized torch module is built from: values only, so that it can be built again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.memo import Blob
+from quantry.plan import QuantPlan
+from quantry.prepare import FloatModel, read_model, serialize
+from quantry.recipe import Recipe, from_plain, to_plain
+from quantry.scale import QuantParams
+
+_LINEAR = {"Conv": 0, "Gemm": 0}
+
+
+@dataclass(frozen=True)
+class BatchNormOf:
+    """A batch normalization that a layer took in, and may train apart from it.
+
+    Attributes:
+        layer_bias: Name of the layer's own bias, or None where the normalization gave it one.
+        norm: Names of gamma, beta, running mean and running variance.
+        epsilon: Added to the variance.
+        momentum: Weight of a new batch in the running statistics, as torch counts it.
+    """
+
+    layer_bias: str | None
+    norm: tuple[str, str, str, str]
+    epsilon: float
+    momentum: float
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """What a quantized module is built from.
+
+    Attributes:
+        model: The float model with the weights to start from; its plan's names are its tensors.
+        plan: What is quantized.
+        params: Scales and zero points to start from.
+        recipe: What was asked for.
+        batch_norms: Normalizations that train apart, by the name of the layer's weight.
+        arrays: Values of the initializers that those need and the model no longer has.
+        frozen: Initializers that are not trained.
+        signature: How arguments and results are flattened, as torch keeps it; None for plain tensors.
+        constants: Results that are no tensors, by their place.
+        notes: What the user should know.
+    """
+
+    model: FloatModel
+    plan: QuantPlan
+    params: QuantParams
+    recipe: Recipe
+    batch_norms: Mapping[str, BatchNormOf] = field(default_factory=dict)
+    arrays: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
+    signature: Any = None
+    constants: Mapping[int, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("batch_norms", "arrays", "constants"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Graphs and read-only mappings cannot be pickled; what the store keeps of them can.
+        params = self.params.to_blob()
+        plain = {
+            "model": (serialize(self.model.model), self.model.notes),
+            "plan": dict(self.plan.to_blob().meta),
+            "params": (dict(params.meta), dict(params.arrays)),
+            "recipe": to_plain(self.recipe),
+            "batch_norms": dict(self.batch_norms),
+            "arrays": dict(self.arrays),
+            "frozen": self.frozen,
+            "signature": self.signature,
+            "constants": dict(self.constants),
+            "notes": self.notes,
+        }
+        return _restored, (plain,)
+
+
+def _restored(plain: dict[str, Any]) -> Blueprint:
+    model, notes = plain["model"]
+    values = {
+        "model": FloatModel(read_model(model), notes),
+        "plan": QuantPlan.from_blob(Blob(plain["plan"])),
+        "params": QuantParams.from_blob(Blob(*plain["params"])),
+        "recipe": from_plain(plain["recipe"]),
+    }
+    return Blueprint(**{**plain, **values})
+
+
+def find_batch_norms(
+    original: ir.Model, prepared: FloatModel, final: FloatModel
+) -> tuple[dict[str, BatchNormOf], dict[str, npt.NDArray[np.float32]]]:
+    """Return the normalizations that were folded and can still be trained apart.
+
+    Those whose layer was changed after folding, by equalization or tuning, cannot: their statistics no longer describe
+    it.
+
+    Args:
+        original: The model as it came, with its BatchNormalization nodes.
+        prepared: The same after folding.
+        final: What is quantized.
+
+    Returns:
+        Normalizations by the name of the layer's weight, and the values of the initializers they need.
+    """
+    found: dict[str, BatchNormOf] = {}
+    arrays: dict[str, npt.NDArray[np.float32]] = {}
+    for node in original.graph:
+        layer = _layer_before(node)
+        if layer is None:
+            continue
+        weight, bias = layer.inputs[1], layer.inputs[2] if len(layer.inputs) > 2 else None
+        assert weight is not None
+        name = weight.name or ""
+        if not _same_weight(name, prepared.model, final.model) or _same_weight(name, original, final.model):
+            continue  # changed since, or never folded
+        parts = [part for part in (weight, bias, *node.inputs[1:5]) if part is not None]
+        if any(part.const_value is None for part in parts):
+            continue
+        arrays |= {part.name or "": _floats(part) for part in parts}
+        names = [part.name or "" for part in node.inputs[1:5] if part is not None]
+        numbers = (node.attributes.get_float("epsilon", 1e-5), 1.0 - node.attributes.get_float("momentum", 0.9))
+        found[name] = BatchNormOf(
+            None if bias is None else bias.name, (names[0], names[1], names[2], names[3]), *numbers
+        )
+    return found, arrays
+
+
+def _layer_before(node: ir.Node) -> ir.Node | None:
+    if node.op_type != "BatchNormalization" or node.inputs[0] is None:
+        return None
+    source = node.inputs[0]
+    layer = source.producer()
+    if layer is None or layer.op_type not in _LINEAR or len(source.uses()) > 1 or source.is_graph_output():
+        return None
+    if layer.op_type == "Gemm" and not layer.attributes.get_int("transB", 0):
+        return None  # its output channels are not the first axis
+    return layer
+
+
+def _same_weight(name: str, first: ir.Model, second: ir.Model) -> bool:
+    values = [model.graph.initializers.get(name) for model in (first, second)]
+    if any(value is None or value.const_value is None for value in values):
+        return False
+    arrays = [_floats(value) for value in values if value is not None]
+    return arrays[0].shape == arrays[1].shape and bool((arrays[0] == arrays[1]).all())
+
+
+def _floats(value: ir.Value) -> npt.NDArray[np.float32]:
+    assert value.const_value is not None
+    return np.asarray(value.const_value.numpy(), np.float32)

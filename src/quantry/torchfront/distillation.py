@@ -1,0 +1,102 @@
+"""Training without labels: the quantized model learns to answer like the float one.
+
+::
+
+    loss = mean over compared tensors of  |student - teacher|^2 / |teacher|^2
+
+Compared are the results and, where asked for, tensors inside, which the float twin has under the same names.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantry.errors import SelectionError, nearest_spelling
+from quantry.torchfront.fake_quantizer import FakeQuantizer
+from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.switches import enable_quantizers
+
+_SMALLEST = 1e-8
+
+
+def float_twin(module: QuantizedModule) -> QuantizedModule:
+    """Return a copy that computes in float: the teacher. It is in evaluation mode and is not trained."""
+    twin = copy.deepcopy(module)
+    enable_quantizers(twin, enabled=False)
+    twin.eval()
+    twin.requires_grad_(requires_grad=False)
+    return twin
+
+
+class DistillationLoss:
+    """Compares a quantized module with its float twin on the same inputs.
+
+    Attributes:
+        student: The module that is trained.
+        teacher: Its float twin, or any module with results of the same shapes.
+        tensors: Names of the tensors inside that are compared.
+
+    Example:
+        >>> loss = DistillationLoss(model, tensors="all")  # doctest: +SKIP
+        >>> loss(images).backward()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, student: QuantizedModule, teacher: nn.Module | None = None, *, tensors: str | Sequence[str] = ()
+    ) -> None:
+        self.student = student
+        self.teacher = float_twin(student) if teacher is None else teacher
+        known = [name for name, path in student.layout.quantizers.items() if _is_activation(student, path)]
+        names = known if tensors == "all" else [tensors] if isinstance(tensors, str) else list(tensors)
+        for name in names:
+            if name not in known:
+                raise SelectionError(
+                    f"a compared tensor must be a quantized activation, got {name!r}{nearest_spelling(name, known)}; in "
+                    "DistillationLoss"
+                )
+        self.tensors = tuple(names)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Tensor:
+        """Run both and return the loss."""
+        with torch.no_grad():
+            wanted, inside = _run(self.teacher, self.tensors, arguments, named)
+        found, own = _run(self.student, self.tensors, arguments, named)
+        pairs = [*zip(found, wanted, strict=True), *((own[name], inside[name]) for name in self.tensors)]
+        losses = [_relative(one.float(), other.float()) for one, other in pairs]
+        return torch.stack(losses).mean()
+
+
+def _relative(student: Tensor, teacher: Tensor) -> Tensor:
+    return (student - teacher).square().mean() / (teacher.square().mean() + _SMALLEST)
+
+
+def _run(
+    model: nn.Module, tensors: Sequence[str], arguments: Any, named: Any
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_: nn.Module, __: Any, result: Tensor) -> None:
+            seen[name] = result
+
+        return hook
+
+    hooks = []
+    if tensors:
+        assert isinstance(model, QuantizedModule)
+        places = model.layout.quantizers
+        hooks = [model.get_submodule(places[name]).register_forward_hook(keep(name)) for name in tensors]
+    try:
+        result = model(*arguments, **named)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(leaf)], seen
+
+
+def _is_activation(module: QuantizedModule, path: str) -> bool:
+    part = module.get_submodule(path)
+    return isinstance(part, FakeQuantizer) and not part.constant

@@ -1,0 +1,214 @@
+"""Writes a quantized module, or a model with one inside, as ONNX, and compares the two."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import nn
+
+import quantry
+from quantry.check import Violation, check_npu
+from quantry.emit import QuantizedModel, emit
+from quantry.errors import ModelError, RecipeError
+from quantry.evaluate import run_session, simulation_session
+from quantry.prepare import FloatModel
+from quantry.prepare.passes import infer_shapes
+from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
+from quantry.torchfront.capture import capture
+from quantry.torchfront.freeze import freeze
+from quantry.torchfront.lowering import lower
+from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.region import stand_ins
+from quantry.torchfront.splice import Spliced, regions
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How one output of the ONNX model differs from the torch module's.
+
+    Attributes:
+        name: Name of the output.
+        count: Number of values compared.
+        differing: How many of them are not equal.
+        largest: The largest difference.
+    """
+
+    name: str
+    count: int
+    differing: int
+    largest: float
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how it compares.
+
+    Attributes:
+        path: The ONNX file.
+        files: All files written.
+        model: The quantized model.
+        differences: One for each output, on the example, in a session that computes what the graph says.
+        violations: What an NPU would not take; empty for recipes without its limits.
+        notes: What the user should know.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    model: QuantizedModel
+    differences: tuple[OutputDifference, ...]
+    violations: tuple[Violation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether onnxruntime and torch agree to the bit."""
+        return not any(entry.differing for entry in self.differences)
+
+    def __str__(self) -> str:
+        if self.is_exact:
+            return f"{self.path}: onnxruntime gives what torch gives, to the bit"
+        worst = max(self.differences, key=lambda entry: entry.largest)
+        return (
+            f"{self.path}: {worst.differing} of {worst.count} values of {worst.name!r} differ, by {worst.largest:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """How a module is written.
+
+    Attributes:
+        format: The dialect of ONNX; None takes the recipe's.
+        input_names: Names of the inputs; empty keeps those of the captured graph.
+        output_names: Names of the outputs; empty keeps those of the captured graph.
+        dynamic_batch: Leave the first axis of inputs free; False writes the example's sizes, as NPU compilers want it.
+    """
+
+    format: Format | None = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    dynamic_batch: bool = False
+
+
+def export(model: nn.Module, path: str | Path, example: Any, options: ExportOptions | None = None) -> Exported:
+    """Write a model as quantized ONNX and compare it with the torch one.
+
+    Args:
+        model: A quantized module, frozen or not, or a model with quantized modules inside; it is left as it was. What
+            is outside of these is written as float.
+        path: The file.
+        example: Arguments to call the model with: a tensor, or a tuple.
+        options: How it is written.
+
+    Raises:
+        ModelError: There is no quantized module in the model, or torch cannot capture what is around it.
+    """
+    options = options or ExportOptions()
+    arguments = tuple(example) if isinstance(example, tuple | list) else (example,)
+    arguments = torch.utils._pytree.tree_map(lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, arguments)
+    whole, inside = _assembled(model, arguments, options)
+    _fix_sizes(whole.model, arguments, options)
+    whole.rename(_new_names(whole.model, options))
+    recipe = inside[0].blueprint.recipe
+    written = recipe.emit if options.format is None else EmitOptions(options.format)
+    metadata = {"quantry.version": quantry.__version__}
+    quantized = emit(FloatModel(whole.model), whole.plan, whole.params, written, metadata)
+    files = quantized.save(path)
+    checked = recipe.scale.npu is not None and isinstance(written.format, Qdq | VitisQdq)
+    return Exported(
+        path=Path(path),
+        files=files,
+        model=quantized,
+        differences=_differences(model, arguments, quantized),
+        violations=tuple(check_npu(quantized.model.clone())) if checked else (),
+        notes=(*(note for part in inside for note in part.blueprint.notes), *quantized.notes),
+    )
+
+
+def _assembled(
+    model: nn.Module, arguments: tuple[Any, ...], options: ExportOptions
+) -> tuple[Spliced, list[QuantizedModule]]:
+    """Return the float graph of the whole model with the plan of its quantized parts."""
+    if isinstance(model, QuantizedModule):
+        blueprint = _final(model).blueprint
+        return Spliced(blueprint.model.model.clone(), blueprint.plan, blueprint.params), [model]
+    with stand_ins(model) as found, _on_cpu(model):
+        if not found:
+            raise ModelError(
+                f"a model to export must be or have a quantized module, got {type(model).__name__} without any; "
+                "quantize it first"
+            )
+        with torch.no_grad():
+            model(*arguments)  # what the parts return is only known once they have run
+        lowered = lower(capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None))
+    whole = Spliced(lowered.model)
+    for key, node in regions(lowered.model).items():
+        whole.insert(node, _final(found[key]).blueprint)
+    infer_shapes(whole.model)
+    return whole, list(found.values())
+
+
+def _final(module: QuantizedModule) -> QuantizedModule:
+    return module if module.is_frozen else freeze(module)
+
+
+@contextmanager
+def _on_cpu(model: nn.Module) -> Iterator[None]:
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    model.cpu()
+    try:
+        yield
+    finally:
+        model.to(device)
+
+
+def _fix_sizes(model: ir.Model, arguments: tuple[Any, ...], options: ExportOptions) -> None:
+    if options.dynamic_batch:
+        return
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(arguments) if torch.is_tensor(leaf)]
+    for value, tensor in zip(_inputs(model), tensors, strict=True):
+        value.shape = ir.Shape(tensor.shape)
+    for node in model.graph:
+        for output in node.outputs:
+            output.shape = None
+    infer_shapes(model)
+
+
+def _new_names(model: ir.Model, options: ExportOptions) -> dict[str, str]:
+    sides = ((_inputs(model), options.input_names, "input"), (model.graph.outputs, options.output_names, "output"))
+    names: dict[str, str] = {}
+    for values, wanted, side in sides:
+        if wanted and len(wanted) != len(values):
+            raise RecipeError(f"{side}_names must name all {len(values)} {side}s, got {list(wanted)}; in export")
+        names |= {value.name or "": name for value, name in zip(values, wanted, strict=False)}
+    return names
+
+
+def _inputs(model: ir.Model) -> list[ir.Value]:
+    return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
+
+
+def _differences(
+    model: nn.Module, arguments: tuple[Any, ...], quantized: QuantizedModel
+) -> tuple[OutputDifference, ...]:
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(arguments) if torch.is_tensor(leaf)]
+    session = simulation_session(quantized.model)
+    feeds = {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), tensors, strict=True)}
+    found = run_session(session, feeds)
+    modes = {part: part.training for part in model.modules()}
+    with _on_cpu(model), torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(model.eval()(*arguments))
+    for part, training in modes.items():
+        part.training = training
+    expected = [leaf.numpy() for leaf in expected if torch.is_tensor(leaf)]
+    return tuple(_difference(name, *pair) for name, *pair in zip(found, found.values(), expected, strict=True))
+
+
+def _difference(name: str, found: Any, expected: Any) -> OutputDifference:
+    apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return OutputDifference(name, found.size, int((apart > 0).sum()), float(apart.max(initial=0.0)))

@@ -1,0 +1,99 @@
+"""From a trained module to the values that are exported."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from quantry.plan import DerivedBiasPlan
+from quantry.scale import QuantParams, TensorParams
+from quantry.scale.bias import derived_bias_params
+from quantry.scale.npu import refine_for_npu
+from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
+from quantry.torchfront.blueprint import Blueprint
+from quantry.torchfront.fake_quantizer import FakeQuantizer
+from quantry.torchfront.quantized_module import QuantizedModule, build
+from quantry.tune import Tuned, retouch
+
+
+def freeze(module: QuantizedModule) -> QuantizedModule:
+    """Return the final module: batch normalizations folded exactly as trained, scales fixed and within the NPU's reach.
+
+    Where no limit moves a scale it computes, to the bit, what the trained module computes in evaluation mode.
+
+    Args:
+        module: The trained or calibrated module; it is left as it was.
+    """
+    blueprint = frozen_blueprint(module)
+    final = build(blueprint)
+    final.eval()
+    final.requires_grad_(requires_grad=False)
+    final.to(next((tensor.device for tensor in module.state_dict().values() if torch.is_tensor(tensor)), "cpu"))
+    final.is_frozen = True
+    return final
+
+
+def frozen_blueprint(module: QuantizedModule) -> Blueprint:
+    """Return model, plan and parameters as they are after training, without batch normalizations of their own."""
+    start = module.blueprint
+    params = _params(module)
+    model = retouch(start.model, Tuned(_weights(module), params))
+    if start.recipe.scale.npu is not None:
+        params = refine_for_npu(model.model, start.plan, params, start.recipe.scale.npu)
+    return replace(start, model=model, params=params, batch_norms={}, arrays={})
+
+
+def _weights(module: QuantizedModule) -> dict[str, npt.NDArray[np.float32]]:
+    blueprint, layout = module.blueprint, module.layout
+    initializers = blueprint.model.model.graph.initializers
+    weights = {
+        name: _array(_at(module, path))
+        for name, path in layout.tensors.items()
+        if name in initializers and name not in blueprint.batch_norms and _at(module, path).is_floating_point()
+    }
+    for node in blueprint.model.model.graph:
+        name = "" if len(node.inputs) < 2 or node.inputs[1] is None else node.inputs[1].name or ""
+        if name not in layout.layers:
+            continue
+        assert node.inputs[2] is not None
+        weights[name], weights[node.inputs[2].name or ""] = _folded(module, name)
+    return weights
+
+
+def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    norm = module.blueprint.batch_norms[weight]
+    layer = module.get_submodule(module.layout.layers[weight])
+    assert isinstance(layer, BatchNormLayer)
+    bias = None if norm.layer_bias is None else _at(module, module.layout.tensors[norm.layer_bias])
+    parts = [_at(module, module.layout.tensors[name]) for name in norm.norm]
+    with torch.no_grad():
+        folded = fold(_at(module, module.layout.tensors[weight]), bias, parts, layer.epsilon)
+    return _array(folded[0]), _array(folded[1])
+
+
+def _params(module: QuantizedModule) -> QuantParams:
+    plan, start = module.blueprint.plan, module.blueprint.params
+    found: dict[str, TensorParams] = {}
+    for name, path in module.layout.quantizers.items():
+        quantizer = module.get_submodule(path)
+        if isinstance(quantizer, FakeQuantizer):
+            found[name] = quantizer.params()
+    tensors = {}
+    for name, params in start.tensors.items():
+        root = plan.root(name) if name in plan.activations or name in plan.conversions else name
+        tensors[name] = found.get(root, params)
+    for name, bias in plan.biases.items():
+        if isinstance(bias, DerivedBiasPlan):
+            tensors[name] = derived_bias_params(tensors[bias.input], tensors[bias.weight])
+    return QuantParams(tensors, start.notes)
+
+
+def _at(module: torch.nn.Module, path: str) -> torch.Tensor:
+    holder, _, leaf = path.rpartition(".")
+    found: torch.Tensor = getattr(module.get_submodule(holder), leaf)
+    return found
+
+
+def _array(tensor: torch.Tensor) -> npt.NDArray[np.float32]:
+    return np.asarray(tensor.detach().cpu().numpy(), np.float32)

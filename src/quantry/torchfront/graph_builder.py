@@ -1,0 +1,304 @@
+"""Builds the torch graph of a quantized model: ONNX operators as torch functions, with quantizers where the plan says.
+
+::
+
+    plan says t is quantized:      producer -> t -> quantizers.t -> every reader of t
+    weight w of a layer:           w -> quantizers.w -> the layers that the plan names
+    layer with its own BatchNorm:  one `BatchNormLayer` that holds the quantizers of the folded weight and bias
+"""
+
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import fx, nn
+
+from quantry.errors import ModelError, RecipeError, nearest_spelling
+from quantry.plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
+from quantry.recipe import DataType, PerTensor, TensorSpec
+from quantry.torchfront.batch_norm_layer import BatchNormLayer
+from quantry.torchfront.blueprint import BatchNormOf, Blueprint
+from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer
+from quantry.torchfront.float_cast import FloatCast
+from quantry.torchfront.operators import OPERATORS, OperatorEntry
+
+_QUANTIZERS = "quantizers"
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", "LayerNormalization", "BatchNormalization")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where in a built module the tensors of its blueprint are, as dotted paths by their names.
+
+    Attributes:
+        tensors: Initializers: parameters and buffers.
+        quantizers: Quantizers, by the tensor whose scale they hold.
+        layers: Layers with a batch normalization of their own, by the name of the weight.
+    """
+
+    tensors: Mapping[str, str]
+    quantizers: Mapping[str, str]
+    layers: Mapping[str, str]
+
+
+class GraphBuilder:
+    """Builds one module; used once.
+
+    Attributes:
+        root: Holds parameters, buffers, quantizers and layers.
+        graph: The graph.
+    """
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.root = nn.Module()
+        self.graph = fx.Graph()
+        self._blueprint = blueprint
+        self._plan = blueprint.plan
+        self._paths: dict[str, str] = {}
+        self._taken = {_QUANTIZERS}
+        self._tensors: dict[str, fx.Node] = {}
+        self._constants: dict[str, fx.Node] = {}
+        self._for_reader: dict[tuple[str, str], fx.Node] = {}
+        self._quantizers: dict[str, nn.Module] = {}
+        self._attached: dict[str, str] = {}
+        self._layers: dict[str, str] = {}
+        self.root.add_module(_QUANTIZERS, nn.Module())
+
+    def build(self) -> None:
+        """Write the graph."""
+        graph = self._blueprint.model.model.graph
+        for value in graph.inputs:
+            if value.name not in graph.initializers:
+                self._add(value, self.graph.placeholder(_identifier(value.name or "")))
+        for node in graph:
+            self._node(node)
+        leaves: list[Any] = [self._tensor(value, "") for value in graph.outputs]
+        for index, constant in sorted(self._blueprint.constants.items()):
+            leaves.insert(index, constant)
+        plain = self._blueprint.signature is None and len(leaves) == 1
+        self.graph.output(leaves[0] if plain else tuple(leaves))
+        if self._blueprint.signature is not None:
+            self.graph.set_codegen(fx.graph._PyTreeCodeGen(self._blueprint.signature))
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything was put."""
+        return Layout(dict(self._paths), dict(self._attached), dict(self._layers))
+
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def _node(self, node: ir.Node) -> None:
+        entry = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if entry is None:
+            raise ModelError(
+                f"every operator must be one that can be trained in torch, got {node.op_type}"
+                f"{nearest_spelling(node.op_type, OPERATORS)}; node {node.name!r}; leave it outside of the captured "
+                "module"
+            )
+        options = _attributes(node) | _constant_options(node, entry)
+        norm = self._norm_of(node)
+        if norm is not None:
+            result = self._batch_norm_layer(node, entry, options, norm)
+        else:
+            tensors = [
+                None if value is None else self._tensor(value, node.name or "")
+                for index, value in enumerate(node.inputs)
+                if index not in entry.constants
+            ]
+            arguments = ([part for part in tensors if part is not None],) if entry.many else tuple(tensors)
+            result = self.graph.call_function(entry.function, arguments, options)
+        if len(node.outputs) == 1:
+            self._add(node.outputs[0], result)
+            return
+        for index, output in enumerate(node.outputs):
+            if output.name:
+                self._add(output, self.graph.call_function(operator.getitem, (result, index)))
+
+    def _norm_of(self, node: ir.Node) -> BatchNormOf | None:
+        if node.op_type not in ("Conv", "Gemm") or node.inputs[1] is None:
+            return None
+        return self._blueprint.batch_norms.get(node.inputs[1].name or "")
+
+    def _batch_norm_layer(
+        self, node: ir.Node, entry: OperatorEntry, options: Mapping[str, Any], norm: BatchNormOf
+    ) -> fx.Node:
+        weight, bias = (value.name or "" for value in node.inputs[1:3] if value is not None)
+        layer = BatchNormLayer(
+            entry.function,
+            options,
+            (norm.epsilon, norm.momentum),
+            self._constant_quantizer(weight),
+            self._constant_quantizer(bias),
+        )
+        path = self._attach_module(f"{_parent(weight)}quantized_layer", layer)
+        self._layers[weight] = path
+        self._attached |= {weight: f"{path}.weight_quantizer", bias: f"{path}.bias_quantizer"}
+        names = (weight, norm.layer_bias, *norm.norm)
+        arguments = [
+            None if name is None else self._attribute(name, self._blueprint.arrays[name], trained=index < 4)
+            for index, name in enumerate(names)
+        ]
+        assert node.inputs[0] is not None
+        return self.graph.call_module(path, (self._tensor(node.inputs[0], node.name or ""), *arguments))
+
+    # -- tensors -------------------------------------------------------------------------------------------------------
+
+    def _add(self, value: ir.Value, node: fx.Node) -> None:
+        name = value.name or ""
+        if name in self._plan.activations and not self._is_on_grid(value):
+            node = self._quantized(self._plan.root(name), node)
+        self._tensors[name] = node
+        for label, conversion in self._plan.conversions.items():
+            if conversion.tensor == name:
+                converted = self._quantized(label, node)
+                self._for_reader |= {(name, reader): converted for reader in conversion.readers}
+
+    def _is_on_grid(self, value: ir.Value) -> bool:
+        """Whether the values were only moved since they were last quantized, with the same scale."""
+        source = None if value.producer() is None else value.producer().inputs[0]  # type: ignore[union-attr]
+        plan = self._plan.activations[value.name or ""]
+        name = "" if source is None else source.name or ""
+        if not isinstance(plan, SharedRange) or name not in self._plan.activations:
+            return False
+        return self._plan.root(name) == plan.source
+
+    def _tensor(self, value: ir.Value, reader: str) -> fx.Node:
+        name = value.name or ""
+        if value.const_value is not None:
+            return self._constant(value, reader)
+        return self._for_reader.get((name, reader), self._tensors[name])
+
+    def _constant(self, value: ir.Value, reader: str) -> fx.Node:
+        assert value.const_value is not None
+        name = value.name or ""
+        trained = name not in self._blueprint.frozen and any(use.node.op_type in _LAYERS for use in value.uses())
+        plain = self._attribute(name, value.const_value.numpy(), trained=trained)
+        planned = self._plan.weights.get(name)
+        quantized = name in self._plan.biases or (planned is not None and reader in planned.users)
+        if not quantized:
+            return plain
+        if name not in self._constants:
+            self._constants[name] = self._quantized(name, plain, self._constant_quantizer(name))
+        return self._constants[name]
+
+    def _quantized(self, key: str, node: fx.Node, quantizer: nn.Module | None = None) -> fx.Node:
+        if key not in self._attached:
+            known = quantizer or self._activation_quantizer(key)
+            self._quantizers[key] = known
+            self._attached[key] = self._attach_module(f"{_QUANTIZERS}.{_identifier(key)}", known)
+        return self.graph.call_module(self._attached[key], (node,))
+
+    def _activation_quantizer(self, key: str) -> nn.Module:
+        plan = self._plan.conversions.get(key) or self._plan.activations[key]
+        return self._make(key, plan.spec, constant=False)  # type: ignore[union-attr]
+
+    def _constant_quantizer(self, name: str) -> nn.Module:
+        bias = self._plan.biases.get(name)
+        if isinstance(bias, DerivedBiasPlan):
+            return DerivedBias(self._found(self._plan.root(bias.input)), self._found(bias.weight))
+        if isinstance(bias, OwnBiasPlan):
+            return self._kept(name, self._make(name, bias.spec, constant=True))
+        weight = self._plan.weights.get(name)
+        return nn.Identity() if weight is None else self._kept(name, self._make(name, weight.spec, constant=True))
+
+    def _kept(self, name: str, quantizer: nn.Module) -> nn.Module:
+        self._quantizers.setdefault(name, quantizer)
+        return self._quantizers[name]
+
+    def _found(self, name: str) -> FakeQuantizer:
+        quantizer = self._quantizers[name]
+        assert isinstance(quantizer, FakeQuantizer)
+        return quantizer
+
+    def _make(self, name: str, spec: TensorSpec, *, constant: bool) -> nn.Module:
+        if spec.dtype in (DataType.FLOAT16, DataType.BFLOAT16):
+            return FloatCast(spec.dtype)
+        if not spec.dtype.is_integer or (spec.granularity != PerTensor() and not _is_per_channel(spec)):
+            raise RecipeError(
+                f"the torch path quantizes to integers per tensor or per channel and to 16-bit floats, got "
+                f"{spec.dtype.value} with {spec.granularity} for {name!r}; use quantry.quantize on the exported model"
+            )
+        return FakeQuantizer(self._blueprint.params.tensors[name], spec, constant=constant)
+
+    # -- attributes ----------------------------------------------------------------------------------------------------
+
+    def _attribute(self, name: str, array: Any, *, trained: bool) -> fx.Node:
+        if name not in self._paths:
+            tensor = torch.from_numpy(np.array(array))
+            path = self._free(name)
+            holder, leaf = self._holder(path)
+            if trained and tensor.is_floating_point() and name not in self._blueprint.frozen:
+                holder.register_parameter(leaf, nn.Parameter(tensor))
+            else:
+                holder.register_buffer(leaf, tensor)
+            self._paths[name] = path
+        return self.graph.get_attr(self._paths[name])
+
+    def _attach_module(self, wanted: str, module: nn.Module) -> str:
+        path = self._free(wanted)
+        holder, leaf = self._holder(path)
+        holder.add_module(leaf, module)
+        return path
+
+    def _holder(self, path: str) -> tuple[nn.Module, str]:
+        holder = self.root
+        *parents, leaf = path.split(".")
+        for part in parents:
+            child = getattr(holder, part, None)
+            if child is None:
+                child = nn.Module()
+                holder.add_module(part, child)
+            holder = child
+        return holder, leaf
+
+    def _free(self, wanted: str) -> str:
+        """Return a dotted path that is neither taken nor inside or above one that is."""
+        path, count = re.sub(r"[^0-9A-Za-z_.]", "_", wanted).strip("."), 1
+        path = re.sub(r"\.+", ".", path) or "constant"
+        base = path
+        while path in self._taken or any(path.startswith(f"{other}.") for other in self._paths.values()):
+            count += 1
+            path = f"{base.replace('.', '_') if path != base else base}_{count}"
+        self._taken |= {path, *(path[: match.start()] for match in re.finditer(r"\.", path))}
+        return path
+
+
+def _is_per_channel(spec: TensorSpec) -> bool:
+    return type(spec.granularity).__name__ == "PerChannel"
+
+
+def _identifier(name: str) -> str:
+    cleaned = re.sub(r"\W", "_", name)
+    return f"_{cleaned}" if not cleaned or cleaned[0].isdigit() else cleaned
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0] + "." if "." in name else ""
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    """Return the attributes as plain Python values."""
+    values = {name: attribute.value for name, attribute in node.attributes.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _constant_options(node: ir.Node, entry: OperatorEntry) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for index, name in entry.constants.items():
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None:
+            continue
+        if value.const_value is None:
+            raise ModelError(
+                f"{name} of {node.op_type} must be a constant to be trained in torch, got one that is computed; node "
+                f"{node.name!r}; capture the model with a fixed size, or leave the node outside"
+            )
+        array = value.const_value.numpy()
+        if array.size or array.ndim:
+            options[name] = array.tolist()
+    return options

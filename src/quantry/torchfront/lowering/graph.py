@@ -1,0 +1,196 @@
+"""From a captured torch graph to float ONNX."""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import fx
+
+from quantry.errors import ModelError, nearest_spelling
+from quantry.torchfront.lowering import convolution, elementwise, movement, reduction
+from quantry.torchfront.lowering.call import Call, meta_of
+from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Dimension, GraphWriter
+from quantry.torchfront.lowering.lowered import Lowered, Scope
+
+OPSET, IR_VERSION = 17, 8
+
+LOWERINGS: Mapping[str, Callable[[GraphWriter, Call], Any]] = {
+    **convolution.LOWERINGS,
+    **elementwise.LOWERINGS,
+    **movement.LOWERINGS,
+    **reduction.LOWERINGS,
+}
+"""By the operator's name in ``torch.ops.aten``, without overload and without the underscore of in-place variants."""
+
+_ARITHMETIC = {
+    operator.add: "Add",
+    operator.sub: "Sub",
+    operator.mul: "Mul",
+    operator.floordiv: "Div",
+    operator.truediv: "Div",
+}
+
+
+def lower(module: fx.GraphModule) -> Lowered:
+    """Return the float ONNX model of a captured graph.
+
+    Args:
+        module: What `capture` or ``torch.export.export(...).module()`` returned; it is left as it was.
+
+    Raises:
+        ModelError: The graph was not made by torch.export, or has an operator that cannot be lowered.
+    """
+    return _Lowering(module).run()
+
+
+class _Lowering:
+    """One walk over a captured graph."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._writer = GraphWriter()
+        self._values: dict[fx.Node, Any] = {}
+        self._inputs: list[ir.Value] = []
+        self._scopes: dict[str, Scope] = {}
+        self._outputs: list[ir.Value] = []
+
+    def run(self) -> Lowered:
+        result: list[Any] = []
+        for node in self._module.graph.nodes:
+            written = len(self._writer.nodes)
+            scope = _scope(node)
+            self._writer.enter(node.name, scope.path)
+            if node.op == "output":
+                result = list(torch.utils._pytree.tree_leaves(node.args[0]))
+            else:
+                self._visit(node)
+            self._scopes |= {fresh.name or "": scope for fresh in self._writer.nodes[written:]}
+        outputs = [self._output(leaf, index) for index, leaf in enumerate(result) if isinstance(leaf, fx.Node)]
+        constants = {index: leaf for index, leaf in enumerate(result) if not isinstance(leaf, fx.Node)}
+        graph = ir.Graph(
+            self._inputs,
+            outputs,
+            nodes=self._writer.nodes,
+            initializers=[value for value in self._writer.initializers.values() if value.uses()],
+            opset_imports={"": OPSET},
+            name="captured",
+        )
+        model = ir.Model(graph, ir_version=IR_VERSION, producer_name="quantry")
+        signature = getattr(self._module.graph._codegen, "pytree_info", None)
+        trained = frozenset(name for name, _ in self._module.named_parameters())
+        fixed = frozenset(name for name, _ in self._module.named_buffers())
+        return Lowered(model, self._scopes, signature, constants, trained, fixed)
+
+    def _visit(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self._values[node] = self._input(node)
+        elif node.op == "get_attr":
+            self._values[node] = self._attribute(node)
+        elif node.op == "call_function":
+            self._values[node] = self._call(node)
+        elif node.users:
+            raise ModelError(
+                f"a captured graph must consist of operators, got a call of module {node.target!r}; capture the model "
+                "with quantry.torch.capture(model, example)"
+            )
+
+    def _input(self, node: fx.Node) -> Any:
+        tensor = meta_of(node)
+        if not isinstance(tensor, torch.Tensor):
+            return tensor
+        value = ir.Value(
+            name=self._writer.fresh(str(node.target)),
+            shape=_shape(tensor),
+            type=ir.TensorType(ONNX_TYPES[tensor.dtype]),
+        )
+        self._inputs.append(value)
+        return value
+
+    def _attribute(self, node: fx.Node) -> ir.Value:
+        name = str(node.target)
+        if name not in self._writer.initializers:
+            tensor = operator.attrgetter(name)(self._module)
+            # A copy: the module may be trained on while this model is at work.
+            self._writer.tensor(ir.Tensor(np.array(tensor.detach().cpu().numpy()), name=name))
+        return self._writer.initializers[name]
+
+    def _call(self, node: fx.Node) -> Any:
+        if node.target is operator.getitem:
+            container, index = node.args
+            return self._values[container][index]
+        if node.target in _ARITHMETIC:
+            return self._size_arithmetic(node)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            if not node.users:
+                return None  # a check that the capture left behind
+            raise _unknown(node)
+        name = node.target._opname
+        in_place = name.endswith("_") and not name.startswith("_") and name[:-1] in LOWERINGS
+        lowering = LOWERINGS.get(name[:-1] if in_place else name)
+        if _counts_batches(node):
+            return None
+        if lowering is None:
+            if not node.users:
+                return None  # an assertion about shapes
+            raise _unknown(node)
+        result = lowering(self._writer, Call(node, self._values.__getitem__))
+        if isinstance(result, ir.Value):
+            self._writer.name(result, node.name)
+        if in_place:
+            self._values[node.args[0]] = result
+        return result
+
+    def _size_arithmetic(self, node: fx.Node) -> Any:
+        operands = [self._values[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
+        if not any(isinstance(part, Dimension) for part in operands):
+            return node.target(*operands)
+        parts = [part.value if isinstance(part, Dimension) else self._writer.ints([part]) for part in operands]
+        return Dimension(self._writer.op(_ARITHMETIC[node.target], parts))
+
+    def _output(self, node: fx.Node, index: int) -> ir.Value:
+        value = self._values[node]
+        if not isinstance(value, ir.Value):
+            raise ModelError(f"every result must be a tensor, got a size for result {index}; in {node.name}")
+        if value.producer() is None or value in self._outputs:
+            self._writer.enter(f"output_{index}", "")
+            value = self._writer.op("Identity", [value])
+        self._outputs.append(value)
+        tensor = meta_of(node)
+        value.type = ir.TensorType(ONNX_TYPES[tensor.dtype])
+        value.shape = _shape(tensor)
+        return value
+
+
+def _counts_batches(node: fx.Node) -> bool:
+    """Whether the node only counts the batches a normalization has seen."""
+    source = node.args[0] if node.args else None
+    return isinstance(source, fx.Node) and source.op == "get_attr" and "num_batches_tracked" in str(source.target)
+
+
+def _scope(node: fx.Node) -> Scope:
+    stack = node.meta.get("nn_module_stack") or {}
+    entries = [entry for entry in stack.values() if isinstance(entry, tuple) and "metadata_hook" not in entry[0]]
+    classes = tuple(str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1] for _, kind in entries)
+    return Scope(entries[-1][0] if entries else "", classes)
+
+
+def _shape(tensor: torch.Tensor) -> ir.Shape:
+    """Return the shape, sizes that the capture did not fix by name: the first such axis is the batch."""
+    return ir.Shape(
+        [
+            size if isinstance(size, int) else ("batch" if axis == 0 else str(size))
+            for axis, size in enumerate(tensor.shape)
+        ]
+    )
+
+
+def _unknown(node: fx.Node) -> ModelError:
+    name = str(node.target)
+    hint = nearest_spelling(name.split(".")[1] if name.count(".") else name, LOWERINGS)
+    return ModelError(
+        f"every operator must be one that can be written as ONNX, got {name}{hint}; node {node.name!r}, in "
+        f"{_scope(node).path or 'the root module'}; capture a submodule without it, or put it in the float part"
+    )

@@ -1,0 +1,38 @@
+"""Exponential moving average of a model's weights."""
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+from quantry.errors import RecipeError
+
+
+class MovingAverage:
+    """Keeps an average of a model beside it; often the better one to export.
+
+    Attributes:
+        module: The averaged model, in evaluation mode.
+        decay: Weight of the old average once warmed up.
+        warm_up: Steps in which the average follows faster.
+    """
+
+    def __init__(self, model: nn.Module, decay: float = 0.999, warm_up: int = 100) -> None:
+        if not 0 <= decay < 1:
+            raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")
+        self.decay, self.warm_up = decay, warm_up
+        self.module = copy.deepcopy(model)
+        self.module.eval()
+        self.module.requires_grad_(requires_grad=False)
+        self._steps = 0
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update(self, model: nn.Module) -> None:
+        """Take one step's weights in; buffers such as running statistics and scales are taken as they are."""
+        self._steps += 1
+        decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
+        ours, theirs = list(self.module.parameters()), [part.detach() for part in model.parameters()]
+        torch._foreach_lerp_(ours, theirs, 1 - decay)
+        for own, other in zip(self.module.buffers(), model.buffers(), strict=True):
+            own.copy_(other)

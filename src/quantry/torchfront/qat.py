@@ -1,0 +1,133 @@
+"""A short training loop for people without one."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantry.errors import DataError, RecipeError
+from quantry.torchfront.distillation import DistillationLoss
+from quantry.torchfront.moving_average import MovingAverage
+from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.schedule import QatSchedule
+from quantry.torchfront.switches import learn_scales
+
+Loss = Callable[[QuantizedModule, Any], Tensor]
+"""From the module and a batch of the user's loader to what is minimised."""
+
+
+@dataclass(frozen=True)
+class QatOptions:
+    """How the loop trains.
+
+    Attributes:
+        steps: Number of batches; the loader is repeated where it is shorter.
+        learning_rate: Of weights, at its peak; it falls to zero along a cosine.
+        scale_rate: Of learned scales; None keeps scales as calibrated.
+        decay: Of the moving average that is returned; None returns the weights of the last step.
+        schedule: When observers and batch statistics rest.
+        bfloat16: Run the forward pass in mixed precision.
+        clip: Largest norm of the gradient.
+    """
+
+    steps: int = 1000
+    learning_rate: float = 1e-4
+    scale_rate: float | None = 1e-3
+    decay: float | None = 0.99
+    schedule: QatSchedule = QatSchedule()
+    bfloat16: bool = False
+    clip: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.learning_rate <= 0 or (self.scale_rate is not None and self.scale_rate <= 0):
+            raise RecipeError(f"QatOptions needs positive steps and rates, got {self}")
+
+
+def qat(
+    module: QuantizedModule,
+    batches: Iterable[Any],
+    loss: Loss | None = None,
+    options: QatOptions | None = None,
+    *,
+    report: Callable[[int, float], None] | None = None,
+) -> QuantizedModule:
+    """Train a quantized module.
+
+    Args:
+        module: What quantization after training returned; it is trained in place.
+        batches: A DataLoader, or any iterable that can be read repeatedly.
+        loss: From module and batch to a loss; None learns from the float twin and needs no labels: a batch is then a
+            tensor, or a tuple whose first item is one.
+        options: How to train.
+        report: Called with step and loss after each step.
+
+    Returns:
+        The trained module in evaluation mode: the moving average where one is kept.
+
+    Raises:
+        DataError: There are no batches.
+    """
+    options = options or QatOptions()
+    learned = learn_scales(module) if options.scale_rate is not None else []
+    optimizer = _optimizer(module, learned, options)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [group["lr"] for group in optimizer.param_groups], total_steps=options.steps, pct_start=0.05
+    )
+    chosen = loss or _label_free(module)
+    average = None if options.decay is None else MovingAverage(module, options.decay)
+    device = next(module.parameters()).device
+    module.train()
+    for step, batch in enumerate(itertools.islice(_repeated(batches), options.steps)):
+        options.schedule.apply(module, step)
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16):
+            value = chosen(module, _moved(batch, device))
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), options.clip)
+        optimizer.step()
+        schedule.step()
+        if average is not None:
+            average.update(module)
+        if report is not None:
+            report(step, float(value.detach()))
+    if average is not None:
+        module.load_state_dict(average.module.state_dict())
+    module.eval()
+    return module
+
+
+def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions) -> torch.optim.Optimizer:
+    known = {id(parameter) for parameter in learned}
+    weights = [part for part in module.parameters() if id(part) not in known and part.requires_grad]
+    groups = [{"params": weights, "lr": options.learning_rate}]
+    if learned:
+        groups.append({"params": learned, "lr": options.scale_rate})
+    return torch.optim.Adam(groups)
+
+
+def _label_free(module: QuantizedModule) -> Loss:
+    distillation = DistillationLoss(module, tensors="all")
+
+    def loss(_: QuantizedModule, batch: Any) -> Tensor:
+        return distillation(batch[0] if isinstance(batch, list | tuple) else batch)
+
+    return loss
+
+
+def _repeated(batches: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise DataError("training needs at least one batch that can be read repeatedly, got none; in qat")
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    return torch.utils._pytree.tree_map(
+        lambda leaf: leaf.to(device, non_blocking=True) if torch.is_tensor(leaf) else leaf, batch
+    )

@@ -1,0 +1,72 @@
+"""Parts of the user's model that stay float, by the names the user knows them by."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from quantry.errors import SelectionError, nearest_spelling
+from quantry.torchfront.lowering import Scope
+
+
+@dataclass(frozen=True)
+class FloatScopes:
+    """What is left in float.
+
+    Attributes:
+        modules: Dotted paths of submodules; everything inside stays float.
+        types: Module classes or their names; every instance stays float, with all inside it.
+        tensors: Names of tensors, as in the captured graph; the operator that makes each stays float.
+    """
+
+    modules: tuple[str, ...] = ()
+    types: tuple[Any, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("modules", "types", "tensors"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str | type) else tuple(given))
+
+
+def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -> tuple[str, ...]:
+    """Return the names of the nodes that stay float.
+
+    Args:
+        scopes: What is left in float.
+        where: Where each node comes from, by its name.
+        model: The prepared model; nodes that folding has removed need no mention.
+
+    Raises:
+        SelectionError: An entry names nothing.
+    """
+    present = {node.name or "": node for node in model.graph}
+    chosen: dict[str, None] = {}
+    for path in scopes.modules:
+        hits = [name for name, scope in where.items() if _inside(scope.path, path)]
+        chosen |= dict.fromkeys(_checked(path, hits, (scope.path for scope in where.values()), "module"))
+    for kind in scopes.types:
+        label = kind if isinstance(kind, str) else kind.__name__
+        hits = [name for name, scope in where.items() if label in scope.classes]
+        classes = (entry for scope in where.values() for entry in scope.classes)
+        chosen |= dict.fromkeys(_checked(label, hits, classes, "module class"))
+    makers = {output.name or "": name for name, node in present.items() for output in node.outputs}
+    for tensor in scopes.tensors:
+        hits = [makers[tensor]] if tensor in makers else []
+        chosen |= dict.fromkeys(_checked(tensor, hits, makers, "tensor"))
+    return tuple(name for name in chosen if name in present)
+
+
+def _inside(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
+def _checked(entry: str, hits: list[str], known: Iterable[str], kind: str) -> list[str]:
+    if not hits:
+        names = sorted(set(known) - {""})
+        raise SelectionError(
+            f"every float scope must name a {kind} of the captured model, got {entry!r}"
+            f"{nearest_spelling(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        )
+    return hits

@@ -1,0 +1,181 @@
+"""Puts the float graph of a quantized submodule into the graph of the model around it, with plan and parameters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from quantry.errors import RecipeError
+from quantry.plan import ActivationPlan, BiasPlan, DerivedBiasPlan, QuantPlan, SharedRange
+from quantry.scale import QuantParams
+from quantry.torchfront.blueprint import Blueprint
+from quantry.torchfront.region import DOMAIN
+
+
+@dataclass
+class Spliced:
+    """What has been put together so far.
+
+    Attributes:
+        model: The graph around; edited in place.
+        plan: What is quantized in it.
+        params: With which scales.
+    """
+
+    model: ir.Model
+    plan: QuantPlan = field(default_factory=QuantPlan)
+    params: QuantParams = field(default_factory=QuantParams)
+
+    def insert(self, region: ir.Node, blueprint: Blueprint) -> None:
+        """Replace one region by the graph of its module.
+
+        Args:
+            region: The node that stands for it.
+            blueprint: The frozen module.
+
+        Raises:
+            RecipeError: The module's graph has another operator set.
+        """
+        inner = blueprint.model.model.clone()
+        if inner.opset_imports[""] != self.model.opset_imports[""]:
+            raise RecipeError(
+                f"a quantized submodule must keep the operator set {self.model.opset_imports['']} to be exported with "
+                f"the model around it, got {inner.opset_imports['']}; leave prepare.opset unset"
+            )
+        renamed = self._take_over(region, inner)
+        self._merge(blueprint, *renamed)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give tensors of the graph other names, in the plan and the parameters too."""
+        for value in (*self.model.graph.inputs, *_values(self.model.graph)):
+            value.name = names.get(value.name or "", value.name)
+        self.plan = renamed_plan(self.plan, names, {})
+        params = {names.get(name, name): entry for name, entry in self.params.tensors.items()}
+        self.params = QuantParams(params, self.params.notes)
+
+    def _take_over(self, region: ir.Node, inner: ir.Model) -> tuple[dict[str, str], dict[str, str]]:
+        graph = self.model.graph
+        taken = _names(graph)
+        tensors: dict[str, str] = {}
+        feeds = [value for value in inner.graph.inputs if value.name not in inner.graph.initializers]
+        for source, feed in zip(region.inputs, feeds, strict=True):
+            assert source is not None
+            outer = _alone(source, region, graph, taken)
+            tensors[feed.name or ""] = outer.name or ""
+            feed.replace_all_uses_with(outer)
+        for value in _values(inner.graph):
+            old = value.name or ""
+            value.name = tensors[old] = _fresh(old, taken)
+        nodes = {node.name or "": _fresh(node.name or node.op_type, taken) for node in inner.graph}
+        results = list(inner.graph.outputs)
+        inner.graph.outputs.clear()
+        for value in list(inner.graph.initializers.values()):
+            inner.graph.initializers.pop(value.name or "", None)
+            graph.register_initializer(value)
+        moved = list(inner.graph)
+        inner.graph.remove(moved)
+        for node in moved:
+            node.name = nodes[node.name or ""]
+        graph.insert_before(region, moved)
+        for old_value, result in zip(region.outputs, results, strict=True):
+            _hand_over(graph, old_value, result, tensors)
+        graph.remove(region, safe=True)
+        return tensors, nodes
+
+    def _merge(self, blueprint: Blueprint, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+        plan = renamed_plan(blueprint.plan, tensors, nodes)
+        parts = ("activations", "weights", "biases", "conversions")
+        merged = {name: {**getattr(self.plan, name), **getattr(plan, name)} for name in parts}
+        self.plan = QuantPlan(
+            **merged,
+            quantized_nodes=(*self.plan.quantized_nodes, *plan.quantized_nodes),
+            declined=(*self.plan.declined, *plan.declined),
+            notes=(*self.plan.notes, *plan.notes),
+        )
+        params = {tensors.get(name, name): entry for name, entry in blueprint.params.tensors.items()}
+        self.params = QuantParams({**self.params.tensors, **params}, (*self.params.notes, *blueprint.params.notes))
+
+
+def regions(model: ir.Model) -> dict[str, ir.Node]:
+    """Return the nodes that stand for quantized submodules, by the path of the module."""
+    return {node.attributes["key"].as_string(): node for node in model.graph if node.domain == DOMAIN}
+
+
+def renamed_plan(plan: QuantPlan, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> QuantPlan:
+    """Return the same plan for a graph whose tensors and nodes have other names."""
+
+    def tensor(name: str) -> str:
+        return tensors.get(name, name)
+
+    def activation(entry: ActivationPlan) -> ActivationPlan:
+        return SharedRange(tensor(entry.source)) if isinstance(entry, SharedRange) else entry
+
+    def bias(entry: BiasPlan) -> BiasPlan:
+        if isinstance(entry, DerivedBiasPlan):
+            return DerivedBiasPlan(tensor(entry.input), tensor(entry.weight))
+        return entry
+
+    def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(nodes.get(name, name) for name in names)
+
+    return QuantPlan(
+        activations={tensor(name): activation(entry) for name, entry in plan.activations.items()},
+        weights={tensor(name): replace(entry, users=named(entry.users)) for name, entry in plan.weights.items()},
+        biases={tensor(name): bias(entry) for name, entry in plan.biases.items()},
+        quantized_nodes=named(plan.quantized_nodes),
+        declined=tuple(replace(entry, node=nodes.get(entry.node, entry.node)) for entry in plan.declined),
+        conversions={
+            name: replace(entry, tensor=tensor(entry.tensor), readers=named(entry.readers))
+            for name, entry in plan.conversions.items()
+        },
+        notes=plan.notes,
+    )
+
+
+def _alone(source: ir.Value, region: ir.Node, graph: ir.Graph, taken: set[str]) -> ir.Value:
+    """Return a value that only the region reads, so that quantizing it leaves the float part alone."""
+    if all(use.node is region for use in source.uses()) and not source.is_graph_output():
+        return source
+    copy = ir.node("Identity", [source], name=_fresh(f"{source.name}_copy", taken))
+    copy.outputs[0].name = _fresh(f"{source.name}_copy_output", taken)
+    copy.outputs[0].type, copy.outputs[0].shape = source.type, source.shape
+    graph.insert_before(region, [copy])
+    for index, value in enumerate(region.inputs):
+        if value is source:
+            region.replace_input_with(index, copy.outputs[0])
+    return copy.outputs[0]
+
+
+def _hand_over(graph: ir.Graph, old: ir.Value, result: ir.Value, tensors: dict[str, str]) -> None:
+    for use in tuple(old.uses()):
+        use.node.replace_input_with(use.idx, result)
+    if not old.is_graph_output():
+        return
+    before, name = result.name or "", old.name or ""
+    old.name, result.name = f"{name}_region", name
+    result.type = result.type or old.type
+    for inner, outer in tensors.items():
+        if outer == before:
+            tensors[inner] = name
+    for index, value in enumerate(graph.outputs):
+        if value is old:
+            graph.outputs[index] = result
+
+
+def _values(graph: ir.Graph) -> list[ir.Value]:
+    made = [output for node in graph for output in node.outputs]
+    return [*graph.initializers.values(), *made]
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    names = {value.name or "" for value in (*graph.inputs, *_values(graph))}
+    return names | {node.name or "" for node in graph}
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    candidate, count = name, 1
+    while candidate in taken:
+        count += 1
+        candidate = f"{name}_{count}"
+    taken.add(candidate)
+    return candidate

@@ -1,0 +1,63 @@
+"""What can be switched while a module trains: quantizers, observers, batch statistics, learned scales.
+
+Each takes any module and finds the quantized parts inside, so that a model with a quantized submodule can be passed.
+"""
+
+from torch import nn
+
+from quantry.recipe import PowerOfTwoScale
+from quantry.torchfront.batch_norm_layer import BatchNormLayer
+from quantry.torchfront.fake_quantizer import FakeQuantizer
+from quantry.torchfront.float_cast import FloatCast
+from quantry.tune.fake_quant import Gradient
+
+
+def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
+    """Quantize, or compute in float."""
+    for part in model.modules():
+        if isinstance(part, FakeQuantizer | FloatCast):
+            part.enabled = enabled
+
+
+def start_observers(model: nn.Module) -> None:
+    """Let scales follow the extremes of what is seen in training mode: of weights at once, of activations slowly."""
+    for part in model.modules():
+        if isinstance(part, FakeQuantizer):
+            part.observing = True
+
+
+def freeze_observers(model: nn.Module) -> None:
+    """Keep scales as they are."""
+    for part in model.modules():
+        if isinstance(part, FakeQuantizer):
+            part.observing = False
+
+
+def freeze_batch_norm(model: nn.Module, *, frozen: bool = True) -> None:
+    """Keep running statistics as they are, in training mode too, so that what is trained is what is exported."""
+    for part in model.modules():
+        if isinstance(part, BatchNormLayer):
+            part.frozen = frozen
+
+
+def learn_scales(
+    model: nn.Module, gradient: Gradient | None = None, *, weights: bool = True, activations: bool = True
+) -> list[nn.Parameter]:
+    """Let scales be trained.
+
+    Args:
+        model: The model.
+        gradient: TQT trains the logarithm, LSQ the scale itself; None takes TQT for power-of-two scales and LSQ for
+            others; ``STRAIGHT_THROUGH`` fixes them again.
+        weights: Train the scales of weights and biases.
+        activations: Train the scales of activations.
+
+    Returns:
+        The parameters, for an optimizer's group with a learning rate of its own.
+    """
+    learned: list[nn.Parameter] = []
+    for part in model.modules():
+        if isinstance(part, FakeQuantizer) and (weights if part.constant else activations):
+            power_of_two = isinstance(part.spec.scale, PowerOfTwoScale)
+            learned += part.learn(gradient or (Gradient.TQT if power_of_two else Gradient.LSQ))
+    return learned
