@@ -123,3 +123,10 @@ def test_whole_models_lose_less_when_judged_behind() -> None:
 def test_weights_have_nothing_behind_them() -> None:
     with pytest.raises(RecipeError, match="weights have none"):
         ScaleOptions(weight=MinMSE(behind=True))
+
+
+@pytest.mark.parametrize("value", [0.0, 3.5, -1e-30])
+def test_a_constant_tensor_has_a_range(value: float) -> None:
+    grid = Grid(DataType.INT8, symmetric=False)
+    interval = find_range(BehindValues(statistics(np.full(9, value)), (SILU,)), MinMSE(), grid)
+    assert np.isfinite(affine(interval, grid).scale).all()

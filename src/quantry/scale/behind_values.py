@@ -34,7 +34,7 @@ class BehindValues(BinnedValues):
     def _points(self) -> tuple[Floats, Floats]:
         """Values and their share of the whole, ascending."""
         moments = self._moments
-        span = max(float(moments.upper[-1] - moments.lower[0]), np.finfo(np.float64).tiny)
+        span = float(moments.upper[-1] - moments.lower[0]) or 1.0
         width = moments.upper - moments.lower
         pieces = np.clip(np.ceil(width * (_COARSE / span)), 1, _MOST_PIECES).astype(np.int64)
         owner = np.repeat(np.arange(len(pieces)), pieces)
@@ -53,8 +53,7 @@ class BehindValues(BinnedValues):
         weights = []
         for function in self._functions:
             image = function.evaluate(values)
-            run = np.maximum(np.diff(values), np.finfo(np.float64).tiny)
-            slope = float(np.max(np.abs(np.diff(image)) / run, initial=0.0))
+            slope = float(np.max(np.abs(np.diff(image)) / np.diff(values), initial=0.0))
             spread = 1.0
             if len(self._functions) > 1:
                 spread = float(np.sqrt(mass @ (image - mass @ image) ** 2)) or 1.0
