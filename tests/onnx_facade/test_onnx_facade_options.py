@@ -20,16 +20,22 @@ from quantry.onnx import (
     QuantType,
     VitisQuantFormat,
 )
-from quantry.onnx.options import FIELDS, ROWS, OptionRow
+from quantry.onnx.options import FIELDS, NESTED, ROWS, OptionRow
 from quantry.onnx.translate import translate
 from quantry.recipe import (
+    AdaQuant,
+    AdaRound,
+    BiasCorrection,
     CrossLayer,
     DataType,
     DerivedBias,
+    Dynamic,
     Entropy,
     FixNeuron,
     FloatBias,
+    Gptq,
     LayerWisePercentile,
+    MatMulNBits,
     MinMax,
     MinMSE,
     NonOverflow,
@@ -39,10 +45,13 @@ from quantry.recipe import (
     PerBlock,
     Percentile,
     PerChannel,
+    PerGroup,
     PowerOfTwoScale,
     Qdq,
     QOperator,
     Subgraph,
+    TensorSpec,
+    TensorTypes,
     VitisDialect,
     VitisQdq,
 )
@@ -52,6 +61,7 @@ NPU = {
     "calibrate_method": PowerOfTwoMethod.MinMSE,
     "activation_type": QuantType.QUInt8,
 }
+CLE = {"include_cle": True}
 PERCENTILE = {"calibrate_method": CalibrationMethod.Percentile}
 ENTROPY = {"calibrate_method": CalibrationMethod.Entropy}
 LAYER_WISE = {"calibrate_method": LayerWiseMethod.LayerWisePercentile}
@@ -96,16 +106,23 @@ OPTIONS: dict[str, Case] = {
         PerBlock(32, 2),
     ),
     "MXAttributes": (MX, {"element_dtype": "fp6_e2m3"}, "recipe.plan.activation.dtype", DataType.MXFP6E2M3),
-    "CLEScaleAppendBias": ({}, False, "recipe.equalize.cross_layer.include_bias", False),
-    "CLEWeightThreshold": ({}, 0.25, "recipe.equalize.cross_layer.weight_threshold", 0.25),
-    "CLEScaleUseThreshold": ({}, False, "recipe.equalize.cross_layer.use_threshold", False),
-    "CLETotalLayerDiffThreshold": ({}, 1e-3, "recipe.equalize.cross_layer.convergence", 1e-3),
-    "CLESteps": ({}, -1, "recipe.equalize.cross_layer.steps", -1),
+    "CLEScaleAppendBias": (CLE, False, "recipe.equalize.cross_layer.include_bias", False),
+    "CLEWeightThreshold": (CLE, 0.25, "recipe.equalize.cross_layer.weight_threshold", 0.25),
+    "CLEScaleUseThreshold": (CLE, False, "recipe.equalize.cross_layer.use_threshold", False),
+    "CLETotalLayerDiffThreshold": (CLE, 1e-3, "recipe.equalize.cross_layer.convergence", 1e-3),
+    "CLESteps": (CLE, -1, "recipe.equalize.cross_layer.steps", -1),
     "SmoothAlpha": ({}, 0.6, "draft.notes", ("SmoothAlpha has no effect without include_sq",)),
     "RMatrixDim": ({}, 16, "draft.notes", ("RMatrixDim has no effect without include_rotation",)),
     "UseRandomHad": ({}, True, "draft.notes", ("UseRandomHad has no effect without include_rotation",)),
     "RConfigPath": ({}, "r.json", "draft.notes", ("RConfigPath has no effect without include_rotation",)),
-    "GPTQParams": ({}, {"Bits": 4}, "draft.notes", ("GPTQParams has no effect without UseGPTQ",)),
+    "UseGPTQ": ({}, True, "recipe.tune.steps", (Gptq(order_by_activation=False),)),
+    "GPTQParams": (
+        {"extra_options": {"UseGPTQ": True}},
+        {"Bits": 4, "ActOrder": True, "PerChannel": True},
+        "recipe.plan.weight",
+        TensorSpec(DataType.INT4, granularity=PerChannel()),
+    ),
+    "BiasCorrection": ({}, True, "recipe.tune.steps", (BiasCorrection(),)),
     "AutoMixprecision": (
         {},
         {"OutputIndex": 0},
@@ -113,10 +130,30 @@ OPTIONS: dict[str, Case] = {
         ("AutoMixprecision has no effect without include_auto_mp",),
     ),
     "FastFinetune": (
+        {"include_fast_ft": True},
+        {"NumIterations": 10, "OptimAlgorithm": "adaquant"},
+        "recipe.tune.steps",
+        (AdaQuant(iterations=10),),
+    ),
+    "WeightsOnly": ({}, True, "recipe.plan.weights_only", True),
+    "UseMatMulNBits": ({}, True, "recipe.emit.format", MatMulNBits()),
+    "MatMulNBitsParams": (
+        {"extra_options": {"UseMatMulNBits": True}},
+        {"GroupSize": 32, "Symmetric": False, "Bits": 8},
+        "recipe.plan.weight",
+        TensorSpec(DataType.INT8, symmetric=False, granularity=PerGroup(32)),
+    ),
+    "TensorQuantOverrides": (
         {},
-        {"NumIterations": 10},
-        "draft.notes",
-        ("FastFinetune has no effect without include_fast_ft",),
+        {"a": [{"quant_type": QuantType.QInt16, "symmetric": True}]},
+        "recipe.plan.tensors",
+        (TensorTypes(("a",), TensorSpec(DataType.INT16)),),
+    ),
+    "MixedPrecisionTensor": (
+        {"specific_tensor_precision": True},
+        {QuantType.QUInt16: ["a", "b"]},
+        "recipe.plan.tensors",
+        (TensorTypes(("a", "b"), TensorSpec(DataType.UINT16, symmetric=False)),),
     ),
     "SkipPreprocess": ({}, True, "recipe.prepare.fold_batch_norm", False),
     "SimplifyModel": ({}, False, "recipe.prepare.fold_constants", False),
@@ -132,7 +169,7 @@ OPTIONS: dict[str, Case] = {
     "ConvertReduceMeanToGlobalAvgPool": ({}, True, "recipe.prepare.npu.reduce_mean_to_pool", True),
     "SplitLargeKernelPool": (NPU, False, "recipe.prepare.npu.split_large_pool", False),
     "ConvertSplitToSlice": (NPU, False, "recipe.prepare.npu.split_to_slice", False),
-    "ReplaceClip6Relu": ({}, True, "recipe.equalize.cross_layer.clip6_to_relu", True),
+    "ReplaceClip6Relu": (CLE, True, "recipe.equalize.cross_layer.clip6_to_relu", True),
     "CalibDataSize": ({}, 7, "recipe.observe.samples", 7),
     "Percentile": (PERCENTILE, 99.9, "recipe.scale.activation", Percentile(99.9)),
     "CalibTensorRangeSymmetric": (PERCENTILE, False, "recipe.scale.activation", Percentile(symmetric=False)),
@@ -217,9 +254,13 @@ FIELD_CASES: dict[str, Case] = {
     "optimize_model": ({}, False, "recipe.prepare.fold_batch_norm", False),
     "convert_fp16_to_fp32": ({}, True, "recipe.prepare.float16_to_float32", True),
     "use_external_data_format": ({}, True, "draft.external_data", True),
-    "include_cle": ({}, False, "recipe.equalize.cross_layer", None),
+    "include_cle": ({}, True, "recipe.equalize.cross_layer", CrossLayer()),
     "enable_npu_cnn": ({**NPU, "enable_npu_cnn": False}, True, "recipe.scale.npu", NpuLimits()),
-    "enable_npu_transformer": ({}, True, "recipe.plan.selection.operators", ("^(Gemm|MatMul)$",)),
+    "enable_npu_transformer": ({}, True, "recipe.plan.selection.operators", ("Gemm", "MatMul")),
+    "specific_tensor_precision": ({}, True, "draft.tensor_types", True),
+    "use_dynamic_quant": ({}, True, "recipe.emit.format", Dynamic()),
+    "convert_nchw_to_nhwc": ({}, True, "draft.channels_last", True),
+    "include_fast_ft": ({}, True, "recipe.tune.steps", (AdaRound(),)),
     "print_summary": ({}, False, "draft.summary", False),
     "ignore_warnings": ({}, False, "draft.quiet", False),
     "log_severity_level": ({}, 3, "draft.log_severity", 3),
@@ -270,7 +311,7 @@ def test_option_reaches_its_place(key: str) -> None:
 )
 def test_option_changes_the_recipe(key: str) -> None:
     settings, value, _, _ = OPTIONS[key]
-    without = QuantizationConfig(**settings) if "extra_options" not in settings else QuantizationConfig()
+    without = QuantizationConfig(**settings)
     assert translate(with_option(key, value, settings)).recipe != translate(without).recipe
 
 
@@ -358,8 +399,8 @@ def test_master_switches_win_over_single_ones() -> None:
 
 
 def test_steps_of_zero_do_no_equalization() -> None:
-    assert translate(with_option("CLESteps", 0)).recipe.equalize.cross_layer is None
-    assert translate(with_option("CLESteps", 2)).recipe.equalize.cross_layer == CrossLayer(steps=2)
+    assert translate(with_option("CLESteps", 0, CLE)).recipe.equalize.cross_layer is None
+    assert translate(with_option("CLESteps", 2, CLE)).recipe.equalize.cross_layer == CrossLayer(steps=2)
 
 
 def test_bias_follows_types() -> None:
@@ -381,3 +422,120 @@ def test_extended_format_chooses_the_dialect_by_types() -> None:
     assert translate(QuantizationConfig(**extended)).recipe.emit.format == VitisQdq(VitisDialect.CONTRIB)
     assert translate(QuantizationConfig(**BF16, **extended)).recipe.emit.format == VitisQdq(VitisDialect.QUARK)
     assert translate(QuantizationConfig(quant_format=QuantFormat.QOperator)).recipe.emit.format == QOperator()
+
+
+OWNERS: dict[str, dict[str, Any]] = {
+    "FastFinetune": {"include_fast_ft": True},
+    "GPTQParams": {"extra_options": {"UseGPTQ": True}},
+    "MatMulNBitsParams": {"extra_options": {"UseMatMulNBits": True}},
+}
+NESTED_VALUES: dict[str, dict[str, Any]] = {
+    "FastFinetune": {
+        "OptimAlgorithm": "adaquant",
+        "OptimDevice": "cuda:1",
+        "InferDevice": "hip:0",
+        "FixedSeed": 1,
+        "DataSize": 5,
+        "BatchSize": 2,
+        "NumBatches": 3,
+        "NumIterations": 7,
+        "LearningRate": 0.5,
+        "EarlyStop": True,
+        "LRAdjust": [1.0, 0.2],
+        "TargetOpType": ["Conv"],
+        "SelectiveUpdate": True,
+        "OutputQDQ": True,
+        "DropRatio": 0.5,
+        "MemOptLevel": 2,
+        "CacheDir": "here",
+        "RegParam": 0.1,
+        "BetaRange": (10, 1),
+        "WarmStart": 0.1,
+        "LogPeriod": 3,
+        "OutputIndex": 1,
+    },
+    "GPTQParams": {
+        "Bits": 4,
+        "PerChannel": True,
+        "GroupSize": 32,
+        "MSE": True,
+        "WeightSymmetric": False,
+        "BlockSize": 64,
+        "PercDamp": 0.1,
+        "ActOrder": True,
+    },
+    "MatMulNBitsParams": {"Algorithm": "GPTQ", "GroupSize": 32, "Symmetric": False, "Bits": 8, "AccuracyLevel": 4},
+}
+NESTED_ROWS = [(key, row) for key, rows in NESTED.items() for row in rows]
+
+
+def under(key: str, settings: dict[str, Any]) -> Any:
+    return translate(with_option(key, settings, OWNERS[key]))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [(key, row.key) for key, row in NESTED_ROWS if row.apply is not None and row.key != "UpdateBias"]
+)
+def test_key_of_an_inner_table_changes_the_recipe(key: str, name: str) -> None:
+    assert under(key, {name: NESTED_VALUES[key][name]}).recipe != under(key, {}).recipe
+
+
+@pytest.mark.parametrize(("key", "row"), [(key, row) for key, row in NESTED_ROWS if row.refused], ids=str)
+def test_key_of_an_inner_table_that_is_refused_says_what_to_use_instead(key: str, row: OptionRow) -> None:
+    with pytest.raises(RecipeError, match=re.escape(row.refused)):
+        under(key, {row.key: [[1, 0.1]] if row.kind.value == "list" else other_value(row)})
+
+
+@pytest.mark.parametrize(("key", "row"), NESTED_ROWS, ids=str)
+def test_key_of_an_inner_table_checks_its_type(key: str, row: OptionRow) -> None:
+    with pytest.raises(RecipeError, match=re.escape(f"extra_options['{key}']['{row.key}'] must be of type")):
+        under(key, {row.key: WRONG_TYPES[row.kind.value]})
+
+
+@pytest.mark.parametrize("key", NESTED)
+def test_inner_table_of_a_feature_that_is_off_is_noted(key: str) -> None:
+    name, value = next(iter(NESTED_VALUES[key].items()))
+    assert "has no effect without" in translate(with_option(key, {name: value})).draft.notes[0]
+
+
+def test_settings_of_one_algorithm_are_noted_beside_the_other() -> None:
+    notes = under("FastFinetune", {"OptimAlgorithm": "adaquant", "RegParam": 0.1}).draft.notes
+    assert notes == ("FastFinetune: RegParam has no effect with AdaQuant",)
+    assert under("FastFinetune", {"UpdateBias": True}).draft.notes[0].endswith("no effect with AdaRound")
+
+
+def test_defaults_of_finetuning_are_those_of_the_document() -> None:
+    (step,) = translate(QuantizationConfig(include_fast_ft=True)).recipe.tune.steps
+    assert isinstance(step, AdaRound)
+    assert (step.device, step.batch_size, step.iterations, step.learning_rate) == ("cpu", 1, 1000, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"OptimAlgorithm": "adarond"}, "did you mean 'adaround'"),
+        ({"OptimDevice": "tpu:0"}, r"\['OptimDevice'\] cannot be 'tpu:0'.*'cuda:N'"),
+        ({"BatchSize": 0}, r"\['BatchSize'\] cannot be 0.*above 0"),
+    ],
+)
+def test_value_that_cannot_be_had_names_the_key_that_was_set(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        under("FastFinetune", settings)
+
+
+def test_algorithms_run_in_a_fixed_order() -> None:
+    options = {"FastFinetune": {"NumIterations": 3}, "BiasCorrection": True, "UseGPTQ": True}
+    steps = translate(QuantizationConfig(include_fast_ft=True, extra_options=options)).recipe.tune.steps
+    assert [type(step) for step in steps] == [Gptq, BiasCorrection, AdaRound]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"scale": 0.1}, "'scale'.*cannot be had: scales are found from data"),
+        ({"quant_typ": QuantType.QInt8}, "did you mean 'quant_type'"),
+    ],
+)
+def test_override_of_a_tensor_that_cannot_be_had_is_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        translate(with_option("TensorQuantOverrides", {"a": [entry]}))

@@ -329,9 +329,31 @@ def test_static_function_takes_fields_by_name(tmp_path: Path) -> None:
         quantize_static(cnn(), None, Reader(), perchannel=True)
 
 
-def test_dynamic_function_says_what_is_missing() -> None:
-    with pytest.raises(RecipeError, match="dynamic quantization is not there yet"):
-        quantize_dynamic(cnn(), "q.onnx")
+def test_dynamic_function_needs_no_data() -> None:
+    model = quantize_dynamic(cnn(), weight_type=QuantType.QUInt8)
+    assert model is not None
+    kinds = {kind for _, kind in operators(model)}
+    assert {"DynamicQuantizeLinear", "ConvInteger"} <= kinds
+    assert run(model, samples(1)[0])[0].shape == (2, 5)
+    with pytest.raises(RecipeError, match=r"quantize_dynamic takes .* did you mean 'per_channel'"):
+        quantize_dynamic(cnn(), perchannel=True)
+
+
+def test_inputs_with_channels_last_compute_the_same() -> None:
+    first = quantized()
+    data = [{"image": sample["image"].transpose(0, 2, 3, 1)} for sample in samples()]
+    config = QuantizationConfig(convert_nchw_to_nhwc=True)
+    last = ModelQuantizer(config).quantize_model(cnn(), None, Reader(data))
+    assert last is not None
+    shape = [entry.dim_value for entry in last.graph.input[0].type.tensor_type.shape.dim]
+    assert shape[1:] == [8, 8, 3]
+    np.testing.assert_array_equal(run(last, data[0])[0], run(first, samples(1)[0])[0])
+
+
+def test_types_of_single_tensors_reach_the_model() -> None:
+    options = {"TensorQuantOverrides": {"image": [{"quant_type": QuantType.QInt16}]}}
+    model = quantized(quant_format=ExtendedQuantFormat.QDQ, extra_options=options)
+    assert constants(model)["image_zero_point"].dtype == np.int16
 
 
 def test_import_loads_no_heavy_library() -> None:

@@ -135,8 +135,6 @@ def test_tensors_between_nodes_are_float_before_and_behind(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"convert_nchw_to_nhwc": True}, "inputs keep their layout"),
-        ({"include_fast_ft": True}, "finetuning is not there yet"),
         ({"extra_options": {"ActivationSymetric": True}}, "did you mean 'ActivationSymmetric'"),
         ({"per_channel": True}, "per_channel=False"),
         ({"use_dpu": True, "weight_type": QuantType.QInt16}, "use QInt8"),

@@ -105,7 +105,8 @@ def _check_operators(operators: Iterable[str], where: str) -> tuple[str, ...]:
 
 def _op_types(draft: Draft, value: Iterable[str]) -> Draft:
     listed = _check_operators(value, "op_types_to_quantize")
-    return _operators(draft, listed) if listed else draft
+    # One pattern: a list of types may name some that the model does not have, but not only such.
+    return _operators(draft, (f"^({'|'.join(listed)})$",)) if listed else draft
 
 
 def _extra_op_types(draft: Draft, value: Iterable[str]) -> Draft:
@@ -113,6 +114,8 @@ def _extra_op_types(draft: Draft, value: Iterable[str]) -> Draft:
     chosen = draft.plan.selection.operators
     if not listed or not chosen:
         return draft
+    if chosen[0].startswith("^"):
+        return _operators(draft, (f"{chosen[0].removesuffix(')$')}|{'|'.join(listed)})$",))
     return _operators(draft, (*chosen, *listed))
 
 
