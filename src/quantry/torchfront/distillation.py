@@ -54,8 +54,8 @@ class DistillationLoss:
         for name in names:
             if name not in known:
                 raise SelectionError(
-                    f"a compared tensor must be a quantized activation, got {name!r}{nearest_spelling(name, known)}; in "
-                    "DistillationLoss"
+                    f"a compared tensor must be a quantized activation, got {name!r}{nearest_spelling(name, known)}; "
+                    "in DistillationLoss"
                 )
         self.tensors = tuple(names)
 

@@ -19,8 +19,8 @@ from quantry.evaluate import run_session, simulation_session
 from quantry.prepare import FloatModel
 from quantry.prepare.passes import infer_shapes
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
-from quantry.torchfront.capture import capture
-from quantry.torchfront.freeze import freeze
+from quantry.torchfront.graph_capture import capture
+from quantry.torchfront.freezing import freeze
 from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.torchfront.region import stand_ins
