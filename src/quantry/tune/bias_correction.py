@@ -1,0 +1,187 @@
+"""Bias correction, after Nagel et al. 2019 (https://arxiv.org/abs/1906.04721).
+
+Rounding the weights of a layer shifts the mean of its outputs wherever its inputs have a mean, as they do behind a
+Relu. The bias takes the shift up::
+
+    b' = b + mean over samples and positions of (W x + b) - (W_rounded x_fed + b)
+
+``x`` is the float model's input of the layer. Sequentially, ``x_fed`` is what the layer is fed in the quantized model,
+whose earlier layers are corrected already; in one pass it is ``x``, so that each layer makes up for its own weights.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.observe.progress import progress
+from quantry.plan import OwnBiasPlan
+from quantry.prepare.weights import new_initializer
+from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
+from quantry.scale import QuantParams, TensorParams, fake_quantize
+from quantry.scale.weights import constant_params
+from quantry.tune.activation_store import ActivationStore
+from quantry.tune.execution import open_model, provider_of
+from quantry.tune.layer import Layer, find_layers
+from quantry.tune.stream import Stream
+from quantry.tune.task import TuneTask
+from quantry.tune.tuned import Tuned
+from quantry.tune.walker import LayerWalker
+
+_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+Array = npt.NDArray[np.float32]
+Means = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Correctable:
+    """A layer with a bias.
+
+    Attributes:
+        layer: The layer.
+        bias: Name of its bias: its own, or that of the Add behind a MatMul.
+        values: Its values.
+        own: Whether the layer's node itself adds it.
+    """
+
+    layer: Layer
+    bias: str
+    values: Array
+    own: bool
+
+
+_Pair = tuple[Array, Array]
+"""What a layer is fed for a sample, and what it gives in the float model."""
+
+
+def run(task: TuneTask, step: BiasCorrection) -> Tuned:
+    """Correct the biases of all layers.
+
+    Args:
+        task: What is tuned.
+        step: Whether layer by layer, and on how many samples.
+    """
+    layers, _ = find_layers(task.model.model, task.plan, _OPERATORS)
+    found = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
+    params = dict(task.params.tensors)
+    weights: dict[str, Array] = {}
+    for correctable, pairs, finish in (_one_after_the_other if step.sequential else _in_one_pass)(task, step, found):
+        shift = _shift(task, correctable, pairs)
+        values = (correctable.values.astype(np.float64) + shift.reshape(correctable.values.shape)).astype(np.float32)
+        weights[correctable.bias] = values
+        if correctable.bias in params:
+            params[correctable.bias] = _requantized(task, correctable.bias, values, params[correctable.bias])
+        finish(correctable.bias, values, params)
+    way = "one after the other" if step.sequential else "in one pass"
+    note = f"bias correction: {len(found)} of {len(layers)} layers corrected {way}; the others have no bias"
+    return Tuned(weights, QuantParams(params, task.params.notes), (note,))
+
+
+_Finish = Callable[[str, Array, dict[str, TensorParams]], None]
+_Visit = tuple[_Correctable, Iterator[_Pair], _Finish]
+
+
+def _one_after_the_other(task: TuneTask, step: BiasCorrection, found: list[_Correctable]) -> Iterator[_Visit]:
+    walker = LayerWalker(task, [one.layer for one in found], LayerTuning(samples=step.samples))
+
+    def finish(name: str, values: Array, params: dict[str, TensorParams]) -> None:
+        walker.simulation.params = QuantParams(params, ())
+        walker.simulation.set_constant(name, values)
+
+    for visit, correctable in zip(walker.visits("tune: bias correction"), found, strict=True):
+        yield correctable, map(visit.pair, range(visit.samples)), finish
+
+
+def _in_one_pass(task: TuneTask, step: BiasCorrection, found: list[_Correctable]) -> Iterator[_Visit]:
+    data = task.data if step.samples is None else task.data.take(step.samples)
+    memory = LayerTuning()
+    store = ActivationStore(memory.memory, memory.cache_directory)
+    with closing(Stream(task.reference.model, data, provider_of("cpu"), store)) as stream:
+        for one in progress(found, "tune: bias correction", len(found)):
+            layer = one.layer
+            stream.advance(stream.position_of(layer.name) + 1, (layer.source, layer.output))
+            pairs = (
+                (stream.get(layer.source, sample), stream.get(layer.output, sample)) for sample in range(stream.samples)
+            )
+            yield one, pairs, lambda *_: None
+
+
+def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) -> Means:
+    """Return how far the mean of each output channel lies below the float model's."""
+    layer = correctable.layer
+    session = open_model(_rounded_alone(task, correctable), provider_of("cpu"))
+    axis = 1 if layer.node.op_type in ("Conv", "ConvTranspose") else -1
+    total, count = np.zeros(correctable.values.size), 0
+    for fed, target in pairs:
+        output = session.run(None, {layer.source: fed})[0]
+        difference = np.moveaxis(target, axis, -1).astype(np.float64) - np.moveaxis(output, axis, -1)
+        total += difference.reshape(-1, len(total)).sum(axis=0)
+        count += difference.size // len(total)
+    return total / max(count, 1)
+
+
+def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:
+    """Return a model of the layer alone, with constants as they will be written but for the bias."""
+    node = correctable.layer.node
+    params = task.params.tensors
+    constants = []
+    for value in node.inputs[1:]:
+        if value is None or value.const_value is None:
+            continue
+        array = value.const_value.numpy()
+        name = value.name or ""
+        constants.append(new_initializer(name, fake_quantize(array, params[name]) if name in params else array))
+    by_name = {value.name: value for value in constants}
+    source = node.inputs[0]
+    assert source is not None
+    data = ir.Value(name=source.name, shape=source.shape, type=source.type)
+    output = ir.Value(name=node.outputs[0].name, type=node.outputs[0].type)
+    inputs = [data, *(None if value is None else by_name[value.name] for value in node.inputs[1:])]
+    alone = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=[output], name=node.name)
+    opsets = dict(task.model.model.opset_imports)
+    graph = ir.Graph([data], [output], nodes=[alone], initializers=constants, opset_imports=opsets, name="layer")
+    return ir.Model(graph, ir_version=task.model.model.ir_version)
+
+
+def _requantized(task: TuneTask, name: str, values: Array, params: TensorParams) -> TensorParams:
+    """Return the parameters of a bias that has moved: a scale of its own follows its values."""
+    plan = task.plan.biases.get(name) or task.plan.weights.get(name)
+    if isinstance(plan, OwnBiasPlan):
+        return constant_params(values, plan.spec, None, MinMSE())
+    if name in task.plan.weights:
+        return constant_params(values, task.plan.weights[name].spec, params.axis, MinMSE())
+    return replace(params)
+
+
+def _correctable(layer: Layer) -> _Correctable | None:
+    """Return a layer with its bias, or None where it has none of its own with one value for each channel."""
+    weight = layer.initializer(layer.weight)
+    if layer.bias is not None:
+        values = layer.initializer(layer.bias)
+        channels = _channels(layer, weight)
+        return _Correctable(layer, layer.bias, values, own=True) if values.size == channels else None
+    readers = tuple(layer.node.outputs[0].uses())
+    if layer.node.op_type != "MatMul" or len(readers) != 1 or readers[0].node.op_type != "Add":
+        return None
+    added = readers[0].node.inputs[1 - readers[0].idx]
+    if added is None or added.const_value is None or not added.is_initializer() or len(added.uses()) != 1:
+        return None
+    values = added.const_value.numpy().astype(np.float32)
+    if values.size != weight.shape[1] or values.shape[-1] != values.size:
+        return None
+    return _Correctable(layer, added.name or "", values, own=False)
+
+
+def _channels(layer: Layer, weight: Array) -> int:
+    node = layer.node
+    if node.op_type == "ConvTranspose":
+        group = node.attributes.get("group")
+        return int(weight.shape[1]) * (1 if group is None else group.as_int())
+    if node.op_type == "Gemm":
+        transposed = node.attributes.get("transB")
+        return int(weight.shape[0 if transposed is not None and transposed.as_int() else 1])
+    return int(weight.shape[0])

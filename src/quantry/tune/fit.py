@@ -1,0 +1,177 @@
+"""Trains a planned graph so that some of its tensors come near to given ones.
+
+This module imports torch, so it is imported inside functions only.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from quantry.recipe import DistillLoss, GraphTraining
+from quantry.tune.planned_graph import PlannedGraph
+
+_LOG = logging.getLogger("quantry.tune")
+
+Tensors = dict[str, Any]
+
+_CHANNEL_FLOOR = 0.1
+"""Part of a tensor's mean power that is added to each channel's, so that silent channels do not rule."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What a graph is trained on.
+
+    Attributes:
+        inputs: Gives the inputs of some samples together, by their numbers.
+        targets: Gives what the wanted tensors should be for them.
+        samples: Numbers of the samples to train on.
+        judged: Numbers of the samples that decide which state is kept.
+        together: How many samples can be computed at once.
+    """
+
+    inputs: Callable[[Sequence[int]], Tensors]
+    targets: Callable[[Sequence[int]], Tensors]
+    samples: Sequence[int]
+    judged: Sequence[int]
+    together: int
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """How training went.
+
+    Attributes:
+        before: Loss of the state before it.
+        after: Loss of the state that was kept.
+    """
+
+    before: float
+    after: float
+
+
+class Loss:
+    """Distance of tensors from their targets, each channel in units of its own spread.
+
+    Args:
+        kind: Which distance.
+        lesson: Gives the targets whose spread is measured.
+    """
+
+    def __init__(self, kind: DistillLoss, lesson: Lesson) -> None:
+        self._kind = kind
+        self._power: Tensors = {}
+        self.names: tuple[str, ...] = ()
+        counted = 0
+        for part in _parts(lesson.judged, lesson.together):
+            targets = lesson.targets(part)
+            self.names = tuple(targets)
+            for name, target in targets.items():
+                power = _by_channel(target).var(1, unbiased=False) * len(part)
+                self._power[name] = self._power.get(name, 0.0) + power
+            counted += len(part)
+        for name, power in self._power.items():
+            mean = power / counted
+            self._power[name] = mean + _CHANNEL_FLOOR * mean.mean() + 1e-12
+
+    def __call__(self, outputs: Tensors, targets: Tensors) -> Any:
+        """Return the mean loss of a batch."""
+        return torch.stack([self._of(name, outputs[name], targets[name]) for name in self.names]).mean()
+
+    def _of(self, name: str, output: Any, target: Any) -> Any:
+        if self._kind is DistillLoss.KL:
+            goal = torch.log_softmax(target.flatten(1), 1)
+            return (goal.exp() * (goal - torch.log_softmax(output.flatten(1), 1))).sum(1).mean()
+        error = _by_channel(output - target)
+        power = self._power[name][:, None]
+        if self._kind is DistillLoss.L1:
+            return (error.abs() / power.sqrt()).mean()
+        return (error.square() / power).mean()
+
+
+def fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+    """Train the constants and scales of a graph in place; the best state that was judged is kept.
+
+    Args:
+        graph: What to train.
+        lesson: On what.
+        loss: How outputs are judged.
+        step: Iterations, batch size, learning rates and seed.
+        evaluations: How often the state is judged.
+    """
+    parameters = [*graph.constants.values(), *graph.log2_scales.values()]
+    if not parameters:
+        return Fitted(0.0, 0.0)
+    optimizer = torch.optim.Adam(_groups(graph, step))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    draws = _draws(lesson.samples, step)
+    period = max(1, step.iterations // evaluations)
+    before = best = judge(graph, lesson, loss)
+    kept = [parameter.detach().clone() for parameter in parameters]
+    for iteration in range(step.iterations):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * _schedule(iteration / step.iterations)
+        optimizer.zero_grad()
+        batch = next(draws)
+        for part in _parts(batch, lesson.together):
+            outputs = graph.run(lesson.inputs(part), loss.names, quantized=True)
+            (loss(outputs, lesson.targets(part)) * (len(part) / len(batch))).backward()
+        optimizer.step()
+        if (iteration + 1) % period == 0 or iteration + 1 == step.iterations:
+            now = judge(graph, lesson, loss)
+            _LOG.debug("iteration %d: loss %.5g", iteration + 1, now)
+            if now < best:
+                best = now
+                kept = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter, value in zip(parameters, kept, strict=True):
+            parameter.copy_(value)
+    return Fitted(before, best)
+
+
+def judge(graph: PlannedGraph, lesson: Lesson, loss: Loss) -> float:
+    """Return the loss over the samples that decide."""
+    total = 0.0
+    with torch.no_grad():
+        for part in _parts(lesson.judged, lesson.together):
+            outputs = graph.run(lesson.inputs(part), loss.names, quantized=True)
+            total += float(loss(outputs, lesson.targets(part))) * len(part)
+    return total / len(lesson.judged)
+
+
+def _groups(graph: PlannedGraph, step: GraphTraining) -> list[dict[str, Any]]:
+    groups = []
+    for tensor in graph.constants.values():
+        size = float(tensor.detach().square().mean().sqrt())
+        groups.append({"params": [tensor], "lr": step.learning_rate * max(size, 1e-6)})
+    groups += [{"params": [tensor], "lr": step.scale_learning_rate} for tensor in graph.log2_scales.values()]
+    return groups
+
+
+def _schedule(part: float) -> float:
+    """Return the factor of the learning rate: a short rise, then a cosine to zero."""
+    return min(1.0, 0.1 + part * 18.0) * 0.5 * (1.0 + float(np.cos(np.pi * part)))
+
+
+def _draws(samples: Sequence[int], step: GraphTraining) -> Any:
+    """Yield batches for ever, every sample once before any comes again."""
+    random = np.random.default_rng(step.seed)
+    waiting: list[int] = []
+    while True:
+        while len(waiting) < step.batch_size:
+            waiting += [samples[int(at)] for at in random.permutation(len(samples))]
+        batch, waiting = waiting[: step.batch_size], waiting[step.batch_size :]
+        yield batch
+
+
+def _parts(samples: Sequence[int], size: int) -> list[list[int]]:
+    return [list(samples[at : at + size]) for at in range(0, len(samples), size)]
+
+
+def _by_channel(values: Any) -> Any:
+    """Return ``[channels, everything else]``; tensors of two axes are one channel."""
+    return values.transpose(0, 1).flatten(1) if values.dim() > 2 else values.reshape(1, -1)
