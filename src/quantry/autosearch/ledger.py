@@ -3,10 +3,13 @@
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import Direction, Score
+from quantry.autosearch.listener import Listener
 from quantry.autosearch.options import SearchOptions, tolerance_of
 from quantry.autosearch.outcome import Outcome
 from quantry.autosearch.output_directory import OutputDirectory, disk_errors
@@ -15,7 +18,7 @@ from quantry.autosearch.study import Proposal, StudyFile
 from quantry.autosearch.trial import Trial
 from quantry.errors import StageError
 from quantry.prepare import read_model, write_model
-from quantry.recipe import to_yaml
+from quantry.recipe import Recipe, to_yaml
 
 
 class Ledger:
@@ -37,11 +40,14 @@ class Ledger:
         self.direction = direction
         self.reference = study.reference
         self.tolerance = None if self.reference is None else tolerance_of(options.tolerance, self.reference.value)
+        self.listeners: list[Listener] = []
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         self.pareto: tuple[Trial, ...] = ()
         self.contents: dict[str, int] = {}
         self.stopped_by: str | None = None
+        self.costs = CostModel()
+        self.expected: Sequence[Recipe] = ()
         self._started = time.monotonic() - study.seconds
 
     @property
@@ -60,6 +66,24 @@ class Ledger:
         self.reference = Score(outcome.score, outcome.interval)
         self.tolerance = tolerance_of(self.options.tolerance, outcome.score)
         self.study.set_reference(self.reference)
+
+    @property
+    def expected_trials(self) -> int | None:
+        """How many trials there will be at most; None where there is no end but time."""
+        limits = [limit for limit in (self.options.stop.iterations, len(self.expected) or None) if limit is not None]
+        return min(limits) if limits else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long the search will go on at most; None where nothing is known."""
+        total = self.expected_trials
+        left = [] if self.options.stop.seconds is None else [self.options.stop.seconds - self.seconds]
+        if total is not None and self.trials:
+            rest = self.expected[len(self.trials) : total]
+            mean = sum(trial.seconds for trial in self.trials) / len(self.trials)
+            work = self.costs.estimate_all(rest) if rest else mean * (total - len(self.trials))
+            left.append(work / self.options.n_jobs)
+        return max(0.0, min(left)) if left else None
 
     def out_of_time(self) -> str | None:
         """Return a reason to stop where the time is over."""
@@ -83,14 +107,19 @@ class Ledger:
         Raises:
             StoreError: A file could not be written; what is there stays.
         """
-        trial = self._trial(proposal, self._with_shared_score(outcome))
+        outcome = self._with_shared_score(outcome)
+        self.costs.learn(proposal.configuration.recipe, outcome)
+        trial = self._trial(proposal, outcome)
         self.trials.append(trial)
         self.study.tell(proposal.entry, self._values(trial))
         self._rank(trial)
         self._keep_or_delete()
         self.study.add_seconds(self.seconds)
         self.stopped_by = self._stop()
-        return self.trials[trial.number]
+        settled = self.trials[trial.number]
+        for listener in self.listeners:
+            listener.settled(self, settled)
+        return settled
 
     def _with_shared_score(self, outcome: Outcome) -> Outcome:
         """Give a model that computes the same as an earlier one the score of that one."""

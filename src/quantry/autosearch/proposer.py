@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from quantry.autosearch.configurations import Configuration, enumerate_configurations
+from quantry.autosearch.cost import in_order_of_priority
 from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.quiet_optuna import quiet_optuna
 from quantry.autosearch.samplers import KINDS
@@ -29,9 +30,11 @@ class Proposer(Protocol):
 
     Attributes:
         look_ahead: How many may be asked for before the outcome of the first is told; None is any number.
+        recipes: What will be tried, in order, as far as that is known.
     """
 
     look_ahead: int | None
+    recipes: Sequence[Recipe]
 
     def next(self, number: int) -> Proposal | None:
         """Return the next configuration, written down in the study, or None when there is no other.
@@ -49,6 +52,9 @@ class ListProposer:
         study: Where they are written down.
         configurations: All of them.
         known: What was proposed before an interruption.
+
+    Attributes:
+        recipes: All of them, in the order they are tried.
     """
 
     look_ahead: int | None = None
@@ -57,6 +63,7 @@ class ListProposer:
         self._study = study
         proposed = set(known)
         self._left = [entry for entry in configurations if entry.recipe not in proposed][::-1]
+        self.recipes: Sequence[Recipe] = [*known, *(entry.recipe for entry in reversed(self._left))]
 
     def next(self, number: int) -> Proposal | None:
         """Return the next configuration of the list."""
@@ -88,6 +95,7 @@ class SampledProposer:
         self._seed = seed
         self._entries = dict(known)
         self._rest: ListProposer | None = None
+        self.recipes: Sequence[Recipe] = ()
         self.invalid: Counter[str] = Counter()
         self.repeated = 0
 
@@ -151,7 +159,7 @@ def propose(
         raise RecipeError(f"a space must hold a valid configuration, got none; {'; '.join(removed.lines())}")
     notes = tuple(removed.lines())
     if options.sampler == "grid":
-        return ListProposer(study, configurations, list(entries)), notes
+        return ListProposer(study, in_order_of_priority(configurations, spaces), list(entries)), notes
     if options.sampler == "random" and not removed.beyond:
         return ListProposer(study, shuffled(configurations, options.seed), list(entries)), notes
     return SampledProposer(study, spaces, options.sampler, options.seed, entries), notes

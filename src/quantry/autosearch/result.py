@@ -5,6 +5,7 @@ from pathlib import Path
 
 from quantry.autosearch.evaluator import Direction, Score
 from quantry.autosearch.ledger import Ledger
+from quantry.autosearch.table import how_far
 from quantry.autosearch.trial import Trial
 
 
@@ -50,18 +51,17 @@ class SearchResult:
         return f"SearchResult({len(self.trials)} trials, {len(self.candidates)} candidates, best {best})"
 
 
-def result_of(ledger: Ledger, stopped_by: str, notes: tuple[str, ...], size: int) -> SearchResult:
+def result_of(ledger: Ledger, notes: tuple[str, ...], size: int) -> SearchResult:
     """Return what a search found, for its user to keep.
 
     Args:
         ledger: The state of the search.
-        stopped_by: Why it ended.
         notes: What is known besides.
         size: How many samples an evaluation has; 0 where they cannot be counted.
     """
     assert ledger.reference is not None
+    assert ledger.stopped_by is not None
     directory = ledger.directory
-    missed = _how_far(ledger)
     return SearchResult(
         best=None if ledger.best is None else ledger.trials[ledger.best.number],
         candidates=ledger.candidates,
@@ -70,25 +70,14 @@ def result_of(ledger: Ledger, stopped_by: str, notes: tuple[str, ...], size: int
         reference=ledger.reference,
         direction=ledger.direction,
         tolerance=ledger.tolerance,
-        stopped_by=stopped_by,
-        notes=(*notes, *missed),
+        stopped_by=ledger.stopped_by,
+        notes=(*notes, *how_far(ledger)),
         output_dir=directory.path,
         best_model=None if ledger.best is None else directory.best_model,
         best_recipe=None if ledger.best is None else directory.best_recipe,
         seconds=ledger.seconds,
         evaluation_share=_evaluation_share(ledger, size),
     )
-
-
-def _how_far(ledger: Ledger) -> tuple[str, ...]:
-    if ledger.best is None:
-        failed = sum(trial.state == "failed" for trial in ledger.trials)
-        return (f"no trial could be evaluated: {failed} of {len(ledger.trials)} failed",)
-    if ledger.candidates:
-        return ()
-    best = ledger.best
-    away = f"the best, trial {best.number}, is {best.drop:g} worse than the float model"
-    return (f"nothing is within the tolerance of {ledger.tolerance:g}: {away}",)
 
 
 def _evaluation_share(ledger: Ledger, size: int) -> float | None:

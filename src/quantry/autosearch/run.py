@@ -1,24 +1,29 @@
 """The search itself."""
 
 import os
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from quantry.autosearch.desk import Desk
 from quantry.autosearch.evaluator import Direction, Judge
 from quantry.autosearch.executor import make_executor
 from quantry.autosearch.ledger import Ledger
+from quantry.autosearch.listener import Listener
+from quantry.autosearch.live_table import LiveTable
+from quantry.autosearch.log_file import LogFile
 from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import Proposer, propose
-from quantry.autosearch.race import Race
+from quantry.autosearch.race import Race, rungs
 from quantry.autosearch.result import SearchResult, result_of
 from quantry.autosearch.samplers import check_sampler
-from quantry.autosearch.setting import Place, open_setting, search_identity
+from quantry.autosearch.setting import Place, Setting, open_setting, search_identity
 from quantry.autosearch.space import AnySpace, spaces_of
 from quantry.autosearch.stream import Stream
 from quantry.autosearch.study import Proposal, StudyFile
+from quantry.autosearch.summary_file import SummaryFile
+from quantry.errors import StoreError
 from quantry.memo import Store
 
 
@@ -63,16 +68,50 @@ def run_search(
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
             proposer, notes = propose(study, spaces, chosen, known)
-            stopped_by = _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
-        return result_of(ledger, stopped_by, notes, len(setting.order))
+            ledger.expected = proposer.recipes
+            with _told(ledger, [*_about(setting, chosen), *notes]):
+                _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
+        return result_of(ledger, notes, len(setting.order))
 
 
-def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[Proposal], size: int) -> str:
-    """Run trials until there is a reason to stop, and return it."""
+def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[Proposal], size: int) -> None:
+    """Run trials until there is a reason to stop."""
     try:
         if ledger.options.racing and size:
-            return Race(ledger, proposer, desk, known, size).run()
-        return Stream(ledger, proposer, desk, known).run()
+            ledger.stopped_by = Race(ledger, proposer, desk, known, size).run()
+        else:
+            ledger.stopped_by = Stream(ledger, proposer, desk, known).run()
     except BaseException:
         desk.give_up()
         raise
+
+
+@contextmanager
+def _told(ledger: Ledger, lines: list[str]) -> Iterator[None]:
+    """Tell the log, search.json and the terminal what happens."""
+    listeners: list[Listener] = [LogFile(ledger.options.log_file), SummaryFile(), LiveTable()]
+    ledger.listeners = listeners
+    for listener in listeners:
+        listener.opened(ledger, lines)
+    reason = None
+    try:
+        yield
+        reason = ledger.stopped_by
+    except BaseException as error:
+        reason = f"interrupted: {type(error).__name__} {error}"
+        raise
+    finally:
+        for listener in reversed(listeners):
+            with suppress(StoreError):
+                listener.closed(ledger, reason or "unknown")
+
+
+def _about(setting: Setting, options: SearchOptions) -> Iterator[str]:
+    yield f"model {setting.float_path}, {setting.data.size or 'unknown number of'} calibration samples"
+    yield f"evaluator {setting.judge.identity}"
+    tolerance = "everything is accepted" if options.tolerance is None else f"tolerance {options.tolerance}"
+    yield f"sampler {options.sampler}, seed {options.seed}, {options.n_jobs} worker(s), {tolerance}, {options.stop}"
+    if options.racing and not len(setting.order):
+        yield "racing is off: the evaluator has no per_sample, so every trial is evaluated in full"
+    elif options.racing:
+        yield f"racing over {', '.join(map(str, rungs(len(setting.order))))} samples"

@@ -1,7 +1,6 @@
 """Runs one trial: quantize, write the model, judge it."""
 
 import errno
-import hashlib
 import io
 import time
 from collections import deque
@@ -10,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from quantry.autosearch.evaluator import Score
@@ -19,6 +17,7 @@ from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
+from quantry.autosearch.written_model import WrittenModel, written_model
 from quantry.errors import StoreError
 from quantry.memo import Memo, Trace
 from quantry.pipeline import Stages, run_prepare, run_quantize
@@ -81,11 +80,12 @@ class TrialRunner:
         content = None
         if task.first or not path.exists():
             stages = self._quantize(from_plain(task.recipe), trace)
-            content = self._write(stages, path)
+            written = self._write(stages, path)
+            content = written.digest
             same_as = task.stand_ins.get(content) if content is not None else None
             objectives = measure_objectives(
                 self.setting.objectives[1:],
-                Subject(stages, path, self.setting.float_path, self.setting.data),
+                Subject(stages, path, written.size, self.setting.float_path, self.setting.data),
             )
             if same_as is not None:
                 return Outcome(task.number, "complete", objectives=objectives, content=content, same_as=same_as)
@@ -110,11 +110,9 @@ class TrialRunner:
         self._held.append(stages)
         return stages
 
-    def _write(self, stages: Stages, path: Path) -> str | None:
-        """Write the model and return the digest of what it computes."""
+    def _write(self, stages: Stages, path: Path) -> WrittenModel:
         with disk_errors(path):
-            files = stages.quantized.value.save(path)
-        return content_digest(path) if len(files) == 1 else None
+            return written_model(stages.quantized.value.save(path))
 
     def _evaluate(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
         judge, order = self.setting.judge, self.setting.order
@@ -128,13 +126,6 @@ class TrialRunner:
             np.save(written, known)
             self.place.directory.write(self.place.directory.scores(task.number), written.getvalue())
         return Score.of_samples(known[:stop])
-
-
-def content_digest(path: Path) -> str:
-    """Return a digest of what a model file computes: everything but its metadata."""
-    proto = onnx.load(str(path), load_external_data=False)
-    del proto.metadata_props[:]
-    return hashlib.blake2b(proto.SerializeToString(deterministic=True), digest_size=16).hexdigest()
 
 
 def _tally(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:

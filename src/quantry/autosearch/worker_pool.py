@@ -197,4 +197,5 @@ def _end(worker: _Worker) -> None:
 
 
 def _can_fork(staffing: Staffing) -> bool:
-    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" and not staffing.devices
+    uses_cuda = any(not device.startswith("cpu") for device in staffing.devices)
+    return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" and not uses_cuda

@@ -1,0 +1,131 @@
+"""What a configuration will cost, and in which order to try configurations."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from quantry.autosearch.configurations import Configuration
+from quantry.autosearch.outcome import Outcome
+from quantry.autosearch.space import Space
+from quantry.recipe import EqualizeOptions, Recipe
+
+_PRIOR_SECONDS = {
+    "prepare": 1.0,
+    "convert": 0.5,
+    "equalize": 0.5,
+    "plan": 0.1,
+    "observe": 5.0,
+    "mix": 20.0,
+    "scale": 1.0,
+    "tune": 60.0,
+    "emit": 0.5,
+    "evaluate": 3.0,
+}
+"""What stages cost relative to each other on a small convolutional network, until the first of each has run."""
+
+_TYPICAL_ITERATIONS = 1000
+
+
+def stage_chain(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
+    """Return the stages a recipe needs, each with a key that is equal where two recipes share its result."""
+    prepared: Any = dataclasses.replace(recipe.prepare, npu=None)
+    chain: list[tuple[str, Any]] = [("prepare", prepared)]
+    if recipe.prepare.npu is not None:
+        prepared = (prepared, recipe.prepare.npu)
+        chain.append(("convert", prepared))
+    if recipe.equalize != EqualizeOptions():
+        prepared = (prepared, recipe.equalize)
+        chain.append(("equalize", prepared))
+    observed = (prepared, recipe.observe)
+    chain += [("plan", (prepared, recipe.plan)), ("observe", observed)]
+    planned: Any = recipe.plan
+    mixed = getattr(recipe, "mix", None)
+    if mixed is not None and mixed != type(mixed)():
+        planned = (recipe.plan, mixed)
+        chain.append(("mix", (observed, planned)))
+    scaled = (observed, planned, recipe.scale)
+    chain.append(("scale", scaled))
+    steps = recipe.tune.steps
+    chain += [("tune", (scaled, steps[: count + 1])) for count in range(len(steps))]
+    return (*chain, ("emit", recipe), ("evaluate", recipe))
+
+
+class CostModel:
+    """Estimates what a trial will take, from a prior and from what the trials so far took."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, Any]] = set()
+        self._seconds: dict[str, list[float]] = {}
+
+    def estimate(self, recipe: Recipe) -> float:
+        """Return the seconds that a trial of a recipe will take, counting only stages that none had before."""
+        return sum(
+            self._typical(stage) * (_tuning_work(key) if stage == "tune" else 1.0)
+            for stage, key in stage_chain(recipe)
+            if (stage, key) not in self._seen
+        )
+
+    def estimate_all(self, recipes: Iterable[Recipe]) -> float:
+        """Return the seconds that several trials will take, one after the other."""
+        seen = set(self._seen)
+        total = 0.0
+        for recipe in recipes:
+            total += self.estimate(recipe)
+            self._seen |= set(stage_chain(recipe))
+        self._seen = seen
+        return total
+
+    def learn(self, recipe: Recipe, outcome: Outcome) -> None:
+        """Take in what a trial took."""
+        chain = stage_chain(recipe)
+        self._seen |= set(chain)
+        if outcome.state == "failed" or outcome.same_as is not None:
+            return
+        work = sum(_tuning_work(key) for stage, key in chain if stage == "tune") or 1.0
+        for stage, seconds in outcome.computed.items():
+            self._seconds.setdefault(stage, []).append(seconds / work if stage == "tune" else seconds)
+        self._seconds.setdefault("evaluate", []).append(max(outcome.seconds - sum(outcome.computed.values()), 0.0))
+
+    def _typical(self, stage: str) -> float:
+        taken = self._seconds.get(stage)
+        return sum(taken) / len(taken) if taken else _PRIOR_SECONDS[stage] * self._pace()
+
+    def _pace(self) -> float:
+        """Return how much slower than the prior the stages were that have run."""
+        known = [
+            (sum(taken) / len(taken), _PRIOR_SECONDS[name])
+            for name, taken in self._seconds.items()
+            if name in _PRIOR_SECONDS
+        ]
+        return sum(taken for taken, _ in known) / sum(prior for _, prior in known) if known else 1.0
+
+
+def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequence[Space]) -> list[Configuration]:
+    """Return configurations so that the cheap come first and neighbours share as many stages as they can.
+
+    Spaces stay in their order. Within one, its own prior decides; without one, configurations that need less tuning
+    come first, and those that share an expensive stage stand together.
+    """
+    places: dict[Any, int] = {}
+
+    def place(key: Any) -> int:
+        return places.setdefault(key, len(places))
+
+    def priority(configuration: Configuration) -> tuple[float, ...]:
+        prior = spaces[configuration.space].prior
+        if prior is not None:
+            return (configuration.space, prior(configuration.assignment))
+        chain = stage_chain(configuration.recipe)
+        work = sum(_tuning_work(key) for stage, key in chain if stage == "tune")
+        expensive = [
+            (stage, key) for stage, key in chain if stage in ("prepare", "convert", "equalize", "observe", "mix")
+        ]
+        return (configuration.space, work, len(expensive), *(place(entry) for entry in expensive))
+
+    return sorted(configurations, key=priority)
+
+
+def _tuning_work(key: Any) -> float:
+    """Return the work of the last step of a tune key, in units of a typical one."""
+    step = key[1][-1]
+    return float(getattr(step, "iterations", _TYPICAL_ITERATIONS / 10)) / _TYPICAL_ITERATIONS
