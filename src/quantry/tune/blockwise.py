@@ -1,0 +1,175 @@
+"""Trains a graph block by block, from the input on.
+
+Each block is fed what the finished blocks before it give, and aims at what it gives in the float model.
+
+This module imports torch, so it is imported inside functions only.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from quantry.errors import ModelError
+from quantry.memo import part
+from quantry.observe.progress import progress
+from quantry.recipe import Brecq, DistillLoss, Tqt
+from quantry.scale import QuantParams
+from quantry.tune.activation_store import ActivationStore
+from quantry.tune.blocks import Block, cut_into_blocks
+from quantry.tune.fit import Fitted, Lesson, Loss, Tensors, fit
+from quantry.tune.interpretable_part import interpretable_part
+from quantry.tune.planned_graph import PlannedGraph, Trained
+from quantry.tune.sample_batches import SampleBatches, torch_device
+from quantry.tune.task import TuneTask
+from quantry.tune.tuned import Tuned
+
+_LOG = logging.getLogger("quantry.tune")
+
+_EVALUATIONS = 5
+
+
+class BlockTrainer:
+    """Goes through the blocks of a model.
+
+    Each block's result is a part of its own in the store, so a run that was interrupted or killed goes on after the
+    last block that was finished.
+
+    Args:
+        task: What is tuned.
+        step: The options.
+        scales: Whether scales are trained.
+        title: The algorithm's name.
+    """
+
+    def __init__(self, task: TuneTask, step: Brecq | Tqt, title: str, *, scales: bool) -> None:
+        torch.manual_seed(step.seed)
+        self._task, self._step, self._title, self._scales = task, step, title, scales
+        self._device = torch_device(step.device)
+        self._part = interpretable_part(task.model.model)
+        if not self._part.targets:
+            raise ModelError(f"{title} must be able to interpret the model's operators; {self._part.notes}; in tune")
+        # The reference has the same graph; its nodes go by the same names.
+        names = {node.name for node in self._part.nodes}
+        self._reference = [node for node in task.reference.model.graph if node.name in names]
+        self._float = ActivationStore(1, None)
+        self._quantized = ActivationStore(1, None)
+        self._params = task.params
+        self._seen: set[str] = set()
+        self._samples = 0
+        self._together = 1
+
+    def run(self) -> Tuned:
+        """Return what training made of the constants and the parameters."""
+        self._load()
+        weights: dict[str, np.ndarray] = {}
+        losses: list[Fitted] = []
+        blocks = cut_into_blocks(self._part.nodes, self._part.targets, self._step.layers)
+        at = 0
+        for number, block in enumerate(progress(blocks, f"tune: {self._title}", len(blocks))):
+            nodes = self._reference[at : at + len(block.nodes)]
+            at += len(block.nodes)
+            self._advance_float(block, nodes)
+            if block.layers:
+                result = part(f"block {number}", Tuned, partial(self._train, block, number))
+                weights |= result.weights
+                tensors = {**self._params.tensors, **result.params.tensors}
+                self._params = QuantParams(tensors, self._task.params.notes)
+                losses.append(Fitted(*(float(note) for note in result.notes)))
+            self._advance_quantized(block, weights)
+            self._forget(block)
+        return Tuned(weights, self._params, (self._summary(losses), *self._part.notes))
+
+    def _load(self) -> None:
+        data = self._task.data if self._step.samples is None else self._task.data.take(self._step.samples)
+        graph = self._graph(self._part.nodes, Trained(weights=False, biases=False))
+        batches = SampleBatches(data, graph, self._task.model.model, self._device)
+        self._samples = len(batches)
+        # A block holds a small part of what the whole graph holds.
+        self._together = 1 if batches.together == 1 else self._step.batch_size
+        for number in range(self._samples):
+            for name, tensor in batches.samples[number].items():
+                for store in (self._float, self._quantized):
+                    store.put(name, number, tensor.numpy())
+
+    def _graph(self, nodes: Sequence[ir.Node], trained: Trained) -> PlannedGraph:
+        return PlannedGraph(
+            self._task.model.model,
+            nodes,
+            self._task.plan,
+            self._params,
+            trained,
+            self._device,
+        )
+
+    def _advance_float(self, block: Block, nodes: Sequence[ir.Node]) -> None:
+        graph = PlannedGraph(
+            self._task.reference.model,
+            nodes,
+            self._task.plan,
+            self._task.params,
+            Trained(weights=False, biases=False),
+            self._device,
+        )
+        self._compute(graph, block, self._float, quantized=False)
+
+    def _advance_quantized(self, block: Block, weights: dict[str, np.ndarray]) -> None:
+        graph = self._graph(block.nodes, Trained(weights=True, biases=True))
+        with torch.no_grad():
+            for name, tensor in graph.constants.items():
+                if name in weights:
+                    tensor.copy_(torch.from_numpy(np.array(weights[name])))
+        self._compute(graph, block, self._quantized, quantized=True)
+
+    def _compute(self, graph: PlannedGraph, block: Block, store: ActivationStore, *, quantized: bool) -> None:
+        with torch.no_grad():
+            for number in range(self._samples):
+                outputs = graph.run(self._get(store, block.inputs, [number]), block.outputs, quantized=quantized)
+                for name, tensor in outputs.items():
+                    store.put(name, number, tensor.cpu().numpy())
+
+    def _train(self, block: Block, number: int) -> Tuned:
+        trained = Trained(weights=True, biases=self._step.train_bias, scales=self._scales, frozen=frozenset(self._seen))
+        graph = self._graph(block.nodes, trained)
+        floats = [name for name in block.outputs if self._float.get(name, 0).dtype == np.float32]
+        everyone = list(range(self._samples))
+        lesson = Lesson(
+            inputs=lambda numbers: self._get(self._quantized, block.inputs, numbers),
+            targets=lambda numbers: self._get(self._float, floats, numbers),
+            samples=everyone,
+            judged=everyone,
+            together=self._together,
+        )
+        step = replace(self._step, seed=self._step.seed + number)
+        fitted = fit(graph, lesson, Loss(DistillLoss.RELATIVE_L2, lesson), step, _EVALUATIONS)
+        _LOG.debug("%s: block %d: loss %.4g -> %.4g", self._title, number, fitted.before, fitted.after)
+        return Tuned(graph.values(), QuantParams(graph.trained_params(), ()), (repr(fitted.before), repr(fitted.after)))
+
+    def _get(self, store: ActivationStore, names: Sequence[str], numbers: Sequence[int]) -> Tensors:
+        def joined(name: str) -> object:
+            arrays = [np.array(store.get(name, number)) for number in numbers]
+            return torch.from_numpy(np.concatenate(arrays) if len(arrays) > 1 else arrays[0]).to(self._device)
+
+        return {name: joined(name) for name in names}
+
+    def _forget(self, block: Block) -> None:
+        """Let go of what no later block reads, and of the right to move scales that this block has settled."""
+        plan = self._task.plan
+        for node in block.nodes:
+            for value in (*node.inputs, *node.outputs):
+                name = value.name if value is not None else None
+                if name is not None:
+                    self._seen.add(plan.root(name) if name in plan.activations else name)
+        for store in (self._float, self._quantized):
+            for name in store:
+                if name not in block.passed:
+                    store.drop(name)
+
+    def _summary(self, losses: Sequence[Fitted]) -> str:
+        ratios = [one.before / one.after for one in losses if one.after > 0 and one.before > 0]
+        gain = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+        return f"{self._title}: {len(losses)} blocks trained; mean output error fell to 1/{gain:.2f}"
