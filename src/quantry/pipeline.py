@@ -13,7 +13,7 @@ from quantry.memo import Handle, Memo
 from quantry.observe import CalibrationData, Statistics, observe
 from quantry.plan import QuantPlan, plan
 from quantry.prepare import FloatModel, ModelSource, convert, prepare
-from quantry.recipe import EqualizeOptions, Recipe, to_plain
+from quantry.recipe import Distill, EqualizeOptions, Recipe, to_plain
 from quantry.scale import QuantParams, scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
 
@@ -68,7 +68,9 @@ def run_quantize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, m
     params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
     model, tuned = equalized, []
     for step in recipe.tune.steps:
-        tuned.append(memo.run(tune, equalized, model, planned, params, _opened(data), step))
+        # Distillation aims at what the user's model computes, also where the target replaces operators of it.
+        teacher = prepared if isinstance(step, Distill) else equalized
+        tuned.append(memo.run(tune, teacher, model, planned, params, _opened(data), step))
         model = memo.run(retouch, model, tuned[-1])
         params = memo.run(tuned_params, model, planned, tuned[-1], recipe.scale.npu)
     quantized = memo.run(emit, model, planned, params, recipe.emit, _metadata(recipe))

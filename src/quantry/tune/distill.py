@@ -35,11 +35,19 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     graph = PlannedGraph(task.model.model, part.nodes, task.plan, task.params, trained, device)
     data = task.data if step.samples is None else task.data.take(step.samples)
     batches = SampleBatches(data, graph, task.model.model, device)
-    lesson = _lesson(task, step, part.targets, batches, device)
+    lesson = _lesson(task, step, _shared_targets(task, part.targets), batches, device)
     fitted = fit(graph, lesson, Loss(step.loss, lesson), step, step.evaluations)
     params = QuantParams({**task.params.tensors, **graph.trained_params()}, task.params.notes)
     note = f"distill: loss of the outputs {fitted.before:.4g} -> {fitted.after:.4g} over {len(lesson.judged)} samples"
     return Tuned(graph.values(), params, (note, *(f"distill: {line}" for line in part.notes)))
+
+
+def _shared_targets(task: TuneTask, targets: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tensors to compare: the parts of the outputs, or the outputs where the reference lacks a part."""
+    known = {value.name for node in task.reference.model.graph for value in node.outputs}
+    if known.issuperset(targets):
+        return targets
+    return tuple(value.name or "" for value in task.model.model.graph.outputs if value.name in known)
 
 
 def _lesson(task: TuneTask, step: Distill, targets: tuple[str, ...], batches: SampleBatches, device: str) -> Lesson:
