@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantry import errors
+    from quantry.autosearch import search
     from quantry.diagnosis import Diagnosis, diagnose
     from quantry.memo import DirectoryStore, MemoryStore
     from quantry.observe import ImageOptions
     from quantry.quantization import QuantizationResult, quantize
     from quantry.recipe import Recipe
+    from quantry.report import write_report
 
 __version__ = "0.1.0"
 
@@ -30,6 +32,8 @@ __all__ = [
     "diagnose",
     "errors",
     "quantize",
+    "search",
+    "write_report",
 ]
 
 # Names are loaded on first use, so that `import quantry` costs nothing and needs none of the heavy libraries.
@@ -42,6 +46,8 @@ _HOME = {
     "Recipe": "quantry.recipe",
     "diagnose": "quantry.diagnosis",
     "quantize": "quantry.quantization",
+    "search": "quantry.autosearch",
+    "write_report": "quantry.report",
 }
 
 

@@ -1,6 +1,10 @@
 """Finds the recipe: give a model, data, a metric and a budget, get the best model and the reasons."""
 
+from quantry.autosearch.data_split import split_data
+from quantry.autosearch.default_space import default_space
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
+from quantry.autosearch.finetuning import TwoStageResult, finetune_space, run_two_stage
+from quantry.autosearch.native import SearchSettings, search
 from quantry.autosearch.options import OBJECTIVES, SAMPLERS, SearchOptions, StopConditions, budget_seconds
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
 from quantry.autosearch.recipe_path import with_fields
@@ -22,13 +26,20 @@ __all__ = [
     "Score",
     "SearchOptions",
     "SearchResult",
+    "SearchSettings",
     "Space",
     "SpaceUnion",
     "StopConditions",
     "Trial",
     "TrialState",
+    "TwoStageResult",
     "Uniform",
     "budget_seconds",
+    "default_space",
+    "finetune_space",
     "run_search",
+    "run_two_stage",
+    "search",
+    "split_data",
     "with_fields",
 ]
