@@ -80,7 +80,7 @@ class ScenePrecision:
 
     Attributes:
         scenes: Number of scenes.
-        threads: Threads inside one operator; None leaves the choice to the environment.
+        threads: Threads inside one operator; None leaves the choice to the process.
 
     Example:
         >>> from quantry import demo

@@ -33,7 +33,7 @@ class DetectionPrecision:
         decoder: From outputs to boxes; see `quantry.evaluate.tasks.decoders`.
         images: How images became inputs.
         kind: "map" over overlaps 0.5 to 0.95, or "map50".
-        threads: Threads inside one operator; None leaves the choice to the environment.
+        threads: Threads inside one operator; None leaves the choice to the process.
     """
 
     book: SampleBook

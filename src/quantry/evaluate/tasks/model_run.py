@@ -1,6 +1,5 @@
 """Runs a model over samples of a book."""
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +20,9 @@ def open_model(model: str | Path, threads: int | None = None) -> "onnxruntime.In
 
     Args:
         model: Path of an ONNX file.
-        threads: Threads inside one operator; None takes ``OMP_NUM_THREADS`` where it is set, else onnxruntime's choice.
+        threads: Threads inside one operator; None leaves the choice to the process.
     """
-    count = threads if threads is not None else int(os.environ.get("OMP_NUM_THREADS") or 0)
-    return simulation_session(Path(model), threads=count or None, in_turn=True)
+    return simulation_session(Path(model), threads=threads, in_turn=True)
 
 
 def run_model(
@@ -36,7 +34,7 @@ def run_model(
         model: Path of an ONNX file.
         book: The samples.
         indices: Which of them.
-        threads: Threads inside one operator; None leaves the choice to the environment.
+        threads: Threads inside one operator; None leaves the choice to the process.
     """
     session = open_model(model, threads)
     for index, feeds in book.read(indices):

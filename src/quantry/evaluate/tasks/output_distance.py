@@ -31,7 +31,7 @@ class OutputDistance:
         reference: Path of the float model.
         book: The samples.
         metric: Name of the metric, such as "l2", "l1", "cosine", "psnr", "ssim" or "sqnr".
-        threads: Threads inside one operator; None leaves the choice to the environment.
+        threads: Threads inside one operator; None leaves the choice to the process.
 
     Example:
         >>> evaluator = OutputDistance("model.onnx", SampleBook(data), "cosine")  # doctest: +SKIP

@@ -23,7 +23,7 @@ class TopAccuracy:
         labels: The right class of each sample, int64 [samples] or, where a sample is a batch, [samples, batch].
         k: 1 for top-1, 5 for top-5.
         output: Name of the output with scores [batch, classes]; None takes the model's first.
-        threads: Threads inside one operator; None leaves the choice to the environment.
+        threads: Threads inside one operator; None leaves the choice to the process.
 
     Example:
         >>> evaluator = TopAccuracy(SampleBook(data), labels)  # doctest: +SKIP

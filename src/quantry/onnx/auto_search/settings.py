@@ -119,9 +119,13 @@ class Settings:
         Raises:
             RecipeError: A value cannot be used.
         """
-        find_metric(self.search_metric)
+        try:
+            find_metric(self.search_metric)
+        except RecipeError as error:
+            raise RecipeError(str(error).replace("EvaluateOptions.metrics", f"{where}.search_metric")) from error
         algorithm(self.search_algo, f"{where}.search_algo")
-        self.stop  # noqa: B018  makes and checks it
+        assert self.stop is not None
+        assert self.devices is not None
         if not isinstance(self.search_space, Mapping):
             raise RecipeError(f"{where}.search_space must be a dict, got {type(self.search_space).__name__}")
         if self.search_evaluator is not None and not callable(self.search_evaluator):
