@@ -11,6 +11,7 @@ from rich.markup import escape
 
 import quantry
 from quantry.cli.check import check
+from quantry.cli.compat import compat
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
 from quantry.cli.interrupt import ended_by_interrupt
@@ -29,6 +30,8 @@ app.command()(presets)
 app.command()(convert)
 app.command()(check)
 app.command()(demo)
+# Everything behind the script's name belongs to the script, whatever it looks like.
+app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(compat)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,33 @@
+"""``quantry compat``: runs a script written for AMD's packages."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+_ARGUMENTS = "What the script finds behind its own name."
+
+
+def compat(
+    script: Annotated[Path, typer.Argument(help="A script for quark.onnx, quark.torch or vai_q_onnx.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help=_ARGUMENTS)] = None,
+    scan: Annotated[bool, typer.Option("--scan", help="Only report what the script uses that quantry lacks.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Run the script whatever is missing.")] = False,
+) -> None:
+    """Run a script written for AMD Quark or vai_q_onnx unchanged; options of quantry stand before SCRIPT."""
+    from quantry.compat import run_script, scan_script
+
+    errors = Console(stderr=True)
+    missing = scan_script(script)
+    for entry in missing:
+        errors.print(f"[bold red]missing:[/] {escape(str(entry))}", soft_wrap=True)
+    if scan:
+        if not missing:
+            errors.print("nothing is missing")
+        raise typer.Exit(2 if missing else 0)
+    if missing and not anyway:
+        errors.print("The script was not started; --anyway before its name starts it nevertheless.")
+        raise typer.Exit(2)
+    run_script(script, arguments or ())

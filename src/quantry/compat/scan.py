@@ -1,0 +1,204 @@
+"""What a script uses of AMD's packages that we lack, found without running it."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from quantry.compat.call_check import call_faults
+from quantry.compat.import_hook import ROOTS, our_module
+from quantry.errors import RecipeError, nearest_spelling
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that a script uses and we lack.
+
+    Attributes:
+        path: The file.
+        line: The line in it.
+        name: What is missing, in AMD's spelling.
+        why: What is known about it; may be empty.
+    """
+
+    path: Path
+    line: int
+    name: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.name}{self.why and f' {self.why}'}"
+
+
+def scan_script(script: Path) -> tuple[Missing, ...]:
+    """Return what a script, and the modules beside it that it imports, use of AMD's packages that we lack.
+
+    Args:
+        script: The script.
+
+    Raises:
+        RecipeError: It cannot be read, or is no Python.
+    """
+    found: dict[tuple[str, str], Missing] = {}
+    waiting, seen = [script], {script.resolve()}
+    while waiting:
+        path = waiting.pop()
+        tree = _parsed(path)
+        for entry in _Scan(path).of(tree):
+            found.setdefault((str(entry.path), entry.name), entry)
+        for module in _local_modules(tree, path.parent):
+            if module.resolve() not in seen:
+                seen.add(module.resolve())
+                waiting.append(module)
+    return tuple(sorted(found.values(), key=lambda entry: (str(entry.path), entry.line)))
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise RecipeError(f"SCRIPT must be a file that can be read, got {path}: {error.strerror}") from error
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise RecipeError(f"SCRIPT must be Python, got {path}: {error}") from error
+
+
+def _local_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            stem = folder.joinpath(*name.split("."))
+            yield from (path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file())
+
+
+class _Scan:
+    """One file: first its imports, which say what names mean, then what is done with these names."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: dict[str, Any] = {}
+        self._spellings: dict[str, str] = {}
+
+    def of(self, tree: ast.Module) -> Iterator[Missing]:
+        guarded = _guarded(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                faults = list(self._imported(node))
+                if id(node) not in guarded:
+                    yield from faults
+        inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and id(node) not in inner:
+                yield from self._attribute(node)
+            if isinstance(node, ast.Call):
+                for name, why in call_faults(node, self._value(node.func), ast.unparse(node.func)):
+                    yield Missing(self._path, node.lineno, name, why)
+
+    def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[Missing]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from self._import(node, alias)
+            return
+        module = node.module or ""
+        if node.level or module.partition(".")[0] not in ROOTS:
+            return
+        owner, why = _module(module)
+        if owner is None:
+            yield Missing(self._path, node.lineno, module, why)
+            return
+        for alias in node.names:
+            if alias.name == "*":
+                self._names |= {name: getattr(owner, name) for name in getattr(owner, "__all__", ())}
+                continue
+            value = _member(owner, module, alias.name)
+            if value is _ABSENT:
+                yield Missing(self._path, node.lineno, f"{module}.{alias.name}", _hint(owner, alias.name))
+            else:
+                self._bind(alias.asname or alias.name, value, f"{module}.{alias.name}")
+
+    def _import(self, node: ast.Import, alias: ast.alias) -> Iterator[Missing]:
+        root = alias.name.partition(".")[0]
+        if root not in ROOTS:
+            return
+        module, why = _module(alias.name)
+        if module is None:
+            yield Missing(self._path, node.lineno, alias.name, why)
+        elif alias.asname:
+            self._bind(alias.asname, module, alias.name)
+        else:
+            self._bind(root, our_module(root), root)
+
+    def _bind(self, name: str, value: Any, spelling: str) -> None:
+        self._names[name], self._spellings[name] = value, spelling
+
+    def _attribute(self, node: ast.Attribute) -> Iterator[Missing]:
+        chain = _chain(node)
+        if not chain or chain[0] not in self._spellings:
+            return
+        value, spelling = self._names[chain[0]], self._spellings[chain[0]]
+        for name in chain[1:]:
+            if not isinstance(value, ModuleType | type):
+                return  # What objects have is known when they are there.
+            owner, spelling, value = value, f"{spelling}.{name}", _member(value, spelling, name)
+            if value is _ABSENT:
+                yield Missing(self._path, node.lineno, spelling, _hint(owner, name))
+                return
+
+    def _value(self, node: ast.expr) -> Any:
+        chain = _chain(node)
+        value = self._names.get(chain[0], _ABSENT) if chain else _ABSENT
+        for name in chain[1:]:
+            value = _member(value, "", name)
+        return None if value is _ABSENT else value
+
+
+def _module(name: str) -> tuple[ModuleType | None, str]:
+    """Return our module for one of AMD's, or why there is none."""
+    try:
+        return our_module(name), "is a module that we lack"
+    except ImportError as error:
+        return None, f"cannot be imported: {error}"
+
+
+def _chain(node: ast.expr) -> tuple[str, ...]:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        before = _chain(node.value)
+        return (*before, node.attr) if before else ()
+    return ()
+
+
+def _member(owner: Any, spelling: str, name: str) -> Any:
+    value = getattr(owner, name, _ABSENT)
+    if value is _ABSENT and isinstance(owner, ModuleType) and spelling:
+        return our_module(f"{spelling}.{name}") or _ABSENT
+    return value
+
+
+def _hint(owner: Any, name: str) -> str:
+    known = [known for known in getattr(owner, "__all__", dir(owner)) if not known.startswith("_")]
+    return f"is not there{nearest_spelling(name, known)}"
+
+
+def _guarded(tree: ast.Module) -> set[int]:
+    """Return the imports whose failure the script deals with itself."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Try) and any(_catches_import(handler) for handler in node.handlers):
+            found |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
+    return found
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})

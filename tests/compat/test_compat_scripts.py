@@ -1,0 +1,218 @@
+"""Scripts for AMD's packages: what is missing is told before they start, and the rest runs unchanged."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from compat_models import saved_model
+
+from quantry.compat import mapped_imports, run_script, scan_script
+from quantry.errors import RecipeError
+
+MAIN = [sys.executable, "-c", "from quantry.cli.app import main; main()"]
+
+# Import lines and call shapes of public scripts for AMD Quark and vai_q_onnx.
+IMPORTS = """
+from quark.onnx import ModelQuantizer, PowerOfTwoMethod, QuantType, QuantFormat, QConfig, XINT8_QCONFIG
+from quark.onnx import Config, ExtendedQuantFormat, ExtendedQuantType, LayerWiseMethod, QuantizationConfig
+from quark.onnx import A8W8_QCONFIG, A16W8_QCONFIG, CalibrationDataReader
+from quark.onnx import BFloat16Spec, BFP16Spec, CalibMethod, CLEConfig, Int8Spec, QLayerConfig, XInt8Spec
+from quark.onnx.calibration import CachedDataReader, LayerWiseMethod, PowerOfTwoMethod
+from quark.onnx.calibration.methods import ExtendedCalibrationMethod, Int16Method
+from quark.onnx.operators.custom_ops import get_library_path
+from quark.onnx.quant_utils import ExtendedQuantFormat, ExtendedQuantType, PowerOfTwoMethod
+from quark.onnx.quantization.api import ModelQuantizer
+from quark.onnx.quantization.config import (Config, get_default_config)
+from quark.onnx.quantization.config.algorithm import AdaQuantConfig, AdaRoundConfig, AutoMixprecisionConfig, CLEConfig
+from quark.onnx.quantization.config.config import Config, QConfig, QuantizationConfig
+from quark.onnx.quantization.config.custom_config import A8W8_QCONFIG, INT8_TRANSFORMER_DEFAULT_CONFIG, U8S8_AAWS_CONFIG
+from quark.onnx.quantization.config.custom_config import DEFAULT_ADAQUANT_PARAMS, DEFAULT_ADAROUND_PARAMS
+from quark.onnx.quantization.config.data_type import BFP16, BFloat16, Int8, Int16, Int32, UInt8, UInt16, UInt32
+from quark.onnx.quantization.config.spec import CalibMethod, Int8Spec, Int16Spec, QLayerConfig, XInt8Spec
+from quark.shares.utils.log import ScreenLogger
+from vai_q_onnx import PowerOfTwoMethod, VitisQuantFormat, quantize_static
+from vai_q_onnx.quantize import quantize_static
+import quark.onnx.quantization.config as config
+import quark.onnx as qk
+import quark.onnx
+import vai_q_onnx
+"""
+
+SPEC_SCRIPT = """
+import argparse
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader
+from quark.onnx import AdaRoundConfig, CalibMethod, CLEConfig, Int8Spec, ModelQuantizer, QConfig, QLayerConfig
+from quark.shares.utils.log import ScreenLogger
+
+logger = ScreenLogger(__name__)
+
+
+class Reader(CalibrationDataReader):
+    def __init__(self):
+        self.rest = iter([{"image": np.ones((2, 3, 8, 8), np.float32) * n} for n in range(3)])
+
+    def get_next(self):
+        return next(self.rest, None)
+
+
+def main(args):
+    activation, weight = Int8Spec(), Int8Spec()
+    activation.set_symmetric(False)
+    activation.set_calibration_method(CalibMethod.MinMax)
+    config = QConfig(
+        global_config=QLayerConfig(activation=activation, weight=weight),
+        algo_config=[CLEConfig(cle_steps=2)],
+        exclude=args.exclude or [],
+        Percentile=99.9999,
+        Int32Bias=True,
+    )
+    ModelQuantizer(config).quantize_model(args.input_model_path, args.output_model_path, Reader())
+    logger.info("done")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--input_model_path")
+    parser.add_argument("--output_model_path")
+    parser.add_argument("--exclude", nargs="*")
+    main(parser.parse_args())
+"""
+
+VAI_SCRIPT = """
+import sys
+from onnxruntime.quantization import QuantFormat, QuantType
+import vai_q_onnx
+import onnxruntime
+from quark.onnx.operators.custom_ops import get_library_path
+
+vai_q_onnx.quantize_static(
+    sys.argv[1],
+    sys.argv[2],
+    calibration_data_reader=None,
+    quant_format=QuantFormat.QDQ,
+    calibrate_method=vai_q_onnx.PowerOfTwoMethod.MinMSE,
+    activation_type=QuantType.QUInt8,
+    weight_type=QuantType.QInt8,
+    enable_ipu_cnn=True,
+    extra_options={"ActivationSymmetric": True},
+)
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(get_library_path("CPU"))
+session = onnxruntime.InferenceSession(sys.argv[2], options, providers=["CPUExecutionProvider"])
+print("outputs", [output.name for output in session.get_outputs()])
+"""
+
+FAULTS = """
+import vai_q_onnx
+import quark.onnx.tools.convert_fp16_to_fp32
+from quark.onnx import ModelQuantizer, QuantizeConfig
+from quark.onnx.quantization.config import get_default_config
+from quark.contrib.llm_eval import ppl_eval
+from beside import helper
+
+config = get_default_config("XINT9")
+method = vai_q_onnx.PowerOfTwoMethod.MinMES
+vai_q_onnx.quantize_static("a", "b", None, enable_npu_cn=True, extra_options={"ActivationSymetric": True, "FoldRelu": True,
+    "FastFinetune": {"LearnRate": 1}})
+try:
+    from quark.onnx import nothing_of_the_kind
+except ImportError:
+    pass
+"""
+
+
+def write(folder: Path, text: str, name: str = "script.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("line", [line for line in IMPORTS.splitlines() if line])
+def test_import_line_of_public_scripts_works(line: str, tmp_path: Path) -> None:
+    assert scan_script(write(tmp_path, line)) == ()
+    with mapped_imports():
+        exec(line, {})
+
+
+def test_what_is_missing_is_named_with_its_line_and_the_nearest_spelling(tmp_path: Path) -> None:
+    write(tmp_path, "from quark.onnx import Missing1\ndef helper(): ...\n", "beside.py")
+    found = [str(entry).removeprefix(f"{tmp_path}/") for entry in scan_script(write(tmp_path, FAULTS))]
+    wanted = (
+        "beside.py:1: quark.onnx.Missing1 is not there",
+        "script.py:3: quark.onnx.tools.convert_fp16_to_fp32 is a module that we lack",
+        "script.py:4: quark.onnx.QuantizeConfig is not there; did you mean 'QuantizationConfig'?",
+        "script.py:6: quark.contrib.llm_eval is a module that we lack",
+        "script.py:9: get_default_config('XINT9') is not there: get_default_config must",
+        "script.py:10: vai_q_onnx.PowerOfTwoMethod.MinMES is not there; did you mean 'MinMSE'?",
+        "script.py:11: vai_q_onnx.quantize_static(enable_npu_cn=...) is not there; did you mean 'enable_npu_cnn'?",
+        "script.py:11: extra_options['ActivationSymetric'] is not there; did you mean 'ActivationSymmetric'?",
+        "script.py:11: extra_options['FoldRelu'] = True cannot be had: ",
+        "script.py:11: extra_options['FastFinetune']['LearnRate'] is not there; did you mean 'LearningRate'?",
+    )
+    assert len(found) == len(wanted)
+    for line, start in zip(sorted(found), sorted(wanted), strict=True):
+        assert line.startswith(start)
+
+
+def test_script_by_layers_runs_with_its_own_arguments(tmp_path: Path) -> None:
+    model, output = saved_model(tmp_path), tmp_path / "out" / "q.onnx"
+    script = write(tmp_path, SPEC_SCRIPT)
+    assert scan_script(script) == ()
+    run_script(script, ["--input_model_path", str(model), "--output_model_path", str(output), "--exclude", "fc"])
+    quantized = onnx.load(output)
+    assert {"QuantizeLinear", "DequantizeLinear"} <= {node.op_type for node in quantized.graph.node}
+    assert not any(entry.name.startswith("w2") and "quantized" in entry.name for entry in quantized.graph.initializer)
+    sample = {"image": np.ones((2, 3, 8, 8), np.float32)}
+    onnxruntime.InferenceSession(str(output), providers=["CPUExecutionProvider"]).run(None, sample)
+
+
+def test_command_runs_a_script_that_registers_a_library(tmp_path: Path) -> None:
+    model = saved_model(tmp_path)
+    script = write(tmp_path, VAI_SCRIPT)
+    done = subprocess.run(
+        [*MAIN, "compat", str(script), str(model), str(tmp_path / "q.onnx")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "outputs ['scores']" in done.stdout
+    assert "random" in done.stderr
+
+
+def test_command_starts_nothing_where_something_is_missing(tmp_path: Path) -> None:
+    script = write(tmp_path, "print('started')\nfrom quark.onnx import Nothing\n")
+    for options, code in ((("--scan",), 2), ((), 2)):
+        done = subprocess.run(
+            [*MAIN, "compat", *options, str(script)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == code
+        assert "quark.onnx.Nothing" in done.stderr.replace("\n", "")
+        assert "started" not in done.stdout
+
+
+def test_script_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="SCRIPT must be a file"):
+        scan_script(tmp_path / "none.py")
+    with pytest.raises(RecipeError, match="SCRIPT must be Python"):
+        scan_script(write(tmp_path, "def"))
+
+
+def test_nothing_is_left_behind() -> None:
+    before = sys.meta_path[:], onnxruntime.SessionOptions, set(sys.modules)
+    with mapped_imports():
+        import quark.onnx
+
+        assert quark.onnx.__name__ == "quantry.onnx"
+        assert quark.onnx.__spec__.name == "quantry.onnx"
+    assert (sys.meta_path[:], onnxruntime.SessionOptions) == before[:2]
+    assert not {name for name in set(sys.modules) - before[2] if name.startswith(("quark", "vai_q_onnx"))}
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("quark.onnx")
