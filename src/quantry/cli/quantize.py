@@ -50,12 +50,16 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     ] = 1.0,
     evaluate: Annotated[bool, typer.Option(help="Compare with the float model on the data.")] = True,
     latency: Annotated[int, typer.Option(help="Timed runs for a latency comparison; 0 for none.")] = 0,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML page: what was lost, where and why; all tensors; the recipe.")
+    ] = None,
     store: Annotated[str, typer.Option(help="Directory of kept results; 'default' or 'none'.")] = "default",
 ) -> None:
     """Quantize a float ONNX model."""
     from quantry.observe import ImageOptions
     from quantry.quantization import quantize as run
     from quantry.quantization import resolve_recipe
+    from quantry.report import write_report
 
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
@@ -71,8 +75,12 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     )
     target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
     _check_target(target, model)
+    if report is not None:
+        check_output(report)
     result = run(model, data, wanted, images=None if data is None else images, store=None if store == "none" else store)
     written = result.save(target)
+    if report is not None:
+        written = (*written, write_report(result, report, model.name))
     show(Console(), result, written, evaluate=evaluate, extra_notes=(*notes, *image_notes(data, images)))
 
 

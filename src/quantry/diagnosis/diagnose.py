@@ -13,7 +13,11 @@ from quantry.evaluate.tensor_errors import tensor_errors
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 
+GOOD_SQNR = 40.0
+"""dB beyond which more would change no answer: what is lost above it does not count."""
+
 _SHOWN_FALLS = 20
+_TOLD_FALLS = 5
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Fall:
         tensor: Its output.
         before: SQNR in dB of its worst input; infinite where all inputs are exact.
         after: SQNR in dB of its output.
-        added: Noise over signal that this node adds.
+        lost: dB lost here, of the first 40 that matter.
     """
 
     node: str
@@ -34,7 +38,7 @@ class Fall:
     tensor: str
     before: float
     after: float
-    added: float
+    lost: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,10 @@ class Diagnosis:
 
     def __str__(self) -> str:
         lines = [f"- {finding}" for finding in self.findings] or ["- no known cause of loss was found"]
-        lines += [f"{fall.after:7.1f} dB after {fall.operator} {fall.node}" for fall in self.falls[:5]]
+        lines += [
+            f"{fall.before:6.1f} dB before and {fall.after:6.1f} dB after {fall.operator} {fall.node}"
+            for fall in self.falls[:_TOLD_FALLS]
+        ]
         return "\n".join(lines)
 
 
@@ -94,7 +101,7 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
 
 
 def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:
-    """Return the nodes that add most noise, relative to the signal there."""
+    """Return the nodes that lose most."""
     falls = []
     # What is not in both models, such as a tensor inside a fused activation, has the worst of what it is made from.
     known: dict[str, float] = {}
@@ -104,12 +111,7 @@ def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:
             if not output.name:
                 continue
             after = known[output.name] = gathered.get(output.name, before)
-            added = _noise(after) - _noise(before)
-            if added > 0 and output.name in gathered:
-                falls.append(Fall(node.name or "", node.op_type, output.name, before, after, added))
-    return tuple(sorted(falls, key=lambda fall: -fall.added)[:_SHOWN_FALLS])
-
-
-def _noise(sqnr: float) -> float:
-    """Return noise over signal; at most the signal itself counts as lost."""
-    return min(10 ** (-sqnr / 10), 1.0) if sqnr > -math.inf else 1.0
+            lost = min(before, GOOD_SQNR) - min(after, GOOD_SQNR)
+            if lost > 0 and output.name in gathered:
+                falls.append(Fall(node.name or "", node.op_type, output.name, before, after, lost))
+    return tuple(sorted(falls, key=lambda fall: -fall.lost)[:_SHOWN_FALLS])

@@ -85,8 +85,8 @@ def _outliers(evidence: Evidence) -> Iterator[Finding]:
     if found:
         worst = min(found, key=lambda tensor: tensor.sqnr)
         yield Finding(
-            f"{len(found)} activations have outliers: the largest value of {worst.name} is {worst.peak:.0f} times its "
-            "root mean square",
+            f"outliers in {_count(len(found), 'activation')}: the largest value of {worst.name} is {worst.peak:.0f} "
+            "times its root mean square",
             _worst_first(found),
             "a method that cuts them off (scale.activation: MinMSE or Percentile), or 16 bits for these layers "
             "(plan.layers, mixed precision)",
@@ -101,7 +101,7 @@ def _coarse(evidence: Evidence) -> Iterator[Finding]:
     ]
     if found:
         yield Finding(
-            f"{len(found)} activations keep less than {POOR_SQNR:.0f} dB without any outlier",
+            f"{_count(len(found), 'activation')} with less than {POOR_SQNR:.0f} dB, without any outlier",
             _worst_first(found),
             "their range or type is at fault: a shared range, a power-of-two scale that just misses, or too few bits",
         )
@@ -122,7 +122,7 @@ def _starved_channels(evidence: Evidence) -> Iterator[Finding]:
             spreads[tensor.name] = spread
     if spreads:
         yield Finding(
-            f"one scale serves channels of very different size in {len(spreads)} weights, up to "
+            f"one scale serves channels of very different size in {_count(len(spreads), 'weight')}, up to "
             f"{max(spreads.values()):.0f} times the median",
             tuple(sorted(spreads, key=spreads.__getitem__, reverse=True)),
             "one scale for each channel (plan.weight.granularity: PerChannel) where the target has them, else "
@@ -134,11 +134,15 @@ def _ill_matched(evidence: Evidence) -> Iterator[Finding]:
     found = [tensor for tensor in evidence.tensors if tensor.shared_with and _used(tensor) < 1 / 8]
     if found:
         yield Finding(
-            f"{len(found)} tensors use less than an eighth of a range that they share",
+            f"{_count(len(found), 'tensor')} with less than an eighth of a shared range in use",
             tuple(tensor.name for tensor in sorted(found, key=_used)),
             "what is joined there has different sizes: leave the join in float (plan.float_final_joins, "
             "plan.selection.exclude), or equalize it",
         )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _used(tensor: TensorHealth) -> float:

@@ -1,0 +1,41 @@
+"""From a result to a file."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from quantry.diagnosis import diagnose
+from quantry.errors import StoreError
+from quantry.quantization import QuantizationResult
+from quantry.report.facts import collect_facts
+from quantry.report.page import render_page
+
+
+def write_report(
+    result: QuantizationResult, path: str | os.PathLike[str], title: str | None = None, samples: int = 4
+) -> Path:
+    """Write one HTML page that shows what was done, what was lost, where and why.
+
+    Args:
+        result: What `quantry.quantize` returned.
+        path: Where to; folders are made, and an older page is replaced at once.
+        title: The heading; None takes the graph's name.
+        samples: How many evaluation samples to run for the error along the graph.
+
+    Returns:
+        The path.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    target = Path(path)
+    page = render_page(collect_facts(result, diagnose(result, samples), title or result.model.graph.name or "model"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as partial:
+            partial.write(page)
+        Path(partial.name).chmod(0o644)
+        Path(partial.name).replace(target)
+    except OSError as error:
+        raise StoreError(f"the report must have a place to be written to, got {error}; in {target}") from error
+    return target
