@@ -11,7 +11,8 @@ whose earlier layers are corrected already; in one pass it is ``x``, so that eac
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,13 @@ import onnx_ir as ir
 
 from quantry.observe.progress import progress
 from quantry.plan import OwnBiasPlan
+from quantry.prepare.model_file import serialize
 from quantry.prepare.weights import new_initializer
 from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
 from quantry.scale import QuantParams, TensorParams, fake_quantize
 from quantry.scale.weights import constant_params
 from quantry.tune.activation_store import ActivationStore
-from quantry.tune.execution import open_model, provider_of
+from quantry.tune.execution import provider_of
 from quantry.tune.layer import Layer, find_layers
 from quantry.tune.stream import Stream
 from quantry.tune.task import TuneTask
@@ -45,13 +47,11 @@ class _Correctable:
         layer: The layer.
         bias: Name of its bias: its own, or that of the Add behind a MatMul.
         values: Its values.
-        own: Whether the layer's node itself adds it.
     """
 
     layer: Layer
     bias: str
     values: Array
-    own: bool
 
 
 _Pair = tuple[Array, Array]
@@ -113,7 +113,7 @@ def _in_one_pass(task: TuneTask, step: BiasCorrection, found: list[_Correctable]
 def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) -> Means:
     """Return how far the mean of each output channel lies below the float model's."""
     layer = correctable.layer
-    session = open_model(_rounded_alone(task, correctable), provider_of("cpu"))
+    session = _session(_rounded_alone(task, correctable))
     axis = 1 if layer.node.op_type in ("Conv", "ConvTranspose") else -1
     total, count = np.zeros(correctable.values.size), 0
     for fed, target in pairs:
@@ -122,6 +122,16 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
         total += difference.reshape(-1, len(total)).sum(axis=0)
         count += difference.size // len(total)
     return total / max(count, 1)
+
+
+def _session(model: ir.Model) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    # Sessions take turns: threads that spin after a run would take the cores from the next one.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(serialize(model), options, providers=["CPUExecutionProvider"])
 
 
 def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:
@@ -154,7 +164,7 @@ def _requantized(task: TuneTask, name: str, values: Array, params: TensorParams)
         return constant_params(values, plan.spec, None, MinMSE())
     if name in task.plan.weights:
         return constant_params(values, task.plan.weights[name].spec, params.axis, MinMSE())
-    return replace(params)
+    return params
 
 
 def _correctable(layer: Layer) -> _Correctable | None:
@@ -163,7 +173,7 @@ def _correctable(layer: Layer) -> _Correctable | None:
     if layer.bias is not None:
         values = layer.initializer(layer.bias)
         channels = _channels(layer, weight)
-        return _Correctable(layer, layer.bias, values, own=True) if values.size == channels else None
+        return _Correctable(layer, layer.bias, values) if values.size == channels else None
     readers = tuple(layer.node.outputs[0].uses())
     if layer.node.op_type != "MatMul" or len(readers) != 1 or readers[0].node.op_type != "Add":
         return None
@@ -173,7 +183,7 @@ def _correctable(layer: Layer) -> _Correctable | None:
     values = added.const_value.numpy().astype(np.float32)
     if values.size != weight.shape[1] or values.shape[-1] != values.size:
         return None
-    return _Correctable(layer, added.name or "", values, own=False)
+    return _Correctable(layer, added.name or "", values)
 
 
 def _channels(layer: Layer, weight: Array) -> int:
