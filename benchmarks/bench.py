@@ -1,6 +1,6 @@
 """Runs quantry and its peers side by side and prints ratios of time, CPU time and memory.
 
-Run: python -m benchmarks.bench [--quick] [--only TEXT ...] [--resume] [--publish]
+Run: python -m benchmarks.bench [--quick] [--only TEXT ...] [--repetitions N] [--resume] [--publish]
 """
 
 import argparse
@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rows, few repetitions, under two minutes")
     parser.add_argument("--only", nargs="+", default=[], help="beginnings of the names of rows")
+    parser.add_argument("--repetitions", type=int, help="runs of each side, instead of the row's own number")
     parser.add_argument("--resume", action="store_true", help="keep finished rows of an interrupted run")
     parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
     given = parser.parse_args(arguments)
@@ -67,7 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
     finished = set(store.read()["entries"]) if given.resume else set()
     command = shlex.join(["python", "-m", "benchmarks.bench", *(sys.argv[1:] if arguments is None else arguments)])
     store.start(command, fresh=not (given.resume or given.only))
-    run(tuple(row for row in rows if row.name not in finished), store, _QUICK_REPETITIONS if given.quick else None)
+    run(
+        tuple(row for row in rows if row.name not in finished),
+        store,
+        given.repetitions or (_QUICK_REPETITIONS if given.quick else None),
+    )
     show(store, rows)
     if given.publish:
         content = store.read()
