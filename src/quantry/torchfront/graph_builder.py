@@ -18,14 +18,16 @@ import onnx_ir as ir
 import torch
 from torch import fx, nn
 
-from quantry.errors import ModelError, RecipeError, nearest_spelling
+from quantry.errors import ModelError, RecipeError
 from quantry.plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
 from quantry.recipe import DataType, PerTensor, TensorSpec
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.blueprint import BatchNormOf, Blueprint
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer
 from quantry.torchfront.float_cast import FloatCast
+from quantry.torchfront.interpreted_operator import InterpretedOperator
 from quantry.torchfront.operators import OPERATORS, OperatorEntry
+from quantry.tune.interpreter import interpretable
 
 _QUANTIZERS = "quantizers"
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", "LayerNormalization", "BatchNormalization")
@@ -95,11 +97,8 @@ class GraphBuilder:
     def _node(self, node: ir.Node) -> None:
         entry = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if entry is None:
-            raise ModelError(
-                f"every operator must be one that can be trained in torch, got {node.op_type}"
-                f"{nearest_spelling(node.op_type, OPERATORS)}; node {node.name!r}; leave it outside of the captured "
-                "module"
-            )
+            self._interpreted(node)
+            return
         options = _attributes(node) | _constant_options(node, entry)
         norm = self._norm_of(node)
         if norm is not None:
@@ -112,6 +111,21 @@ class GraphBuilder:
             ]
             arguments = ([part for part in tensors if part is not None],) if entry.many else tuple(tensors)
             result = self.graph.call_function(entry.function, arguments, options)
+        self._add_results(node, result)
+
+    def _interpreted(self, node: ir.Node) -> None:
+        reason = interpretable(node)
+        if reason is not None:
+            raise ModelError(
+                f"every operator must be one that can be trained in torch, got {node.op_type}: {reason}; node "
+                f"{node.name!r}; leave it outside of the captured module"
+            )
+        module = InterpretedOperator(node, self._blueprint.model.opset)
+        path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
+        tensors = [None if value is None else self._tensor(value, node.name or "") for value in node.inputs]
+        self._add_results(node, self.graph.call_module(path, tuple(tensors)))
+
+    def _add_results(self, node: ir.Node, result: fx.Node) -> None:
         if len(node.outputs) == 1:
             self._add(node.outputs[0], result)
             return

@@ -82,3 +82,13 @@ def _widened(arguments: Any) -> Any:
         return leaf
 
     return torch.utils._pytree.tree_map(widen, arguments)
+
+
+def is_captured(model: object) -> bool:
+    """Whether a model is a graph already."""
+    return isinstance(model, fx.GraphModule)
+
+
+def is_module(model: object) -> bool:
+    """Whether a model is a torch module."""
+    return isinstance(model, nn.Module)

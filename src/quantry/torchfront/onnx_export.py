@@ -16,11 +16,11 @@ from quantry.check import Violation, check_npu
 from quantry.emit import QuantizedModel, emit
 from quantry.errors import ModelError, RecipeError
 from quantry.evaluate import run_session, simulation_session
-from quantry.prepare import FloatModel
+from quantry.prepare import FloatModel, convert_opset
 from quantry.prepare.passes import infer_shapes
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
-from quantry.torchfront.graph_capture import capture
 from quantry.torchfront.freezing import freeze
+from quantry.torchfront.graph_capture import capture
 from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.torchfront.region import stand_ins
@@ -87,12 +87,14 @@ class ExportOptions:
         input_names: Names of the inputs; empty keeps those of the captured graph.
         output_names: Names of the outputs; empty keeps those of the captured graph.
         dynamic_batch: Leave the first axis of inputs free; False writes the example's sizes, as NPU compilers want it.
+        opset: Smallest operator set of the file; None takes what the types need.
     """
 
     format: Format | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     dynamic_batch: bool = False
+    opset: int | None = None
 
 
 def export(model: nn.Module, path: str | Path, example: Any, options: ExportOptions | None = None) -> Exported:
@@ -112,6 +114,8 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
     arguments = tuple(example) if isinstance(example, tuple | list) else (example,)
     arguments = torch.utils._pytree.tree_map(lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, arguments)
     whole, inside = _assembled(model, arguments, options)
+    if options.opset is not None and options.opset > whole.model.opset_imports[""]:
+        whole.model = convert_opset(whole.model, options.opset)
     _fix_sizes(whole.model, arguments, options)
     whole.rename(_new_names(whole.model, options))
     recipe = inside[0].blueprint.recipe

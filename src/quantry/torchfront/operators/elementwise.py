@@ -17,29 +17,9 @@ def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
     return functional.leaky_relu(x, alpha)
 
 
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """ONNX PRelu; the slope broadcasts from the last axis."""
-    return torch.where(x < 0, x * slope, x)
-
-
-def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
-    """ONNX Elu."""
-    return functional.elu(x, alpha)
-
-
 def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     """ONNX HardSigmoid."""
     return torch.clamp(alpha * x + beta, 0.0, 1.0)
-
-
-def hard_swish(x: Tensor) -> Tensor:
-    """ONNX HardSwish."""
-    return x * torch.clamp(x / 6 + 0.5, 0.0, 1.0)
-
-
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    """ONNX Gelu."""
-    return functional.gelu(x, approximate=approximate)
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
@@ -47,22 +27,6 @@ def divide(a: Tensor, b: Tensor) -> Tensor:
     if a.is_floating_point():
         return torch.div(a, b)
     return torch.div(a, b, rounding_mode="trunc")
-
-
-def largest(values: list[Tensor]) -> Tensor:
-    """ONNX Max over its inputs."""
-    result = values[0]
-    for value in values[1:]:
-        result = torch.maximum(result, value)
-    return result
-
-
-def smallest(values: list[Tensor]) -> Tensor:
-    """ONNX Min over its inputs."""
-    result = values[0]
-    for value in values[1:]:
-        result = torch.minimum(result, value)
-    return result
 
 
 def cast(x: Tensor, *, to: int) -> Tensor:
@@ -99,23 +63,15 @@ OPERATORS = {
     "Abs": OperatorEntry(torch.abs),
     "Neg": OperatorEntry(torch.neg),
     "Erf": OperatorEntry(torch.erf),
-    "Floor": OperatorEntry(torch.floor),
-    "Ceil": OperatorEntry(torch.ceil),
     "Reciprocal": OperatorEntry(torch.reciprocal),
     "Clip": OperatorEntry(clip, {1: "low", 2: "high"}),
     "LeakyRelu": OperatorEntry(leaky_relu),
-    "PRelu": OperatorEntry(prelu),
-    "Elu": OperatorEntry(elu),
     "HardSigmoid": OperatorEntry(hard_sigmoid),
-    "HardSwish": OperatorEntry(hard_swish),
-    "Gelu": OperatorEntry(gelu),
     "Add": OperatorEntry(torch.add),
     "Sub": OperatorEntry(torch.sub),
     "Mul": OperatorEntry(torch.mul),
     "Div": OperatorEntry(divide),
     "Pow": OperatorEntry(torch.pow),
-    "Max": OperatorEntry(largest, many=True),
-    "Min": OperatorEntry(smallest, many=True),
     "Where": OperatorEntry(torch.where),
     "Cast": OperatorEntry(cast),
     "Identity": OperatorEntry(same),

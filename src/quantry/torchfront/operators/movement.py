@@ -82,11 +82,6 @@ def expand(x: Tensor, *, shape: Sequence[int]) -> Tensor:
     return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
 
 
-def tile(x: Tensor, *, repeats: Sequence[int]) -> Tensor:
-    """ONNX Tile."""
-    return x.repeat(*repeats)
-
-
 def pad(
     x: Tensor, *, pads: Sequence[int], value: float = 0.0, axes: Sequence[int] | None = None, mode: str = "constant"
 ) -> Tensor:
@@ -104,22 +99,6 @@ def pad(
     )
 
 
-def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    """ONNX DepthToSpace."""
-    if mode == "CRD":
-        return functional.pixel_shuffle(x, blocksize)
-    n, c, h, w = x.shape
-    part = x.reshape(n, blocksize, blocksize, c // blocksize**2, h, w).permute(0, 3, 4, 1, 5, 2)
-    return part.reshape(n, c // blocksize**2, h * blocksize, w * blocksize)
-
-
-def space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
-    """ONNX SpaceToDepth."""
-    n, c, h, w = x.shape
-    part = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize).permute(0, 3, 5, 1, 2, 4)
-    return part.reshape(n, c * blocksize**2, h // blocksize, w // blocksize)
-
-
 OPERATORS = {
     "Concat": OperatorEntry(concat, many=True),
     "Split": OperatorEntry(split, {1: "sizes"}),
@@ -131,8 +110,5 @@ OPERATORS = {
     "Squeeze": OperatorEntry(squeeze, {1: "axes"}),
     "Unsqueeze": OperatorEntry(unsqueeze, {1: "axes"}),
     "Expand": OperatorEntry(expand, {1: "shape"}),
-    "Tile": OperatorEntry(tile, {1: "repeats"}),
     "Pad": OperatorEntry(pad, {1: "pads", 2: "value", 3: "axes"}),
-    "DepthToSpace": OperatorEntry(depth_to_space),
-    "SpaceToDepth": OperatorEntry(space_to_depth),
 }

@@ -52,11 +52,6 @@ def global_average_pool(x: Tensor) -> Tensor:
     return x.mean(tuple(range(2, x.dim())), keepdim=True)
 
 
-def global_max_pool(x: Tensor) -> Tensor:
-    """ONNX GlobalMaxPool."""
-    return x.amax(tuple(range(2, x.dim())), keepdim=True)
-
-
 def reduce_mean(x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, **_: int) -> Tensor:
     """ONNX ReduceMean."""
     return x.mean(_axes(x, axes), keepdim=bool(keepdims))
@@ -65,16 +60,6 @@ def reduce_mean(x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int =
 def reduce_sum(x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, **_: int) -> Tensor:
     """ONNX ReduceSum."""
     return x.sum(_axes(x, axes), keepdim=bool(keepdims))
-
-
-def reduce_max(x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, **_: int) -> Tensor:
-    """ONNX ReduceMax."""
-    return x.amax(_axes(x, axes), keepdim=bool(keepdims))
-
-
-def reduce_min(x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, **_: int) -> Tensor:
-    """ONNX ReduceMin."""
-    return x.amin(_axes(x, axes), keepdim=bool(keepdims))
 
 
 def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
@@ -129,11 +114,8 @@ OPERATORS = {
     "MaxPool": OperatorEntry(max_pool),
     "AveragePool": OperatorEntry(average_pool),
     "GlobalAveragePool": OperatorEntry(global_average_pool),
-    "GlobalMaxPool": OperatorEntry(global_max_pool),
     "ReduceMean": OperatorEntry(reduce_mean, {1: "axes"}),
     "ReduceSum": OperatorEntry(reduce_sum, {1: "axes"}),
-    "ReduceMax": OperatorEntry(reduce_max, {1: "axes"}),
-    "ReduceMin": OperatorEntry(reduce_min, {1: "axes"}),
     "Softmax": OperatorEntry(softmax),
     "LogSoftmax": OperatorEntry(log_softmax),
     "LayerNormalization": OperatorEntry(layer_norm),

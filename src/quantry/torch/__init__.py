@@ -1,0 +1,146 @@
+"""Façade with the names of Quark for PyTorch, old and new, and the short forms of quantry.
+
+``from quantry.torch import ModelQuantizer`` in place of ``from quark.torch import ModelQuantizer`` runs an existing
+script. Importing this gives ``torch.export.export_for_training`` back to a torch that no longer has it.
+"""
+
+from importlib import import_module, util
+from typing import Any
+
+from quantry import errors
+from quantry.torch.config import Config, QConfig, QLayerConfig, QuantizationConfig
+from quantry.torch.enums import (
+    DeviceType,
+    Dtype,
+    QSchemeType,
+    QuantFlow,
+    QuantizationMode,
+    RoundType,
+    ScaleType,
+    ZeroPointType,
+)
+from quantry.torch.exporter import (
+    ExporterConfig,
+    JsonExporterConfig,
+    ModelExporter,
+    OnnxExporterConfig,
+    export_onnx,
+)
+from quantry.torch.observers import (
+    LSQObserver,
+    LSQSpec,
+    ObserverBase,
+    PerBlockBFPObserver,
+    PerBlockMXObserver,
+    PerChannelMinMaxObserver,
+    PerChannelPowOf2MinMaxObserver,
+    PerChannelPowOf2MinMSEObserver,
+    PerGroupMinMaxObserver,
+    PerTensorHistogramObserver,
+    PerTensorHistogramObserverPro,
+    PerTensorMinMaxObserver,
+    PerTensorMSEObserver,
+    PerTensorPercentileObserver,
+    PerTensorPowOf2MinMaxObserver,
+    PerTensorPowOf2MinMSEObserver,
+    PlaceholderObserver,
+    TQTObserver,
+    TQTSpec,
+)
+from quantry.torch.quantizer import ModelQuantizer
+from quantry.torch.specification import QTensorConfig, QuantizationSpec
+
+_FRONT_END = (
+    "DistillationLoss",
+    "ExportOptions",
+    "Exported",
+    "FloatScopes",
+    "MovingAverage",
+    "QatOptions",
+    "QatSchedule",
+    "QuantizedModule",
+    "capture",
+    "enable_quantizers",
+    "export",
+    "export_for_training",
+    "float_twin",
+    "freeze",
+    "freeze_batch_norm",
+    "freeze_observers",
+    "learn_scales",
+    "qat",
+    "quantize_graph",
+    "start_observers",
+)
+
+__all__ = [
+    "Config",
+    "DeviceType",
+    "DistillationLoss",
+    "Dtype",
+    "ExportOptions",
+    "Exported",
+    "ExporterConfig",
+    "FloatScopes",
+    "JsonExporterConfig",
+    "LSQObserver",
+    "LSQSpec",
+    "ModelExporter",
+    "ModelQuantizer",
+    "MovingAverage",
+    "ObserverBase",
+    "OnnxExporterConfig",
+    "PerBlockBFPObserver",
+    "PerBlockMXObserver",
+    "PerChannelMinMaxObserver",
+    "PerChannelPowOf2MinMSEObserver",
+    "PerChannelPowOf2MinMaxObserver",
+    "PerGroupMinMaxObserver",
+    "PerTensorHistogramObserver",
+    "PerTensorHistogramObserverPro",
+    "PerTensorMSEObserver",
+    "PerTensorMinMaxObserver",
+    "PerTensorPercentileObserver",
+    "PerTensorPowOf2MinMSEObserver",
+    "PerTensorPowOf2MinMaxObserver",
+    "PlaceholderObserver",
+    "QConfig",
+    "QLayerConfig",
+    "QSchemeType",
+    "QTensorConfig",
+    "QatOptions",
+    "QatSchedule",
+    "QuantFlow",
+    "QuantizationConfig",
+    "QuantizationMode",
+    "QuantizationSpec",
+    "QuantizedModule",
+    "RoundType",
+    "ScaleType",
+    "TQTObserver",
+    "TQTSpec",
+    "ZeroPointType",
+    "capture",
+    "enable_quantizers",
+    "export",
+    "export_for_training",
+    "export_onnx",
+    "float_twin",
+    "freeze",
+    "freeze_batch_norm",
+    "freeze_observers",
+    "learn_scales",
+    "qat",
+    "quantize_graph",
+    "start_observers",
+]
+
+if util.find_spec("torch") is None:
+    raise errors.MissingExtraError("quantry.torch needs torch, which is not installed; install quantry[torch]")
+import_module("quantry.torchfront").install_export_for_training()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FRONT_END:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("quantry.torchfront"), name)

@@ -1,0 +1,161 @@
+"""What layers and models become, in the words of Quark for PyTorch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
+from quantry.torch.enums import DeviceType, QuantFlow, QuantizationMode, check_member
+from quantry.torch.specification import QTensorConfig
+
+_ALGORITHMS: Mapping[str, type] = {
+    "adaround": AdaRound,
+    "adaquant": AdaQuant,
+    "brecq": Brecq,
+    "tqt": Tqt,
+    "gptq": Gptq,
+    "bias_correction": BiasCorrection,
+    "distill": Distill,
+}
+_LANGUAGE_MODELS = {
+    "kv_cache_quant_config": {},
+    "kv_cache_group": [],
+    "min_kv_scale": 0.0,
+    "kv_cache_post_rope": False,
+    "shared_scale_groups": [],
+    "softmax_quant_spec": None,
+    "gpu_resident_blocks": 0,
+    "sync_moe_expert_input_amax": False,
+}
+
+
+@dataclass(frozen=True)
+class QLayerConfig:
+    """What a layer's tensors become; older scripts call it ``QuantizationConfig``.
+
+    Attributes:
+        input_tensors: What it reads.
+        output_tensors: What it writes; the same as what is read, since one layer's output is the next one's input.
+        weight: Its weight.
+        bias: Its bias; int32 puts it on the accumulator's grid, None keeps it float.
+        target_device: ``IPU`` also replaces operators by what the NPU computes in their place, as Sigmoid by
+            HardSigmoid, which changes what the model computes; train afterwards. None and ``CPU`` keep them.
+    """
+
+    input_tensors: QTensorConfig | None = None
+    output_tensors: QTensorConfig | None = None
+    weight: QTensorConfig | None = None
+    bias: QTensorConfig | None = None
+    target_device: DeviceType | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input_tensors", "output_tensors", "weight", "bias"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, QTensorConfig):
+                hint = "; lists of specifications have no meaning in a graph" if isinstance(value, list) else ""
+                raise RecipeError(f"QLayerConfig.{name} must be a QTensorConfig, got {type(value).__name__}{hint}")
+        if self.target_device is not None:
+            check_member(self.target_device, DeviceType, "QLayerConfig.target_device")
+        first, second = self.input_tensors, self.output_tensors
+        if first is not None and second is not None and first != second:
+            raise RecipeError(
+                "QLayerConfig.output_tensors must equal input_tensors, because a tensor that one layer writes another "
+                "reads; give a layer types of its own in layer_quant_config"
+            )
+
+    @property
+    def activation(self) -> QTensorConfig | None:
+        """What activations become."""
+        return self.input_tensors or self.output_tensors
+
+
+QuantizationConfig = QLayerConfig
+"""The older name of `QLayerConfig`."""
+
+
+@dataclass(frozen=True)
+class QConfig:
+    """What a model becomes; older scripts call it ``Config``.
+
+    Attributes:
+        global_quant_config: What every layer becomes.
+        exclude: What stays float: names of submodules, of nodes or of tensors of the captured graph, with ``*`` for
+            anything.
+        algo_config: Algorithms to run after calibration, in order: steps of ``quantry.recipe`` such as ``AdaRound()``,
+            or their names.
+        log_severity_level: Only its default; use Python's logging.
+        version: Of the peer's format; any.
+        layer_type_quant_config: Types of layers by module class or its name, which win over the global ones.
+        layer_quant_config: The same by name, as in `exclude`; None leaves the layer float.
+        kv_cache_quant_config: Only its default, as the other fields of language models.
+        kv_cache_group: Only its default.
+        min_kv_scale: Only its default.
+        kv_cache_post_rope: Only its default.
+        shared_scale_groups: Only its default.
+        softmax_quant_spec: Only its default.
+        quant_mode: Only ``fx_graph_mode``.
+        quant_flow: Only ``standard``.
+        gpu_resident_blocks: Only its default.
+        sync_moe_expert_input_amax: Only its default.
+        keep_prequantized_layers: Only its default.
+    """
+
+    global_quant_config: QLayerConfig
+    exclude: Sequence[str] = ()
+    algo_config: Sequence[TuneStep | str] | None = None
+    log_severity_level: int = 1
+    version: str = "0.13"
+    layer_type_quant_config: Mapping[Any, QLayerConfig | None] = field(default_factory=dict)
+    layer_quant_config: Mapping[str, QLayerConfig | None] = field(default_factory=dict)
+    kv_cache_quant_config: Mapping[str, Any] = field(default_factory=dict)
+    kv_cache_group: Sequence[str] = field(default_factory=list)
+    min_kv_scale: float = 0.0
+    kv_cache_post_rope: bool = False
+    shared_scale_groups: Sequence[Any] = field(default_factory=list)
+    softmax_quant_spec: QTensorConfig | None = None
+    quant_mode: QuantizationMode = QuantizationMode.fx_graph_mode
+    quant_flow: QuantFlow = QuantFlow.standard
+    gpu_resident_blocks: int = 0
+    sync_moe_expert_input_amax: bool = False
+    keep_prequantized_layers: bool = True
+
+    def __post_init__(self) -> None:
+        check_member(self.quant_mode, QuantizationMode, "QConfig.quant_mode")
+        check_member(self.quant_flow, QuantFlow, "QConfig.quant_flow")
+        if not isinstance(self.global_quant_config, QLayerConfig):
+            raise RecipeError(
+                f"QConfig.global_quant_config must be a QLayerConfig, got {type(self.global_quant_config).__name__}"
+            )
+        for name, default in _LANGUAGE_MODELS.items():
+            if getattr(self, name) != default and (default is None or getattr(self, name)):
+                raise RecipeError(
+                    f"QConfig.{name} must be left out, got {getattr(self, name)!r}: it serves language models"
+                )
+        if self.log_severity_level != 1:
+            raise RecipeError("QConfig.log_severity_level must be left out; use logging.getLogger('quantry').setLevel")
+        if self.keep_prequantized_layers is not True:
+            raise RecipeError("QConfig.keep_prequantized_layers must be left out: captured models are float")
+        object.__setattr__(self, "exclude", (self.exclude,) if isinstance(self.exclude, str) else tuple(self.exclude))
+        for entries in (self.layer_type_quant_config, self.layer_quant_config):
+            for key, value in entries.items():
+                if value is not None and not isinstance(value, QLayerConfig):
+                    raise RecipeError(f"the configuration of {key!r} must be a QLayerConfig or None, got {value!r}")
+        object.__setattr__(self, "algo_config", tuple(_step(entry) for entry in self.algo_config or ()))
+
+
+Config = QConfig
+"""The older name of `QConfig`."""
+
+
+def _step(entry: Any) -> TuneStep:
+    if isinstance(entry, TuneStep):
+        return entry
+    name = str(entry).casefold()
+    if name not in _ALGORITHMS:
+        raise RecipeError(
+            f"QConfig.algo_config must hold steps of quantry.recipe or names among {', '.join(_ALGORITHMS)}, got "
+            f"{entry!r}{nearest_spelling(name, _ALGORITHMS)}"
+        )
+    found: TuneStep = _ALGORITHMS[name]()
+    return found

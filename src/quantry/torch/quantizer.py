@@ -1,0 +1,126 @@
+"""``ModelQuantizer``: calibrates, and freezes after training."""
+
+from typing import TYPE_CHECKING, Any
+
+from quantry.errors import ModelError, RecipeError
+from quantry.torch.config import QConfig, QLayerConfig
+from quantry.torch.specification import QTensorConfig
+from quantry.torch.translate import Place, recipe_of
+
+if TYPE_CHECKING:
+    from quantry.torchfront import QuantizedModule
+
+
+class ModelQuantizer:
+    """Quantizes captured models as a configuration says.
+
+    Attributes:
+        config: The configuration.
+
+    Example:
+        >>> quantizer = ModelQuantizer(config)  # doctest: +SKIP
+        >>> quantized = quantizer.quantize_model(graph_model, [images])  # doctest: +SKIP
+    """
+
+    def __init__(self, config: QConfig) -> None:
+        if not isinstance(config, QConfig):
+            raise RecipeError(f"ModelQuantizer.config must be a QConfig, got {type(config).__name__}")
+        self.config = config
+
+    def quantize_model(self, model: Any, dataloader: Any = None) -> "QuantizedModule":
+        """Calibrate a model and return its quantized twin, ready to be evaluated, trained or frozen.
+
+        Args:
+            model: A captured graph, or a module, which is captured with the first sample. It is left as it was.
+            dataloader: Calibration data: a list of tensors, dicts or tuples, or a DataLoader.
+
+        Returns:
+            The quantized module, in evaluation mode.
+
+        Raises:
+            ModelError: The model cannot be captured or has an operator that cannot be quantized here.
+            DataError: The data do not fit the model.
+        """
+        from quantry.torchfront import capture, is_captured, is_module, quantize_graph
+
+        if is_module(model) and not is_captured(model):
+            dataloader, sample = _first_sample(dataloader)
+            positional, named = ((), sample) if isinstance(sample, dict) else (sample, None)
+            model = capture(model, positional, named)
+        recipe = recipe_of(self.config, _places(model))
+        quantized = quantize_graph(model, dataloader, recipe)
+        _learn(quantized, self.config.global_quant_config)
+        return quantized
+
+    @staticmethod
+    def freeze(model: Any) -> Any:
+        """Return the final model: batch normalizations folded as trained, scales fixed and within the NPU's limits.
+
+        Args:
+            model: A quantized module, or a model with quantized modules inside, in which these are replaced.
+
+        Raises:
+            ModelError: There is no quantized module.
+        """
+        from quantry.torchfront import QuantizedModule, freeze
+
+        if isinstance(model, QuantizedModule):
+            return freeze(model)
+        inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
+        if not inside:
+            raise ModelError(
+                f"a model to freeze must be or have a quantized module, got {type(model).__name__} without any"
+            )
+        for path in inside:
+            holder, _, leaf = path.rpartition(".")
+            setattr(model.get_submodule(holder), leaf, freeze(model.get_submodule(path)))
+        return model
+
+
+def _first_sample(data: Any) -> tuple[Any, Any]:
+    """Return data that still have their first sample, and that sample as arguments of a call."""
+    samples = data if isinstance(data, list | tuple) else list(data or ())
+    if not samples:
+        raise ModelError(
+            "a plain module is captured with the first calibration sample, got no data; capture it with "
+            "quantry.torch.capture(model, example), or give data"
+        )
+    first = samples[0]
+    if isinstance(first, dict):
+        return samples, first
+    return samples, tuple(first) if isinstance(first, list | tuple) else (first,)
+
+
+def _places(graph: Any) -> tuple[Place, ...]:
+    from quantry.torchfront import is_captured
+    from quantry.torchfront.lowering import lower
+
+    if not is_captured(graph):
+        return ()
+    lowered = lower(graph)
+    places = []
+    for node in lowered.model.graph:
+        if node.op_type == "BatchNormalization":
+            continue  # folded before anything is selected
+        name = node.name or ""
+        scope = lowered.scopes[name]
+        parts = scope.path.split(".") if scope.path else []
+        paths = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+        tensors = [output.name or "" for output in node.outputs]
+        places.append(Place(name, (*paths, *tensors, name), scope.classes))
+    return tuple(places)
+
+
+def _learn(module: "QuantizedModule", layer: QLayerConfig) -> None:
+    from quantry.torchfront import learn_scales
+
+    for config, weights in ((layer.weight, True), (layer.activation, False)):
+        gradient = _gradient(config)
+        if gradient is not None:
+            learn_scales(module, gradient, weights=weights, activations=not weights)
+
+
+def _gradient(config: QTensorConfig | None) -> Any:
+    from quantry.tune.fake_quant import Gradient
+
+    return None if config is None or not config.learned else Gradient(config.learned)
