@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quantry.observe import ImageOptions
     from quantry.quantization import QuantizationResult, quantize
     from quantry.recipe import Recipe
-    from quantry.report import write_report
+    from quantry.report import write_report, write_search_report
 
 __version__ = "0.1.0"
 
@@ -34,6 +34,7 @@ __all__ = [
     "quantize",
     "search",
     "write_report",
+    "write_search_report",
 ]
 
 # Names are loaded on first use, so that `import quantry` costs nothing and needs none of the heavy libraries.
@@ -48,6 +49,7 @@ _HOME = {
     "quantize": "quantry.quantization",
     "search": "quantry.autosearch",
     "write_report": "quantry.report",
+    "write_search_report": "quantry.report",
 }
 
 

@@ -112,7 +112,7 @@ def test_browser_shows_every_tensor_and_filters_them(result: quantry.Quantizatio
     probe = page.read_text(encoding="utf-8").replace(
         "</html>",
         "<script>const f = document.getElementById('filter'); f.value = 'weight'; f.dispatchEvent(new Event('input'));"
-        "document.title = [...document.querySelectorAll('#tensors tbody tr')].filter(r => !r.hidden).length;"
+        "document.title = [...document.querySelectorAll('#main tbody tr')].filter(r => !r.hidden).length;"
         "</script></html>",
     )
     page.write_text(probe, encoding="utf-8")

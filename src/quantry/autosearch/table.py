@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from quantry.autosearch.ledger import Ledger
 from quantry.autosearch.trial import Trial
+from quantry.recipe import brief
 
 _STATES = {"complete": "", "raced": "~", "failed": "failed"}
 
@@ -15,7 +16,7 @@ def score_text(score: float, interval: tuple[float, float] | None) -> str:
 
 def assignment_text(trial: Trial) -> str:
     """Return the values of a trial's parameters."""
-    return ", ".join(f"{name}={value}" for name, value in trial.assignment.items()) or "(no parameter)"
+    return ", ".join(f"{name}={brief(value)}" for name, value in trial.assignment.items()) or "(no parameter)"
 
 
 def by_difference(trials: Sequence[Trial]) -> list[Trial]:

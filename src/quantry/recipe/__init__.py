@@ -1,6 +1,7 @@
 """Values: what the user asks for, one frozen dataclass for each stage's options, and presets as data."""
 
 from quantry.recipe.bias import Bias, DerivedBias, FloatBias, OwnBias
+from quantry.recipe.brief import brief
 from quantry.recipe.codec import (
     decode,
     encode,
@@ -14,6 +15,7 @@ from quantry.recipe.codec import (
     to_yaml,
 )
 from quantry.recipe.data_type import DataType
+from quantry.recipe.equalization import SmoothQuant
 from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerGroup, PerTensor
 from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
 from quantry.recipe.methods import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
@@ -114,6 +116,7 @@ __all__ = [
     "ScaleKind",
     "ScaleOptions",
     "Selection",
+    "SmoothQuant",
     "Subgraph",
     "TensorSpec",
     "TensorTypes",
@@ -122,6 +125,7 @@ __all__ = [
     "TuneStep",
     "VitisDialect",
     "VitisQdq",
+    "brief",
     "decode",
     "encode",
     "find_preset",

@@ -1,5 +1,5 @@
 // Filters the table of tensors by name, and sorts it by the column whose heading is clicked.
-const table = document.getElementById("tensors");
+const table = document.getElementById("main");
 if (table) {
   const body = table.tBodies[0];
   document.getElementById("filter").addEventListener("input", (event) => {

@@ -4,11 +4,13 @@ import os
 import tempfile
 from pathlib import Path
 
+from quantry.autosearch import SearchResult
 from quantry.diagnosis import diagnose
 from quantry.errors import StoreError
 from quantry.quantization import QuantizationResult
 from quantry.report.facts import collect_facts
 from quantry.report.page import render_page
+from quantry.report.search_page import render_search_page
 
 
 def write_report(
@@ -28,8 +30,28 @@ def write_report(
     Raises:
         StoreError: The file cannot be written.
     """
-    target = Path(path)
-    page = render_page(collect_facts(result, diagnose(result, samples), title or result.model.graph.name or "model"))
+    heading = title or result.model.graph.name or "model"
+    return _write(render_page(collect_facts(result, diagnose(result, samples), heading)), Path(path))
+
+
+def write_search_report(result: SearchResult, path: str | os.PathLike[str], title: str = "search") -> Path:
+    """Write one HTML page of a whole search: every trial, the best configuration, what mattered, what it cost.
+
+    Args:
+        result: What `quantry.search` returned.
+        path: Where to; folders are made, and an older page is replaced at once.
+        title: The heading, usually the model's file name.
+
+    Returns:
+        The path.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    return _write(render_search_page(result, title), Path(path))
+
+
+def _write(page: str, target: Path) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as partial:

@@ -1,0 +1,125 @@
+"""A whole search on one page: what was tried, what won, what mattered and what it cost."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from quantry.autosearch import SearchResult, Trial
+from quantry.recipe import brief, to_yaml
+from quantry.report.html_pieces import bullets, cards, document, section, table
+from quantry.report.trial_chart import trial_chart
+
+
+def render_search_page(result: SearchResult, title: str) -> str:
+    """Return the page.
+
+    Args:
+        result: What `quantry.search` returned.
+        title: The heading, usually the model's file name.
+    """
+    best = result.best
+    winner = "" if best is None else f"<p>{_assignment(best)}</p><pre>{escape(to_yaml(best.recipe))}</pre>"
+    sections = (
+        cards(_boxes(result)),
+        section("Every trial", trial_chart(result) + _trials(result)),
+        section("What mattered", _parameters(result.trials)),
+        section("The best configuration", winner or "<p>No trial could be evaluated.</p>"),
+        section("Failed trials", _failures(result.trials)) if any(one.error for one in result.trials) else "",
+        section("Notes", bullets(result.notes)) if result.notes else "",
+    )
+    below = f"search of {len(result.trials)} configurations; it ended because {escape(result.stopped_by)}"
+    return document(f"{title}, search", title, below, "".join(sections))
+
+
+def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
+    best = result.best
+    if best is not None and best.score is not None:
+        yield f"best {best.score:.4g}", f"trial {best.number}, {_interval(best.interval)}"
+        yield f"drop {best.drop or 0.0:.4g}", f"from the float model's {result.reference.value:.4g}"
+    within = "all are accepted" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
+    yield f"{len(result.candidates)} of {len(result.trials)} accepted", within
+    yield _duration(result.seconds), "for the whole search"
+    computed = sum(len(trial.computed) for trial in result.trials)
+    reused = sum(len(trial.reused) for trial in result.trials)
+    if computed + reused:
+        yield f"{100 * reused / (computed + reused):.0f} % reused", f"{reused} of {computed + reused} stages"
+    if result.evaluation_share is not None:
+        yield f"{100 * result.evaluation_share:.0f} % evaluated", "of what judging every trial in full would take"
+
+
+def _trials(result: SearchResult) -> str:
+    order = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
+    extra = [name for name in (order[0].objectives if order else ()) if name != "accuracy"]
+    rows = (
+        (
+            _assignment(trial),
+            str(trial.number),
+            trial.state if trial.score is None else f"{'~' if trial.state == 'raced' else ''}{trial.score:.5g}",
+            _interval(trial.interval),
+            "" if trial.drop is None else f"{trial.drop:.4g}",
+            "yes" if trial.accepted else "",
+            *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in extra),
+            f"{trial.seconds:.1f}",
+            escape(" ".join(trial.computed) or "nothing")
+            + ("" if trial.same_as is None else f", equal to trial {trial.same_as}"),
+        )
+        for trial in order
+    )
+    headings = ("configuration", "trial", "score", "95 % interval", "drop", "accepted", *extra, "seconds", "computed")
+    hint = (
+        "<p>Nearest to the float model first; <i>~</i> marks an estimate: the trial was stopped because it could not "
+        "win. <label>Show only <input id=filter placeholder='part of a configuration'></label></p>"
+    )
+    return hint + table(headings, rows, identity="main")
+
+
+def _parameters(trials: Sequence[Trial]) -> str:
+    """Show for each parameter the mean and the least drop of the trials with each of its values."""
+    drops: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for trial in trials:
+        for name, value in trial.assignment.items():
+            if trial.drop is not None and math.isfinite(trial.drop):
+                drops[name][brief(value)].append(trial.drop)
+    told = {name: values for name, values in drops.items() if len(values) > 1}
+    if not told:
+        return "<p>Every trial that has a score has the same values.</p>"
+    rows = (
+        (
+            f"<code>{escape(name)}</code>" if first else "",
+            f"<code>{escape(value)}</code>",
+            str(len(found)),
+            f"{sum(found) / len(found):.4g}",
+            f"{min(found):.4g}",
+        )
+        for name, values in told.items()
+        for first, (value, found) in _first(sorted(values.items(), key=lambda entry: sum(entry[1]) / len(entry[1])))
+    )
+    hint = "<p>Drops from the float model of all trials with that value; the best value of each parameter first.</p>"
+    return hint + table(("parameter", "value", "trials", "mean drop", "least drop"), rows)
+
+
+def _first(entries: list[tuple[str, list[float]]]) -> Iterator[tuple[bool, tuple[str, list[float]]]]:
+    return ((index == 0, entry) for index, entry in enumerate(entries))
+
+
+def _failures(trials: Sequence[Trial]) -> str:
+    return "".join(
+        f"<details><summary>trial {trial.number}: {_assignment(trial)}</summary>"
+        f"<pre>{escape(trial.error)}</pre></details>"
+        for trial in trials
+        if trial.error
+    )
+
+
+def _assignment(trial: Trial) -> str:
+    parts = (f"{escape(name)}=<code>{escape(brief(value))}</code>" for name, value in trial.assignment.items())
+    return ", ".join(parts) or f"<code>{escape(trial.recipe.name)}</code>"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

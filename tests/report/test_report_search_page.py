@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from quantry.autosearch import SearchResult, search
+from quantry.recipe import MinMax, MinMSE, from_yaml
+from quantry.report import render_search_page, write_search_report
+
+MODEL = """
+<ir_version: 8, opset_import: ["": 17]>
+small (float[1, 2, 6, 6] x) => (float[1, 2, 6, 6] y)
+<float[2, 2, 1, 1] weight = {1.5, -0.5, 0.25, 2}>
+{ c = Conv(x, weight)  y = Relu(c) }
+"""
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    data = [np.random.default_rng(seed).standard_normal((1, 2, 6, 6)).astype(np.float32) for seed in range(6)]
+    space = {"scale.activation": [MinMax(), MinMSE()], "scale.reduce_range": [False, True]}
+    return search(
+        onnx.parser.parse_model(MODEL), data, space=space, output_dir=tmp_path_factory.mktemp("search") / "out"
+    )
+
+
+def test_page_shows_every_trial_and_the_winner(result: SearchResult) -> None:
+    page = render_search_page(result, "small.onnx")
+    assert page.count("<tr>") >= len(result.trials)
+    assert page.count("<circle") == len(result.trials)
+    for heading in ("Every trial", "What mattered", "The best configuration"):
+        assert f"<h2>{heading}</h2>" in page
+
+
+def test_parameters_are_compared_value_by_value(result: SearchResult) -> None:
+    page = render_search_page(result, "small.onnx")
+    assert "<code>scale.reduce_range</code>" in page
+    assert "<code>MinMSE</code>" in page
+
+
+def test_best_recipe_on_the_page_can_be_run_again(result: SearchResult) -> None:
+    page = render_search_page(result, "small.onnx")
+    assert result.best is not None
+    written = page.split("<pre>")[1].split("</pre>")[0].replace("&#x27;", "'")
+    assert from_yaml(written) == result.best.recipe
+
+
+def test_report_is_written(result: SearchResult, tmp_path: Path) -> None:
+    assert write_search_report(result, tmp_path / "a" / "search.html").exists()
