@@ -12,6 +12,7 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS = 500, 60, 6
 ALLOWED_FUNCTIONS = {
     "cli/quantize.py:quantize": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
+    "cli/search.py:search": "the command line's options are its parameters",
     "onnx/shape_inference.py:quant_pre_process": "the documented signature of onnxruntime",
     "vai_q_onnx/quantize.py:quantize_static": "the documented signature of vai_q_onnx; its lines are its arguments",
 }

@@ -15,6 +15,7 @@ from search_models import Reader, net, samples, saved_net, settings, space
 from quantry.errors import RecipeError
 from quantry.onnx import Config, QuantizationConfig, QuantType, get_default_config
 from quantry.onnx.auto_search import AutoSearch, AutoSearchConfig, AutoSearchConfig_Default
+from quantry.onnx.auto_search.list_build import place
 from quantry.quantization import quantize
 from quantry.recipe import load_recipe
 
@@ -154,7 +155,7 @@ def test_several_spaces_are_tried_in_the_order_given(tmp_path: Path) -> None:
     search.all_configs = first + second
     assert len(search.all_configs) == 8
     search.search_model()
-    tried = [trial.assignment["config_index"] for trial in search.result.trials]
+    tried = [place(trial.assignment) for trial in search.result.trials]
     # Number 1 and a later one mean the same; the first stays.
     assert tried == sorted(tried)
     assert tried[:2] == [0, 1]
@@ -276,7 +277,7 @@ def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("search_metric", "cosin", "search_metric.*did you mean 'cosine'"),
+        ("search_metric", "cosin", "did you mean 'cosine'. in MySearch.search_metric"),
         ("search_algo", "grid_serch", "did you mean 'grid_search'"),
         ("search_metirc", "L2", "did you mean 'search_metric'"),
         ("search_stop_condition", {"iteration_limits": 3}, "did you mean 'iteration_limit'"),

@@ -17,6 +17,7 @@ from quantry.cli.demo import demo
 from quantry.cli.interrupt import ended_by_interrupt
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
+from quantry.cli.search import search
 from quantry.errors import StageError, UserError
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(quantize)
+app.command()(search)
 app.command()(presets)
 app.command()(convert)
 app.command()(check)

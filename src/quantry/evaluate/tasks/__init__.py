@@ -19,7 +19,12 @@ from quantry.evaluate.tasks.coco_labels import CocoLabels, LabelledBoxes, coco_l
 from quantry.evaluate.tasks.decoders import DECODERS, BoxDecoder, Decoder, RowDecoder, find_decoder
 from quantry.evaluate.tasks.detection_precision import DetectionPrecision
 from quantry.evaluate.tasks.detections import Detections, overlaps, suppress
-from quantry.evaluate.tasks.image_evaluators import classifier_evaluator, detector_evaluator, distance_evaluator
+from quantry.evaluate.tasks.image_evaluators import (
+    classifier_evaluator,
+    detector_evaluator,
+    distance_evaluator,
+    image_data,
+)
 from quantry.evaluate.tasks.model_run import open_model
 from quantry.evaluate.tasks.output_distance import OutputDistance
 from quantry.evaluate.tasks.sample_book import SampleBook
@@ -49,6 +54,7 @@ __all__ = [
     "detector_evaluator",
     "distance_evaluator",
     "find_decoder",
+    "image_data",
     "labelled_images",
     "match_image",
     "open_model",

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from quantry.errors import RecipeError
+from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks.class_labels import LabelledFiles, labelled_images
-from quantry.evaluate.tasks.coco_labels import coco_labels
+from quantry.evaluate.tasks.coco_labels import CocoLabels, coco_labels
 from quantry.evaluate.tasks.decoders import Decoder, find_decoder
 from quantry.evaluate.tasks.detection_precision import DetectionPrecision
 from quantry.evaluate.tasks.output_distance import OutputDistance
@@ -40,7 +40,7 @@ def classifier_evaluator(
         DataError: Images, labels and model do not go together.
     """
     found = images if isinstance(images, LabelledFiles) else labelled_images(images, labels)
-    book = SampleBook(_image_data(model, found.files, options or ImageOptions()))
+    book = SampleBook(image_data(model, found.files, options or ImageOptions()))
     group = len(found.files) // len(book)
     classes = np.array(found.labels[: group * len(book)], np.int64)
     return TopAccuracy(book, classes if group == 1 else classes.reshape(len(book), group), k)
@@ -48,8 +48,8 @@ def classifier_evaluator(
 
 def detector_evaluator(
     model: str | Path,
-    images: str | Path,
-    annotations: str | Path,
+    images: str | Path | CocoLabels,
+    annotations: str | Path | None = None,
     *,
     decoder: Decoder | str = "yolox",
     options: ImageOptions | None = None,
@@ -59,8 +59,8 @@ def detector_evaluator(
 
     Args:
         model: The float model, for the shape of its input.
-        images: A folder of images.
-        annotations: A COCO ``instances`` file.
+        images: A folder of images, or what `coco_labels` returned.
+        annotations: A COCO ``instances`` file, for a folder.
         decoder: From outputs to boxes: a name of `DECODERS`, or a callable.
         options: How images become inputs; None takes letterboxes with the padding at the end.
         kind: "map" or "map50".
@@ -69,11 +69,17 @@ def detector_evaluator(
         DataError: Images, labels and model do not go together.
     """
     chosen = options or ImageOptions(resize="letterbox")
-    labels = coco_labels(images, annotations)
-    data = _image_data(model, tuple(image.file for image in labels.images), chosen)
-    frame = Frame.of(data.inputs[0], chosen, str(images))
+    labels = images if isinstance(images, CocoLabels) else _labels(images, annotations)
+    data = image_data(model, tuple(image.file for image in labels.images), chosen)
+    frame = Frame.of(data.inputs[0], chosen, str(labels.images[0].file.parent))
     decode = find_decoder(decoder) if isinstance(decoder, str) else decoder
     return DetectionPrecision(SampleBook(data), labels, (frame.height, frame.width), decode, chosen, kind)
+
+
+def _labels(images: str | Path, annotations: str | Path | None) -> CocoLabels:
+    if annotations is None:
+        raise DataError(f"a detector needs a COCO file of labelled boxes, got none for {images}")
+    return coco_labels(images, annotations)
 
 
 def distance_evaluator(
@@ -96,7 +102,14 @@ def distance_evaluator(
     return OutputDistance(model, SampleBook(calibration_data(data, _signatures(model), options)), metric)
 
 
-def _image_data(model: str | Path, files: tuple[Path, ...], options: ImageOptions) -> CalibrationData:
+def image_data(model: str | Path, files: tuple[Path, ...], options: ImageOptions) -> CalibrationData:
+    """Return image files as inputs of a model.
+
+    Args:
+        model: The float model.
+        files: The images, at least one.
+        options: How images become inputs.
+    """
     inputs = _signatures(model)
     return CalibrationData(ImageSource(files, options, inputs, str(files[0].parent)), inputs)
 

@@ -14,7 +14,7 @@ from quantry.onnx.auto_search.candidates import Candidate, candidate, candidates
 from quantry.onnx.auto_search.configuration import Configuration, RecipeMaker, nested, starting_config
 from quantry.onnx.auto_search.evaluators import metric_evaluator, user_evaluator
 from quantry.onnx.auto_search.finetune_range import finetune_space
-from quantry.onnx.auto_search.list_build import INDEX, list_space
+from quantry.onnx.auto_search.list_build import INDEX, list_space, place
 from quantry.onnx.auto_search.search_space import SearchSpace
 from quantry.onnx.auto_search.settings import Settings
 from quantry.onnx.auto_search.stages import finetune_stage, has_both_parts, without_finetuning
@@ -191,7 +191,7 @@ class AutoSearch:
 
     def _describe(self, trial: Trial) -> tuple[int | None, Mapping[str, Any]]:
         if INDEX in trial.assignment:
-            index = int(trial.assignment[INDEX])
+            index = place(trial.assignment)
             return index, self.all_configs[index]
         configuration = nested(trial.assignment)
         if not self._search_space.is_finite:
@@ -213,7 +213,7 @@ class AutoSearch:
         )
         if calibrated.best is None:
             raise RecipeError(f"two_stage_search found no calibration that works: {'; '.join(calibrated.notes)}")
-        chosen = first[calibrated.best.assignment[INDEX]]
+        chosen = first[place(calibrated.best.assignment)]
         second = finetune_stage(chosen, everything)
         tuned = self._run(
             list_space(self._maker, second, "finetuning"), self._options(output_dir=output / "finetuning", **changes)
@@ -223,7 +223,7 @@ class AutoSearch:
 
     def _best(self, result: SearchResult, configurations: Sequence[Mapping[str, Any]]) -> Candidate:
         assert result.best is not None
-        index = result.best.assignment[INDEX]
+        index = place(result.best.assignment)
         found = candidate(result.best, result, index, configurations[index], self._metric)
         return found | {"model_path": str(result.best_model), "stage": result.output_dir.name}
 

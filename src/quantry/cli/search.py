@@ -1,0 +1,90 @@
+"""``quantry search``: the best recipe for a model, by itself."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from quantry.cli.image_arguments import number, numbers
+from quantry.cli.search_job import SearchJob, load_job
+from quantry.cli.search_table import show_search
+from quantry.errors import RecipeError
+
+_FILES = (".yaml", ".yml")
+
+
+def search(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+    what: Annotated[Path, typer.Argument(help="Float ONNX model, or a .yaml file that describes the search.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")
+    ] = None,
+    eval_data: Annotated[Path | None, typer.Option(help="Data to judge by; default: a part of --data.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Of the data to judge by: .csv, .txt or .json of classes, or a COCO file.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="top1, top5, map, map50, l2, l1, cosine, psnr, ssim or sqnr.")
+    ] = None,
+    decoder: Annotated[str, typer.Option(help="A detector's output: yolox, yolov5, yolov8 or boxes.")] = "yolox",
+    recipe: Annotated[str, typer.Option("--recipe", "-r", help="Preset or recipe file to start from.")] = "S8S8_AAWS",
+    budget: Annotated[str | None, typer.Option(help="The most time, such as 30min or 2h.")] = None,
+    trials: Annotated[int | None, typer.Option(help="At most so many trials.")] = None,
+    tolerance: Annotated[
+        str | None, typer.Option(help="How much worse than the float model is accepted: 0.01 or 1%.")
+    ] = None,
+    candidates: Annotated[int | None, typer.Option(help="Stop when so many are within tolerance.")] = None,
+    sampler: Annotated[str, typer.Option(help="grid, random, tpe, cmaes, gp, nsga2 or qmc.")] = "tpe",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Worker processes.")] = 1,
+    objective: Annotated[
+        list[str] | None, typer.Option(help="Beside accuracy: latency, size or bit_operations; repeat.")
+    ] = None,
+    racing: Annotated[bool, typer.Option(help="Stop evaluating what cannot win.")] = False,
+    seed: Annotated[int, typer.Option(help="Start of random numbers.")] = 0,
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which a trial counts as failed.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
+        "quantry_search"
+    ),
+    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
+    std: Annotated[str | None, typer.Option(help="Per-channel deviation of images.")] = None,
+    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
+    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
+    crop_fraction: Annotated[float | None, typer.Option(help="Part that center-crop keeps.")] = None,
+) -> None:
+    """Find the recipe whose quantized model is best; run it again to go on where it was stopped."""
+    if what.suffix.lower() in _FILES:
+        if data is not None or labels is not None:
+            raise RecipeError(f"give a configuration file or options, not both; got {what} and --data or --labels")
+        job = load_job(what)
+    else:
+        images: dict[str, Any] = {
+            "mean": None if mean is None else numbers("--mean", mean),
+            "std": None if std is None else numbers("--std", std),
+            "scale": None if pixel_scale is None else number("--pixel-scale", pixel_scale),
+            "color": None if color is None else color.upper(),
+            "resize": None if resize is None else resize.lower(),
+            "crop_fraction": crop_fraction,
+        }
+        job = SearchJob(
+            model=what,
+            data=data,
+            evaluation_data=eval_data,
+            labels=labels,
+            metric=metric,
+            decoder=decoder,
+            recipe=recipe,
+            images={name: value for name, value in images.items() if value is not None},
+            budget=budget,
+            tolerance=tolerance,
+            sampler=sampler.lower(),
+            trials=trials,
+            candidates=candidates,
+            jobs=jobs,
+            objectives=tuple(objective or ()),
+            racing=racing,
+            seed=seed,
+            timeout=timeout,
+            output=output,
+        )
+    show_search(Console(), job.run(), job.judged_by)

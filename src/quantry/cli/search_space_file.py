@@ -1,0 +1,91 @@
+"""Search spaces in files: dotted paths of a recipe to lists of values as recipes write them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantry.autosearch import Choice, IntRange, Parameter, Space, SpaceUnion, Uniform
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe import Recipe, from_plain, to_plain
+
+_RANGE = ("low", "high", "log", "step", "only_if")
+
+
+def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
+    """Return the space that plain data describe.
+
+    ::
+
+        scale.activation: [MinMax, {kind: Percentile, percentile: 99.99}]
+        equalize.cross_layer: [null, CrossLayer]
+        tune.steps.0.learning_rate: {low: 1e-6, high: 1e-3, log: true}
+        equalize.cross_layer.steps: {values: [1, 2], only_if: {equalize.cross_layer: CrossLayer}}
+
+    Args:
+        plain: A mapping, or a list of mappings that are tried one after the other.
+        base: The recipe that the space starts from.
+
+    Raises:
+        RecipeError: A path leads nowhere, or a value cannot be there.
+    """
+    if isinstance(plain, list):
+        return SpaceUnion(tuple(_space(part, base, f"space {number}") for number, part in enumerate(plain)))
+    return _space(plain, base, "space")
+
+
+def _space(plain: object, base: Recipe, name: str) -> Space:
+    if not isinstance(plain, Mapping) or not plain:
+        raise RecipeError(f"a space must be a mapping of recipe paths to lists of values, got {plain!r}")
+    return Space.of(base, {str(path): _parameter(str(path), given, base) for path, given in plain.items()}, name)
+
+
+def _parameter(path: str, given: object, base: Recipe) -> Parameter:
+    if isinstance(given, list):
+        return Choice(tuple(_value(path, value, base) for value in given))
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"{path} of a space must be a list of values or a range, got {given!r}; write [{given!r}]")
+    known = ("values", "only_if") if "values" in given else _RANGE
+    for key in given:
+        if key not in known:
+            raise RecipeError(f"{path} of a space must hold {known}, got {key!r}{nearest_spelling(str(key), known)}")
+    conditions = {
+        str(other): [_value(str(other), value, base) for value in (wanted if isinstance(wanted, list) else [wanted])]
+        for other, wanted in (given.get("only_if") or {}).items()
+    }
+    if "values" in given:
+        return Choice(tuple(_value(path, value, base) for value in given["values"]), conditions)
+    if "low" not in given or "high" not in given:
+        raise RecipeError(f"{path} of a space must have values, or low and high, got {dict(given)!r}")
+    low, high, log = _number(given["low"], path), _number(given["high"], path), bool(given.get("log", False))
+    if isinstance(low, int) and isinstance(high, int):
+        return IntRange(low, high, log, int(given.get("step") or 1), conditions)
+    return Uniform(float(low), float(high), log, given.get("step"), conditions)
+
+
+def _number(value: object, path: str) -> int | float:
+    # YAML reads 1e-6 as text, because it wants a dot.
+    try:
+        return value if isinstance(value, int) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"{path} of a space must have numbers for bounds, got {value!r}") from error
+
+
+def _value(path: str, plain: object, base: Recipe) -> Any:
+    """Return the value that plain data stand for at a place of a recipe."""
+    whole = to_plain(base)
+    node: Any = whole
+    *before, last = path.split(".")
+    for part in before:
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+            continue
+        if not isinstance(node, dict) or not isinstance(node.get(part), dict | list):
+            return plain  # leads into a value that another parameter puts there, or nowhere, which Space.of tells
+        node = node[part]
+    if isinstance(node, list):
+        node[int(last)] = plain
+    else:
+        node[last] = plain
+    found: Any = from_plain(whole)
+    for part in path.split("."):
+        found = found[int(part)] if isinstance(found, tuple) else getattr(found, part)
+    return found

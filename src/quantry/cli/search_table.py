@@ -1,0 +1,88 @@
+"""What a search found, as a table."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from quantry.autosearch import SearchResult, Trial
+
+_MOST_ROWS = 20
+
+
+def show_search(console: Console, result: "SearchResult", metric: str) -> None:
+    """Print the trials, nearest to the float model first, and what the best one is.
+
+    Args:
+        console: Where to.
+        result: What was found.
+        metric: What the score is called.
+    """
+    ranked = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
+    names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
+    table = Table(title=f"{len(result.trials)} trials; float model: {metric} {result.reference.value:.4f}")
+    for heading in ("trial", metric, "95 %", "drop", *names, "time", "computed"):
+        table.add_column(heading, justify="left" if heading == "computed" else "right", no_wrap=heading != "computed")
+    table.add_column("configuration")
+    for trial in ranked[:_MOST_ROWS]:
+        mark = "bold" if result.best is not None and trial.number == result.best.number else None
+        table.add_row(*_row(trial, names), style=mark)
+    console.print(table)
+    if len(ranked) > _MOST_ROWS:
+        console.print(f"  and {len(ranked) - _MOST_ROWS} more, in search.json")
+    _show_best(console, result, metric)
+
+
+def _row(trial: "Trial", names: Sequence[str]) -> tuple[str, ...]:
+    if trial.score is None or trial.drop is None:
+        failed = ("", "", *("" for _ in names))
+        return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", "", escape(trial.error or ""))
+    half = "" if trial.interval is None else f"±{(trial.interval[1] - trial.interval[0]) / 2:.4f}"
+    mark = "~" if trial.state == "raced" else ""
+    objectives = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in names)
+    computed = " ".join(trial.computed) if trial.same_as is None else f"same as {trial.same_as}"
+    return (
+        str(trial.number),
+        f"{mark}{trial.score:.4f}",
+        half,
+        f"{trial.drop:.4f}",
+        *objectives,
+        f"{trial.seconds:.1f} s",
+        computed or "nothing",
+        escape(_assignment(trial)),
+    )
+
+
+def _assignment(trial: "Trial") -> str:
+    return ", ".join(f"{name.rpartition('.')[2]}={_short(value)}" for name, value in trial.assignment.items())
+
+
+def _short(value: object) -> str:
+    """Return a value with only those of its fields that are not at their defaults."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))})"
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return str(value)
+    fields = [part for part in dataclasses.fields(value) if getattr(value, part.name) != part.default]
+    inside = ", ".join(f"{part.name}={_short(getattr(value, part.name))}" for part in fields)
+    return f"{type(value).__name__}({inside})" if inside else type(value).__name__
+
+
+def _show_best(console: Console, result: "SearchResult", metric: str) -> None:
+    console.print(f"stopped: {escape(result.stopped_by)}; {result.seconds:.1f} s")
+    for note in result.notes:
+        console.print(f"  note: {escape(note)}", soft_wrap=True)
+    best = result.best
+    if best is None or best.score is None:
+        return
+    console.print(f"best: trial {best.number}, {metric} {best.score:.4f}, float {result.reference.value:.4f}")
+    for what, path in (("model", result.best_model), ("recipe", result.best_recipe)):
+        console.print(f"  {what:6} [bold]{escape(str(path))}[/]", soft_wrap=True)
+    console.print(
+        f"make it again with `quantry quantize MODEL --data DATA --recipe {escape(str(result.best_recipe))}`",
+        soft_wrap=True,
+    )

@@ -1,0 +1,196 @@
+"""`quantry search` on tiny models."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from quantry.cli.app import app
+from quantry.cli.search_job import SearchJob, load_job
+from quantry.cli.search_space_file import space_from_plain
+from quantry.errors import DataError, RecipeError
+from quantry.recipe import CrossLayer, MinMax, Percentile, Recipe, load_recipe
+
+NET = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1, 3, 6, 6] x) => (float[1, 3] y)
+<float[5, 3, 3, 3] w1, float[5] b1, float[3, 5] w2, float[3] b2>
+{
+    c = Conv (x, w1, b1)
+    r = Relu (c)
+    p = GlobalAveragePool (r)
+    f = Flatten (p)
+    y = Gemm <transB: int = 1> (f, w2, b2)
+}
+"""
+SHAPES = {"w1": (5, 3, 3, 3), "b1": (5,), "w2": (3, 5), "b2": (3,)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model and twelve images in three folders."""
+    generator = np.random.default_rng(0)
+    model = onnx.parser.parse_model(NET)
+    del model.graph.initializer[:]
+    for name, shape in SHAPES.items():
+        values = generator.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    onnx.save(model, tmp_path / "net.onnx")
+    for kind in ("a", "b", "c"):
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        for number in range(4):
+            pixels = generator.integers(0, 255, (6, 6, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "images" / kind / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_model_and_images_are_enough(folder: Path) -> None:
+    output = run("search", "net.onnx", "--data", "images", "--trials", 3, "--pixel-scale", "1/255", "--sampler", "grid")
+    assert "3 trials" in output
+    assert "best: trial" in output
+    found = folder / "quantry_search"
+    assert {"best.onnx", "recipe.yaml", "auto_search.log", "search.json"} <= {path.name for path in found.iterdir()}
+    run("quantize", "net.onnx", "--data", "images", "--recipe", found / "recipe.yaml", "-o", "again.onnx")
+
+
+def test_folders_are_labels_and_calibration_is_apart(folder: Path) -> None:
+    output = run("search", "net.onnx", "-d", "images", "--metric", "top1", "--trials", 2, "--sampler", "grid")
+    assert "top1" in output
+    job = SearchJob(Path("net.onnx"), Path("images"), metric="top-1")
+    calibration, evaluator, _ = job._judge()
+    assert (len(calibration), evaluator.size) == (3, 9)
+    judged = [feeds["x"].tobytes() for _, feeds in evaluator.book.read(range(9))]
+    assert not {feeds["x"].tobytes() for feeds in calibration} & set(judged)
+
+
+def test_other_data_to_judge_by_leave_all_for_calibration(folder: Path) -> None:
+    job = SearchJob(Path("net.onnx"), Path("images/a"), Path("images"), metric="top5")
+    calibration, evaluator, _ = job._judge()
+    assert (len(calibration), evaluator.size, evaluator.k) == (4, 12, 5)
+
+
+def test_a_coco_file_means_a_detector(folder: Path) -> None:
+    names = sorted(path.name for path in (folder / "images" / "a").iterdir())
+    boxes = {
+        "images": [{"id": index, "file_name": name, "width": 6, "height": 6} for index, name in enumerate(names)],
+        "annotations": [{"id": 1, "image_id": 0, "category_id": 1, "bbox": [1, 1, 3, 3], "area": 9, "iscrowd": 0}],
+        "categories": [{"id": 1, "name": "thing"}],
+    }
+    (folder / "boxes.json").write_text(json.dumps(boxes))
+    job = SearchJob(Path("net.onnx"), Path("images/a"), labels=folder / "boxes.json")
+    assert job.judged_by == "map"
+    assert job.image_options().resize == "letterbox"
+    calibration, evaluator, _ = job._judge()
+    assert (len(calibration), len(evaluator.labels.images)) == (1, 3)
+
+
+def test_a_file_describes_the_whole_search(folder: Path) -> None:
+    config = {
+        "model": "net.onnx",
+        "data": "images",
+        "metric": "cosine",
+        "recipe": "CPU_INT8",
+        "space": {
+            "scale.activation": ["MinMax", {"kind": "Percentile", "percentile": 99.5}],
+            "equalize.cross_layer": [None, "CrossLayer"],
+        },
+        "sampler": "grid",
+        "tolerance": "10%",
+        "jobs": 1,
+        "output": "found",
+    }
+    (folder / "search.yaml").write_text(yaml.safe_dump(config))
+    output = run("search", "search.yaml")
+    assert "4 trials" in output
+    assert load_recipe(folder / "found" / "recipe.yaml").plan.weight.granularity is not None
+    assert "search goes on" not in (folder / "found" / "auto_search.log").read_text()
+    again = run("search", "search.yaml")
+    assert "4 trials" in again
+    assert (folder / "found" / "auto_search.log").read_text().count("trial 0: complete") <= 2
+
+
+def test_spaces_in_files_have_conditions_and_ranges() -> None:
+    base = Recipe()
+    space = space_from_plain(
+        {
+            "equalize.cross_layer": [None, "CrossLayer"],
+            "scale.activation": {
+                "values": ["MinMax", {"kind": "Percentile"}],
+                "only_if": {"equalize.cross_layer": None},
+            },
+        },
+        base,
+    )
+    assert [dict(assignment) for assignment in space.assignments()] == [
+        {"equalize.cross_layer": None, "scale.activation": MinMax()},
+        {"equalize.cross_layer": None, "scale.activation": Percentile()},
+        {"equalize.cross_layer": CrossLayer()},
+    ]
+    tuned = load_plain_recipe({"tune": {"steps": [{"kind": "AdaRound"}]}})
+    ranged = space_from_plain({"tune.steps.0.learning_rate": {"low": "1e-3", "high": 0.5, "log": True}}, tuned)
+    assert not ranged.is_finite
+    both = space_from_plain([{"scale.reduce_range": [True]}, {"scale.reduce_range": [False]}], base)
+    assert len(both.spaces) == 2
+
+
+def load_plain_recipe(plain: dict) -> Recipe:
+    from quantry.recipe import from_plain
+
+    return from_plain(plain)
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        ({"scale.activatoin": ["MinMax"]}, "activation"),
+        ({"scale.activation": "MinMax"}, r"write \['MinMax'\]"),
+        ({"scale.activation": ["MinMux"]}, "MinMax"),
+        ({"scale.activation": {"low": 1}}, "low and high"),
+        ({"scale.activation": {"vals": [1]}}, "must hold"),
+        ({}, "mapping of recipe paths"),
+    ],
+)
+def test_slips_in_a_space_are_told(plain: dict, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        space_from_plain(plain, Recipe())
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        ({"modle": "x"}, "did you mean 'model'"),
+        ({"data": "x"}, "must name the model"),
+        ([1], "mapping"),
+    ],
+)
+def test_slips_in_a_configuration_are_told(tmp_path: Path, plain: object, message: str) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    with pytest.raises(RecipeError, match=message):
+        load_job(path)
+
+
+def test_labels_and_metrics_must_go_together(folder: Path) -> None:
+    (folder / "labels.csv").write_text("a/0.png,0\n")
+    with pytest.raises(RecipeError, match="labels go with"):
+        SearchJob(Path("net.onnx"), Path("images"), labels=folder / "labels.csv", metric="l2").run()
+    with pytest.raises(DataError, match="needs a COCO file"):
+        SearchJob(Path("net.onnx"), Path("images"), metric="map").run()
+    with pytest.raises(DataError, match="must be given"):
+        SearchJob(Path("net.onnx"), metric="top1").run()
+    with pytest.raises(RecipeError, match="did you mean 'color'"):
+        SearchJob(Path("net.onnx"), Path("images"), metric="top1", images={"colour": "RGB"}).run()
