@@ -7,7 +7,7 @@ from typing import Any
 
 import quantry
 from quantry.emit import QuantizedModel, emit
-from quantry.equalize import equalize
+from quantry.equalize import equalize, smooth, smooth_needs
 from quantry.evaluate import Evaluation, evaluate
 from quantry.memo import Handle, Memo
 from quantry.observe import CalibrationData, Statistics, observe
@@ -59,8 +59,13 @@ def run_quantize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, m
     equalized = prepared
     if recipe.prepare.npu is not None:
         equalized = memo.run(convert, equalized, recipe.prepare.npu)
-    if recipe.equalize != EqualizeOptions():
-        equalized = memo.run(equalize, equalized, recipe.equalize)
+    if recipe.equalize.smooth is not None:
+        needs = smooth_needs(equalized.value, recipe.equalize.smooth)
+        seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
+        types = recipe.plan.activation, recipe.plan.weight
+        equalized = memo.run(smooth, equalized, seen, recipe.equalize.smooth, *types)
+    if recipe.equalize.cross_layer is not None:
+        equalized = memo.run(equalize, equalized, EqualizeOptions(recipe.equalize.cross_layer))
     planned = memo.run(plan, equalized, recipe.plan)
     statistics = None
     if planned.value.needs_calibration:

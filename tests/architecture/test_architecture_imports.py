@@ -10,7 +10,7 @@ import pytest
 import quantry
 
 SOURCE = Path(quantry.__file__).parent
-STAGES = ("prepare", "equalize", "observe", "plan", "scale", "mix", "tune", "emit", "evaluate")
+STAGES = ("prepare", "observe", "equalize", "plan", "scale", "mix", "tune", "emit", "evaluate")
 FOUNDATION = {"errors": set(), "native": set(), "recipe": {"errors"}, "memo": {"errors"}}
 HEAVY = {
     "onnxruntime": {"observe", "evaluate", "tune"},

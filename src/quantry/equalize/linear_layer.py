@@ -39,10 +39,10 @@ class LinearLayer:
 def linear_layer(node: ir.Node) -> LinearLayer | str:
     """Return what a node of `OPERATORS` is, or why its channels cannot be scaled."""
     weight = node.inputs[1]
-    if not _is_own(weight):
+    if not is_own(weight):
         return "its weight is no constant or is shared with another node"
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if bias is not None and not _is_own(bias):
+    if bias is not None and not is_own(bias):
         return "its bias is no constant or is shared with another node"
     assert weight is not None
     if node.op_type == "MatMul":
@@ -93,14 +93,14 @@ def _with_added_bias(node: ir.Node, channels: int) -> tuple[ir.Value, ir.Value |
     if add.op_type != "Add" or add.domain != "" or add.graph is not node.graph:
         return output, None
     bias = add.inputs[1 - index]
-    if not _is_own(bias):
+    if not is_own(bias):
         return output, None
     assert bias is not None
     lengths = _lengths(bias)
     return (add.outputs[0], bias) if not lengths or lengths[-1] in (1, channels) else (output, None)
 
 
-def _is_own(value: ir.Value | None) -> bool:
+def is_own(value: ir.Value | None) -> bool:
     """Whether a value is a float initializer that nobody can override and that one input of one node reads."""
     return (
         value is not None

@@ -39,6 +39,7 @@ from quantry.recipe.options import (
 )
 from quantry.recipe.presets import MISSING_PRESETS, PRESETS, Preset, find_preset
 from quantry.recipe.recipe import Difference, Recipe
+from quantry.recipe.resolve import resolve_recipe
 from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
 from quantry.recipe.selection import Selection, Subgraph
@@ -134,6 +135,7 @@ __all__ = [
     "from_yaml",
     "load_recipe",
     "nearest_bias",
+    "resolve_recipe",
     "save_recipe",
     "to_json",
     "to_plain",

@@ -7,6 +7,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.bias import Bias, DerivedBias
 from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
+from quantry.recipe.equalization import SmoothQuant
 from quantry.recipe.layers import LayerTypes, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
 from quantry.recipe.npu import NpuConversions, NpuLimits
@@ -81,9 +82,11 @@ class EqualizeOptions(Checked):
 
     Attributes:
         cross_layer: Cross-layer equalization; None does none.
+        smooth: SmoothQuant, which comes first and needs a float pass of its own; None does none.
     """
 
     cross_layer: CrossLayer | None = None
+    smooth: SmoothQuant | None = None
 
 
 @dataclass(frozen=True)
