@@ -1,7 +1,6 @@
 """The native API: one float model in, one quantized model out."""
 
 import functools
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +19,8 @@ from quantry.observe import CalibrationData, ImageOptions, calibration_data
 from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
 from quantry.prepare import InputSignature, model_source
-from quantry.recipe import Recipe, find_preset, from_plain, load_recipe
+from quantry.recipe import Recipe, resolve_recipe
 from quantry.scale import QuantParams
-
-_LOG = logging.getLogger("quantry")
 
 DEFAULT_STORE = "default"
 """Names the store in the user's cache directory."""
@@ -173,33 +170,6 @@ def _calibration_data(
 ) -> CalibrationData:
     opened = calibration_data(data, inputs, images)
     return opened if samples is None else opened.take(samples)
-
-
-def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe that a name, a file or plain data stands for, and notes about it.
-
-    Args:
-        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
-
-    Returns:
-        The recipe, and what a preset of that name does elsewhere but not here yet.
-
-    Raises:
-        RecipeError: There is no such preset or file, or it is no recipe.
-    """
-    if isinstance(recipe, Recipe):
-        return recipe, ()
-    if isinstance(recipe, Mapping):
-        return from_plain(recipe), ()
-    if isinstance(recipe, Path) or (isinstance(recipe, str) and Path(recipe).suffix in (".yaml", ".yml", ".json")):
-        return load_recipe(recipe), ()
-    if not isinstance(recipe, str):
-        raise RecipeError(f"recipe must be a Recipe, a preset's name, a file or a mapping, got {type(recipe).__name__}")
-    preset = find_preset(recipe)
-    notes = tuple(f"preset {preset.recipe.name}: not yet part of it here: {pending}" for pending in preset.pending)
-    for note in notes:
-        _LOG.warning(note)
-    return preset.recipe, notes
 
 
 def default_store_path() -> Path:

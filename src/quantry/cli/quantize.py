@@ -13,8 +13,8 @@ from rich.table import Table
 
 from quantry.cli.image_arguments import image_notes, number, numbers
 from quantry.cli.output_path import check_output
-from quantry.errors import RecipeError
-from quantry.recipe import Recipe, Selection
+from quantry.errors import ModelError, RecipeError
+from quantry.recipe import Recipe, Selection, resolve_recipe
 
 if TYPE_CHECKING:
     from quantry.quantization import QuantizationResult
@@ -56,15 +56,22 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     store: Annotated[str, typer.Option(help="Directory of kept results; 'default' or 'none'.")] = "default",
 ) -> None:
     """Quantize a float ONNX model."""
-    from quantry.observe import ImageOptions
-    from quantry.quantization import quantize as run
-    from quantry.quantization import resolve_recipe
-    from quantry.report import write_report
-
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
     chosen, notes = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
+    target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
+    _check_target(target, model)
+    if report is not None:
+        check_output(report)
+    if not model.is_file():
+        raise ModelError(f"the model file must exist, found nothing; at {model}")
+
+    # Only now, so that a misspelt argument is told at once.
+    from quantry.observe import ImageOptions
+    from quantry.quantization import quantize as run
+    from quantry.report import write_report
+
     images = ImageOptions(
         mean=numbers("--mean", mean),
         std=numbers("--std", std),
@@ -73,10 +80,6 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         resize=cast("Any", resize.lower()),
         crop_fraction=crop_fraction,
     )
-    target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
-    _check_target(target, model)
-    if report is not None:
-        check_output(report)
     result = run(model, data, wanted, images=None if data is None else images, store=None if store == "none" else store)
     written = result.save(target)
     if report is not None:
