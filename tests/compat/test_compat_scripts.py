@@ -118,8 +118,8 @@ from beside import helper
 
 config = get_default_config("XINT9")
 method = vai_q_onnx.PowerOfTwoMethod.MinMES
-vai_q_onnx.quantize_static("a", "b", None, enable_npu_cn=True, extra_options={"ActivationSymetric": True, "FoldRelu": True,
-    "FastFinetune": {"LearnRate": 1}})
+vai_q_onnx.quantize_static("a", "b", None, enable_npu_cn=True, extra_options={
+    "ActivationSymetric": True, "EnableSubgraph": True, "FastFinetune": {"LearnRate": 1}})
 try:
     from quark.onnx import nothing_of_the_kind
 except ImportError:
@@ -152,7 +152,7 @@ def test_what_is_missing_is_named_with_its_line_and_the_nearest_spelling(tmp_pat
         "script.py:10: vai_q_onnx.PowerOfTwoMethod.MinMES is not there; did you mean 'MinMSE'?",
         "script.py:11: vai_q_onnx.quantize_static(enable_npu_cn=...) is not there; did you mean 'enable_npu_cnn'?",
         "script.py:11: extra_options['ActivationSymetric'] is not there; did you mean 'ActivationSymmetric'?",
-        "script.py:11: extra_options['FoldRelu'] = True cannot be had: ",
+        "script.py:11: extra_options['EnableSubgraph'] = True cannot be had: ",
         "script.py:11: extra_options['FastFinetune']['LearnRate'] is not there; did you mean 'LearningRate'?",
     )
     assert len(found) == len(wanted)

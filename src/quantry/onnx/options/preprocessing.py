@@ -168,12 +168,12 @@ ROWS = (
         "equalize.cross_layer.clip6_to_relu",
         _clip6,
     ),
-    _refused(
+    OptionRow(
         "FoldRelu",
         Kind.BOOL,
+        "False",
         "Remove a Relu whose quantized output clips already.",
-        "Relu is kept; runtimes fold it into the quantizer behind it themselves",
-        harmless=False,
+        satisfied="such a Relu changes nothing, so the model computes the same; runtimes fold it themselves",
     ),
     _refused(
         "ShapeShifterYaml",
