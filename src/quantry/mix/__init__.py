@@ -1,0 +1,1 @@
+"""Mixed precision: which tensors need more bits, and which can do with fewer."""

@@ -1,0 +1,70 @@
+"""One way to quantize every tensor of a model, and what is left of single tensors under it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.emit import emit
+from quantry.evaluate import run_session, simulation_session
+from quantry.plan import OwnBiasPlan, OwnRange, QuantPlan, SharedRange
+from quantry.prepare import FloatModel
+from quantry.recipe import DataType, EmitOptions, TensorSpec, VitisDialect, VitisQdq
+from quantry.scale import QuantParams, fake_quantize
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What every tensor becomes.
+
+    Attributes:
+        plan: Types.
+        params: Scales and zero points of the integer ones.
+    """
+
+    plan: QuantPlan
+    params: QuantParams
+
+    def rounded(self, tensor: str, values: Array) -> Array:
+        """Return what is left of a tensor's values; all of them where the scheme leaves it float.
+
+        Args:
+            tensor: Name of an activation, a weight or a bias.
+            values: Its values.
+        """
+        if tensor in self.params.tensors:
+            return fake_quantize(values, self.params.tensors[tensor])
+        spec = self.spec(tensor)
+        return values if spec is None else _rounding(spec)(values)
+
+    def spec(self, tensor: str) -> TensorSpec | None:
+        """Return what a tensor becomes; None where it stays float or is derived from others."""
+        if tensor in self.plan.activations:
+            planned = self.plan.activations[self.plan.root(tensor)]
+            return None if isinstance(planned, SharedRange) else planned.spec
+        if tensor in self.plan.weights:
+            return self.plan.weights[tensor].spec
+        bias = self.plan.biases.get(tensor)
+        return bias.spec if isinstance(bias, OwnBiasPlan) else None
+
+
+@cache
+def _rounding(spec: TensorSpec) -> Callable[[Array], Array]:
+    """Return a function that rounds to a type without scales, as the written model does."""
+    if spec.dtype == DataType.FLOAT16:
+        return lambda values: values.astype(np.float16).astype(np.float32)
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
+    node = ir.node("Identity", [x], name="copy")
+    node.outputs[0].name = "y"
+    node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17}, name="rounding")
+    plan = QuantPlan({"x": OwnRange(spec)})
+    carrier = EmitOptions(VitisQdq(VitisDialect.QUARK))
+    model = emit(FloatModel(ir.Model(graph, ir_version=8)), plan, QuantParams(), carrier, {})
+    session = simulation_session(model.to_bytes(), threads=1)
+    return lambda values: np.asarray(run_session(session, {"x": values})["y"], np.float32)

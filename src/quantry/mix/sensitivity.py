@@ -1,0 +1,206 @@
+"""How much of each tensor's rounding arrives at the model's outputs, for all tensors from one walk over the model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.memo import Blob, stage
+from quantry.mix.downstream import Array, Downstream, Tensors
+from quantry.mix.scheme import Scheme
+from quantry.observe import CalibrationData
+from quantry.observe.progress import progress
+from quantry.plan import QuantPlan
+from quantry.plan.final_join import final_joins
+from quantry.prepare import FloatModel
+from quantry.recipe import PlanOptions
+from quantry.scale import QuantParams
+
+Floats = npt.NDArray[np.float64]
+
+# Rounding this much weaker than the coarsest at its place only scales what arrives at the outputs: no need to look.
+_LINEAR = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """Errors of the outputs, each caused by one tensor alone.
+
+    Errors of different tensors are nearly uncorrelated, so the power of several is nearly the sum of theirs.
+
+    Attributes:
+        tensors: Activations, weights and biases by name; a bias that is not named counts with the weight of its layer.
+        outputs: Names of the model's outputs.
+        noise: Power of the error relative to that of the output, [tensors, schemes, outputs], mean over the samples.
+        local: Power of the tensor's own rounding error relative to its own, [tensors, schemes].
+    """
+
+    tensors: tuple[str, ...]
+    outputs: tuple[str, ...]
+    noise: Floats
+    local: Floats
+
+    def of(self, tensor: str, output: int | None = None) -> Floats:
+        """Return the error that a tensor causes under each scheme.
+
+        Args:
+            tensor: Its name.
+            output: Index of the output that counts; None takes the mean of all.
+        """
+        found = self.noise[self.tensors.index(tensor)]
+        return np.asarray(found.mean(axis=-1) if output is None else found[:, output])
+
+    def to_blob(self) -> Blob:
+        """Return what the store keeps."""
+        meta = {"tensors": list(self.tensors), "outputs": list(self.outputs)}
+        return Blob(meta=meta, arrays={"noise": self.noise, "local": self.local})
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Read what `to_blob` returned."""
+        meta: Any = blob.meta
+        return cls(tuple(meta["tensors"]), tuple(meta["outputs"]), blob.arrays["noise"], blob.arrays["local"])
+
+
+@stage(name="sensitivity", version=1)
+def sensitivity(
+    model: FloatModel,
+    data: CalibrationData,
+    plans: Sequence[QuantPlan],
+    params: Sequence[QuantParams],
+    tensors: Sequence[str],
+) -> Sensitivity:
+    """Measure what rounding each tensor alone does to the outputs.
+
+    The float model runs once for each sample with all its tensors kept; then one tensor after the other is rounded and
+    the nodes behind it run again. Compared with quantizing layer after layer and running the whole model each time,
+    half of the nodes run, nothing is written or loaded in between, and what is found holds for both directions.
+
+    Args:
+        model: The float model.
+        data: Samples; few are enough, because every element of an output counts.
+        plans: Types of all tensors under each scheme.
+        params: Scales and zero points under each scheme.
+        tensors: Activations, weights and biases to look at; a bias that is not named is rounded with its weight.
+    """
+    schemes = [Scheme(plan, entry) for plan, entry in zip(plans, params, strict=True)]
+    downstream = Downstream(model.model, results_of(model.model.graph))
+    biases = {
+        weight: tuple(name for name in names if name not in tensors)
+        for weight, names in _bias_of_weight(model, schemes[0].plan).items()
+    }
+    walk = _Walk(model, schemes, downstream, biases)
+    shape = (len(tensors), len(schemes))
+    noise, local = np.zeros((*shape, len(downstream.results))), np.zeros(shape)
+    count = 0
+    for sample in progress(data, "sensitivity", data.size):
+        known = downstream.run(sample)
+        for index, tensor in enumerate(tensors):
+            found = walk.measure(tensor, known)
+            noise[index] += found[0]
+            local[index] += found[1]
+        count += 1
+    return Sensitivity(tuple(tensors), downstream.results, noise / count, local / count)
+
+
+class _Walk:
+    """Measures one tensor after the other in one sample."""
+
+    def __init__(
+        self,
+        model: FloatModel,
+        schemes: Sequence[Scheme],
+        downstream: Downstream,
+        biases: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._initializers = model.model.graph.initializers
+        self._schemes = schemes
+        self._downstream = downstream
+        self._constants: dict[str, list[Tensors]] = {}
+        self._biases = biases
+
+    def measure(self, tensor: str, known: Tensors) -> tuple[Floats, Floats]:
+        """Return the errors at the outputs, [schemes, outputs], and at the tensor, [schemes]."""
+        variants = self._variants(tensor, known)
+        local = np.array([_power(variant, self._exact(variant, known)) for variant in variants])
+        noise = np.zeros((len(variants), len(self._downstream.results)))
+        order = np.argsort(-local)
+        coarsest = int(order[0])
+        for index in order:
+            if local[index] == 0:
+                continue
+            if index != coarsest and local[index] < _LINEAR * local[coarsest]:
+                noise[index] = noise[coarsest] * (local[index] / local[coarsest])
+                continue
+            changed = self._downstream.changed(known, variants[index])
+            for place, name in enumerate(self._downstream.results):
+                if name in changed:
+                    noise[index, place] = relative_error(changed[name], known[name])
+        return noise, local
+
+    def _variants(self, tensor: str, known: Tensors) -> list[Tensors]:
+        if tensor not in self._initializers:
+            return [{tensor: scheme.rounded(tensor, known[tensor])} for scheme in self._schemes]
+        if tensor not in self._constants:
+            names = (tensor, *self._biases.get(tensor, ()))
+            exact = {name: self._constant(name) for name in names}
+            self._constants[tensor] = [
+                {name: scheme.rounded(name, values) for name, values in exact.items()} for scheme in self._schemes
+            ]
+        return self._constants[tensor]
+
+    def _exact(self, variant: Tensors, known: Tensors) -> Tensors:
+        return {name: known[name] if name in known else self._constant(name) for name in variant}
+
+    def _constant(self, name: str) -> Array:
+        tensor = self._initializers[name].const_value
+        assert tensor is not None
+        return np.asarray(tensor.numpy(), np.float32)
+
+
+def relative_error(found: Array, exact: Array) -> float:
+    """Return the power of the difference relative to that of the exact values."""
+    reference = float(np.square(exact, dtype=np.float64).sum())
+    power = float(np.square(np.subtract(found, exact, dtype=np.float64)).sum())
+    return power / reference if reference else power
+
+
+def _power(variant: Tensors, exact: Mapping[str, Array]) -> float:
+    # Of a weight with its bias, the larger of the two errors.
+    return max(relative_error(values, exact[name]) for name, values in variant.items())
+
+
+def results_of(graph: ir.Graph) -> tuple[str, ...]:
+    """Return the tensors at which computing ends.
+
+    They are the outputs, but where the model ends by joining finished results, such as boxes and scores of a detector,
+    the parts of the join: each counts by its own size.
+    """
+    tail = final_joins(graph, PlanOptions())
+    found: dict[str, None] = {}
+    for node in graph:
+        if node.name in tail:
+            for value in node.inputs:
+                producer = None if value is None else value.producer()
+                if value is not None and value.name and producer is not None and producer.name not in tail:
+                    found[value.name] = None
+    for value in graph.outputs:
+        producer = value.producer()
+        if value.name and (producer is None or producer.name not in tail):
+            found[value.name] = None
+    return tuple(found)
+
+
+def _bias_of_weight(model: FloatModel, plan: QuantPlan) -> dict[str, tuple[str, ...]]:
+    """Return the biases of each layer by its weight."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in model.model.graph:
+        names = [value.name for value in node.inputs if value is not None and value.name]
+        weight = next((name for name in names if name in plan.weights), None)
+        biases = tuple(name for name in names if name in plan.biases and name != weight)
+        if weight is not None and biases:
+            found[weight] = (*found.get(weight, ()), *biases)
+    return found
