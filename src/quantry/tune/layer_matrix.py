@@ -49,7 +49,7 @@ class LayerMatrix:
             return prod(self.shape) // (self.shape[1] * self.groups)
         if self.operator in NORMALIZATIONS:
             return 1
-        return self.shape[0] if self.operator in ("Gemm", "MatMul") and not self._rows_first else prod(self.shape[1:])
+        return self.shape[0] if self.operator in ("Gemm", "MatMul") and not self.rows_first else prod(self.shape[1:])
 
     def to_matrix(self, weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Return a weight, or anything of its shape, as ``[groups, rows, width]``."""
@@ -62,7 +62,7 @@ class LayerMatrix:
             return split.transpose(0, 2, 1, 3).reshape(self.groups, rows, -1)
         if self.operator in NORMALIZATIONS:
             return weight.reshape(-1, 1, 1)
-        return weight[None] if self._rows_first else weight.T[None]
+        return weight[None] if self.rows_first else weight.T[None]
 
     def from_matrix(self, matrix: Array) -> Array:
         """Return what `to_matrix` was given."""
@@ -70,7 +70,7 @@ class LayerMatrix:
             inputs, rows = self.shape[0] // self.groups, self.shape[1]
             split = matrix.reshape(self.groups, rows, inputs, -1).transpose(0, 2, 1, 3).reshape(self.shape)
             return np.ascontiguousarray(np.flip(split, tuple(range(2, split.ndim))))
-        if self.operator in ("Gemm", "MatMul") and not self._rows_first:
+        if self.operator in ("Gemm", "MatMul") and not self.rows_first:
             return np.ascontiguousarray(matrix[0].T)
         return np.ascontiguousarray(matrix.reshape(self.shape))
 
@@ -96,7 +96,8 @@ class LayerMatrix:
         return np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts], axis=1)
 
     @property
-    def _rows_first(self) -> bool:
+    def rows_first(self) -> bool:
+        """Whether the weight of a matrix product has its rows first, as it has here."""
         return self.operator == "Gemm" and bool(int_of(self.layer.node, "transB", 0))
 
     def _normalized(self, values: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:

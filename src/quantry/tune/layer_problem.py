@@ -107,6 +107,23 @@ class LayerProblem:
         kept = np.where(better, after, before)
         return LayerConstants(values, float(before.mean()), float(kept.mean()))
 
+    def take(self, weight: Single, bias: npt.NDArray[np.floating], before: float, after: float) -> LayerConstants:
+        """Return constants that were judged as a whole; nothing where they are not better than plain rounding.
+
+        Args:
+            weight: The candidate, on the grid, ``[groups, rows, width]``.
+            bias: Its bias, ``[groups, rows]``.
+            before: Loss of plain rounding.
+            after: Loss of the candidate.
+        """
+        if not after < before:
+            return LayerConstants({}, before, before)
+        layer = self.visit.layer
+        values = {layer.weight: self.matrix.from_matrix(np.asarray(weight, np.float32))}
+        if self.bias_moves and layer.bias is not None:
+            values[layer.bias] = bias.astype(np.float32).reshape(layer.initializer(layer.bias).shape)
+        return LayerConstants(values, before, after)
+
 
 def weight_grid(matrix: LayerMatrix, params: TensorParams) -> WeightGrid:
     """Return the grid of a weight in matrix form."""

@@ -24,6 +24,9 @@ Tensors = dict[str, Any]
 _CASTS = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}
 
 
+_READ_BY_PYTHON = ("Resize", "Pad", "Reshape", "Slice", "Expand", "Tile", "Split", "Range", "ConstantOfShape")
+
+
 @dataclass(frozen=True)
 class Trained:
     """What of a graph is trained.
@@ -92,7 +95,8 @@ class PlannedGraph:
                     continue
                 if value.name in self._fixed or value.name in self.constants:
                     continue
-                tensor = torch.from_numpy(np.array(value.const_value.numpy())).to(self.device)
+                tensor = torch.from_numpy(np.array(value.const_value.numpy()))
+                tensor = tensor.to(self._place_of(node, value, tensor))
                 wanted = (
                     trained.weights and value.name in self.plan.weights and self._is_layer_weight(node, value)
                 ) or (trained.biases and self._is_bias(node, value))
@@ -100,6 +104,11 @@ class PlannedGraph:
                     self.constants[value.name] = tensor.requires_grad_()
                 else:
                     self._fixed[value.name] = tensor
+
+    def _place_of(self, node: ir.Node, value: ir.Value, tensor: Any) -> str:
+        """Return where a constant lies: sizes and axes are read by Python, so they stay with it."""
+        read = node.op_type in _READ_BY_PYTHON and node.inputs[0] is not value
+        return "cpu" if read or not tensor.is_floating_point() else self.device
 
     def _is_layer_weight(self, node: ir.Node, value: ir.Value) -> bool:
         linear = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")

@@ -34,14 +34,11 @@ def _reshape(inputs: Inputs, attributes: Attributes) -> Any:
     values, shape = inputs[0], ints(inputs[1])
     if not attributes.integer("allowzero"):
         shape = [values.shape[axis] if length == 0 else length for axis, length in enumerate(shape)]
-    known = int(np.prod([length for length in shape if length != -1]))
-    # A model of fixed batch 1 that is run on several samples at once.
-    if shape and shape[0] == 1 and values.dim() and values.shape[0] > 1 and known != values.numel():
+    if shape and shape[0] == 1 and values.dim() and values.shape[0] > 1:
+        # A model of fixed batch 1 that is run on several samples at once.
         rest = int(np.prod([length for length in shape[1:] if length != -1]))
-        if -1 not in shape[1:] and rest * values.shape[0] == values.numel():
+        if -1 in shape[1:] or rest * values.shape[0] == values.numel():
             shape = [values.shape[0], *shape[1:]]
-    elif shape and shape[0] == 1 and -1 in shape[1:] and values.shape[0] > 1:
-        shape = [values.shape[0], *shape[1:]]
     return values.reshape(shape)
 
 
@@ -70,7 +67,7 @@ def _slice(inputs: Inputs, attributes: Attributes) -> Any:
 
 
 def _gather(inputs: Inputs, attributes: Attributes) -> Any:
-    values, index = inputs[0], inputs[1].long()
+    values, index = inputs[0], inputs[1].to(inputs[0].device, torch.long)
     axis = attributes.integer("axis") % values.dim()
     index = torch.where(index < 0, index + values.shape[axis], index)
     picked = values.index_select(axis, index.reshape(-1))
@@ -156,7 +153,7 @@ def _cast(inputs: Inputs, attributes: Attributes) -> Any:
 def _constant_of_shape(inputs: Inputs, attributes: Attributes) -> Any:
     tensor = attributes.tensor("value")
     fill = torch.zeros(1) if tensor is None else torch.from_numpy(tensor.numpy().copy())
-    return fill.reshape(()).expand(ints(inputs[0])).to(inputs[0].device)
+    return fill.reshape(()).expand(ints(inputs[0]))
 
 
 def _constant(_: Inputs, attributes: Attributes) -> Any:
