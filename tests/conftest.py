@@ -5,6 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A loaded machine is no error: time is measured by the benchmarks, not by property tests.
+settings.register_profile("quantry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quantry")
 
 
 @pytest.fixture(scope="session")
