@@ -61,21 +61,28 @@ class DistillationLoss:
 
     def __call__(self, *arguments: Any, **named: Any) -> Tensor:
         """Run both and return the loss."""
+        return self.compare(*arguments, **named)[0]
+
+    def compare(self, *arguments: Any, **named: Any) -> tuple[Tensor, Any, Any]:
+        """Run both and return the loss, the student's result and the teacher's, for losses of the user's own."""
         with torch.no_grad():
             wanted, inside = _run(self.teacher, self.tensors, arguments, named)
         found, own = _run(self.student, self.tensors, arguments, named)
-        pairs = [*zip(found, wanted, strict=True), *((own[name], inside[name]) for name in self.tensors)]
+        pairs = [*zip(_leaves(found), _leaves(wanted), strict=True)]
+        pairs += [(own[name], inside[name]) for name in self.tensors]
         losses = [_relative(one.float(), other.float()) for one, other in pairs]
-        return torch.stack(losses).mean()
+        return torch.stack(losses).mean(), found, wanted
+
+
+def _leaves(result: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(leaf)]
 
 
 def _relative(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher).square().mean() / (teacher.square().mean() + _SMALLEST)
 
 
-def _run(
-    model: nn.Module, tensors: Sequence[str], arguments: Any, named: Any
-) -> tuple[list[Tensor], dict[str, Tensor]]:
+def _run(model: nn.Module, tensors: Sequence[str], arguments: Any, named: Any) -> tuple[Any, dict[str, Tensor]]:
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Any:
@@ -94,7 +101,7 @@ def _run(
     finally:
         for hook in hooks:
             hook.remove()
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(leaf)], seen
+    return result, seen
 
 
 def _is_activation(module: QuantizedModule, path: str) -> bool:

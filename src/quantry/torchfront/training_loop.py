@@ -1,6 +1,7 @@
 """A short training loop for people without one."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.torchfront.schedule import QatSchedule
 from quantry.torchfront.switches import learn_scales
 
+_SMALLEST = 1e-3
+
 Loss = Callable[[QuantizedModule, Any], Tensor]
 """From the module and a batch of the user's loader to what is minimised."""
 
@@ -25,7 +28,7 @@ class QatOptions:
 
     Attributes:
         steps: Number of batches; the loader is repeated where it is shorter.
-        learning_rate: Of weights, at its peak; it falls to zero along a cosine.
+        learning_rate: Of weights, at its peak, as a part of the typical weight of each tensor; falls along a cosine.
         scale_rate: Of learned scales; None keeps scales as calibrated.
         decay: Of the moving average that is returned; None returns the weights of the last step.
         schedule: When observers and batch statistics rest.
@@ -34,7 +37,7 @@ class QatOptions:
     """
 
     steps: int = 1000
-    learning_rate: float = 1e-4
+    learning_rate: float = 3e-3
     scale_rate: float | None = 1e-3
     decay: float | None = 0.99
     schedule: QatSchedule = QatSchedule()
@@ -101,11 +104,16 @@ def qat(
 
 def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions) -> torch.optim.Optimizer:
     known = {id(parameter) for parameter in learned}
-    weights = [part for part in module.parameters() if id(part) not in known and part.requires_grad]
-    groups = [{"params": weights, "lr": options.learning_rate}]
+    groups: dict[float, list[Tensor]] = {}
+    for part in module.parameters():
+        if part.requires_grad and id(part) not in known:
+            # To the next power of two, so that few groups, and few kernels, serve all tensors.
+            typical = max(float(part.detach().square().mean().sqrt()), _SMALLEST)
+            groups.setdefault(2.0 ** round(math.log2(typical)), []).append(part)
+    settings = [{"params": parts, "lr": options.learning_rate * typical} for typical, parts in groups.items()]
     if learned:
-        groups.append({"params": learned, "lr": options.scale_rate})
-    return torch.optim.Adam(groups)
+        settings.append({"params": learned, "lr": options.scale_rate})
+    return torch.optim.Adam(settings)
 
 
 def _label_free(module: QuantizedModule) -> Loss:
