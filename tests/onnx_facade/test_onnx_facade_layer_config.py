@@ -29,6 +29,7 @@ from quantry.onnx import (
     QuantGranularity,
     QuantizationConfig,
     ScaleType,
+    SmoothQuantConfig,
     UInt8Spec,
     XInt8Spec,
 )
@@ -49,6 +50,7 @@ from quantry.recipe import (
     PerChannel,
     Qdq,
     Recipe,
+    SmoothQuant,
     Subgraph,
     TensorSpec,
     VitisDialect,
@@ -209,6 +211,7 @@ ALGORITHMS: dict[str, tuple[Any, str, Any]] = {
     ),
     "AdaQuantConfig": (AdaQuantConfig(), "tune.steps", (AdaQuant(iterations=3000, update_bias=False),)),
     "BiasCorrectionConfig": (BiasCorrectionConfig(), "tune.steps", (BiasCorrection(),)),
+    "SmoothQuantConfig": (SmoothQuantConfig(alpha=0.7), "equalize.smooth", SmoothQuant(alpha=0.7)),
     "GPTQConfig": (GPTQConfig(act_order=True), "tune.steps", (Gptq(),)),
 }
 

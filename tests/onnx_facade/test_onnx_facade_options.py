@@ -49,6 +49,7 @@ from quantry.recipe import (
     PowerOfTwoScale,
     Qdq,
     QOperator,
+    SmoothQuant,
     Subgraph,
     TensorSpec,
     TensorTypes,
@@ -111,7 +112,7 @@ OPTIONS: dict[str, Case] = {
     "CLEScaleUseThreshold": (CLE, False, "recipe.equalize.cross_layer.use_threshold", False),
     "CLETotalLayerDiffThreshold": (CLE, 1e-3, "recipe.equalize.cross_layer.convergence", 1e-3),
     "CLESteps": (CLE, -1, "recipe.equalize.cross_layer.steps", -1),
-    "SmoothAlpha": ({}, 0.6, "draft.notes", ("SmoothAlpha has no effect without include_sq",)),
+    "SmoothAlpha": ({"include_sq": True}, 0.6, "recipe.equalize.smooth", SmoothQuant(alpha=0.6)),
     "RMatrixDim": ({}, 16, "draft.notes", ("RMatrixDim has no effect without include_rotation",)),
     "UseRandomHad": ({}, True, "draft.notes", ("UseRandomHad has no effect without include_rotation",)),
     "RConfigPath": ({}, "r.json", "draft.notes", ("RConfigPath has no effect without include_rotation",)),
@@ -260,6 +261,7 @@ FIELD_CASES: dict[str, Case] = {
     "specific_tensor_precision": ({}, True, "draft.tensor_types", True),
     "use_dynamic_quant": ({}, True, "recipe.emit.format", Dynamic()),
     "convert_nchw_to_nhwc": ({}, True, "draft.channels_last", True),
+    "include_sq": ({}, True, "recipe.equalize.smooth", SmoothQuant(alpha=0.5)),
     "include_fast_ft": ({}, True, "recipe.tune.steps", (AdaRound(),)),
     "print_summary": ({}, False, "draft.summary", False),
     "ignore_warnings": ({}, False, "draft.quiet", False),
@@ -396,6 +398,12 @@ def test_master_switches_win_over_single_ones() -> None:
         average_pool=False,
         reduce_mean=False,
     )
+
+
+def test_alpha_outside_its_range_names_the_option() -> None:
+    with pytest.raises(RecipeError, match=r"extra_options\['SmoothAlpha'\] must be from 0 to 1, got 2"):
+        translate(with_option("SmoothAlpha", 2, {"include_sq": True}))
+    assert translate(with_option("SmoothAlpha", 0.5)).draft.notes == ("SmoothAlpha has no effect without include_sq",)
 
 
 def test_steps_of_zero_do_no_equalization() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from seed_case import Case, Repair, Seed
-from seed_models import CNN, constants, images, is_power_of_two, kinds, outputs, saved
+from seed_models import CNN, PERCEPTRON, constants, images, is_power_of_two, kinds, outputs, saved
 
 _MISSING = "quark.onnx and QuantFormat are used without being imported"
 
@@ -46,6 +46,26 @@ def cross_layer_equalization(seed: Seed) -> None:
     assert outputs(path, images(1)[0]).shape == (2, 5)
 
 
-CASES: dict[int, Case] = {1: cross_layer_equalization}
+def fast_finetune(seed: Seed) -> None:
+    path = run(seed)
+    npu_model(path)
+    plain = Seed(
+        seed.block, (*seed.repairs, Repair(3, "include_fast_ft=True", "include_fast_ft=False", "")), seed.folder
+    )
+    learnt, nearest = constants(path), constants(run(plain))
+    assert learnt.keys() == nearest.keys()
+    steps = learnt["w1_quantized"].astype(int) - nearest["w1_quantized"].astype(int)
+    assert np.abs(steps).max() == 1  # AdaRound rounds up or down and nothing else.
 
-PENDING: dict[int, str] = {2: "mixed precision", 3: "AdaRound", 4: "SmoothQuant"}
+
+def smooth_quant(seed: Seed) -> None:
+    path = run(seed, PERCEPTRON)
+    assert {("", "QuantizeLinear"), ("", "DequantizeLinear")} <= kinds(path)
+    assert all(is_power_of_two(scale) for scale in scales(path))
+    plain = Seed(seed.block, (*seed.repairs, Repair(4, "include_sq=True", "include_sq=False", "")), seed.folder)
+    assert not np.array_equal(constants(path)["w2_quantized"], constants(run(plain, PERCEPTRON))["w2_quantized"])
+
+
+CASES: dict[int, Case] = {1: cross_layer_equalization, 3: fast_finetune, 4: smooth_quant}
+
+PENDING: dict[int, str] = {2: "mixed precision"}

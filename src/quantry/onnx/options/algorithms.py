@@ -36,6 +36,15 @@ def _steps(draft: Draft, value: int) -> Draft:
     return _cross_layer("CLESteps", "steps")(draft, value)
 
 
+def _smooth_alpha(draft: Draft, value: float) -> Draft:
+    if draft.equalize.smooth is None:
+        return draft.noted("SmoothAlpha has no effect without include_sq")
+    if not 0 <= value <= 1:
+        raise RecipeError(f"extra_options['SmoothAlpha'] must be from 0 to 1, got {value!r}")
+    changed: Draft = with_field(draft, "equalize.smooth.alpha", float(value))
+    return changed
+
+
 def _bias_correction(draft: Draft, value: bool) -> Draft:
     return replace(draft, bias_correction=BiasCorrection() if value else None)
 
@@ -88,7 +97,14 @@ ROWS = (
         "equalize.cross_layer.steps",
         _steps,
     ),
-    _belongs("SmoothAlpha", Kind.FLOAT, "0.5", "How much SmoothQuant moves to the weights.", "include_sq"),
+    OptionRow(
+        "SmoothAlpha",
+        Kind.FLOAT,
+        "0.5",
+        "How much SmoothQuant moves from activations to weights, 0 to 1.",
+        "equalize.smooth.alpha",
+        _smooth_alpha,
+    ),
     _belongs("RMatrixDim", Kind.INT, "4096", "Size of QuaRot's rotation.", "include_rotation"),
     _belongs("UseRandomHad", Kind.BOOL, "False", "QuaRot: random Hadamard matrices.", "include_rotation"),
     _belongs("RConfigPath", Kind.TEXT, "None", "QuaRot: the file that names the layers.", "include_rotation"),

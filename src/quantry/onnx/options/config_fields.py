@@ -16,7 +16,6 @@ from quantry.recipe import (
     AdaRound,
     CrossLayer,
     Dynamic,
-    EqualizeOptions,
     FixNeuron,
     FloatBias,
     MinMax,
@@ -27,6 +26,7 @@ from quantry.recipe import (
     PowerOfTwoScale,
     Qdq,
     QOperator,
+    SmoothQuant,
     Subgraph,
 )
 
@@ -146,7 +146,11 @@ def _per_channel(draft: Draft, value: bool) -> Draft:
 
 
 def _include_cle(draft: Draft, value: bool) -> Draft:
-    return replace(draft, equalize=EqualizeOptions(CrossLayer() if value else None))
+    return replace(draft, equalize=replace(draft.equalize, cross_layer=CrossLayer() if value else None))
+
+
+def _smooth_quant(draft: Draft, value: bool) -> Draft:
+    return replace(draft, equalize=replace(draft.equalize, smooth=SmoothQuant(alpha=0.5) if value else None))
 
 
 def _dynamic(draft: Draft, value: bool) -> Draft:
@@ -304,7 +308,13 @@ ROWS = (
         "a Transpose behind every input with four axes",
         sets("channels_last"),
     ),
-    _off("include_sq", "SmoothQuant.", "SmoothQuant is not there yet; include_cle=True is the nearest"),
+    _switch(
+        "include_sq",
+        "False",
+        "SmoothQuant, with SmoothAlpha.",
+        "equalize.smooth = SmoothQuant(0.5)",
+        _smooth_quant,
+    ),
     _off("include_rotation", "QuaRot.", "QuaRot is not there yet; include_cle=True is the nearest"),
     _off(
         "include_auto_mp",
