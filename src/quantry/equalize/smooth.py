@@ -154,8 +154,8 @@ class _Smoother:
             self._declined[fold] += 1
             return
         products = fold.products if isinstance(fold, Fold) else 1
-        factors, gain = self._chosen(site, stats, exact=products > 0)
-        if self._options.alpha is None and gain < self._least_gain(products):
+        factors = self._chosen(site, stats, products)
+        if factors is None:
             return
         for layer in site.layers:
             multiplied = layer.layout.scaled(array_of(layer.weight), np.ones(layer.layout.outputs), factors)
@@ -168,12 +168,8 @@ class _Smoother:
             insert_product(site.value, site.nodes, 1.0 / factors, site.axis, self._names)
             self._inserted += 1
 
-    def _least_gain(self, products: int) -> float:
-        if not products:
-            return 1.0 + _FREE_GAIN * (self._options.gain - 1.0)
-        return self._options.gain * products
-
-    def _chosen(self, site: Site, stats: TensorStats, *, exact: bool) -> tuple[np.ndarray, float]:
+    def _chosen(self, site: Site, stats: TensorStats, products: int) -> np.ndarray | None:
+        """Return the factors, or None where they do not pay."""
         assert stats.channel_minima is not None
         assert stats.channel_maxima is not None
         ranges = ChannelRanges.of(stats.channel_minima, stats.channel_maxima, _mean_square(stats))
@@ -181,10 +177,17 @@ class _Smoother:
             ReadingLayer.of(layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))) for layer in site.layers
         ]
         if self._options.alpha is not None:
-            factors, gain = smooth_factors(ranges, layers, self._options.alpha), 1.0
+            factors = smooth_factors(ranges, layers, self._options.alpha)
         else:
-            factors, gain = best_factors(ranges, layers, *self._roundings)
-        return (powers_of_two(factors, _SPAN) if exact else factors), gain
+            factors, before, after = best_factors(ranges, layers, *self._roundings)
+            if not self._pays(before, after, products):
+                return None
+        return powers_of_two(factors, _SPAN) if products else factors
+
+    def _pays(self, before: float, after: float, products: int) -> bool:
+        if not products:
+            return before > after * (1.0 + _FREE_GAIN * (self._options.gain - 1.0))
+        return before >= self._options.tolerance and before > after * self._options.gain * products
 
     def notes(self, reasons: Counter[str]) -> tuple[str, ...]:
         """Return what was done and what was not."""

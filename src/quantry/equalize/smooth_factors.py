@@ -112,8 +112,8 @@ def smooth_factors(ranges: ChannelRanges, layers: Sequence[ReadingLayer], alpha:
 
 def best_factors(
     ranges: ChannelRanges, layers: Sequence[ReadingLayer], activation: Rounding, weight: Rounding
-) -> tuple[np.ndarray, float]:
-    """Return the factors with the least estimated error, [C], and by how much that error falls.
+) -> tuple[np.ndarray, float, float]:
+    """Return the factors with the least estimated error, [C], and that error before and with them.
 
     Args:
         ranges: Of the tensor.
@@ -127,7 +127,7 @@ def best_factors(
         error = estimated_error(ranges, layers, factors, activation, weight)
         if error < least:
             best, least = factors, error
-    return best, before / least if least > 0 else 1.0
+    return best, before, least
 
 
 def estimated_error(

@@ -26,12 +26,15 @@ class SmoothQuant(Checked):
         insert: Insert a multiplication where the factors fit into nothing that is there.
         gain: With ``alpha=None``, by how much the estimated error must fall for a multiplication to be worth its time;
             what costs no operator is done from a tenth on.
+        tolerance: With ``alpha=None``, no multiplication is inserted where the estimated error is below this part of
+            the energy of the layer's output; 0.001 is 30 dB.
     """
 
     alpha: float | None = None
     operators: tuple[str, ...] = SMOOTHABLE_OPERATORS
     insert: bool = True
     gain: float = 4.0
+    tolerance: float = 0.001
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,6 +42,8 @@ class SmoothQuant(Checked):
             raise RecipeError(f"SmoothQuant.alpha must be in [0, 1], or None for the best of each, got {self.alpha!r}")
         if not self.gain >= 1:
             raise RecipeError(f"SmoothQuant.gain must be at least 1, got {self.gain!r}")
+        if not self.tolerance >= 0:
+            raise RecipeError(f"SmoothQuant.tolerance must not be negative, got {self.tolerance!r}")
         for operator in self.operators:
             if operator not in SMOOTHABLE_OPERATORS:
                 raise RecipeError(
