@@ -111,7 +111,7 @@ class Ledger:
         self.costs.learn(proposal.configuration.recipe, outcome)
         trial = self._trial(proposal, outcome)
         self.trials.append(trial)
-        self.study.tell(proposal.entry, self._values(trial))
+        self.study.report(proposal, self._values(trial))
         self._rank(trial)
         self._keep_or_delete()
         self.study.add_seconds(self.seconds)

@@ -87,7 +87,8 @@ def search(
     known = SearchSettings.__annotations__
     for name in settings:
         if name not in known:
-            raise RecipeError(f"search must be given known arguments, got {name!r}{nearest_spelling(name, known)}")
+            hint = nearest_spelling(name, (*known, "budget", "space", "evaluator"))
+            raise RecipeError(f"search must be given known arguments, got {name!r}{hint}")
     options = _options(settings, budget)
     path = _model_path(model, options.output_dir)
     given = calibration_data(data, input_signatures(model_source(path).load()), settings.get("images"))

@@ -24,16 +24,20 @@ class OutputDirectory:
           best.onnx           the best model so far
           recipe.yaml         its recipe
           iter_<number>.onnx  models that are kept, and those at work
-          scores/<number>.npy scores of single samples, in the order of the race
+          scores/<study>/<number>.npy    scores of single samples, in the order of the race
           store/              results of stages, unless another store was given
           search.lock         held while a search runs
 
     Args:
         path: The folder; made when missing.
+
+    Attributes:
+        study: Name of the study that is at work; scores of another one are none of its business.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.study = "study"
         self._lock: IO[bytes] | None = None
 
     @property
@@ -67,7 +71,7 @@ class OutputDirectory:
 
     def scores(self, number: int) -> Path:
         """Scores of single samples of a trial."""
-        return self.path / "scores" / f"{number}.npy"
+        return self.path / "scores" / self.study / f"{number}.npy"
 
     def open(self) -> None:
         """Make the folder and take it for this process.
@@ -77,7 +81,7 @@ class OutputDirectory:
             StoreError: It cannot be written.
         """
         with disk_errors(self.path):
-            (self.path / "scores").mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / "search.lock").open("ab")
         if not _try_lock(self._lock):
             self.close()
@@ -99,6 +103,7 @@ class OutputDirectory:
             StoreError: The disk is full or may not be written; the old content stays.
         """
         with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
 
     def read_scores(self, number: int) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from quantry.autosearch.configurations import Configuration, enumerate_configurations
 from quantry.autosearch.cost import in_order_of_priority
 from quantry.autosearch.options import SearchOptions
-from quantry.autosearch.quiet_optuna import quiet_optuna
+from quantry.autosearch.quiet_optuna import one_torch_thread, quiet_optuna
 from quantry.autosearch.samplers import KINDS
 from quantry.autosearch.space import Space
 from quantry.autosearch.study import Proposal, StudyFile
@@ -36,11 +36,12 @@ class Proposer(Protocol):
     look_ahead: int | None
     recipes: Sequence[Recipe]
 
-    def next(self, number: int) -> Proposal | None:
+    def next(self, number: int, heard: int) -> Proposal | None:
         """Return the next configuration, written down in the study, or None when there is no other.
 
         Args:
             number: Its number.
+            heard: It may depend on the outcomes of trials with lower numbers than this, and on no others.
         """
         ...
 
@@ -65,8 +66,9 @@ class ListProposer:
         self._left = [entry for entry in configurations if entry.recipe not in proposed][::-1]
         self.recipes: Sequence[Recipe] = [*known, *(entry.recipe for entry in reversed(self._left))]
 
-    def next(self, number: int) -> Proposal | None:
+    def next(self, number: int, heard: int) -> Proposal | None:
         """Return the next configuration of the list."""
+        self._study.hear(heard)
         return self._study.add(number, self._left.pop()) if self._left else None
 
 
@@ -99,20 +101,21 @@ class SampledProposer:
         self.invalid: Counter[str] = Counter()
         self.repeated = 0
 
-    def next(self, number: int) -> Proposal | None:
+    def next(self, number: int, heard: int) -> Proposal | None:
         """Draw until something new comes."""
+        self._study.hear(heard)
         if self._rest is None:
             for _ in range(_REPEATS):
                 proposal = self._draw(number)
                 if proposal is not None:
                     return proposal
             self._rest = self._remaining()
-        return self._rest.next(number)
+        return self._rest.next(number, heard)
 
     def _draw(self, number: int) -> Proposal | None:
         study = self._study.study
         drawn = len(study.get_trials(deepcopy=False))
-        with quiet_optuna():
+        with quiet_optuna(), one_torch_thread():
             study.sampler = self._kind.make(self._seed if self._kind.one_seed else _mixed(self._seed, drawn))
             trial = study.ask()
             space, assignment = suggest(trial, self._spaces, flat=self._kind.flat)

@@ -104,7 +104,7 @@ class Race:
             size = min(size, limit - count)
         cohort: list[Proposal] = []
         while len(cohort) < size:
-            proposal = self._proposer.next(count + len(cohort))
+            proposal = self._proposer.next(count + len(cohort), count)
             if proposal is None:
                 break
             cohort.append(proposal)

@@ -20,7 +20,7 @@ from quantry.autosearch.result import SearchResult, result_of
 from quantry.autosearch.samplers import check_sampler
 from quantry.autosearch.setting import Place, Setting, open_setting, search_identity
 from quantry.autosearch.space import AnySpace, spaces_of
-from quantry.autosearch.stream import Stream
+from quantry.autosearch.stream import TRIED, Stream
 from quantry.autosearch.study import Proposal, StudyFile
 from quantry.autosearch.summary_file import SummaryFile
 from quantry.errors import StoreError
@@ -63,7 +63,8 @@ def run_search(
         setting = open_setting(model, data, judge, spaces, chosen, place)
         directions: list[Direction] = [judge.direction]
         directions += ["minimize"] * (len(chosen.objectives) - 1)
-        study = StudyFile(directory, search_identity(setting, spaces, chosen), directions, spaces)
+        directory.study = search_identity(setting, spaces, chosen)
+        study = StudyFile(directory, directory.study, directions, spaces)
         with closing(make_executor(setting, place, chosen)) as executor:
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
@@ -81,6 +82,9 @@ def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[
             ledger.stopped_by = Race(ledger, proposer, desk, known, size).run()
         else:
             ledger.stopped_by = Stream(ledger, proposer, desk, known).run()
+        if ledger.stopped_by == TRIED:
+            # With limits that stopped it, the search may go on and has to draw as if it had not been stopped.
+            ledger.study.hear()
     except BaseException:
         desk.give_up()
         raise

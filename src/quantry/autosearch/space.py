@@ -160,9 +160,12 @@ def _in_order_of_need(parameters: Mapping[str, Parameter]) -> dict[str, Paramete
 
 
 def _check_paths(space: Space, base: Recipe) -> None:
-    """Try every path with one value, so that a misspelt one is told at once."""
+    """Try every path with one value, so that a misspelt one is told at once.
+
+    What lies inside of another parameter's value is there for some of its values only.
+    """
     for name, parameter in space.parameters.items():
-        if not parameter.only_if:
+        if not parameter.only_if and not any(name.startswith(f"{other}.") for other in space.parameters):
             low = parameter.values[0] if isinstance(parameter, Choice) else parameter.low
             try:
                 with_fields(base, {name: low})

@@ -58,7 +58,8 @@ class Stream:
     def _fill(self) -> None:
         """Propose as far ahead as is allowed, and give every free worker something to do."""
         while self._may_propose():
-            proposal = self._proposer.next(len(self._proposals))
+            number = len(self._proposals)
+            proposal = self._proposer.next(number, number + 1 - (self._proposer.look_ahead or 0))
             if proposal is None:
                 self._exhausted = True
             else:

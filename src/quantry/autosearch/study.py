@@ -63,7 +63,7 @@ class StudyFile:
             self.study = optuna.create_study(
                 storage=storage, study_name=name, directions=list(directions), load_if_exists=True
             )
-        self.was_begun = bool(self.study.get_trials(deepcopy=False))
+        self._unheard: dict[int, tuple[int, Sequence[float] | None]] = {}
 
     @property
     def seconds(self) -> float:
@@ -131,8 +131,21 @@ class StudyFile:
         """Write down what came of a trial; from here on it is never run again."""
         self._trial(proposal.entry).set_user_attr(_OUTCOME, outcome.to_plain())
 
+    def report(self, proposal: Proposal, values: Sequence[float] | None) -> None:
+        """Keep what a trial scored until the sampler may hear of it; None means that it failed."""
+        self._unheard[proposal.number] = (proposal.entry, values)
+
+    def hear(self, before: int | None = None) -> None:
+        """Let the sampler learn from the trials with numbers below one, or from all.
+
+        Where it draws with some trials still running, it must not matter how far they are.
+        """
+        for number in sorted(self._unheard):
+            if before is None or number < before:
+                self.tell(*self._unheard.pop(number))
+
     def tell(self, entry: int, values: Sequence[float] | None) -> None:
-        """Let the sampler learn from a trial; None means that it failed."""
+        """Let the sampler learn from an entry at once; None means that it failed."""
         import optuna
 
         frozen = self.study.get_trials(deepcopy=False)[entry]

@@ -17,8 +17,8 @@ def cannot_win(
     Stochastic curtailment of a paired test (Lan, Simon and Halperin, 1982). With differences of mean ``m`` and
     deviation ``s`` over ``n`` of ``N`` samples, the mean over all of them is expected at ``m`` with the deviation
     ``s * sqrt(1/n - 1/N)``, and would have to be above ``z * s / sqrt(N)`` to show the challenger better. It cannot win
-    when the probability of that is below one minus the confidence. Two that are equally good are told apart by
-    neither, so one of them stops once most of the samples agree on that.
+    when the probability of that is below half of one minus the confidence; half, because there are several looks. Of
+    two that are equally good, one is often stopped at half of the samples.
 
     One sample on which they differ as much as samples differ from each other is added to the deviation: a few samples
     on which both do the same do not prove that they always will.
@@ -51,7 +51,7 @@ def cannot_win(
         return mean <= 0
     needed = _quantile(confidence) * deviation / math.sqrt(total)
     uncertain = deviation * math.sqrt(1 / count - 1 / total)
-    return _tail((needed - mean) / uncertain) < 1 - confidence
+    return _tail((needed - mean) / uncertain) < (1 - confidence) / 2
 
 
 def _tail(z: float) -> float:

@@ -1,0 +1,55 @@
+"""Options of a search."""
+
+import pytest
+
+from quantry.autosearch import SearchOptions, StopConditions, budget_seconds
+from quantry.autosearch.options import tolerance_of
+from quantry.errors import RecipeError
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("2h", 7200), ("1h30m", 5400), (90, 90), ("45 s", 45)])
+def test_budget_is_read_in_common_spellings(text: str | float, seconds: float) -> None:
+    assert budget_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "30", "5 parsecs", "", None])
+def test_budget_that_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError):
+        budget_seconds(text)
+
+
+def test_tolerance_may_be_absolute_or_a_share() -> None:
+    assert tolerance_of(0.5, 80.0) == 0.5
+    assert tolerance_of("1%", -80.0) == pytest.approx(0.8)
+    assert tolerance_of(None, 80.0) is None
+    with pytest.raises(RecipeError, match="other than 0"):
+        tolerance_of("1%", 0.0)
+
+
+def test_minus_one_switches_a_stop_condition_off() -> None:
+    assert StopConditions(-1, -1, -1, -1) == StopConditions()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler": "tpee"},
+        {"objectives": ("latency",)},
+        {"objectives": ("accuracy", "accuracy")},
+        {"objectives": ("accuracy", "sice")},
+        {"n_jobs": 0},
+        {"threads": 0},
+        {"trial_timeout": 0},
+        {"tolerance": "much"},
+        {"keep_models": "some"},
+    ],
+)
+def test_options_that_mean_nothing_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(RecipeError):
+        SearchOptions(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"iterations": 0}, {"seconds": -2}, {"n_candidates": True}])
+def test_stop_conditions_must_be_positive(given: dict[str, float]) -> None:
+    with pytest.raises(RecipeError):
+        StopConditions(**given)  # type: ignore[arg-type]

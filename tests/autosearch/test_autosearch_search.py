@@ -1,0 +1,366 @@
+"""Whole searches in this process."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from small_network import Distance, random_samples, small_space
+
+import quantry
+from quantry.autosearch import (
+    Choice,
+    SearchOptions,
+    SearchResult,
+    Space,
+    SpaceUnion,
+    StopConditions,
+    Uniform,
+    run_search,
+)
+from quantry.errors import RecipeError, StageError, StoreError
+from quantry.recipe import MinMax, MinMSE, Percentile, Recipe, load_recipe
+
+Samples = list[dict[str, Any]]
+
+
+def grid(directory: Path, **changes: Any) -> SearchOptions:
+    return SearchOptions(**{"sampler": "grid", "output_dir": directory, **changes})
+
+
+@pytest.fixture(scope="module")
+def finished(network: Path, tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    """A whole grid, for tests that only look at what it left."""
+    options = grid(tmp_path_factory.mktemp("finished"))
+    return run_search(network, random_samples(4), Distance(network), small_space(), options)
+
+
+def test_grid_finds_the_best_of_all_configurations(
+    finished: SearchResult, network: Path, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    store = quantry.MemoryStore()
+    by_hand = {}
+    for assignment in space.assignments():
+        recipe = space.build(assignment)
+        quantry.quantize(network, random_samples(4), recipe, store=store).save(tmp_path / "hand.onnx")
+        by_hand[recipe] = distance(tmp_path / "hand.onnx")
+    assert {trial.recipe: trial.score for trial in finished.trials} == by_hand
+    assert finished.best is not None
+    assert finished.best.score == min(by_hand.values())
+    assert finished.stopped_by == "every configuration was tried"
+
+
+def test_best_model_and_recipe_are_on_disk_and_belong_together(
+    finished: SearchResult, network: Path, tmp_path: Path
+) -> None:
+    assert finished.best is not None
+    assert finished.best_model is not None
+    assert finished.best_recipe is not None
+    recipe = load_recipe(finished.best_recipe)
+    assert recipe == finished.best.recipe
+    quantry.quantize(network, random_samples(4), recipe, store=None).save(tmp_path / "again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == finished.best_model.read_bytes()
+
+
+def test_stages_are_shared_between_trials(finished: SearchResult) -> None:
+    assert sum("observe" in trial.computed for trial in finished.trials) == 2
+    assert sum("observe" in trial.reused for trial in finished.trials) == len(finished.trials) - 2
+
+
+def test_every_score_has_an_interval_around_it(finished: SearchResult) -> None:
+    for trial in finished.trials:
+        assert trial.interval is not None
+        assert trial.score is not None
+        assert trial.interval[0] < trial.score < trial.interval[1]
+
+
+def test_log_and_summary_tell_what_happened(finished: SearchResult) -> None:
+    log = (finished.output_dir / "auto_search.log").read_text()
+    assert "12 configurations to try: 12 assignments" in log
+    assert "computed plan" in log
+    assert "reused prepare, plan, observe" in log
+    assert "search ends after 12 trials" in log
+    summary = json.loads((finished.output_dir / "search.json").read_text())
+    assert summary["best"] == (finished.best.number if finished.best else None)
+    assert summary["candidates"] == [trial.number for trial in finished.candidates]
+    assert [entry["score"] for entry in summary["trials"]] == [trial.score for trial in finished.trials]
+
+
+def test_without_a_tolerance_only_the_best_model_stays_on_disk(finished: SearchResult) -> None:
+    assert finished.best is not None
+    assert [path.name for path in finished.output_dir.glob("iter_*")] == [f"iter_{finished.best.number}.onnx"]
+
+
+def test_racing_reaches_the_winner_with_less_evaluation(network: Path, samples: Samples, tmp_path: Path) -> None:
+    space = Space.of(
+        Recipe(),
+        {
+            "scale.activation": [MinMax(), Percentile(90.0), Percentile(95.0), Percentile(99.0), MinMSE()],
+            "scale.reduce_range": [False, True],
+        },
+    )
+    judge = Distance(network, 128)
+    everything = run_search(network, samples, judge, space, grid(tmp_path / "all"))
+    raced = run_search(network, samples, judge, space, grid(tmp_path / "raced", racing=True))
+    assert everything.best is not None
+    assert raced.best is not None
+    assert raced.best.recipe == everything.best.recipe
+    assert raced.best.score == pytest.approx(everything.best.score)
+    assert everything.evaluation_share == 1
+    assert raced.evaluation_share is not None
+    assert raced.evaluation_share <= 0.5
+    stopped = [trial for trial in raced.trials if trial.state == "raced"]
+    assert stopped
+    assert not any(trial.accepted for trial in stopped)
+
+
+def test_tolerance_respects_the_direction(network: Path, samples: Samples, space: Space, tmp_path: Path) -> None:
+    distance = Distance(network)
+
+    def closeness(path: Path) -> float:
+        return 1 / (1 + distance(path)) if Path(path) != network else 1.0
+
+    found = run_search(network, samples, closeness, space, grid(tmp_path, tolerance="90%"))
+    assert found.reference.value == 1.0
+    assert {trial.accepted for trial in found.trials} == {True, False}
+    for trial in found.trials:
+        assert trial.drop == pytest.approx(1.0 - (trial.score or 0))
+        assert trial.accepted == (trial.drop is not None and trial.drop <= 0.9)
+
+
+def test_nothing_within_tolerance_returns_the_best_and_says_how_far(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    found = run_search(network, samples, distance, space, grid(tmp_path, tolerance=1e-9))
+    assert found.candidates == ()
+    assert found.best is not None
+    assert any("nothing is within the tolerance of 1e-09" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("stop", "trials"),
+    [
+        (StopConditions(iterations=2), 2),
+        (StopConditions(n_candidates=1), 1),
+        (StopConditions(best_candidates=2), None),
+        (StopConditions(seconds=1e-6), 0),
+    ],
+)
+def test_search_stops_when_it_should(
+    network: Path, distance: Distance, space: Space, tmp_path: Path, stop: StopConditions, trials: int | None
+) -> None:
+    samples = random_samples(4)
+    found = run_search(network, samples, distance, space, grid(tmp_path, stop=stop))
+    if trials is not None:
+        assert len(found.trials) == trials
+    else:
+        assert found.best is not None
+        assert len(found.trials) == found.best.number + 3
+
+
+def test_failing_trial_is_recorded_and_the_search_goes_on(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    def moody(path: Path) -> float:
+        if Path(path).name == "iter_1.onnx":
+            raise ZeroDivisionError("bad mood")
+        return -distance(path)
+
+    found = run_search(network, samples, moody, space, grid(tmp_path, stop=StopConditions(iterations=3)))
+    assert [trial.number for trial in found.trials if trial.state == "failed"] == [1]
+    assert found.trials[1].error == "ZeroDivisionError: bad mood"
+    assert len(found.trials) == 3
+    assert "bad mood" in (tmp_path / "auto_search.log").read_text()
+
+
+@pytest.mark.parametrize("answer", ["much", float("nan"), None])
+def test_answer_that_is_no_number_fails_the_trial(
+    network: Path, samples: Samples, space: Space, tmp_path: Path, answer: object
+) -> None:
+    def judge(path: Path) -> object:
+        return 1.0 if Path(path) == network else answer
+
+    found = run_search(network, samples, judge, space, grid(tmp_path, stop=StopConditions(iterations=2)))
+    assert found.best is None
+    assert all("must return a number" in (trial.error or "") for trial in found.trials)
+    assert any("no trial could be evaluated: 2 of 2 failed" in note for note in found.notes)
+
+
+def test_evaluator_that_cannot_judge_the_float_model_is_told_at_once(
+    network: Path, samples: Samples, space: Space, tmp_path: Path
+) -> None:
+    def judge(_: Path) -> float:
+        raise OSError("no labels")
+
+    with pytest.raises(StageError, match="no labels"):
+        run_search(network, samples, judge, space, grid(tmp_path))
+
+
+def test_second_call_goes_on_and_repeats_nothing(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    first = run_search(network, samples, distance, space, grid(tmp_path, stop=StopConditions(iterations=4)))
+    seen = distance.seen
+    second = run_search(network, samples, distance, space, grid(tmp_path, stop=StopConditions(iterations=6)))
+    assert len(second.trials) == 6
+    assert [trial.score for trial in second.trials[:4]] == [trial.score for trial in first.trials]
+    evaluated = [trial for trial in second.trials[4:] if trial.same_as is None]
+    assert distance.seen - seen == distance.size * len(evaluated)
+
+
+def test_another_evaluator_begins_anew(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    options = grid(tmp_path, stop=StopConditions(iterations=2))
+    run_search(network, samples, distance, space, options)
+    distance.fingerprint = "other labels"  # type: ignore[attr-defined]
+    seen = distance.seen
+    run_search(network, samples, distance, space, options)
+    assert distance.seen > seen
+
+
+def test_one_directory_serves_one_search_at_a_time(
+    network: Path, samples: Samples, space: Space, tmp_path: Path
+) -> None:
+    def greedy(_: Path) -> float:
+        run_search(network, samples, greedy, space, grid(tmp_path))
+        return 0.0
+
+    with pytest.raises(StageError, match="one search at a time"):
+        run_search(network, samples, greedy, space, grid(tmp_path))
+
+
+def test_unfinished_line_of_a_killed_process_is_cut_off(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    options = grid(tmp_path, stop=StopConditions(iterations=2))
+    run_search(network, samples, distance, space, options)
+    with (tmp_path / "study.journal").open("ab") as file:
+        file.write(b'{"op_code": 4, "worker')
+    more = grid(tmp_path, stop=StopConditions(iterations=3))
+    assert len(run_search(network, samples, distance, space, more).trials) == 3
+
+
+def test_full_disk_is_a_clear_error_and_keeps_what_is_there(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantry.autosearch import output_directory
+
+    write = output_directory.replace_file
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "1.npy":
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(output_directory, "replace_file", full)
+    options = grid(tmp_path, stop=StopConditions(iterations=3))
+    with pytest.raises(StoreError, match="No space left"):
+        run_search(network, samples, distance, space, options)
+    monkeypatch.undo()
+    seen = distance.seen
+    found = run_search(network, samples, distance, space, options)
+    assert [trial.state for trial in found.trials] == ["complete"] * 3
+    assert distance.seen - seen <= distance.size * 2
+
+
+def test_several_objectives_give_a_front_without_dominated_trials(
+    network: Path, samples: Samples, distance: Distance, tmp_path: Path
+) -> None:
+    from quantry.recipe import DataType, TensorSpec
+
+    types = [TensorSpec(DataType.INT8), TensorSpec(DataType.INT4)]
+    space = Space.of(Recipe(), {"plan.weight": types, "scale.activation": [MinMax(), Percentile(90.0)]})
+    options = grid(tmp_path, objectives=("accuracy", "size", "bit_operations"))
+    found = run_search(network, samples, distance, space, options)
+    points = {trial.number: tuple(trial.objectives.values()) for trial in found.trials}
+    for trial in found.pareto:
+        ours = points[trial.number]
+        assert not any(
+            all(o <= t for o, t in zip(other, ours, strict=True)) and other != ours for other in points.values()
+        )
+    assert {trial.recipe.plan.weight.dtype for trial in found.pareto} == {DataType.INT8, DataType.INT4}
+    # First convolution: 8 x 6 x 6 outputs of 27 products; second: 8 x 6 x 6 of 8; 8 bits by 8 or 4.
+    assert {trial.objectives["bit_operations"] for trial in found.trials} == {288 * 35 * 64.0, 288 * 35 * 32.0}
+
+
+def test_latency_is_measured_beside_the_float_model(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    options = grid(tmp_path, objectives=("accuracy", "latency"), stop=StopConditions(iterations=2))
+    found = run_search(network, samples, distance, space, options)
+    assert all(0 < trial.objectives["latency"] < 100 for trial in found.trials)
+
+
+def test_spaces_of_a_union_are_tried_in_their_order(
+    network: Path, samples: Samples, distance: Distance, tmp_path: Path
+) -> None:
+    first = Space.of(Recipe(), {"scale.activation": [MinMSE(), MinMax()]}, name="first")
+    second = Space.of(Recipe(), {"scale.activation": [MinMax(), Percentile()]}, name="second")
+    found = run_search(network, samples, distance, SpaceUnion((first, second)), grid(tmp_path))
+    assert [trial.space for trial in found.trials] == ["first", "first", "second"]
+
+
+def test_grid_over_numbers_without_end_is_refused(
+    network: Path, samples: Samples, distance: Distance, tmp_path: Path
+) -> None:
+    space = Space.of(Recipe(), {"scale.activation": [Percentile()], "scale.activation.percentile": Uniform(90, 100)})
+    with pytest.raises(RecipeError, match="can be listed"):
+        run_search(network, samples, distance, space, grid(tmp_path))
+
+
+def test_space_without_a_valid_configuration_says_why(
+    network: Path, samples: Samples, distance: Distance, tmp_path: Path
+) -> None:
+    space = Space.of(Recipe(), {"scale.weight": Choice([Percentile()]), "scale.reduce_range": [True]})
+    with pytest.raises(RecipeError, match="reduce_range goes with"):
+        run_search(network, samples, distance, space, grid(tmp_path))
+
+
+def test_with_a_tolerance_all_candidates_stay_on_disk(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    options = grid(tmp_path, tolerance=1e9, stop=StopConditions(n_candidates=3))
+    found = run_search(network, samples, distance, space, options)
+    assert len(list(tmp_path.glob("iter_*"))) == len(found.candidates) == 3
+
+
+def test_models_that_compute_the_same_are_judged_once(
+    network: Path, samples: Samples, distance: Distance, tmp_path: Path
+) -> None:
+    space = Space.of(Recipe(), {"observe.samples": [None, 4], "scale.activation": [MinMax()]})
+    found = run_search(network, samples, distance, space, grid(tmp_path))
+    assert [trial.same_as for trial in found.trials] == [None, 0]
+    assert found.trials[0].score == found.trials[1].score
+    assert distance.seen == distance.size
+
+
+def test_native_search_keeps_evaluation_apart_from_calibration(network: Path, tmp_path: Path) -> None:
+    found = quantry.search(
+        network,
+        random_samples(10),
+        "cosine",
+        {"scale.activation": [MinMax(), MinMSE()]},
+        budget="1min",
+        output_dir=tmp_path,
+        sampler="grid",
+    )
+    assert found.direction == "maximize"
+    assert found.best is not None
+    assert found.best.samples == 5
+    assert "5 calibration samples" in (tmp_path / "auto_search.log").read_text()
+
+
+def test_native_search_takes_models_in_memory_and_has_a_space_of_its_own(network: Path, tmp_path: Path) -> None:
+    found = quantry.search(
+        onnx.load(network), random_samples(4), output_dir=tmp_path, stop=StopConditions(iterations=3)
+    )
+    assert len(found.trials) == 3
+    assert np.isfinite([trial.score or np.nan for trial in found.trials]).all()
+
+
+def test_native_search_tells_misspelt_arguments(network: Path) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'budget'"):
+        quantry.search(network, bugdet="1h")  # type: ignore[call-arg]

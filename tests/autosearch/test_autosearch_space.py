@@ -1,0 +1,146 @@
+"""Spaces: conditions, invalid and equivalent configurations, order."""
+
+from itertools import pairwise
+
+import pytest
+
+from quantry.autosearch import Choice, IntRange, Space, Uniform, with_fields
+from quantry.autosearch.configurations import enumerate_configurations
+from quantry.autosearch.cost import CostModel, in_order_of_priority, stage_chain
+from quantry.autosearch.outcome import Outcome
+from quantry.errors import RecipeError
+from quantry.recipe import AdaRound, CrossLayer, Entropy, MinMax, MinMSE, Percentile, Recipe, TuneOptions
+
+
+def test_first_parameter_changes_slowest() -> None:
+    space = Space({"a": Choice([1, 2]), "b": Choice(["x", "y"])}, lambda _: Recipe())
+    assert [tuple(entry.values()) for entry in space.assignments()] == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
+
+
+def test_condition_that_does_not_hold_leaves_the_parameter_out() -> None:
+    space = Space(
+        {
+            "percent": Choice([99.9, 99.99], only_if={"method": "percentile"}),
+            "method": Choice(["minmax", "percentile"]),
+        },
+        lambda _: Recipe(),
+    )
+    assert list(space.assignments()) == [
+        {"method": "minmax"},
+        {"method": "percentile", "percent": 99.9},
+        {"method": "percentile", "percent": 99.99},
+    ]
+
+
+def test_condition_may_name_several_values_and_chains_of_parameters() -> None:
+    space = Space(
+        {
+            "a": Choice([1, 2, 3]),
+            "b": Choice(["x", "y"], only_if={"a": [2, 3]}),
+            "c": Choice([True], only_if={"b": "y"}),
+        },
+        lambda _: Recipe(),
+    )
+    assert sum("b" in entry for entry in space.assignments()) == 4
+    assert sum("c" in entry for entry in space.assignments()) == 2
+
+
+def test_true_is_not_one_in_a_condition() -> None:
+    space = Space({"a": Choice([True, 1]), "b": Choice([0], only_if={"a": 1})}, lambda _: Recipe())
+    assert list(space.assignments()) == [{"a": True}, {"a": 1, "b": 0}]
+
+
+def test_condition_on_an_unknown_parameter_is_told_with_the_nearest_spelling() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'method'"):
+        Space({"method": Choice([1]), "b": Choice([1], only_if={"methud": 1})}, lambda _: Recipe())
+
+
+def test_conditions_in_a_circle_are_refused() -> None:
+    with pytest.raises(RecipeError, match="circle"):
+        Space({"a": Choice([1], only_if={"b": 1}), "b": Choice([1], only_if={"a": 1})}, lambda _: Recipe())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Choice([]),
+        lambda: Choice("abc"),
+        lambda: Uniform(1.0, 0.0),
+        lambda: Uniform(0.0, 1.0, log=True),
+        lambda: Uniform(1.0, 2.0, log=True, step=0.1),
+        lambda: IntRange(1, 4, step=0),
+        lambda: IntRange(low=True, high=4),
+        lambda: Space({"a": [1, 2]}, lambda _: Recipe()),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(make: object) -> None:
+    with pytest.raises(RecipeError):
+        make()  # type: ignore[operator]
+
+
+def test_paths_are_changed_together_and_into_new_values() -> None:
+    changed = with_fields(
+        Recipe(tune=TuneOptions((AdaRound(),))),
+        {"scale.activation": Percentile(), "scale.activation.percentile": 99.5, "tune.steps.0.iterations": 7},
+    )
+    assert changed.scale.activation == Percentile(99.5)
+    assert changed.tune.steps == (AdaRound(iterations=7),)
+
+
+@pytest.mark.parametrize("path", ["scale.activatoin", "tune.steps.0.iterations", "scale.reduce_range.deeper"])
+def test_path_that_leads_nowhere_is_refused(path: str) -> None:
+    with pytest.raises(RecipeError, match="a path must"):
+        Space.of(Recipe(), {path: [1]})
+
+
+def test_invalid_and_equivalent_configurations_are_removed_with_reasons() -> None:
+    space = Space.of(
+        Recipe(),
+        {"scale.weight": [MinMax(), Entropy()], "scale.reduce_range": [False, True], "name": ["one", "two"]},
+    )
+    found, removed = enumerate_configurations([space, space])
+    assert len(found) == 3
+    assert removed.assignments == 16
+    assert sum(removed.invalid.values()) == 4
+    assert removed.equivalent == 9
+    assert "reduce_range goes with" in "\n".join(removed.lines())
+
+
+def test_priority_puts_tuning_last_and_neighbours_share_observations() -> None:
+    space = Space.of(
+        Recipe(),
+        {
+            "tune.steps": [(AdaRound(iterations=500),), (), (AdaRound(iterations=100),)],
+            "scale.activation": [MinMax(), MinMSE()],
+            "equalize.cross_layer": [CrossLayer(), None],
+        },
+    )
+    ordered = in_order_of_priority(enumerate_configurations([space])[0], [space])
+    works = [sum(step.iterations for step in entry.recipe.tune.steps) for entry in ordered]  # type: ignore[union-attr]
+    assert works == [0] * 4 + [100] * 4 + [500] * 4
+    switches = [entry.recipe.equalize for entry in ordered]
+    assert sum(one != other for one, other in pairwise(switches)) == 5
+
+
+def test_prior_of_the_user_decides_the_order() -> None:
+    space = Space({"a": Choice([3, 1, 2])}, lambda entry: Recipe(), prior=lambda entry: entry["a"])
+    distinct = Space(
+        space.parameters, lambda entry: with_fields(Recipe(), {"observe.samples": entry["a"]}), space.prior
+    )
+    ordered = in_order_of_priority(enumerate_configurations([distinct])[0], [distinct])
+    assert [entry.assignment["a"] for entry in ordered] == [1, 2, 3]
+
+
+def test_cost_counts_only_stages_that_no_trial_had() -> None:
+    costs = CostModel()
+    first, second = Recipe(), with_fields(Recipe(), {"scale.activation": MinMSE()})
+    costs.learn(
+        first, Outcome(0, "complete", seconds=12.0, computed={"prepare": 1, "observe": 8, "scale": 1, "emit": 1})
+    )
+    assert costs.estimate(second) == pytest.approx(1 + 1 + 1)
+    assert costs.estimate_all([second, second]) == pytest.approx(3)
+
+
+def test_recipes_that_differ_in_method_share_everything_before_it() -> None:
+    one, other = (dict(stage_chain(with_fields(Recipe(), {"scale.activation": m}))) for m in (MinMax(), MinMSE()))
+    assert {name for name in one if one[name] == other[name]} == {"prepare", "plan", "observe"}

@@ -1,0 +1,59 @@
+"""When a configuration cannot win any more."""
+
+import numpy as np
+import pytest
+
+from quantry.autosearch.race import rungs
+from quantry.autosearch.verdict import cannot_win
+
+
+@pytest.mark.parametrize(("size", "expected"), [(5, [5]), (8, [8]), (20, [8, 16, 20]), (160, [10, 20, 40, 80, 160])])
+def test_legs_double_up_to_all_samples(size: int, expected: list[int]) -> None:
+    assert rungs(size) == expected
+
+
+def test_one_that_is_clearly_worse_is_out_at_once() -> None:
+    generator = np.random.default_rng(0)
+    champion = generator.normal(size=16)
+    assert cannot_win(champion - 0.5 + 0.1 * generator.normal(size=16), champion, 256)
+
+
+def test_one_that_is_clearly_better_stays() -> None:
+    champion = np.random.default_rng(0).normal(size=16)
+    assert not cannot_win(champion + 0.5, champion, 256)
+
+
+def test_few_samples_on_which_both_agree_prove_nothing() -> None:
+    right = np.array([1.0, 0, 1, 1, 0, 1, 0, 1])
+    assert not cannot_win(right, right, 500)
+
+
+def test_after_all_samples_the_mean_decides() -> None:
+    champion = np.random.default_rng(0).normal(size=16)
+    assert cannot_win(champion - 1e-9, champion, 16)
+    assert not cannot_win(champion + 1e-9, champion, 16)
+
+
+def test_infinite_scores_are_compared_by_which_is_larger() -> None:
+    assert cannot_win(np.full(16, 3.0), np.full(16, np.inf), 64)
+
+
+def test_better_one_is_seldom_thrown_out() -> None:
+    """A challenger that is better by three standard errors of the full comparison must nearly always survive."""
+    generator = np.random.default_rng(1)
+    total, lost = 256, 0
+    for _ in range(400):
+        champion = generator.normal(size=total)
+        challenger = champion + generator.normal(3 / np.sqrt(total), 1.0, size=total)
+        lost += any(cannot_win(challenger[:n], champion[:n], total) for n in rungs(total)[:-1])
+    assert lost / 400 < 0.05
+
+
+def test_equal_ones_are_often_stopped_before_the_end() -> None:
+    generator = np.random.default_rng(2)
+    total, stopped = 256, 0
+    for _ in range(200):
+        champion = generator.normal(size=total)
+        challenger = champion + generator.normal(0, 0.3, size=total)
+        stopped += any(cannot_win(challenger[:n], champion[:n], total) for n in rungs(total)[:-1])
+    assert stopped / 200 > 0.35
