@@ -87,7 +87,7 @@ def detector(folder: Path, name: str) -> Any:
     return yolox_model.load(folder / f"{name}.onnx", shape)
 
 
-def speed(folder: Path, batch: int) -> None:
+def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
     """Print time and memory of a training step."""
     import torch
 
@@ -138,7 +138,8 @@ def speed(folder: Path, batch: int) -> None:
         yield "quantized, frozen, scales learned", learned
 
     # Compiling takes longer than measuring, so that only the two ends are compiled.
-    for compiled, precision in ((False, "float32"), (False, "bfloat16"), (True, "float32")):
+    kinds = [(False, "float32"), (False, "bfloat16"), *([(True, "float32")] if compile_too else [])]
+    for compiled, precision in kinds:
         base: tuple[float, float] | None = None
         for label, model in itertools.islice(variants(), 2 if compiled else None):
             run = torch.compile(model) if compiled else model
@@ -178,18 +179,21 @@ def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> No
             print(f"step {step} loss {loss:.5f} {time.perf_counter() - start:.0f} s", flush=True)
 
     quantized.cuda()
-    trained = qat(
-        quantized,
-        Augmented(pictures.cuda(), options.batch),
-        label_free(quantized, options.features),
-        QatOptions(
-            steps=options.steps,
-            learning_rate=options.rate,
-            scale_rate=options.scale_rate or None,
-            decay=0.995,
-        ),
-        report=report,
-    )
+    batches = Augmented(pictures.cuda(), options.batch)
+    rates = QatOptions(learning_rate=options.rate, scale_rate=options.scale_rate or None, decay=0.995)
+    if options.seconds:
+        trial = copy.deepcopy(quantized)
+        for count in (5, 20):  # the first calls choose kernels
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            qat(trial, batches, label_free(trial, options.features), replace(rates, steps=count))
+            torch.cuda.synchronize()
+            each = (time.perf_counter() - begun) / count
+        options.steps = min(options.steps, int(options.seconds / each))
+        print(f"{each * 1e3:.0f} ms a step, {options.steps} steps", flush=True)
+        del trial
+    loss = label_free(quantized, options.features)
+    trained = qat(quantized, batches, loss, replace(rates, steps=options.steps), report=report)
     model.base_model = trained.cpu()
     print(export(model, out / f"{name}.{options.label}.onnx", samples[0]), flush=True)
 
@@ -201,7 +205,8 @@ def label_free(student: Any, features: float) -> Callable[[Any, Any], Any]:
 
     from quantry.torchfront import DistillationLoss
 
-    inside = DistillationLoss(student, tensors="all")
+    names = [name for name in student.layout.quantizers if name.startswith(("silu", "cat", "add"))]
+    inside = DistillationLoss(student, tensors=[name for name in names if not name.endswith("_sigmoid")])
 
     def loss(_: Any, images: Any) -> Any:
         distance, found, wanted = inside.compare(images)
@@ -276,13 +281,15 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--scale-rate", type=float, default=3e-3)
     parser.add_argument("--features", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, help="train no longer than this")
+    parser.add_argument("--compiled", action="store_true", help="measure compiled steps too")
     parser.add_argument("--label", default="qat")
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
     if options.command == "prepare":
         prepare(options.folder)
     elif options.command == "speed":
-        speed(options.folder, options.batch)
+        speed(options.folder, options.batch, compile_too=options.compiled)
     elif options.command == "train":
         train(options.folder, options.out, options.name, options)
     else:
