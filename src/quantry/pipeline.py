@@ -10,6 +10,7 @@ from quantry.emit import QuantizedModel, emit
 from quantry.equalize import equalize, smooth, smooth_needs
 from quantry.evaluate import Evaluation, evaluate
 from quantry.memo import Handle, Memo
+from quantry.mix import MixInputs, Score, run_mix
 from quantry.observe import CalibrationData, Statistics, observe
 from quantry.plan import QuantPlan, plan
 from quantry.prepare import FloatModel, ModelSource, convert, prepare
@@ -44,7 +45,9 @@ def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[Float
     return memo.run(prepare, source, replace(recipe.prepare, npu=None))
 
 
-def run_quantize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Stages:
+def run_quantize(
+    prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None = None
+) -> Stages:
     """Run the stages from the prepared model to the quantized one.
 
     Args:
@@ -52,6 +55,7 @@ def run_quantize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, m
         data: Calibration data, or what opens them when a stage needs them.
         recipe: Options of every stage.
         memo: Keeps and finds results.
+        score: A function of the outputs, for mixed precision with the goal `WithinDrop`.
 
     Returns:
         Handles on all results.
@@ -70,6 +74,9 @@ def run_quantize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, m
     statistics = None
     if planned.value.needs_calibration:
         statistics = memo.run(observe, equalized, _opened(data), recipe.observe)
+    if recipe.mix.mixed is not None:
+        given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))
+        planned = run_mix(memo, given, recipe, score)
     params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
     model, tuned = equalized, []
     for step in recipe.tune.steps:

@@ -15,6 +15,7 @@ from quantry.errors import RecipeError
 from quantry.evaluate import Evaluation, find_metric
 from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
+from quantry.mix import Score
 from quantry.observe import CalibrationData, ImageOptions, calibration_data
 from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
@@ -115,13 +116,14 @@ _OTHER_NAMES = {
 
 
 @known_keywords("quantize", _OTHER_NAMES)
-def quantize(
+def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
     model: Any,
     data: Any = None,
     recipe: Recipe | str | Path | Mapping[str, Any] = "S8S8_AAWS",
     *,
     evaluation_data: Any = None,
     images: ImageOptions | None = None,
+    score: Score | None = None,
     store: Store | str | os.PathLike[str] | None = DEFAULT_STORE,
 ) -> QuantizationResult:
     """Quantize a float ONNX model.
@@ -134,6 +136,9 @@ def quantize(
         recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
         evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
         images: How image files become inputs.
+        score: A function from the model's outputs for all calibration samples, one array for each output with the
+            samples along its first axis, to a number that is larger where they are better; for mixed precision with the
+            goal `WithinDrop`.
         store: Where results are kept: "default" for the user's cache directory, a directory, a store, or None to keep
             nothing.
 
@@ -158,9 +163,9 @@ def quantize(
     if data is not None:
         calibration()  # data that do not fit are told now, needed or not
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
-    stages = run_quantize(prepared, calibration, wanted, memo)
+    stages = run_quantize(prepared, calibration, wanted, memo, score)
     tuning = (note for tuned in stages.tuned for note in tuned.value.notes)
-    before = (*notes, *stages.equalized.value.notes, *stages.params.value.notes)
+    before = (*notes, *stages.equalized.value.notes, *stages.plan.value.notes, *stages.params.value.notes)
     all_notes = (*before, *tuning, *stages.quantized.value.notes)
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
 

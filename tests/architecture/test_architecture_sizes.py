@@ -13,6 +13,7 @@ ALLOWED_FUNCTIONS = {
     "cli/quantize.py:quantize": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
     "cli/search.py:search": "the command line's options are its parameters",
+    "quantization.py:quantize": "one keyword for each thing a user brings, and what each may be",
     "onnx/shape_inference.py:quant_pre_process": "the documented signature of onnxruntime",
     "vai_q_onnx/quantize.py:quantize_static": "the documented signature of vai_q_onnx; its lines are its arguments",
 }

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from quantry.emit import emit
 from quantry.evaluate import run_session, simulation_session
-from quantry.plan import OwnBiasPlan, OwnRange, QuantPlan, SharedRange
+from quantry.plan import OwnRange, QuantPlan
 from quantry.prepare import FloatModel
 from quantry.recipe import DataType, EmitOptions, TensorSpec, VitisDialect, VitisQdq
 from quantry.scale import QuantParams, fake_quantize
@@ -39,18 +39,8 @@ class Scheme:
         """
         if tensor in self.params.tensors:
             return fake_quantize(values, self.params.tensors[tensor])
-        spec = self.spec(tensor)
+        spec = self.plan.spec_of(tensor)
         return values if spec is None else _rounding(spec)(values)
-
-    def spec(self, tensor: str) -> TensorSpec | None:
-        """Return what a tensor becomes; None where it stays float or is derived from others."""
-        if tensor in self.plan.activations:
-            planned = self.plan.activations[self.plan.root(tensor)]
-            return None if isinstance(planned, SharedRange) else planned.spec
-        if tensor in self.plan.weights:
-            return self.plan.weights[tensor].spec
-        bias = self.plan.biases.get(tensor)
-        return bias.spec if isinstance(bias, OwnBiasPlan) else None
 
 
 @cache

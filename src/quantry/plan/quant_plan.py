@@ -157,6 +157,15 @@ class QuantPlan:
         converted = [conversion.spec for conversion in self.conversions.values()]
         return any(spec.dtype.is_integer for spec in (*own, *converted))
 
+    def spec_of(self, tensor: str) -> TensorSpec | None:
+        """Return what a tensor becomes; None where it stays float, or is a bias derived from others."""
+        planned: ActivationPlan | Conversion | WeightPlan | BiasPlan | None
+        if tensor in self.activations:
+            planned = self.activations[self.root(tensor)]
+        else:
+            planned = self.conversions.get(tensor) or self.weights.get(tensor) or self.biases.get(tensor)
+        return None if planned is None or isinstance(planned, SharedRange | DerivedBiasPlan) else planned.spec
+
     def specs(self) -> Iterable[TensorSpec]:
         """Yield the specification of every tensor that has one."""
         activations = (*self.activations.values(), *self.conversions.values())

@@ -7,6 +7,7 @@ from typing import Any
 from quantry.recipe.checked import Checked
 from quantry.recipe.compatibility import check_types
 from quantry.recipe.layer_compatibility import check_layers
+from quantry.recipe.mixing import MixOptions
 from quantry.recipe.npu_compatibility import check_npu
 from quantry.recipe.options import (
     EmitOptions,
@@ -49,6 +50,7 @@ class Recipe(Checked):
         observe: The float pass over the calibration data.
         plan: Which tensors are quantized, to what.
         scale: How ranges are chosen.
+        mix: Types that are found instead of given.
         tune: What is done to weights, biases and scales after that.
         emit: How the model is written.
         evaluate: How it is compared with the float model.
@@ -65,6 +67,7 @@ class Recipe(Checked):
     observe: ObserveOptions = ObserveOptions()
     plan: PlanOptions = PlanOptions()
     scale: ScaleOptions = ScaleOptions()
+    mix: MixOptions = MixOptions()
     tune: TuneOptions = TuneOptions()
     emit: EmitOptions = EmitOptions()
     evaluate: EvaluateOptions = EvaluateOptions()
@@ -74,7 +77,7 @@ class Recipe(Checked):
         # The NPU's own reasons first: they name the nearest setting that it can take.
         check_npu(self.plan, self.scale)
         check_types(self.plan, self.emit.format)
-        check_layers(self.plan, self.scale, self.emit.format)
+        check_layers(self.plan, self.mix, self.scale, self.emit.format)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ, deepest first difference of each branch.
