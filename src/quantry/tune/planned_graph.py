@@ -182,6 +182,8 @@ class PlannedGraph:
             ]
             while values and values[-1] is None:
                 values.pop()
+            if self.device != "cpu" and node.op_type not in _READ_BY_PYTHON:
+                values = self._on_device(values)
             outputs = OPERATORS[node.op_type](values, self._attributes[at])
             for value, tensor in zip(node.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=False):
                 raw[value.name or ""] = tensor
@@ -191,6 +193,12 @@ class PlannedGraph:
                     raw.pop(name, None)
                     read.pop(name, None)
         return {name: self._read(raw, read, name, "", quantized) for name in wanted}
+
+    def _on_device(self, values: list[Any]) -> list[Any]:
+        """Return inputs of which one is on the device with the others there too."""
+        if all(value is None or value.device.type == "cpu" for value in values):
+            return values
+        return [value if value is None else value.to(self.device) for value in values]
 
     def _read(self, raw: Tensors, read: Tensors, name: str, reader: str, quantized: bool) -> Any:
         """Return a tensor as a node reads it."""
