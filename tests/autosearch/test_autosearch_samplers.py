@@ -70,8 +70,9 @@ def nearness(assignment: Any) -> float:
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cmaes", "gp", "nsga2", "qmc"])
 def test_sampler_proposes_distinct_configurations_and_is_seeded(tmp_path: Path, sampler: str) -> None:
     requires(sampler)
+    count = 12
     first, again, other = (
-        draw(tmp_path / str(turn), sampler, 14, nearness, seed) for turn, seed in enumerate((0, 0, 1))
+        draw(tmp_path / str(turn), sampler, count, nearness, seed) for turn, seed in enumerate((0, 0, 1))
     )
     recipes = [[proposal.configuration.recipe for proposal in drawn] for drawn in (first, again, other)]
     assert len(set(recipes[0])) == count

@@ -1,7 +1,8 @@
 """Hands trials to workers and takes them back, and knows how often each was begun."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quantry.autosearch.executor import Executor
 from quantry.autosearch.ledger import Ledger
@@ -11,7 +12,13 @@ from quantry.autosearch.trial_runner import REFERENCE
 from quantry.recipe import to_plain
 
 ATTEMPTS = 2
-"""A trial whose process died so often is not begun again."""
+"""A trial whose worker died so often is not begun again."""
+
+INTERRUPTIONS = 5
+"""So often may the process of a search end during a trial that runs inside of it.
+
+It may be the trial's fault, or somebody ends the process again and again.
+"""
 
 
 class Desk:
@@ -30,6 +37,7 @@ class Desk:
         self._waiting: deque[tuple[Proposal, TrialTask]] = deque()
         self._running: dict[int, tuple[Proposal, TrialTask]] = {}
         self._ended: deque[Outcome] = deque()
+        self._deaths: Counter[int] = Counter()
         self._judging = ledger.reference is None
         if self._judging:
             executor.submit(TrialTask(REFERENCE, {}))
@@ -55,8 +63,10 @@ class Desk:
         recipe = to_plain(proposal.configuration.recipe)
         stand_ins = dict(self._ledger.contents) if stop is None else {}
         task = TrialTask(proposal.number, recipe, stop, first, stand_ins)
-        if first and self._ledger.study.begin(proposal) >= ATTEMPTS:
-            self._ended.append(Outcome(proposal.number, "failed", error=f"its process died {ATTEMPTS} times"))
+        inside = first and not self._executor.isolated
+        if inside and self._ledger.study.begin(proposal) >= INTERRUPTIONS:
+            error = f"the process of the search ended {INTERRUPTIONS} times while it ran"
+            self._ended.append(Outcome(proposal.number, "failed", error=error))
             return
         self._waiting.append((proposal, task))
         self._feed()
@@ -79,8 +89,11 @@ class Desk:
             return None
         proposal, task = self._running.pop(outcome.number)
         if outcome.died:
-            self.submit(proposal, task.stop)
-            return self.wait()
+            self._deaths[outcome.number] += 1
+            if self._deaths[outcome.number] < ATTEMPTS:
+                self.submit(proposal, task.stop)
+                return self.wait()
+            outcome = replace(outcome, error=f"{outcome.error}, {ATTEMPTS} times")
         self._feed()
         return outcome
 
@@ -97,6 +110,8 @@ class Desk:
 
     def give_up(self) -> None:
         """Count trials that are under way as not begun: somebody stopped the search."""
+        if self._executor.isolated:
+            return
         for proposal, _ in (*self._running.values(), *self._waiting):
             self._ledger.study.forget_attempt(proposal)
 

@@ -16,9 +16,11 @@ class Executor(Protocol):
 
     Attributes:
         capacity: How many tasks it works on at a time.
+        isolated: A task that ends its process does not end this one.
     """
 
     capacity: int
+    isolated: bool
 
     def submit(self, task: TrialTask) -> None:
         """Take a task; there are never more than `capacity` that were not handed back."""
@@ -41,6 +43,7 @@ class InlineExecutor:
     """
 
     capacity = 1
+    isolated = False
 
     def __init__(self, runner: TrialRunner) -> None:
         self._runner = runner

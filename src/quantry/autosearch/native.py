@@ -18,8 +18,7 @@ from quantry.memo import Store
 from quantry.observe import CalibrationData, ImageOptions, calibration_data
 from quantry.prepare import model_source, write_model
 from quantry.prepare.float_model import input_signatures
-from quantry.quantization import resolve_recipe
-from quantry.recipe import Recipe
+from quantry.recipe import Recipe, resolve_recipe
 
 DEFAULT_METRIC = "l2"
 """What judges models where no evaluator is given: the mean squared difference between the outputs of both models."""

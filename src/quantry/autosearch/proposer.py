@@ -22,7 +22,7 @@ LOOK_AHEAD = 4
 It is the same for any number of workers, so that these do not change what is proposed.
 """
 
-_REPEATS = 100
+_REPEATS = 40
 
 
 class Proposer(Protocol):
@@ -81,20 +81,26 @@ class SampledProposer:
     Args:
         study: The study.
         spaces: What to draw from.
-        sampler: Name of the sampler.
-        seed: Start of its random numbers.
+        sampler: Name of the sampler, and the start of its random numbers.
         known: What was proposed before an interruption, to its entry in the study.
+        listed: All configurations, where they could be listed.
     """
 
     look_ahead: int | None = LOOK_AHEAD
 
     def __init__(
-        self, study: StudyFile, spaces: Sequence[Space], sampler: str, seed: int, known: dict[Recipe, int]
+        self,
+        study: StudyFile,
+        spaces: Sequence[Space],
+        sampler: tuple[str, int],
+        known: dict[Recipe, int],
+        listed: Sequence[Configuration] | None = None,
     ) -> None:
         self._study = study
         self._spaces = spaces
-        self._kind = KINDS[sampler]
-        self._seed = seed
+        self._kind = KINDS[sampler[0]]
+        self._seed = sampler[1]
+        self._listed = listed
         self._entries = dict(known)
         self._rest: ListProposer | None = None
         self.recipes: Sequence[Recipe] = ()
@@ -105,16 +111,17 @@ class SampledProposer:
         """Draw until something new comes."""
         self._study.hear(heard)
         if self._rest is None:
-            for _ in range(_REPEATS):
+            everything = self._listed is not None and len(self._entries) >= len(self._listed)
+            for _ in range(0 if everything else _REPEATS):
                 proposal = self._draw(number)
                 if proposal is not None:
                     return proposal
-            self._rest = self._remaining()
+            self._rest = ListProposer(self._study, self._listed or (), list(self._entries))
         return self._rest.next(number, heard)
 
     def _draw(self, number: int) -> Proposal | None:
         study = self._study.study
-        drawn = len(study.get_trials(deepcopy=False))
+        drawn = self._study.draws
         with quiet_optuna(), one_torch_thread():
             study.sampler = self._kind.make(self._seed if self._kind.one_seed else _mixed(self._seed, drawn))
             trial = study.ask()
@@ -131,11 +138,6 @@ class SampledProposer:
             return None
         self._entries[recipe] = trial.number
         return self._study.adopt(number, trial, Configuration(space, assignment, recipe))
-
-    def _remaining(self) -> ListProposer:
-        finite = all(space.is_finite for space in self._spaces)
-        configurations = enumerate_configurations(self._spaces)[0] if finite else []
-        return ListProposer(self._study, configurations, list(self._entries))
 
 
 def propose(
@@ -156,7 +158,7 @@ def propose(
     entries = {proposal.configuration.recipe: proposal.entry for proposal in known}
     finite = all(space.is_finite for space in spaces)
     if not finite and options.sampler != "grid":
-        return SampledProposer(study, spaces, options.sampler, options.seed, entries), ()
+        return SampledProposer(study, spaces, (options.sampler, options.seed), entries), ()
     configurations, removed = enumerate_configurations(spaces)
     if not configurations:
         raise RecipeError(f"a space must hold a valid configuration, got none; {'; '.join(removed.lines())}")
@@ -165,7 +167,8 @@ def propose(
         return ListProposer(study, in_order_of_priority(configurations, spaces), list(entries)), notes
     if options.sampler == "random" and not removed.beyond:
         return ListProposer(study, shuffled(configurations, options.seed), list(entries)), notes
-    return SampledProposer(study, spaces, options.sampler, options.seed, entries), notes
+    listed = None if removed.beyond else configurations
+    return SampledProposer(study, spaces, (options.sampler, options.seed), entries, listed), notes
 
 
 def shuffled(configurations: Sequence[Configuration], seed: int) -> list[Configuration]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import optuna
 
 _NUMBER, _RECIPE, _OUTCOME, _SECONDS, _ATTEMPTS = "number", "recipe", "outcome", "seconds", "attempts"
-_SPACE, _ASSIGNMENT, _REFERENCE = "space", "assignment", "reference"
+_SPACE, _ASSIGNMENT, _REFERENCE, _ABANDONED = "space", "assignment", "reference", "abandoned"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,13 @@ class StudyFile:
         """Close entries that a killed process had begun to ask for and not finished asking."""
         for frozen in self.study.get_trials(deepcopy=False):
             if not frozen.state.is_finished() and _NUMBER not in frozen.user_attrs:
+                self._trial(frozen.number).set_user_attr(_ABANDONED, value=True)
                 self.tell(frozen.number, None)
+
+    @property
+    def draws(self) -> int:
+        """How often a sampler was asked, not counting what a killed process did not finish asking."""
+        return sum(_ABANDONED not in frozen.user_attrs for frozen in self.study.get_trials(deepcopy=False))
 
     def _trial(self, entry: int) -> "optuna.trial.Trial":
         import optuna

@@ -62,6 +62,8 @@ class WorkerPool:
         staffing: How many workers.
     """
 
+    isolated = True
+
     def __init__(self, setting: Setting, place: Place, staffing: Staffing) -> None:
         self.capacity = staffing.jobs
         self._staffing = staffing

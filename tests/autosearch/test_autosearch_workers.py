@@ -1,0 +1,152 @@
+"""Worker processes: same results, deaths, hangs, and processes that are killed at random moments."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killed_search import Witness, killed_options
+from small_network import Distance, random_samples, small_space
+
+from quantry.autosearch import SearchOptions, StopConditions, run_search
+from quantry.recipe import from_plain
+
+HERE = Path(__file__).parent
+
+
+def options(directory: Path, **changes: Any) -> SearchOptions:
+    return SearchOptions(**{"sampler": "grid", "output_dir": directory, **changes})
+
+
+@pytest.mark.parametrize("racing", [False, True])
+def test_two_workers_find_what_one_finds(network: Path, tmp_path: Path, *, racing: bool) -> None:
+    judge = Distance(network, 64)
+    one, two = (
+        run_search(
+            network,
+            random_samples(2),
+            judge,
+            small_space(),
+            options(tmp_path / str(jobs), sampler="tpe", n_jobs=jobs, racing=racing),
+        )
+        for jobs in (1, 2)
+    )
+    facts = [
+        [(trial.recipe, trial.state, trial.score, trial.interval, trial.samples, trial.same_as) for trial in run.trials]
+        for run in (one, two)
+    ]
+    assert facts[0] == facts[1]
+    assert one.best_model is not None
+    assert two.best_model is not None
+    assert one.best_model.read_bytes() == two.best_model.read_bytes()
+
+
+def test_workers_compute_a_shared_stage_once(network: Path, distance: Distance, tmp_path: Path) -> None:
+    found = run_search(network, random_samples(2), distance, small_space(), options(tmp_path, n_jobs=2))
+    assert sum("observe" in trial.computed for trial in found.trials) == 2
+
+
+def test_worker_has_one_thread_and_does_not_spin(network: Path, tmp_path: Path) -> None:
+    def judge(path: Path) -> float:
+        import onnxruntime
+
+        given = onnxruntime.InferenceSession(path).get_session_options()
+        assert given.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+        return float(given.intra_op_num_threads)
+
+    stop = StopConditions(iterations=2)
+    found = run_search(network, random_samples(2), judge, small_space(), options(tmp_path, n_jobs=2, stop=stop))
+    assert [trial.score for trial in found.trials] == [1.0, 1.0]
+
+
+def test_trial_that_hangs_is_stopped_and_the_search_goes_on(network: Path, distance: Distance, tmp_path: Path) -> None:
+    def judge(path: Path) -> float:
+        if Path(path).name == "iter_1.onnx":
+            time.sleep(60)
+        return -distance(path)
+
+    stop = StopConditions(iterations=3)
+    found = run_search(network, random_samples(2), judge, small_space(), options(tmp_path, trial_timeout=3, stop=stop))
+    assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
+    assert found.trials[1].error == "stopped after the limit of 3 s"
+
+
+def test_trial_that_kills_its_worker_is_tried_twice_and_recorded(
+    network: Path, distance: Distance, tmp_path: Path
+) -> None:
+    book = tmp_path / "deaths"
+
+    def judge(path: Path) -> float:
+        if Path(path).name == "iter_1.onnx":
+            with book.open("a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return -distance(path)
+
+    stop = StopConditions(iterations=3)
+    found = run_search(network, random_samples(2), judge, small_space(), options(tmp_path, n_jobs=2, stop=stop))
+    assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
+    assert found.trials[1].error == "its process died with exit code -9, 2 times"
+    assert book.read_text() == "xx"
+
+
+def finished(output: Path) -> set[str]:
+    """Return the models of trials whose outcome is in the journal."""
+    numbers: dict[int, int] = {}
+    done: set[int] = set()
+    journal = output / "study.journal"
+    entries = 0
+    for line in journal.read_text().splitlines() if journal.exists() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if record["op_code"] == 4:  # a new trial
+            attributes = record.get("user_attrs") or {}
+            if "number" in attributes:
+                numbers[entries] = attributes["number"]
+            entries += 1
+        attribute = record.get("user_attr") or {}
+        if "number" in attribute:
+            numbers[record["trial_id"]] = attribute["number"]
+        if "outcome" in attribute:
+            done.add(record["trial_id"])
+    return {f"iter_{numbers[entry]}.onnx" for entry in done}
+
+
+def judged(output: Path) -> list[str]:
+    book = output.with_suffix(".book")
+    return [line.split()[0] for line in book.read_text().splitlines()] if book.exists() else []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_search_killed_at_random_moments_repeats_no_finished_trial(network: Path, tmp_path: Path, jobs: int) -> None:
+    output = tmp_path / "search"
+    command = [sys.executable, str(HERE / "killed_search.py"), str(network), str(output), str(jobs)]
+    moments = random.Random(jobs)
+    for kill in (True,) * jobs + (False,):
+        known, before = finished(output), len(judged(output))
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if kill:
+            # Counted from the first trial of this run, because starting Python takes long and always the same.
+            while process.poll() is None and len(judged(output)) == before:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.2))
+            process.send_signal(signal.SIGKILL)
+        printed, _ = process.communicate(timeout=200)
+        time.sleep(0.7)  # workers notice that their parent is gone
+        assert process.returncode in (0, -signal.SIGKILL), printed
+        assert not set(judged(output)[before:]) & known
+    whole = run_search(
+        network, random_samples(2), Witness(network, tmp_path / "book"), small_space(), killed_options(tmp_path, 1)
+    )
+    summary = json.loads((output / "search.json").read_text())
+    assert summary["stopped_by"] == "9 trials"
+    assert [trial["score"] for trial in summary["trials"]] == [trial.score for trial in whole.trials]
+    assert [from_plain(trial["recipe"]) for trial in summary["trials"]] == [trial.recipe for trial in whole.trials]
