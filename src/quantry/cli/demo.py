@@ -1,28 +1,38 @@
-"""``quantry demo``: the embedded detector under several presets."""
+"""``quantry demo``: the embedded detector, searched for the best recipe, or under several presets."""
 
 import dataclasses
+import os
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from quantry.cli.search_table import show_search
+from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     PRESETS,
+    BiasCorrection,
+    CrossLayer,
     DerivedBias,
     EvaluateOptions,
     MinMax,
+    MinMSE,
+    NonOverflow,
+    Percentile,
     PlanOptions,
     PowerOfTwoScale,
     Recipe,
     ScaleOptions,
     TensorSpec,
 )
+
+if TYPE_CHECKING:
+    from quantry.autosearch import Space
 
 _POWER_OF_TWO_INT8 = TensorSpec(scale=PowerOfTwoScale())
 
@@ -38,10 +48,28 @@ RECIPES: tuple[Recipe, ...] = (
     *(PRESETS[name].recipe for name in ("XINT8", "A8W8", "S8S8_AAWS", "U8S8_AAWS", "CPU_INT8", "A16W8")),
 )
 
-_ON_XINT8 = (
-    "XINT8 follows the arithmetic of AMD's NPU: Sigmoid becomes HardSigmoid (see docs/npu.md), so that on this SiLU "
-    "model it scores below naive unless prepare.npu.sigmoid_to_hard_sigmoid is false."
-)
+TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
+    "npu": (
+        "XINT8",
+        {
+            "prepare.npu.sigmoid_to_hard_sigmoid": [True, False],
+            "scale.activation": [MinMSE(), NonOverflow()],
+            "scale.weight": [MinMSE(), NonOverflow()],
+            "tune.steps": [(), (BiasCorrection(),)],
+        },
+    ),
+    "cpu": (
+        "CPU_INT8",
+        {
+            "equalize.cross_layer": [None, CrossLayer()],
+            "scale.activation": [MinMax(), Percentile(99.99), Percentile(99.999), MinMSE()],
+            "scale.weight": [MinMax(), MinMSE()],
+            "tune.steps": [(), (BiasCorrection(),)],
+        },
+    ),
+}
+"""Targets to the preset that their space starts from, and what is tried."""
+
 _ON_TIME = (
     "onnxruntime simulates signed int8 and 16 bits in float on CPUs, so their time says nothing about an NPU; "
     "x float is the time over the float model's."
@@ -49,48 +77,88 @@ _ON_TIME = (
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the quantized models.")] = Path("demo-out"),
-    scenes: Annotated[int, typer.Option(help="Labelled scenes to evaluate on.")] = 200,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
+        "demo-out"
+    ),
+    target: Annotated[str, typer.Option(help="What the model is for: npu or cpu.")] = "npu",
+    scenes: Annotated[int, typer.Option(help="Labelled scenes to judge by.")] = 100,
     samples: Annotated[int, typer.Option(help="Scenes to calibrate on.")] = 32,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Worker processes.", show_default="2")] = None,
+    presets: Annotated[bool, typer.Option(help="No search: quantize with several presets and compare.")] = False,
 ) -> None:
-    """Quantize the embedded detector with several presets and print what each costs and keeps."""
-    from quantry import demo as embedded
-    from quantry.evaluate import deployment_session
-
+    """Search the best recipe for the embedded detector by its mean average precision."""
     console = Console()
+    if presets:
+        compare_presets(console, output, scenes, samples)
+        return
+    from quantry import demo as embedded
+    from quantry.autosearch import SearchOptions, run_search
+
+    space = _space(target)
+    workers = jobs or min(2, os.cpu_count() or 1)
+    console.print(
+        f"A detector of {len(embedded.CLASS_NAMES)} shapes, for the target {target}: calibrated on {samples} scenes, "
+        f"judged by its mAP on {scenes} others; {workers} workers.",
+        soft_wrap=True,
+    )
+    result = run_search(
+        embedded.model_path(),
+        embedded.calibration_inputs(samples),
+        embedded.ScenePrecision(scenes),
+        space,
+        SearchOptions(sampler="grid", n_jobs=workers, output_dir=output / target, keep_models="best"),
+    )
+    show_search(console, result, "mAP")
+    if result.best_recipe is not None:
+        console.rule("recipe.yaml: what differs from the preset")
+        base = PRESETS[TARGETS[target][0]].recipe
+        assert result.best is not None
+        for difference in base.diff(result.best.recipe):
+            console.print(f"  {difference.path}: {escape(str(difference.theirs))}", soft_wrap=True, highlight=False)
+
+
+def _space(target: str) -> "Space":
+    from quantry.autosearch import Space
+
+    if target not in TARGETS:
+        raise RecipeError(
+            f"--target must be one of {', '.join(TARGETS)}, got {target!r}{nearest_spelling(target, TARGETS)}"
+        )
+    preset, fields = TARGETS[target]
+    return Space.of(PRESETS[preset].recipe, fields, name=preset)
+
+
+def compare_presets(console: Console, output: Path, scenes: int, samples: int) -> None:
+    """Quantize the embedded detector with several presets and print what each costs and keeps.
+
+    Args:
+        console: Where to.
+        output: Folder for the quantized models.
+        scenes: Labelled scenes to judge by.
+        samples: Scenes to calibrate on.
+    """
+    from quantry import demo as embedded
+
     output.mkdir(parents=True, exist_ok=True)
     model, data = embedded.model_path(), embedded.calibration_inputs(samples)
-    console.print(
-        f"A detector of {len(embedded.CLASS_NAMES)} shapes, calibrated on {samples} scenes, "
-        f"evaluated on {scenes} others."
-    )
-    table = _table()
+    table = Table(title="The embedded detector, quantized")
+    table.add_column("recipe", no_wrap=True)
+    for heading in ("mAP", "kB", "x float", "made in"):
+        table.add_column(heading, justify="right")
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("float model", total=len(RECIPES) + 1)
-        reference = _scores(deployment_session(model), scenes)
-        table.add_row("float", f"{reference['map']:.4f}", f"{reference['map50']:.4f}", _kilobytes(model), "1.00", "")
+        reference = embedded.ScenePrecision(scenes)(model)
+        table.add_row("float", f"{reference:.4f}", _kilobytes(model), "1.00", "")
         for recipe in RECIPES:
             progress.update(task, advance=1, description=recipe.name)
             table.add_row(*_row(recipe, model, data, output, scenes))
     console.print(table)
-    for line in (_ON_XINT8, _ON_TIME):
-        console.print(line)
-    console.print(
-        f"The models are in [bold]{escape(str(output))}[/]; `quantry presets NAME` prints a recipe to start from.",
-        soft_wrap=True,
-    )
-
-
-def _table() -> Table:
-    table = Table(title="The embedded detector, quantized")
-    table.add_column("recipe", no_wrap=True)
-    for heading in ("mAP", "mAP50", "kB", "x float", "made in"):
-        table.add_column(heading, justify="right")
-    return table
+    console.print(_ON_TIME)
+    console.print(f"The models are in [bold]{escape(str(output))}[/].", soft_wrap=True)
 
 
 def _row(recipe: Recipe, model: Path, data: Any, output: Path, scenes: int) -> tuple[str, ...]:
-    from quantry.evaluate import simulation_session
+    from quantry import demo as embedded
     from quantry.quantization import quantize
 
     wanted = dataclasses.replace(recipe, evaluate=EvaluateOptions(latency_runs=20))
@@ -99,27 +167,10 @@ def _row(recipe: Recipe, model: Path, data: Any, output: Path, scenes: int) -> t
     path = output / f"detector.{recipe.name.split(' ')[0]}.onnx"
     result.save(path)
     seconds = time.perf_counter() - started
-    scores = _scores(simulation_session(path), scenes)
     latency = result.evaluation.latency
     assert latency is not None
-    return (
-        recipe.name,
-        f"{scores['map']:.4f}",
-        f"{scores['map50']:.4f}",
-        _kilobytes(path),
-        f"{latency.ratio:.2f}",
-        f"{seconds:.1f} s",
-    )
-
-
-def _scores(session: Any, scenes: int) -> dict[str, float]:
-    from quantry import demo as embedded
-
-    def run(images: np.ndarray) -> np.ndarray:
-        outputs = session.run(None, {embedded.INPUT_NAME: images})
-        return np.asarray(outputs[0])
-
-    return embedded.evaluate(run, scenes)
+    score = embedded.ScenePrecision(scenes)(path)
+    return recipe.name, f"{score:.4f}", _kilobytes(path), f"{latency.ratio:.2f}", f"{seconds:.1f} s"
 
 
 def _kilobytes(path: Path) -> str:

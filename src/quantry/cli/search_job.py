@@ -129,7 +129,7 @@ class SearchJob:
         """
         from quantry.autosearch import StopConditions, search
         from quantry.cli.search_space_file import space_from_plain
-        from quantry.quantization import resolve_recipe
+        from quantry.recipe import resolve_recipe
 
         base, _ = resolve_recipe(self.recipe)
         data, evaluator, evaluation = self._judge()

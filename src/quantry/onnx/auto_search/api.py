@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ class AutoSearch:
         auto_search_config: What was given; `settings` is what it means.
         settings: What is asked for.
         model_input: The float model.
-        result: What the last `search_model` found, every trial included; None before.
+        result: What the last `search_model` found, every trial included; None before. Of a search in two stages it is
+            the stage with the best model.
+        stages: What both stages of a search in two stages found; empty otherwise.
 
     Raises:
         RecipeError: An argument or a setting cannot be used.
@@ -58,6 +61,7 @@ class AutoSearch:
         self.calibration_data_path = given["calibration_data_path"]
         self.settings = Settings.of(self.auto_search_config)
         self.result: SearchResult | None = None
+        self.stages: tuple[SearchResult, ...] = ()
         self._maker = RecipeMaker(starting_config(self.config))
         self._assigned: list[Mapping[str, Any]] | None = None
         self._built: list[Configuration] | None = None
@@ -218,14 +222,19 @@ class AutoSearch:
         tuned = self._run(
             list_space(self._maker, second, "finetuning"), self._options(output_dir=output / "finetuning", **changes)
         )
-        found = [self._best(calibrated, first)] + ([] if tuned.best is None else [self._best(tuned, second)])
-        return sorted(found, key=lambda entry: float(entry["difference"]))[:1]
-
-    def _best(self, result: SearchResult, configurations: Sequence[Mapping[str, Any]]) -> Candidate:
+        self.stages = (calibrated, tuned)
+        result, configurations = self._better((calibrated, first), (tuned, second))
+        self.result = result
         assert result.best is not None
         index = place(result.best.assignment)
         found = candidate(result.best, result, index, configurations[index], self._metric)
-        return found | {"model_path": str(result.best_model), "stage": result.output_dir.name}
+        return [found | {"model_path": str(result.best_model), "stage": result.output_dir.name}]
+
+    @staticmethod
+    def _better(*stages: tuple[SearchResult, list[Configuration]]) -> tuple[SearchResult, list[Configuration]]:
+        """Return the stage with the best model; the first where finetuning did not help."""
+        drops = [inf if result.best is None else (result.best.drop or 0.0) for result, _ in stages]
+        return stages[drops.index(min(drops))]
 
     def _search_finetuning(self) -> list[Candidate]:
         """Search iterations and learning rate of finetuning as numbers, in one study."""
