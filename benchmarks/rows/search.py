@@ -1,0 +1,77 @@
+"""Automatic search: beside the peer's, with racing, and with two workers."""
+
+from typing import Any
+
+from benchmarks.harness import Comparison, Goal, Row, Side
+from benchmarks.workloads import SharedModel
+
+_DOCUMENT = "benchmarks.tasks.document_search:search"
+_NATIVE = "benchmarks.tasks.quantry_search:search"
+_WORKLOAD = SharedModel("yolox_nano", 32)
+
+
+def _document_row(name: str, title: str, *, equalization: bool) -> Row:
+    arguments: dict[str, Any] = {"equalization": equalization}
+    return Row(
+        name=name,
+        title=title,
+        sides=(
+            Side("quantry", _DOCUMENT, {"library": "quantry", **arguments}, _WORKLOAD),
+            Side("quark", _DOCUMENT, {"library": "quark", **arguments}, _WORKLOAD, peer=True, at_most=2),
+        ),
+        comparisons=(Comparison("quark", "quantry", (Goal("seconds", at_least=10.0),)),),
+    )
+
+
+ROWS = (
+    _document_row(
+        "search/document/calibration",
+        "AutoSearch of document 000 (8 configurations: method, type, moving average), yolox_nano, 32 images",
+        equalization=False,
+    ),
+    _document_row(
+        "search/document/equalization",
+        "The same with cross-layer equalization off and on (16 configurations), yolox_nano, 32 images",
+        equalization=True,
+    ),
+    Row(
+        name="search/trials",
+        title="200 trials without finetuning, against one observation for each equalization and the evaluations alone",
+        sides=(
+            Side("200 trials", _NATIVE, {"space": "wide", "trials": 200}, _WORKLOAD),
+            Side("observations and evaluations", "benchmarks.tasks.quantry_search:floor", {"trials": 200}, _WORKLOAD),
+        ),
+        comparisons=(
+            Comparison(
+                "200 trials",
+                "observations and evaluations",
+                (Goal("seconds", at_most=1.5),),
+                larger_is_better=False,
+            ),
+        ),
+        repetitions=2,
+    ),
+    Row(
+        name="search/racing",
+        title="Racing against evaluating everything (24 configurations), mobilenetv2_035, 512 images",
+        sides=(
+            Side("racing", _NATIVE, {"space": "methods", "racing": True}, SharedModel("mobilenetv2_035", 512)),
+            Side("everything", _NATIVE, {"space": "methods"}, SharedModel("mobilenetv2_035", 512)),
+        ),
+        comparisons=(Comparison("racing", "everything", larger_is_better=False),),
+        repetitions=2,
+    ),
+    Row(
+        name="search/workers",
+        title="Two workers against one with one thread, and against one with both cores, yolox_nano, 32 images",
+        sides=(
+            Side("one worker", _NATIVE, {"space": "methods", "n_jobs": 1, "threads": 1}, _WORKLOAD),
+            Side("two workers", _NATIVE, {"space": "methods", "n_jobs": 2}, _WORKLOAD),
+            Side("one process, both cores", _NATIVE, {"space": "methods", "n_jobs": 1}, _WORKLOAD),
+        ),
+        comparisons=(
+            Comparison("one worker", "two workers", (Goal("seconds", at_least=1.7),)),
+            Comparison("one process, both cores", "two workers"),
+        ),
+    ),
+)

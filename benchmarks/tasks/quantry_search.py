@@ -1,0 +1,99 @@
+"""quantry's own search, and the work that no search can do without."""
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.tasks.samples import SampleReader
+
+Facts = dict[str, Any]
+
+
+def _samples(folder: str, count: int) -> list[Any]:
+    reader = SampleReader(folder, count)
+    return [reader.get_next() for _ in range(count)]
+
+
+def _space(name: str) -> Any:
+    """Return a space: "methods" has 24 configurations, "wide" has 240 with 4 equalizations."""
+    from quantry.autosearch import Space, default_space
+    from quantry.recipe import CrossLayer, Entropy, MinMax, MinMSE, Percentile, PerChannel, TensorSpec, find_preset
+
+    base = find_preset("S8S8_AAWS").recipe
+    if name == "methods":
+        return default_space(base)
+    percentiles = [Percentile(value) for value in (99.0, 99.9, 99.99, 99.999, 99.9999, 100.0)]
+    averages = [MinMax(), MinMax(0.01), MinMax(0.001)]
+    return Space.of(
+        base,
+        {
+            "equalize.cross_layer": [None, CrossLayer(), CrossLayer(steps=2), CrossLayer(use_threshold=False)],
+            "scale.activation": [*averages, *percentiles, MinMSE()],
+            "scale.weight": [MinMax(), MinMSE(), Entropy()],
+            "plan.weight": [TensorSpec(), TensorSpec(granularity=PerChannel())],
+        },
+    )
+
+
+def search(
+    model: str, samples: str, count: int, space: str, trials: int | None = None, **options: Any
+) -> Callable[[], Facts]:
+    """Time a grid search that judges models by their outputs on the second half of the samples.
+
+    Args:
+        model: Path of the float model.
+        samples: Folder of samples.
+        count: How many of them.
+        space: Name of the space.
+        trials: At most so many.
+        options: Fields of ``SearchOptions``.
+    """
+    import onnxruntime  # noqa: F401 - loaded before the clock starts
+    import optuna  # noqa: F401
+
+    import quantry
+    from quantry.autosearch import StopConditions
+
+    data = _samples(samples, count)
+    chosen = _space(space)
+
+    def job() -> Facts:
+        found = quantry.search(
+            model, data, "l2", chosen, sampler="grid", stop=StopConditions(iterations=trials), **options
+        )
+        assert found.best is not None
+        observed = sum("observe" in trial.computed for trial in found.trials)
+        return {
+            "trials": len(found.trials),
+            "best": found.best.score,
+            "interval": found.best.interval,
+            "configuration": {name: str(value) for name, value in found.best.assignment.items()},
+            "evaluation_share": found.evaluation_share,
+            "observations": observed,
+        }
+
+    return job
+
+
+def floor(model: str, samples: str, count: int, trials: int, **_: Any) -> Callable[[], Facts]:
+    """Time four observations and as many evaluations as there are trials, with nothing around them."""
+    import onnxruntime  # noqa: F401 - loaded before the clock starts
+
+    import quantry
+    from quantry.autosearch import split_data
+    from quantry.evaluate.tasks import OutputDistance, SampleBook
+    from quantry.observe import calibration_data, observe
+    from quantry.prepare import model_source, prepare
+    from quantry.recipe import ObserveOptions, PrepareOptions
+
+    prepared = prepare(model_source(model), PrepareOptions())
+    calibration, evaluation = split_data(calibration_data(_samples(samples, count), prepared.inputs))
+    quantry.quantize(model, calibration, store=None).save("quantized.onnx")
+
+    def job() -> Facts:
+        for _turn in range(4):
+            observe(prepared, calibration, ObserveOptions())
+        judge = OutputDistance(model, SampleBook(evaluation), "l2")
+        scores = [judge("quantized.onnx") for _turn in range(trials)]
+        return {"trials": len(scores)}
+
+    return job
