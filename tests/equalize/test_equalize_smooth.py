@@ -49,6 +49,8 @@ BODIES = {
     "normalized": (ROWS, "n = LayerNormalization(x, s6, b6) p = MatMul(n, w6_4) q = MatMul(n, v6_4) y = Add(p, q)", 0),
     "decomposed": (ROWS, "n = Softmax(x) g = Mul(n, s6) h = Add(g, b6) y = MatMul(h, w6_4)", 0),
     "matrix": (ROWS, "m = MatMul(x, w6_8) a = Add(m, b8) r = Relu(a) y = MatMul(r, w8_4)", 0),
+    "residual": (ROWS, "n = LayerNormalization(x, s6, b6) k = Shape(n) m = MatMul(n, w6_6) y = Add(m, n)", 1),
+    "shape": (IMAGE, "a = Conv(x, w8_3_1_1) k = Shape(a) r = Relu(a) z = Reshape(r, k) y = Conv(r, w4_8_1_1)", 0),
     "input": (ROWS, "y = MatMul(x, w6_4)", 1),
     "function": (ROWS, "t = Tanh(x) y = MatMul(t, w6_4)", 1),
 }
@@ -106,13 +108,13 @@ def test_function_stays_and_multiplications_are_few(case: str) -> None:
 @given(st.sampled_from(sorted(BODIES)), st.integers(0, 1000), st.sampled_from([None, 0.0, 0.5, 1.0]))
 @settings(max_examples=15, deadline=None)
 def test_function_stays_for_any_weights_and_alpha(case: str, seed: int, alpha: float | None) -> None:
-    before, after = smoothed(case, SmoothQuant(alpha=alpha, tolerance=0.0), seed)
+    before, after = smoothed(case, SmoothQuant(alpha=alpha, insert=True, tolerance=0.0), seed)
     reference = outputs(before, case)
     np.testing.assert_allclose(outputs(after, case), reference, rtol=1e-3, atol=1e-5 * np.abs(reference).max())
 
 
 def test_nothing_is_inserted_unless_allowed() -> None:
-    before, after = smoothed("input", SmoothQuant(alpha=0.5, insert=False))
+    before, after = smoothed("input", SmoothQuant(alpha=0.5))
     assert [node.op_type for node in after.model.graph] == [node.op_type for node in before.model.graph]
     assert any("it reads an input of the model" in note for note in after.notes)
 

@@ -76,7 +76,7 @@ class Restore:
 
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
         """Insert the multiplication."""
-        readers = [use.node for use in self.value.uses() if use.node not in self.kept]
+        readers = [node for node in readers_of(self.value) if node not in self.kept]
         insert_product(self.value, readers, factors[self.channels], self.axis, names)
 
 
@@ -136,6 +136,11 @@ def find_fold(value: ir.Value, readers: Collection[ir.Node], axis: int, count: i
     return _fold(value, frozenset(readers), _Place(axis, len(value.shape), slice(0, count)))
 
 
+def readers_of(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes that look at the values of a tensor, not only at its shape."""
+    return [use.node for use in value.uses() if use.node.op_type not in ("Shape", "Size")]
+
+
 def insert_product(
     value: ir.Value, readers: Collection[ir.Node], factors: np.ndarray, axis: int, names: FreshNames
 ) -> None:
@@ -174,7 +179,7 @@ def _fold(value: ir.Value, readers: frozenset[ir.Node], place: _Place) -> Fold |
         return "it reads an input of the model"
     if value.is_graph_output() or place.depth > _DEEPEST:
         return "its input is an output of the model" if value.is_graph_output() else "what makes its input is far"
-    others = [use.node for use in value.uses() if use.node not in readers]
+    others = [node for node in readers_of(value) if node not in readers]
     if any(other.graph is not producer.graph for other in others):
         return "its input is read inside a subgraph"
     found = _fold_producer(value, producer, replace(place, depth=place.depth + 1))

@@ -37,7 +37,7 @@ class Site:
     Attributes:
         value: The tensor.
         axis: Its channel axis.
-        layers: Every node that reads it.
+        layers: The layers that read it.
     """
 
     value: ir.Value
@@ -51,7 +51,7 @@ class Site:
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
-        """The nodes that read it."""
+        """The layers' nodes."""
         return tuple(layer.node for layer in self.layers)
 
 
@@ -114,9 +114,10 @@ def _find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Coun
 def _site(value: ir.Value, nodes: list[ir.Node]) -> Site | str:
     if value.is_graph_output():
         return "their input is an output of the model"
-    uses = tuple(value.uses())
-    if len(uses) != len(nodes) or value.const_value is not None or value.dtype != ir.DataType.FLOAT:
-        return "others than layers read their input too"
+    if value.const_value is not None or value.dtype != ir.DataType.FLOAT:
+        return "their input is no float32 activation"
+    if any(use.idx != 0 for use in value.uses() if use.node in nodes):
+        return "they read their input twice"
     layers = [linear_layer(node) for node in nodes]
     known = [layer for layer in layers if isinstance(layer, LinearLayer)]
     if len(known) < len(layers):

@@ -23,7 +23,8 @@ class SmoothQuant(Checked):
             ``max|x|**alpha / max|w|**(1 - alpha)`` for every layer (SmoothAlpha). None chooses the factors of each
             layer by the error that rounding will leave, estimated from the ranges of channels, and only where they pay.
         operators: Operator types whose inputs are looked at.
-        insert: Insert a multiplication where the factors fit into nothing that is there.
+        insert: Insert a multiplication where the factors fit into nothing that is there. It helps where the tensor
+            before the multiplication stays float; one that is quantized has lost its small channels by then.
         gain: With ``alpha=None``, by how much the estimated error must fall for a multiplication to be worth its time;
             what costs no operator is done from a tenth on.
         tolerance: With ``alpha=None``, no multiplication is inserted where the estimated error is below this part of
@@ -32,7 +33,7 @@ class SmoothQuant(Checked):
 
     alpha: float | None = None
     operators: tuple[str, ...] = SMOOTHABLE_OPERATORS
-    insert: bool = True
+    insert: bool = False
     gain: float = 4.0
     tolerance: float = 0.001
 
