@@ -4,6 +4,7 @@ import re
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 from facade_models import Reader
 
@@ -13,8 +14,12 @@ from quantry.onnx import (
     ExtendedCalibrationMethod,
     ExtendedQuantFormat,
     ExtendedQuantType,
+    Int8Spec,
+    Int16,
+    Int16Spec,
     LayerWiseMethod,
     PowerOfTwoMethod,
+    QLayerConfig,
     QuantFormat,
     QuantizationConfig,
     QuantType,
@@ -34,10 +39,13 @@ from quantry.recipe import (
     FixNeuron,
     FloatBias,
     Gptq,
+    LayerCount,
+    LayerTarget,
     LayerWisePercentile,
     MatMulNBits,
     MinMax,
     MinMSE,
+    MixedPrecision,
     NonOverflow,
     NpuConversions,
     NpuLimits,
@@ -55,6 +63,8 @@ from quantry.recipe import (
     TensorTypes,
     VitisDialect,
     VitisQdq,
+    WithinDrop,
+    WithinError,
 )
 
 NPU = {
@@ -125,10 +135,10 @@ OPTIONS: dict[str, Case] = {
     ),
     "BiasCorrection": ({}, True, "recipe.tune.steps", (BiasCorrection(),)),
     "AutoMixprecision": (
-        {},
-        {"OutputIndex": 0},
-        "draft.notes",
-        ("AutoMixprecision has no effect without include_auto_mp",),
+        {"include_auto_mp": True},
+        {"ActTargetQuantType": QuantType.QInt8, "WeightTargetQuantType": QuantType.QInt8, "L2Target": 0.1},
+        "recipe.mix.mixed",
+        MixedPrecision((LayerTarget(TensorSpec(symmetric=False), TensorSpec()),), WithinError(0.1)),
     ),
     "FastFinetune": (
         {"include_fast_ft": True},
@@ -261,6 +271,12 @@ FIELD_CASES: dict[str, Case] = {
     "specific_tensor_precision": ({}, True, "draft.tensor_types", True),
     "use_dynamic_quant": ({}, True, "recipe.emit.format", Dynamic()),
     "convert_nchw_to_nhwc": ({}, True, "draft.channels_last", True),
+    "include_auto_mp": (
+        {"extra_options": {"AutoMixprecision": {"TargetQuantType": QuantType.QInt8, "NumTarget": 1}}},
+        True,
+        "recipe.mix.mixed.goal",
+        LayerCount(1),
+    ),
     "include_sq": ({}, True, "recipe.equalize.smooth", SmoothQuant(alpha=0.5)),
     "include_fast_ft": ({}, True, "recipe.tune.steps", (AdaRound(),)),
     "print_summary": ({}, False, "draft.summary", False),
@@ -309,7 +325,12 @@ def test_option_reaches_its_place(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", [key for key, case in OPTIONS.items() if case[2].startswith("recipe") and key != "AddQDQPairToWeight"]
+    "key",
+    [
+        key
+        for key, case in OPTIONS.items()
+        if case[2].startswith("recipe") and key not in ("AddQDQPairToWeight", "AutoMixprecision")
+    ],
 )
 def test_option_changes_the_recipe(key: str) -> None:
     settings, value, _, _ = OPTIONS[key]
@@ -434,10 +455,30 @@ def test_extended_format_chooses_the_dialect_by_types() -> None:
 
 OWNERS: dict[str, dict[str, Any]] = {
     "FastFinetune": {"include_fast_ft": True},
+    "AutoMixprecision": {"include_auto_mp": True},
     "GPTQParams": {"extra_options": {"UseGPTQ": True}},
     "MatMulNBitsParams": {"extra_options": {"UseMatMulNBits": True}},
 }
+MIX = {"TargetLayerConfig": QLayerConfig(activation=Int8Spec(), weight=Int8Spec())}
 NESTED_VALUES: dict[str, dict[str, Any]] = {
+    "AutoMixprecision": {
+        "ActTargetQuantType": QuantType.QInt16,
+        "WeightTargetQuantType": QuantType.QInt16,
+        "BiasTargetQuantType": QuantType.QInt16,
+        "TargetQuantType": Int16,
+        "TargetLayerConfig": {QLayerConfig(activation=Int16Spec()): ["a"]},
+        "TargetOpType": ["Conv"],
+        "IncludeLayers": ["a"],
+        "TargetTensors": ["a"],
+        "ExcludeLayers": ["a"],
+        "DataSize": 3,
+        "OutputIndex": 1,
+        "MetricOutputIndex": 1,
+        "NoInputQDQShared": True,
+        "L2Target": 0.1,
+        "NumTarget": 2,
+        "MetricThreshold": 0.5,
+    },
     "FastFinetune": {
         "OptimAlgorithm": "adaquant",
         "OptimDevice": "cuda:1",
@@ -477,12 +518,20 @@ NESTED_VALUES: dict[str, dict[str, Any]] = {
 NESTED_ROWS = [(key, row) for key, rows in NESTED.items() for row in rows]
 
 
+# Types are given, so that what is looked at is the one key under test.
+BASE: dict[str, dict[str, Any]] = {"AutoMixprecision": {"TargetQuantType": QuantType.QUInt8, "NumTarget": 1}}
+PARTS_OF_ONE = {"UpdateBias", "Top1AccTarget", "EvaluateFunction", "MetricEvaluateFn", "MetricDefault"}
+PARTS_OF_ONE |= {"MetricOptimizeObject", "MetricThreshold"}
+"""Keys that count only together with others, and have tests of their own."""
+
+
 def under(key: str, settings: dict[str, Any]) -> Any:
-    return translate(with_option(key, settings, OWNERS[key]))
+    return translate(with_option(key, {**BASE.get(key, {}), **settings}, OWNERS[key]))
 
 
 @pytest.mark.parametrize(
-    ("key", "name"), [(key, row.key) for key, row in NESTED_ROWS if row.apply is not None and row.key != "UpdateBias"]
+    ("key", "name"),
+    [(key, row.key) for key, row in NESTED_ROWS if row.apply is not None and row.key not in PARTS_OF_ONE],
 )
 def test_key_of_an_inner_table_changes_the_recipe(key: str, name: str) -> None:
     assert under(key, {name: NESTED_VALUES[key][name]}).recipe != under(key, {}).recipe
@@ -491,10 +540,12 @@ def test_key_of_an_inner_table_changes_the_recipe(key: str, name: str) -> None:
 @pytest.mark.parametrize(("key", "row"), [(key, row) for key, row in NESTED_ROWS if row.refused], ids=str)
 def test_key_of_an_inner_table_that_is_refused_says_what_to_use_instead(key: str, row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(row.refused)):
-        under(key, {row.key: [[1, 0.1]] if row.kind.value == "list" else other_value(row)})
+        under(key, {row.key: {"list": [1], "object": print}.get(row.kind.value) or other_value(row)})
 
 
-@pytest.mark.parametrize(("key", "row"), NESTED_ROWS, ids=str)
+@pytest.mark.parametrize(
+    ("key", "row"), [(key, row) for key, row in NESTED_ROWS if row.kind.value in WRONG_TYPES], ids=str
+)
 def test_key_of_an_inner_table_checks_its_type(key: str, row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(f"extra_options['{key}']['{row.key}'] must be of type")):
         under(key, {row.key: WRONG_TYPES[row.kind.value]})
@@ -547,3 +598,55 @@ def test_algorithms_run_in_a_fixed_order() -> None:
 def test_override_of_a_tensor_that_cannot_be_had_is_refused(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         translate(with_option("TensorQuantOverrides", {"a": [entry]}))
+
+
+def mixed(**settings: Any) -> MixedPrecision:
+    config = QuantizationConfig(include_auto_mp=True, extra_options={"AutoMixprecision": settings})
+    found = translate(config).recipe.mix.mixed
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "goal"),
+    [
+        ({}, LayerCount(10**9)),
+        ({"MetricThreshold": 0.25}, WithinError(0.25)),
+        ({"MetricThreshold": 0.25, "MetricDefault": "cosine"}, WithinError(0.75, "cosine")),
+        ({"MetricThreshold": -30, "MetricDefault": "sqnr", "MetricOptimizeObject": "quality"}, WithinError(30, "sqnr")),
+        ({"MetricThreshold": 0.1, "MetricEvaluateFn": len}, WithinDrop(0.1)),
+        ({"Top1AccTarget": 0.1, "EvaluateFunction": len}, WithinDrop(0.1)),
+        ({"NumTarget": 3}, LayerCount(3)),
+    ],
+)
+def test_keys_of_mixed_precision_make_one_goal(settings: dict[str, Any], goal: Any) -> None:
+    assert mixed(**MIX, **settings).goal == goal
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "must say what layers may become"),
+        ({"TargetQuantType": QuantType.QInt8}, "must say what to reach"),
+        ({**MIX, "Top1AccTarget": 0.1}, "'Top1AccTarget'.* needs EvaluateFunction"),
+        ({**MIX, "EvaluateFunction": "top1"}, "must be a function"),
+        ({**MIX, "MetricDefault": "cosin"}, "did you mean 'cosine'"),
+        ({**MIX, "MetricOptimizeObject": "sped"}, "did you mean 'speed'"),
+        ({"TargetLayerConfig": "int8"}, "must be a QLayerConfig"),
+        ({"ActTargetQuantType": "QInt8"}, "ActTargetQuantType.* must be a QuantType such as"),
+    ],
+)
+def test_mixed_precision_that_is_not_said_names_the_key(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        mixed(**settings)
+
+
+def test_score_of_mixed_precision_reads_the_first_output() -> None:
+    config = QuantizationConfig(
+        include_auto_mp=True,
+        extra_options={"AutoMixprecision": {**MIX, "Top1AccTarget": 0.1, "EvaluateFunction": lambda out: out.sum()}},
+    )
+    draft = translate(config).draft
+    assert draft.mix is not None
+    assert draft.mix.score is not None
+    assert draft.mix.score([np.ones(3, np.float32), np.zeros(1, np.float32)]) == 3.0

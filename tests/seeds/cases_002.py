@@ -5,12 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from seed_case import Case, Repair, Seed
-from seed_models import CNN, PERCEPTRON, constants, images, is_power_of_two, kinds, outputs, saved
+from seed_models import CNN, PERCEPTRON, Reader, constants, images, is_power_of_two, kinds, outputs, saved
 
 _MISSING = "quark.onnx and QuantFormat are used without being imported"
 
-REPAIRS: tuple[Repair, ...] = tuple(
-    Repair(number, "", "import quantry.onnx\nfrom quantry.onnx import QuantFormat", _MISSING) for number in (1, 2, 3, 4)
+REPAIRS: tuple[Repair, ...] = (
+    *(
+        Repair(number, "", "import quantry.onnx\nfrom quantry.onnx import QuantFormat", _MISSING)
+        for number in (1, 2, 3, 4)
+    ),
+    Repair(2, "'WeightTargetQuantType'::", "'WeightTargetQuantType':", "a double colon"),
+    Repair(2, "['label1', 'label2', 'label3', ...]", "known_labels", "placeholder text: the labels of the samples"),
+    Repair(
+        2, "calibration_data_reader=None", "calibration_data_reader=reader", "labels belong to samples, not to noise"
+    ),
 )
 
 
@@ -46,6 +54,23 @@ def cross_layer_equalization(seed: Seed) -> None:
     assert outputs(path, images(1)[0]).shape == (2, 5)
 
 
+def mixed_precision(seed: Seed) -> None:
+    source, path = saved(seed.folder), seed.folder / "quantized.onnx"
+    samples = images(8)
+    labels = np.concatenate([outputs(source, sample).argmax(axis=1) for sample in samples]).tolist()
+    names = seed.run(input_model_path=source, output_model_path=str(path), known_labels=labels, reader=Reader(samples))
+    assert kinds(path) & {("com.microsoft", "QuantizeLinear")}
+    types = {value.dtype.name for name, value in constants(path).items() if name.endswith("_zero_point")}
+    assert "int8" in types  # what could be demoted was
+    found = np.concatenate([outputs(path, sample) for sample in samples])
+    assert names["top1_acc"](names["torch"].from_numpy(found)) >= 1 - 0.1  # Top1AccTarget
+    strict = Repair(2, "'Top1AccTarget': 0.1", "'Top1AccTarget': -1.0", "")
+    kept = Seed(seed.block, (*seed.repairs, strict), seed.folder)
+    kept.run(input_model_path=source, output_model_path=str(path), known_labels=labels, reader=Reader(samples))
+    wide = {name: value.dtype for name, value in constants(path).items() if name.endswith("_zero_point")}
+    assert wide["image_zero_point"] == np.int16  # nothing may be demoted, so that the higher precision stays
+
+
 def fast_finetune(seed: Seed) -> None:
     path = run(seed)
     npu_model(path)
@@ -66,6 +91,6 @@ def smooth_quant(seed: Seed) -> None:
     assert not np.array_equal(constants(path)["w2_quantized"], constants(run(plain, PERCEPTRON))["w2_quantized"])
 
 
-CASES: dict[int, Case] = {1: cross_layer_equalization, 3: fast_finetune, 4: smooth_quant}
+CASES: dict[int, Case] = {1: cross_layer_equalization, 2: mixed_precision, 3: fast_finetune, 4: smooth_quant}
 
-PENDING: dict[int, str] = {2: "mixed precision"}
+PENDING: dict[int, str] = {}

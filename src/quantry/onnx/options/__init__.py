@@ -7,6 +7,7 @@ from quantry.onnx.options import (
     evaluation,
     finetuning,
     gptq,
+    mixed_precision,
     npu,
     number_types,
     placement,
@@ -32,6 +33,7 @@ ROWS: dict[str, OptionRow] = {row.key: row for _, rows in SECTIONS for row in ro
 
 NESTED: dict[str, tuple[OptionRow, ...]] = {
     "FastFinetune": finetuning.FINETUNE_ROWS,
+    "AutoMixprecision": mixed_precision.MIX_ROWS,
     "GPTQParams": gptq.GPTQ_ROWS,
     "MatMulNBitsParams": weights_only.N_BITS_ROWS,
 }

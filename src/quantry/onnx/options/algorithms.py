@@ -1,23 +1,13 @@
 """Options of equalization and of algorithms that change weights."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.options import finetuning, gptq
+from quantry.errors import RecipeError
+from quantry.onnx.options import finetuning, gptq, mixed_precision
 from quantry.onnx.options.draft import Draft, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, without_bearing
 from quantry.recipe import BiasCorrection
-
-AUTO_MIX_PRECISION_KEYS = (
-    *("TargetLayerConfig", "TargetOpType", "SubgraphJson", "IncludeLayers", "ExcludeLayers", "DataSize"),
-    *("MetricOutputIndex", "MetricDistanceFn", "MetricEvaluateFn", "MetricDefault", "MetricThreshold"),
-    *("MetricOptimizeObject", "SensitivityCacheFile", "WorkerNum", "DualQuantNodes", "NoInputQDQShared"),
-    *("SharedParamMode", "ActTargetQuantType", "WeightTargetQuantType", "BiasTargetQuantType", "OutputIndex"),
-    *("Top1AccTarget", "EvaluateFunction", "L2Target", "NumTarget", "TargetQuantType", "TargetTensors"),
-    *("TargetIndices", "ExcludeIndices", "AutoMixUseFastFT"),
-)
 
 
 def _cross_layer(key: str, name: str) -> Apply:
@@ -47,18 +37,6 @@ def _smooth_alpha(draft: Draft, value: float) -> Draft:
 
 def _bias_correction(draft: Draft, value: bool) -> Draft:
     return replace(draft, bias_correction=BiasCorrection() if value else None)
-
-
-def _without(key: str, owner: str, known: tuple[str, ...]) -> Apply:
-    def apply(draft: Draft, value: Mapping[str, Any]) -> Draft:
-        for name in value:
-            if name not in known:
-                raise RecipeError(
-                    f"extra_options[{key!r}] must hold known keys, got {name!r}{nearest_spelling(name, known)}"
-                )
-        return draft.noted(f"{key} has no effect without {owner}")
-
-    return apply
 
 
 def _equalization(key: str, kind: Kind, default: str, meaning: str, name: str) -> OptionRow:
@@ -117,13 +95,6 @@ ROWS = (
         "tune.steps = (BiasCorrection(),)",
         _bias_correction,
     ),
-    OptionRow(
-        "AutoMixprecision",
-        Kind.DICT,
-        "{}",
-        "Settings of mixed precision.",
-        "nothing: include_auto_mp is refused",
-        _without("AutoMixprecision", "include_auto_mp", AUTO_MIX_PRECISION_KEYS),
-    ),
+    *mixed_precision.ROWS,
     *finetuning.ROWS,
 )

@@ -8,6 +8,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx.enums import FORMATS, METHODS, TYPES, PowerOfTwoMethod, QuantFormat, VitisQuantFormat, own_member
 from quantry.onnx.methods import method_of
 from quantry.onnx.options.draft import Draft, refuse, with_field
+from quantry.onnx.options.mix_draft import MixDraft
 from quantry.onnx.options.npu import WRITTEN_DIFFERENTLY
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.type_specs import spec_of
@@ -159,6 +160,10 @@ def _dynamic(draft: Draft, value: bool) -> Draft:
     chosen = draft.plan.selection.operators or _DYNAMIC_OPERATORS
     plan = replace(draft.plan, weights_only=True, selection=replace(draft.plan.selection, operators=chosen))
     return replace(draft, plan=plan, bias=FloatBias(), format=Dynamic())
+
+
+def _mixed(draft: Draft, value: bool) -> Draft:
+    return replace(draft, mix=MixDraft() if value else None)
 
 
 def _fast_finetune(draft: Draft, value: bool) -> Draft:
@@ -316,10 +321,12 @@ ROWS = (
         _smooth_quant,
     ),
     _off("include_rotation", "QuaRot.", "QuaRot is not there yet; include_cle=True is the nearest"),
-    _off(
+    _switch(
         "include_auto_mp",
-        "Mixed precision.",
-        "automatic mixed precision is not there yet; use the wider types everywhere, or nodes_to_exclude",
+        "False",
+        "Mixed precision, with the settings of AutoMixprecision.",
+        "mix.mixed = MixedPrecision(...)",
+        _mixed,
     ),
     _switch(
         "include_fast_ft",

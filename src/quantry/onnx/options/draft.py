@@ -6,6 +6,7 @@ from typing import Any
 
 from quantry.errors import RecipeError
 from quantry.onnx.combinations import WIDEST_DERIVED_BIAS, check_draft
+from quantry.onnx.options.mix_draft import MixDraft
 from quantry.recipe import (
     AdaQuant,
     AdaRound,
@@ -19,6 +20,7 @@ from quantry.recipe import (
     FloatBias,
     Format,
     Gptq,
+    MixOptions,
     ObserveOptions,
     OwnBias,
     PlanOptions,
@@ -58,6 +60,7 @@ class Draft:
         plan: Options of the stage, but for the bias.
         bias: What biases become; None follows from the types.
         scale: Options of the stage.
+        mix: Mixed precision; None keeps the plan.
         gptq: GPTQ; None rounds weights to the nearest.
         bias_correction: Bias correction; None leaves biases.
         finetune: AdaRound or AdaQuant; None trains nothing.
@@ -83,6 +86,7 @@ class Draft:
     plan: PlanOptions = PlanOptions(bias=FloatBias())
     bias: Bias | None = None
     scale: ScaleOptions = ScaleOptions()
+    mix: MixDraft | None = None
     gptq: Gptq | None = None
     bias_correction: BiasCorrection | None = None
     finetune: AdaRound | AdaQuant | None = None
@@ -123,6 +127,7 @@ class Draft:
             observe=self.observe,
             plan=plan,
             scale=self.scale,
+            mix=MixOptions(None if self.mix is None else self.mix.mixed()),
             tune=TuneOptions(self._steps()),
             emit=EmitOptions(self.format or VitisQdq(self._dialect())),
         )
@@ -146,8 +151,15 @@ class Draft:
 
     def _dialect(self) -> VitisDialect:
         layers = (entry for layer in self.plan.layers for entry in (layer.activation, layer.output, layer.weight))
-        singles = (*(entry for entry in layers if entry is not None), *(entry.spec for entry in self.plan.tensors))
-        specs = (self.plan.activation, self.plan.weight, *singles)
+        targets = () if self.mix is None else self.mix.mixed().targets
+        mixed = (entry for target in targets for entry in (target.activation, target.weight))
+        singles = (entry for entry in (*layers, *mixed) if entry is not None)
+        specs = (
+            self.plan.activation,
+            self.plan.weight,
+            *singles,
+            *(entry.spec for entry in self.plan.tensors),
+        )
         plain = all(spec.dtype.is_integer and spec.dtype.bits <= 16 for spec in specs)
         return VitisDialect.CONTRIB if plain else VitisDialect.QUARK
 

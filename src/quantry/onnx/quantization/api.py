@@ -115,7 +115,13 @@ def run_job(
             _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
         model = _with_channels_last(_with_shapes(model_input, draft), draft)
         data = _data(model, draft, reader, data_path)
-        result = quantize(model, data, job.recipe, evaluation_data=draft.evaluation_data if draft.evaluate else None)
+        result = quantize(
+            model,
+            data,
+            job.recipe,
+            evaluation_data=draft.evaluation_data if draft.evaluate else None,
+            score=None if draft.mix is None else draft.mix.score,
+        )
         _report(result, draft)
         if model_output is None:
             return onnx.load_from_string(result.to_bytes())

@@ -245,7 +245,7 @@ class AutoMixprecisionConfig(AlgoConfig):
     metric_distance_fn: Callable[..., float] | None = None
     metric_evaluate_fn: Callable[..., float] | None = None
     metric_default: str | None = None
-    metric_threshold: float | None = 0
+    metric_threshold: float = 0
     metric_optimize_object: str | None = None
     sensitivity_cache_file: str | None = None
     worker_num: int | None = None
