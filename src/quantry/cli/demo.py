@@ -53,7 +53,7 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
         "XINT8",
         {
             "prepare.npu.sigmoid_to_hard_sigmoid": [True, False],
-            "scale.activation": [MinMSE(), NonOverflow()],
+            "scale.activation": [MinMSE(), MinMSE(behind=True)],
             "scale.weight": [MinMSE(), NonOverflow()],
             "tune.steps": [(), (BiasCorrection(),)],
         },

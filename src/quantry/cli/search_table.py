@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from quantry.autosearch import SearchResult, Trial
 
 _MOST_ROWS = 20
+_WIDE = 110
 
 
 def show_search(console: Console, result: "SearchResult", metric: str) -> None:
@@ -24,13 +26,17 @@ def show_search(console: Console, result: "SearchResult", metric: str) -> None:
     """
     ranked = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
     names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
-    table = Table(title=f"{len(result.trials)} trials; float model: {metric} {result.reference.value:.4f}")
-    for heading in ("trial", metric, "95 %", "drop", *names, "time", "computed"):
-        table.add_column(heading, justify="left" if heading == "computed" else "right", no_wrap=heading != "computed")
-    table.add_column("configuration")
+    # What was computed for a trial is in the log and in search.json; a narrow terminal has no room for it.
+    wide = console.width >= _WIDE
+    table = Table(title=f"{len(result.trials)} trials; float model: {metric} {result.reference.value:.4f}", box=SIMPLE)
+    for heading in ("trial", metric, "95 %", "drop", *names, "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("configuration", "computed") if wide else ("configuration",):
+        table.add_column(heading, overflow="fold")
     for trial in ranked[:_MOST_ROWS]:
         mark = "bold" if result.best is not None and trial.number == result.best.number else None
-        table.add_row(*_row(trial, names), style=mark)
+        row = _row(trial, names)
+        table.add_row(*(row if wide else row[:-1]), style=mark)
     console.print(table)
     if len(ranked) > _MOST_ROWS:
         console.print(f"  and {len(ranked) - _MOST_ROWS} more, in search.json")
@@ -40,7 +46,7 @@ def show_search(console: Console, result: "SearchResult", metric: str) -> None:
 def _row(trial: "Trial", names: Sequence[str]) -> tuple[str, ...]:
     if trial.score is None or trial.drop is None:
         failed = ("", "", *("" for _ in names))
-        return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", "", escape(trial.error or ""))
+        return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", escape(trial.error or ""), "")
     half = "" if trial.interval is None else f"±{(trial.interval[1] - trial.interval[0]) / 2:.4f}"
     mark = "~" if trial.state == "raced" else ""
     objectives = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in names)
@@ -52,19 +58,19 @@ def _row(trial: "Trial", names: Sequence[str]) -> tuple[str, ...]:
         f"{trial.drop:.4f}",
         *objectives,
         f"{trial.seconds:.1f} s",
-        computed or "nothing",
         escape(_assignment(trial)),
+        computed or "nothing",
     )
 
 
 def _assignment(trial: "Trial") -> str:
-    return ", ".join(f"{name.rpartition('.')[2]}={_short(value)}" for name, value in trial.assignment.items())
+    return ", ".join(f"{name.rpartition('.')[2]} {_short(value)}" for name, value in trial.assignment.items())
 
 
 def _short(value: object) -> str:
     """Return a value with only those of its fields that are not at their defaults."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(_short, value))})"
+        return " + ".join(map(_short, value)) or "none"
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return str(value)
     fields = [part for part in dataclasses.fields(value) if getattr(value, part.name) != part.default]

@@ -2,12 +2,15 @@
 
 from quantry.onnx.auto_search.api import AutoSearch
 from quantry.onnx.auto_search.config import AutoSearchConfig, AutoSearchConfig_Default
+from quantry.onnx.auto_search.pro import AutoSearchPro, get_auto_search_config
 from quantry.onnx.auto_search.search_space import SearchSpace, generate_all_configs
 
 __all__ = [
     "AutoSearch",
     "AutoSearchConfig",
     "AutoSearchConfig_Default",
+    "AutoSearchPro",
     "SearchSpace",
     "generate_all_configs",
+    "get_auto_search_config",
 ]

@@ -20,10 +20,12 @@ class UserEvaluator:
     Attributes:
         function: The function. More is better, unless it has an attribute ``direction`` that says "minimize".
         keywords: What it may declare.
+        towards: "maximize" or "minimize", in the place of what the function says of itself.
     """
 
     function: Callable[..., Any]
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    towards: str | None = None
 
     def __post_init__(self) -> None:
         if self.direction not in _DIRECTIONS:
@@ -35,7 +37,7 @@ class UserEvaluator:
     @property
     def direction(self) -> str:
         """Which way the score is better."""
-        return str(getattr(self.function, "direction", "maximize"))
+        return self.towards or str(getattr(self.function, "direction", "maximize"))
 
     @property
     def fingerprint(self) -> str:
