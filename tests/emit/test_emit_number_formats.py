@@ -44,8 +44,8 @@ def session(model: ir.Model) -> ort.InferenceSession:
     return ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
-def identity(rank: int, opset: int) -> ir.Model:
-    dims = ",".join(f"d{index}" for index in range(rank))
+def identity(lengths: tuple[int | str, ...], opset: int) -> ir.Model:
+    dims = ",".join(str(length) for length in lengths)
     text = (
         f'<ir_version: 10, opset_import: ["" : {opset}]> g (float[{dims}] x) => (float[{dims}] y) {{ y = Identity(x) }}'
     )
@@ -54,9 +54,9 @@ def identity(rank: int, opset: int) -> ir.Model:
 
 @cache
 def block_session(
-    dtype: DataType, axis: int, rank: int, size: int | None = None, opset: int = 17
+    dtype: DataType, axis: int, lengths: tuple[int | str, ...], size: int | None = None, opset: int = 17
 ) -> ort.InferenceSession:
-    model = identity(rank, opset)
+    model = identity(lengths, opset)
     writer = BlockWriter(GraphEditor(model), TensorSpec(dtype, granularity=PerBlock(size, axis)))
     writer.write_pair("x")
     functions = FunctionBook(model)
@@ -66,7 +66,8 @@ def block_session(
 
 
 def assert_exact(dtype: DataType, x: np.ndarray, axis: int, size: int | None = None, opset: int = 17) -> None:
-    actual = block_session(dtype, axis, x.ndim, size, opset).run(None, {"x": x})[0]
+    unknown = tuple(f"d{index}" for index in range(x.ndim))
+    actual = block_session(dtype, axis, unknown, size, opset).run(None, {"x": x})[0]
     expected = block_reference.reference(dtype.value, x, axis, size or dtype.block_size)
     np.testing.assert_array_equal(actual, expected)
 
@@ -121,12 +122,22 @@ def test_blocks_lie_along_any_axis_in_any_size(
     assert_exact(dtype, np.random.default_rng(4).normal(size=shape).astype(np.float32), axis, size)
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((64,), 0), ((5,), 0), ((2, 64, 3), 1), ((2, 70, 2, 2), 1), ((2, 3, 40), 2)]
+)
+@pytest.mark.parametrize("dtype", BLOCKS)
+def test_lengths_that_are_known_beforehand_give_the_same(dtype: DataType, shape: tuple[int, ...], axis: int) -> None:
+    x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+    actual = block_session(dtype, axis, shape).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(actual, block_reference.reference(dtype.value, x, axis, dtype.block_size))
+
+
 @pytest.mark.parametrize("extended", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "container"), [(DataType.FLOAT16, np.float16), (DataType.BFLOAT16, ml_dtypes.bfloat16)]
 )
 def test_sixteen_bit_float_is_exact(dtype: DataType, container: type, extended: bool) -> None:
-    model = identity(1, 17)
+    model = identity(("d0",), 17)
     writer = FloatWriter(GraphEditor(model), dtype, extended=extended)
     writer.write_pair("x")
     functions = FunctionBook(model)

@@ -12,8 +12,14 @@ exponent of the largest magnitude of a block (that of zeros and denormals counts
 Rounding is half to even and elements saturate. Of BFP16, NaN and infinities pass through and do not count in E; a block
 of the other formats that has one is NaN as a whole, because the shared exponent itself has no other way to say so.
 
-All is computed in float64, which holds every intermediate value exactly. The exponent is the floor of a logarithm,
-which may be one off beside a power of two, and is then put right by comparing with the powers themselves.
+All is computed in float64 and few operators, because onnxruntime copies a body to every tensor:
+
+- Rounding to multiples of a power of two ``s`` is ``(x + m) - m`` with ``m = 1.5 * 2**52 * s``: beside ``m`` neighbours
+  in float64 are ``s`` apart, and the sum is rounded half to even.
+- The power of two at or below a magnitude ``a`` is ``(t + c) - c`` with ``t`` a little more than ``0.75 * a`` and
+  ``c = 2**52 * t``, which rounds ``t`` to its first binary digit. ``a`` has 24 digits, so ``t`` lies strictly between
+  0.75 and 1.5 times that power.
+- ``x - x`` is zero where x is finite and NaN elsewhere; summed over a block it spoils the block.
 """
 
 from dataclasses import dataclass
@@ -23,8 +29,11 @@ from quantry.recipe import DataType
 BFP_OPERATOR = "BFPQuantizeDequantize"
 MX_OPERATOR = "MXQuantizeDequantize"
 
-_LAST = 9223372036854775807
-_REDUCE_AXES_ARE_INPUTS, _RESHAPE_KEEPS_ZERO = 18, 14
+_REDUCE_AXES_ARE_INPUTS = 18
+_OVERHEAD = 10
+"""Bits of a ``bit_width`` that are not behind the point: shared exponent, sign and the leading one."""
+_LEAST_POWER = 2.0**-127
+_SHARE = 0.75 * (1 + 2.0**-26)
 
 
 @dataclass(frozen=True)
@@ -62,237 +71,233 @@ _BFP_ATTRIBUTES = (
 _MX_ATTRIBUTES = 'element_dtype: string = "int8", axis: int = 1, block_size: int = 32, rounding_mode: int = 2'
 
 
-def block_function(dtype: DataType, opset: int) -> str:
+@dataclass(frozen=True)
+class BlockLayout:
+    """How the blocks of a tensor lie; tensors that agree in it share a function.
+
+    Attributes:
+        rank: Number of axes; None where unknown, enough are then assumed.
+        axis: The axis along which blocks lie.
+        size: Values in a block.
+        lacking: By how much the last block falls short; None where that is known only at run time.
+    """
+
+    rank: int | None
+    axis: int
+    size: int
+    lacking: int | None
+
+    @property
+    def kind(self) -> str:
+        """A name that tells it apart from others."""
+        form = "scalar" if self.rank == 0 else f"axis{self.axis}"
+        return f"{form}-size{self.size}-{'any' if self.lacking is None else f'lacking{self.lacking}'}"
+
+
+def block_function(dtype: DataType, layout: BlockLayout, opset: int) -> str:
     """Return the function of a block format in ONNX text.
 
     Args:
         dtype: The format.
+        layout: How the blocks lie.
         opset: Operator set of the model, which its body must use.
     """
-    largest = _shared_exponent(opset)
-    if dtype == DataType.BFP16:
-        return _function(BFP_OPERATOR, _BFP_ATTRIBUTES, opset, _LEAVE_SPECIAL + largest + _MANTISSA + _BFP)
     if dtype in BIT_WIDTH:
-        body = _spoil_special(opset) + _FLUSH + largest + _MANTISSA + _sub_blocks(opset) + _SPOIL
-        return _function(BFP_OPERATOR, _BFP_ATTRIBUTES, opset, body)
-    element = _MXINT8 if dtype == DataType.MXINT8 else _small_float(ELEMENTS[dtype])
-    body = _spoil_special(opset) + "values = Identity (plain_values)\n" + largest + element + _SPOIL
-    return _function(MX_OPERATOR, _MX_ATTRIBUTES, opset, body)
+        name, attributes = BFP_OPERATOR, _BFP_ATTRIBUTES
+        body = _bfp(opset) if dtype == DataType.BFP16 else _with_pairs(BIT_WIDTH[dtype] - _OVERHEAD, opset)
+    else:
+        name, attributes = MX_OPERATOR, _MX_ATTRIBUTES
+        body = _mxint8(opset) if dtype == DataType.MXINT8 else _small_float(ELEMENTS[dtype], opset)
+    text = _to_blocks(layout) + body + _from_blocks(layout)
+    return f"{name} <{attributes}> (x) => (y) {{ {text} }}"
 
 
-def _function(name: str, attributes: str, opset: int, body: str) -> str:
-    reshape = "Reshape <allowzero = 1>" if opset >= _RESHAPE_KEEPS_ZERO else "Reshape"
-    text = f"{name} <{attributes}> (x) => (y) {{ {_TO_BLOCKS} {body} {_FROM_BLOCKS} }}"
-    return text.replace("Reshape (", f"{reshape} (")
+def _to_blocks(layout: BlockLayout) -> str:
+    """Return what leads from x to `blocks`: float64 [..., blocks, pairs, 2, inner], zeros behind the end of the axis.
 
-
-# From x to `blocks`: float64 [outer, blocks, block, inner], with zeros behind the end of the axis.
-_TO_BLOCKS = f"""
-    shape = Shape (x)
-    first = Constant <value_ints = [0]> ()
-    one = Constant <value_ints = [1]> ()
-    last = Constant <value_ints = [{_LAST}]> ()
-    axis_value = Constant <value_int: int = @axis> ()
-    axis = Reshape (axis_value, one)
-    size_value = Constant <value_int: int = @block_size> ()
-    size = Reshape (size_value, one)
-    behind = Add (axis, one)
-    lengths_before = Slice (shape, first, axis)
-    length = Slice (shape, axis, behind)
-    lengths_after = Slice (shape, behind, last)
-    factors_before = Concat <axis = 0> (one, lengths_before)
-    factors_after = Concat <axis = 0> (one, lengths_after)
-    outer = ReduceProd <keepdims = 1> (factors_before)
-    inner = ReduceProd <keepdims = 1> (factors_after)
-    flat_shape = Concat <axis = 0> (outer, length, inner)
-    exact = Cast <to = 11> (x)
-    flat = Reshape (exact, flat_shape)
-    rest = Mod (length, size)
-    lacking_or_size = Sub (size, rest)
-    lacking = Mod (lacking_or_size, size)
-    pads = Concat <axis = 0> (first, first, first, first, lacking, first)
-    padded = Pad (flat, pads)
-    total = Add (length, lacking)
-    count = Div (total, size)
-    block_shape = Concat <axis = 0> (outer, count, size, inner)
-    blocks = Reshape (padded, block_shape)
-    infinite = IsInf (blocks)
-    undefined = IsNaN (blocks)
-    special = Or (infinite, undefined)
-    nothing = Constant <value = double {{0.0}}> ()
-    unit = Constant <value = double {{1.0}}> ()
-    base = Constant <value = double {{2.0}}> ()
-    log_base = Constant <value = double {{0.6931471805599453}}> ()
-"""
-
-# From `result`, shaped like `blocks`, to y.
-_FROM_BLOCKS = """
-    joined_shape = Concat <axis = 0> (outer, total, inner)
-    joined = Reshape (result, joined_shape)
-    cut = Slice (joined, first, length, one)
-    shaped = Reshape (cut, shape)
-    y = Cast <to = 1> (shaped)
-"""
-
-_LEAVE_SPECIAL = """
-    values = Where (special, nothing, blocks)
-"""
-
-_SPOIL = """
-    nan = Div (nothing, nothing)
-    result = Where (spoilt, nan, finite_result)
-"""
-
-# Denormals of float32 are zero.
-_FLUSH = f"""
-    unflushed_magnitude = Abs (plain_values)
-    normal = Constant <value = double {{{2.0**-126!r}}}> ()
-    denormal = Less (unflushed_magnitude, normal)
-    values = Where (denormal, nothing, plain_values)
-"""
-
-# From the attribute: bits of the mantissa, sign left out, and how far below the exponent the last of them lies.
-_MANTISSA = """
-    width_value = Constant <value_int: int = @bit_width> ()
-    width = Cast <to = 11> (width_value)
-    overhead = Constant <value = double {10.0}> ()
-    digits = Sub (width, overhead)
-"""
-
-_ROUND = """
-    ratio = Div (values, step)
-    level = Round (ratio)
-    rounded = Mul (level, step)
-    limit = Sub (end, step)
-    negative_limit = Neg (limit)
-    at_most = Min (rounded, limit)
-    bounded = Max (at_most, negative_limit)
-"""
-
-_BFP = f"""
-    step_exponent = Sub (exponent, digits)
-    step = Pow (base, step_exponent)
-    end_exponent = Add (exponent, unit)
-    end = Pow (base, end_exponent)
-    {_ROUND}
-    result = Where (special, blocks, bounded)
-"""
-
-_MXINT8 = f"""
-    scale_bits = Constant <value = double {{6.0}}> ()
-    step_exponent = Sub (exponent, scale_bits)
-    step = Pow (base, step_exponent)
-    ratio = Div (values, step)
-    level = Round (ratio)
-    lowest = Constant <value = double {{{DataType.INT8.lowest}.0}}> ()
-    highest = Constant <value = double {{{DataType.INT8.highest}.0}}> ()
-    bounded = Clip (level, lowest, highest)
-    finite_result = Mul (bounded, step)
-"""
-
-
-def _exponent(source: str, target: str, smallest: int) -> str:
-    """Return the floor of the binary logarithm of magnitudes, at least `smallest`; names are prefixed by the target."""
-    p = target
+    Axes before the blocks' one are kept, those behind it are taken as one. Nothing is merged with the batch, so that
+    all shapes are known but for that: onnxruntime plans its memory in a time that grows with the square of the number
+    of tensors of unknown shape.
+    """
+    kept = "1" if layout.rank == 0 else ", ".join(["0"] * (layout.axis + 1))
     return f"""
-        {p}_floor = Constant <value = double {{{2.0**smallest!r}}}> ()
-        {p}_safe = Max ({source}, {p}_floor)
-        {p}_log = Log ({p}_safe)
-        {p}_ratio = Div ({p}_log, log_base)
-        {p}_guess = Floor ({p}_ratio)
-        {p}_power = Pow (base, {p}_guess)
-        {p}_above = Greater ({p}_power, {p}_safe)
-        {p}_less = Cast <to = 11> ({p}_above)
-        {p}_lowered = Sub ({p}_guess, {p}_less)
-        {p}_next = Add ({p}_lowered, unit)
-        {p}_next_power = Pow (base, {p}_next)
-        {p}_below = LessOrEqual ({p}_next_power, {p}_safe)
-        {p}_more = Cast <to = 11> ({p}_below)
-        {target} = Add ({p}_lowered, {p}_more)
+        shape = Shape (x)
+        exact = Cast <to = 11> (x)
+        flat_shape = Constant <value_ints = [{kept}, 1, 1, -1]> ()
+        {"padded" if layout.lacking == 0 else "flat"} = Reshape (exact, flat_shape)
+        {_padding(layout)}
+        block_shape = Constant <value_ints = [{"0, " * layout.axis}-1, {layout.size // 2}, 2, 0]> ()
+        blocks = Reshape (padded, block_shape)
+        nothing = Constant <value = double {{0.0}}> ()
     """
 
 
-def _reduce_max(source: str, target: str, axis: int, opset: int) -> str:
-    if opset < _REDUCE_AXES_ARE_INPUTS:
-        return f"{target} = ReduceMax <axes = [{axis}], keepdims = 1> ({source})\n"
+def _padding(layout: BlockLayout) -> str:
+    """Return what fills the last block up; `flat` has three axes behind the blocks' one."""
+    if layout.lacking == 0:
+        return ""
+    axis = layout.axis
+    before, behind = ", ".join(["0"] * (axis + 4 + axis)), "0, 0, 0"
+    if layout.lacking is not None:
+        return f"""
+            pads = Constant <value_ints = [{before}, {layout.lacking}, {behind}]> ()
+            padded = Pad (flat, pads)
+            end = Constant <value_ints = [-{layout.lacking}]> ()
+            padded_shape = Shape (padded)
+        """
+    return f"""
+        all_lengths = Shape (flat)
+        here = Constant <value_ints = [{axis}]> ()
+        end = Gather (all_lengths, here)
+        short = Neg (end)
+        size = Constant <value_ints = [{layout.size}]> ()
+        lacking = Mod (short, size)
+        pads_before = Constant <value_ints = [{before}]> ()
+        pads_behind = Constant <value_ints = [{behind}]> ()
+        pads = Concat <axis = 0> (pads_before, lacking, pads_behind)
+        padded = Pad (flat, pads)
+        padded_shape = Shape (padded)
+    """
+
+
+def _from_blocks(layout: BlockLayout) -> str:
+    """Return what leads from `result`, shaped like `blocks`, to y."""
+    cut = f"""
+        joined = Reshape (narrow, padded_shape)
+        start = Constant <value_ints = [0]> ()
+        along = Constant <value_ints = [{layout.axis}]> ()
+        whole = Slice (joined, start, end, along)
+    """
+    return f"""
+        narrow = Cast <to = 1> (result)
+        {"" if layout.lacking == 0 else cut}
+        y = Reshape ({"narrow" if layout.lacking == 0 else "whole"}, shape)
+    """
+
+
+def _number(name: str, value: float) -> str:
+    return f"{name} = Constant <value = double {{{value!r}}}> ()\n"
+
+
+def _power_of_two(source: str, target: str, smallest: float | None = None) -> str:
+    """Return the largest power of two not above positive magnitudes, which are at least `smallest`."""
+    p = target
+    floor = "" if smallest is None else _number(f"{p}_least", smallest) + f"{p}_safe = Max ({source}, {p}_least)\n"
+    return f"""
+        {floor}
+        {_number(f"{p}_share", _SHARE)}
+        {p}_part = Mul ({source if smallest is None else f"{p}_safe"}, {p}_share)
+        {_number(f"{p}_far", 2.0**52)}
+        {p}_shift = Mul ({p}_part, {p}_far)
+        {p}_sum = Add ({p}_part, {p}_shift)
+        {target} = Sub ({p}_sum, {p}_shift)
+    """
+
+
+def _reduce(operator: str, source: str, target: str, axes: tuple[int, ...], opset: int) -> str:
+    as_input = opset >= _REDUCE_AXES_ARE_INPUTS or operator == "ReduceSum"
+    if not as_input:
+        return f"{target} = {operator} <axes = {list(axes)}, keepdims = 1> ({source})\n"
     return (
-        f"{target}_axis = Constant <value_ints = [{axis}]> ()\n"
-        f"{target} = ReduceMax <keepdims = 1> ({source}, {target}_axis)\n"
+        f"{target}_axes = Constant <value_ints = {list(axes)}> ()\n"
+        f"{target} = {operator} <keepdims = 1> ({source}, {target}_axes)\n"
     )
 
 
-def _shared_exponent(opset: int) -> str:
-    return (
-        "magnitude = Abs (values)\n"
-        + _reduce_max("magnitude", "largest", 2, opset)
-        + _exponent("largest", "exponent", -127)
-    )
+def _rounding(source: str, power: str, digits: int) -> str:
+    """Return `rounded`, values in multiples of ``power * 2**-digits``."""
+    return f"""
+        {_number("unit", 1.5 * 2.0 ** (52 - digits))}
+        middle = Mul ({power}, unit)
+        sum = Add ({source}, middle)
+        rounded = Sub (sum, middle)
+    """
 
 
-def _spoil_special(opset: int) -> str:
-    """Return what marks blocks with NaN or infinity; `values` is then the rest, before denormals are looked at."""
-    return (
-        "special_number = Cast <to = 11> (special)\n"
-        + _reduce_max("special_number", "special_block", 2, opset)
-        + "half = Constant <value = double {0.5}> ()\n"
-        + "spoilt = Greater (special_block, half)\n"
-        + "plain_values = Where (special, nothing, blocks)\n"
-    )
-
-
-def _sub_blocks(opset: int) -> str:
-    """Return the rounding of pairs, which have half the step where both are below the block's exponent."""
-    return (
-        """
-        pair = Constant <value_int: int = @sub_block_size> ()
-        pair_size = Reshape (pair, one)
-        pair_count = Div (size, pair_size)
-        pair_shape = Concat <axis = 0> (outer, count, pair_count, pair_size, inner)
-        pairs = Reshape (magnitude, pair_shape)
-        """
-        + _reduce_max("pairs", "pair_largest", 3, opset)
-        + _exponent("pair_largest", "pair_exponent", -127)
-        + """
-        shared_shape = Concat <axis = 0> (outer, count, one, one, inner)
-        shared = Reshape (exponent, shared_shape)
-        distance = Sub (shared, pair_exponent)
-        shift = Min (distance, unit)
-        own_exponent = Sub (shared, shift)
-        spread = Expand (own_exponent, pair_shape)
-        element_exponent = Reshape (spread, block_shape)
-        step_exponent = Sub (element_exponent, digits)
-        step = Pow (base, step_exponent)
-        end_exponent = Add (element_exponent, unit)
-        end = Pow (base, end_exponent)
-        """
-        + _ROUND
-        + "finite_result = Identity (bounded)\n"
-    )
-
-
-def _small_float(element: Element) -> str:
-    """Return the rounding to a small float type behind a shared scale."""
-    return (
-        f"""
-        element_largest = Constant <value = double {{{element.largest}.0}}> ()
-        unbounded = Sub (exponent, element_largest)
-        least = Constant <value = double {{-127.0}}> ()
-        scale_exponent = Max (unbounded, least)
-        scale = Pow (base, scale_exponent)
-        scaled = Div (values, scale)
-        scaled_magnitude = Abs (scaled)
-        """
-        + _exponent("scaled_magnitude", "own_exponent", element.smallest)
-        + f"""
-        digits = Constant <value = double {{{element.mantissa}.0}}> ()
-        step_exponent = Sub (own_exponent, digits)
-        step = Pow (base, step_exponent)
-        ratio = Div (scaled, step)
-        level = Round (ratio)
-        rounded = Mul (level, step)
-        limit = Constant <value = double {{{element.limit}}}> ()
+def _within(power: str, largest: float, target: str) -> str:
+    """Return `rounded` within plus and minus ``power * largest``."""
+    return f"""
+        {_number("bound", largest)}
+        limit = Mul ({power}, bound)
+        at_most = Min (rounded, limit)
         negative_limit = Neg (limit)
-        bounded = Clip (rounded, negative_limit, limit)
-        finite_result = Mul (bounded, scale)
-        """
-    )
+        {target} = Max (at_most, negative_limit)
+    """
+
+
+def _bfp(opset: int) -> str:
+    digits = BIT_WIDTH[DataType.BFP16] - _OVERHEAD
+    return f"""
+        residue = Sub (blocks, blocks)
+        finite = Equal (residue, nothing)
+        values = Where (finite, blocks, nothing)
+        magnitude = Abs (values)
+        {_reduce("ReduceMax", "magnitude", "largest", (-3, -2), opset)}
+        {_power_of_two("largest", "power", _LEAST_POWER)}
+        {_rounding("values", "power", digits)}
+        {_within("power", 2.0 - 2.0**-digits, "bounded")}
+        result = Where (finite, bounded, blocks)
+    """
+
+
+def _spoiling(source: str, target: str, opset: int) -> str:
+    """Return magnitudes of blocks that are NaN where the block has NaN or an infinity."""
+    return f"""
+        residue = Sub (blocks, blocks)
+        {_reduce("ReduceSum", "residue", "spoilt", (-3, -2), opset)}
+        {target} = Add ({source}, spoilt)
+    """
+
+
+def _with_pairs(digits: int, opset: int) -> str:
+    """Return the rounding of pairs, which have half the step where both are below the block's power of two."""
+    return f"""
+        every_magnitude = Abs (blocks)
+        {_number("normal", 2.0**-126)}
+        counts = GreaterOrEqual (every_magnitude, normal)
+        values = Where (counts, blocks, nothing)
+        magnitude = Where (counts, every_magnitude, nothing)
+        {_reduce("ReduceMax", "magnitude", "pair_largest", (-2,), opset)}
+        {_reduce("ReduceMax", "pair_largest", "largest", (-3,), opset)}
+        {_power_of_two("largest", "finite_power", _LEAST_POWER)}
+        {_spoiling("finite_power", "power", opset)}
+        {_number("half", 0.5)}
+        half_power = Mul (power, half)
+        reaches = GreaterOrEqual (pair_largest, power)
+        own_power = Where (reaches, power, half_power)
+        {_rounding("values", "own_power", digits)}
+        {_within("own_power", 2.0 - 2.0**-digits, "result")}
+    """
+
+
+def _mxint8(opset: int) -> str:
+    return f"""
+        magnitude = Abs (blocks)
+        {_reduce("ReduceMax", "magnitude", "largest", (-3, -2), opset)}
+        {_power_of_two("largest", "finite_power", _LEAST_POWER)}
+        {_spoiling("finite_power", "power", opset)}
+        {_rounding("blocks", "power", 6)}
+        {_number("bound", 127 / 64)}
+        limit = Mul (power, bound)
+        result = Min (rounded, limit)
+    """
+
+
+def _small_float(element: Element, opset: int) -> str:
+    """Return the rounding to a small float type behind a shared scale."""
+    return f"""
+        magnitude = Abs (blocks)
+        {_reduce("ReduceMax", "magnitude", "largest", (-3, -2), opset)}
+        {_power_of_two("largest", "finite_power", _LEAST_POWER)}
+        {_spoiling("finite_power", "power", opset)}
+        {_number("shrink", 2.0**-element.largest)}
+        any_scale = Mul (power, shrink)
+        {_number("least_scale", _LEAST_POWER)}
+        scale = Max (any_scale, least_scale)
+        {_number("smallest", 2.0**element.smallest)}
+        smallest_normal = Mul (scale, smallest)
+        normal_magnitude = Max (magnitude, smallest_normal)
+        {_power_of_two("normal_magnitude", "own_power")}
+        {_rounding("blocks", "own_power", element.mantissa)}
+        {_within("scale", element.limit, "result")}
+    """

@@ -7,7 +7,14 @@
 
 import onnx_ir as ir
 
-from quantry.emit.block_function import BFP_OPERATOR, BIT_WIDTH, ELEMENTS, MX_OPERATOR, block_function
+from quantry.emit.block_function import (
+    BFP_OPERATOR,
+    BIT_WIDTH,
+    ELEMENTS,
+    MX_OPERATOR,
+    BlockLayout,
+    block_function,
+)
 from quantry.emit.dialect import QUARK
 from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import GraphEditor, describe
@@ -25,7 +32,7 @@ class BlockWriter:
         self._dtype = spec.dtype
         assert isinstance(spec.granularity, PerBlock)
         self._blocks = spec.granularity
-        self._nodes: list[ir.Node] = []
+        self._nodes: list[tuple[ir.Node, BlockLayout]] = []
 
     def write_pair(self, tensor: str) -> None:
         """Put the node behind a tensor."""
@@ -46,17 +53,13 @@ class BlockWriter:
         Args:
             functions: Where functions are noted.
         """
-        for node in self._nodes:
-            text = block_function(self._dtype, self._editor.model.opset_imports[""])
-            # All formats with pairs of neighbours have one body: the widths come from the attributes.
-            paired = (DataType.MX4, DataType.MX6, DataType.MX9)
-            functions.use(node, text, "mx" if self._dtype in paired else self._dtype.value)
+        opset = self._editor.model.opset_imports[""]
+        for node, layout in self._nodes:
+            functions.use(node, block_function(self._dtype, layout, opset), f"{self._dtype.value}-{layout.kind}")
 
     def _node(self, value: ir.Value, name: str) -> ir.Node:
-        rank = len(value.shape) if value.shape is not None else None
-        # A bias has one axis only: its blocks lie along that.
-        axis = self._blocks.axis if rank is None else min(self._blocks.axis, max(rank - 1, 0))
-        shared = {"axis": axis, "block_size": self._blocks.size_for(self._dtype), "rounding_mode": _HALF_TO_EVEN}
+        layout = self._layout(value)
+        shared = {"axis": layout.axis, "block_size": layout.size, "rounding_mode": _HALF_TO_EVEN}
         attributes: dict[str, int | str]
         if self._dtype in BIT_WIDTH:
             paired = self._dtype != DataType.BFP16
@@ -70,5 +73,15 @@ class BlockWriter:
             operator = MX_OPERATOR
         node = self._editor.node((QUARK.domain, operator), [value], f"{name}_QuantizeDequantize", attributes)
         describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
-        self._nodes.append(node)
+        self._nodes.append((node, layout))
         return node
+
+    def _layout(self, value: ir.Value) -> BlockLayout:
+        size = self._blocks.size_for(self._dtype)
+        if value.shape is None:
+            return BlockLayout(None, self._blocks.axis, size, None)
+        rank = len(value.shape)
+        # A bias has one axis only: its blocks lie along that.
+        axis = min(self._blocks.axis, max(rank - 1, 0))
+        length = value.shape[axis] if rank else 1
+        return BlockLayout(rank, axis, size, -length % size if isinstance(length, int) else None)
