@@ -8,16 +8,13 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.observe.observation_session import open_session
 from quantry.observe.segments import Segment, segment_of, values_used
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -51,7 +48,7 @@ class Downstream:
         self._nodes = list(model.graph)
         count = min(MAX_SEGMENTS, max(1, len(self._nodes) // _NODES_IN_SEGMENT))
         self._bounds = [round(index * len(self._nodes) / count) for index in range(count + 1)]
-        self._sessions: dict[tuple[object, ...], tuple[Segment, InferenceSession]] = {}
+        self._sessions: dict[tuple[object, ...], tuple[Segment, Any]] = {}
         outputs = (value.name for value in model.graph.outputs if value.name)
         self.results = tuple(outputs if results is None else results)
 

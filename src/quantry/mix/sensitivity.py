@@ -24,6 +24,10 @@ Floats = npt.NDArray[np.float64]
 # Rounding this much weaker than the coarsest at its place only scales what arrives at the outputs: no need to look.
 _LINEAR = 1e-2
 
+# An output so much weaker than the others, in power for each element, is taken to be this strong: in few samples, the
+# scores of what none of them shows are all but zero.
+_VANISHING = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
@@ -34,7 +38,7 @@ class Sensitivity:
     Attributes:
         tensors: Activations, weights and biases by name; a bias that is not named counts with the weight of its layer.
         outputs: Names of the model's outputs.
-        noise: Power of the error relative to that of the output, [tensors, schemes, outputs], mean over the samples.
+        noise: Power of the error relative to that of the output over all samples, [tensors, schemes, outputs].
         local: Power of the tensor's own rounding error relative to its own, [tensors, schemes].
     """
 
@@ -95,6 +99,7 @@ def sensitivity(
     walk = _Walk(model, schemes, downstream, biases)
     shape = (len(tensors), len(schemes))
     noise, local = np.zeros((*shape, len(downstream.results))), np.zeros(shape)
+    power, elements = np.zeros(len(downstream.results)), np.zeros(len(downstream.results))
     count = 0
     for sample in progress(data, "sensitivity", data.size):
         known = downstream.run(sample)
@@ -102,8 +107,10 @@ def sensitivity(
             found = walk.measure(tensor, known)
             noise[index] += found[0]
             local[index] += found[1]
+        power += [_power(known[name]) for name in downstream.results]
+        elements += [known[name].size for name in downstream.results]
         count += 1
-    return Sensitivity(tuple(tensors), downstream.results, noise / count, local / count)
+    return Sensitivity(tuple(tensors), downstream.results, noise / _reference(power, elements), local / count)
 
 
 class _Walk:
@@ -123,9 +130,9 @@ class _Walk:
         self._biases = biases
 
     def measure(self, tensor: str, known: Tensors) -> tuple[Floats, Floats]:
-        """Return the errors at the outputs, [schemes, outputs], and at the tensor, [schemes]."""
+        """Return the power of the errors at the outputs, [schemes, outputs], and relative ones at the tensor."""
         variants = self._variants(tensor, known)
-        local = np.array([_power(variant, self._exact(variant, known)) for variant in variants])
+        local = np.array([_largest_error(variant, self._exact(variant, known)) for variant in variants])
         noise = np.zeros((len(variants), len(self._downstream.results)))
         order = np.argsort(-local)
         coarsest = int(order[0])
@@ -138,7 +145,7 @@ class _Walk:
             changed = self._downstream.changed(known, variants[index])
             for place, name in enumerate(self._downstream.results):
                 if name in changed:
-                    noise[index, place] = relative_error(changed[name], known[name])
+                    noise[index, place] = _power(np.subtract(changed[name], known[name], dtype=np.float64))
         return noise, local
 
     def _variants(self, tensor: str, known: Tensors) -> list[Tensors]:
@@ -161,16 +168,26 @@ class _Walk:
         return np.asarray(tensor.numpy(), np.float32)
 
 
-def relative_error(found: Array, exact: Array) -> float:
-    """Return the power of the difference relative to that of the exact values."""
-    reference = float(np.square(exact, dtype=np.float64).sum())
-    power = float(np.square(np.subtract(found, exact, dtype=np.float64)).sum())
-    return power / reference if reference else power
+def _power(values: Array) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
 
 
-def _power(variant: Tensors, exact: Mapping[str, Array]) -> float:
-    # Of a weight with its bias, the larger of the two errors.
-    return max(relative_error(values, exact[name]) for name, values in variant.items())
+def _reference(power: Floats, elements: Floats) -> Floats:
+    """Return what the power of errors is divided by: that of the outputs, kept from vanishing beside other outputs."""
+    mean = power / np.maximum(elements, 1)
+    floor = _VANISHING * (mean.max() if mean.size else 0.0)
+    reference = np.maximum(mean, floor) * np.maximum(elements, 1)
+    return np.where(reference > 0, reference, 1.0)
+
+
+def _largest_error(variant: Tensors, exact: Mapping[str, Array]) -> float:
+    """Return the relative error of a tensor; of a weight with its bias, the larger of the two."""
+    return max(_relative_error(values, exact[name]) for name, values in variant.items())
+
+
+def _relative_error(found: Array, exact: Array) -> float:
+    reference, error = _power(exact), _power(np.subtract(found, exact, dtype=np.float64))
+    return error / reference if reference else error
 
 
 def results_of(graph: ir.Graph) -> tuple[str, ...]:
