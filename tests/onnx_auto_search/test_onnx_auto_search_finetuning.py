@@ -1,0 +1,105 @@
+"""Searches that finetune: two stages, parameters as numbers, joint parameters."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_models import Reader, saved_net, settings
+
+from quantry.errors import RecipeError
+from quantry.onnx import CalibrationMethod, Config, QuantizationConfig
+from quantry.onnx.auto_search import AutoSearch
+from quantry.onnx.auto_search.stages import finetune_stage, has_both_parts, without_finetuning
+
+FINETUNE = {"NumIterations": [1, 2], "LearningRate": [0.1]}
+SPACE: dict[str, Any] = {
+    "calibrate_method": [CalibrationMethod.MinMax, CalibrationMethod.Percentile],
+    "include_fast_ft": [True],
+    "extra_options": {"FastFinetune": FINETUNE},
+}
+
+
+def start(*, tuned: bool = False) -> Config:
+    return Config(QuantizationConfig(include_cle=False, include_fast_ft=tuned))
+
+
+def search(folder: Path, config: Config, **changes: Any) -> AutoSearch:
+    return AutoSearch(config, settings(folder, **changes), saved_net(folder), Reader())
+
+
+def test_the_first_stage_has_each_calibration_once() -> None:
+    found = AutoSearch("m.onnx", start()).build_all_configs(SPACE)
+    assert len(found) == 4
+    first = without_finetuning(found)
+    assert first == [
+        {"calibrate_method": CalibrationMethod.MinMax, "include_fast_ft": False},
+        {"calibrate_method": CalibrationMethod.Percentile, "include_fast_ft": False},
+    ]
+    second = finetune_stage(first[1], found)
+    assert [entry["extra_options"]["FastFinetune"]["NumIterations"] for entry in second] == [1, 2]
+    assert all(
+        entry["include_fast_ft"] and entry["calibrate_method"] is first[1]["calibrate_method"] for entry in second
+    )
+
+
+@pytest.mark.parametrize(
+    ("space", "tuned", "both"),
+    [
+        (SPACE, False, True),
+        ({**SPACE, "include_fast_ft": [False]}, False, False),
+        ({"calibrate_method": SPACE["calibrate_method"]}, True, False),
+        ({"extra_options": {"FastFinetune": FINETUNE}}, True, False),
+        ({"calibrate_method": SPACE["calibrate_method"], "extra_options": {"FastFinetune": FINETUNE}}, True, True),
+    ],
+)
+def test_two_stages_need_both_parts(space: dict, tuned: bool, both: bool) -> None:
+    config = start(tuned=tuned)
+    found = AutoSearch("m.onnx", config).build_all_configs(space)
+    assert has_both_parts(found, config.global_quant_config) is both
+
+
+def test_a_missing_part_falls_back_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"calibrate_method": SPACE["calibrate_method"]}
+    instance = search(tmp_path, start(), search_space=given, two_stage_search=True)
+    assert len(instance.search_model()) == 2
+    assert "the normal search is run" in caplog.text
+
+
+def test_advanced_search_is_one_study_that_goes_on(tmp_path: Path) -> None:
+    space = {"extra_options": {"FastFinetune": {"NumIterations": [1, 40], "LearningRate": [1e-3, 1e-1]}}}
+    changes = {"advanced_fastft_search": True, "search_space": space}
+    first = search(tmp_path, start(tuned=True), **changes, advanced_fastft_params={"n_trials": 2})
+    first.search_model()
+    again = search(tmp_path, start(tuned=True), **changes, advanced_fastft_params={"n_trials": 3})
+    found = again.search_model()
+    assert len(again.result.trials) == len(found) == 3
+    assert [trial.assignment for trial in again.result.trials[:2]] == [
+        trial.assignment for trial in first.result.trials
+    ]
+    iterations = {trial.recipe.tune.steps[-1].iterations for trial in again.result.trials}
+    assert len(iterations) == 3  # any number between the bounds, not only the bounds
+    assert found[0]["difference"] == min(entry["difference"] for entry in found)
+
+
+@pytest.mark.parametrize(
+    ("space", "tuned", "message"),
+    [
+        ({"extra_options": {"FastFinetune": FINETUNE}}, False, "include_fast_ft=True"),
+        ({"extra_options": {"FastFinetune": {"NumIterLR": [[1, 0.1]]}}}, True, "NumIterLR"),
+        ({"extra_options": {"FastFinetune": {"DataSize": [1]}}}, True, "got 'DataSize'"),
+        ({"include_cle": [True], "extra_options": {"FastFinetune": FINETUNE}}, True, "got 'include_cle'"),
+        ({"extra_options": {}}, True, "got none"),
+        ({"extra_options": {"FastFinetune": {"NumIterations": [0.5]}}}, True, "above 0"),
+    ],
+)
+def test_advanced_search_refuses_other_spaces(tmp_path: Path, space: dict, tuned: bool, message: str) -> None:
+    instance = search(tmp_path, start(tuned=tuned), advanced_fastft_search=True, search_space=space)
+    with pytest.raises(RecipeError, match=message):
+        instance.search_model()
+
+
+def test_advanced_search_takes_no_assigned_configurations(tmp_path: Path) -> None:
+    instance = search(tmp_path, start(tuned=True), advanced_fastft_search=True)
+    instance.all_configs = [{}]
+    with pytest.raises(RecipeError, match="all_configs"):
+        instance.search_model()
