@@ -75,7 +75,7 @@ def greedy(problem: Problem) -> Choices:
         possible = (saved > 0) & (extra <= left * (1 + 1e-12))
         if not possible.any():
             return chosen
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(over="ignore"):
             rate = np.where(possible, saved / np.maximum(extra, np.finfo(np.float64).tiny), -np.inf)
         group, choice = np.unravel_index(int(np.argmax(rate)), rate.shape)
         left -= extra[group, choice]
