@@ -5,6 +5,13 @@ Named configurations are to be had as ``XINT8_QCONFIG`` and the like, a new copy
 
 from typing import Any
 
+from quantry.onnx.auto_search import (
+    AutoSearch,
+    AutoSearchPro,
+    SearchSpace,
+    generate_all_configs,
+    get_auto_search_config,
+)
 from quantry.onnx.data_readers import CachedDataReader, CalibrationDataReader, PathDataReader, RandomDataReader
 from quantry.onnx.dump import dump_model
 from quantry.onnx.enums import (
@@ -85,6 +92,8 @@ __all__ = [
     "AdaRoundConfig",
     "AlgoConfig",
     "AutoMixprecisionConfig",
+    "AutoSearch",
+    "AutoSearchPro",
     "BFP16Spec",
     "BFloat16",
     "BFloat16Spec",
@@ -131,6 +140,7 @@ __all__ = [
     "QuarotConfig",
     "RandomDataReader",
     "ScaleType",
+    "SearchSpace",
     "SmoothQuantConfig",
     "UInt8",
     "UInt8Spec",
@@ -142,6 +152,8 @@ __all__ = [
     "VitisQuantType",
     "XInt8Spec",
     "dump_model",
+    "generate_all_configs",
+    "get_auto_search_config",
     "get_default_config",
     "get_library_path",
     "named_config",
