@@ -7,9 +7,11 @@ from quantry.plan.draft import Draft
 from quantry.plan.final_join import final_joins
 from quantry.plan.layer_types import types_of_nodes
 from quantry.plan.masks import keep_masks_float, masked_tensors
+from quantry.plan.post_processing import post_processing
 from quantry.plan.quant_plan import QuantPlan
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
 from quantry.plan.selected_nodes import deselected
+from quantry.plan.variance import variance_nodes
 from quantry.plan.weights_alone import weights_alone
 from quantry.prepare import FloatModel
 from quantry.recipe import PlanOptions
@@ -17,7 +19,7 @@ from quantry.recipe import PlanOptions
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
-@stage(name="plan", version=3)
+@stage(name="plan", version=4)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, to what.
 
@@ -36,7 +38,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     joins = final_joins(graph, options) if options.float_final_joins else {}
     types = types_of_nodes(graph, options.layers)
     kept = {name: entry.float_reason for name, entry in types.items() if entry.float_reason is not None}
-    excluded = {**joins, **kept, **deselected(graph, options.selection)}
+    joins |= post_processing(graph) if options.float_post_processing else {}
+    excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     draft = Draft(options, types)
     for node in graph:

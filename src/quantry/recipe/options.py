@@ -125,6 +125,7 @@ class PlanOptions(Checked):
             quantized their input.
         float_final_joins: Leave a Concat behind which nothing computes, and the reshapes around it, in float, so that
             boxes and scores of a detector keep scales of their own.
+        float_post_processing: Leave what decodes or selects boxes behind the last layer with weights in float.
         constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
         weights_only: Quantize the weights of Conv, ConvTranspose, Gemm and MatMul and leave every activation float,
             whatever ``activation`` says. A `DerivedBias` stays float too: its scale would need that of an activation.
@@ -139,6 +140,7 @@ class PlanOptions(Checked):
     fused_activations: tuple[str, ...] = FUSIBLE_ACTIVATIONS
     force_pass_through: bool = False
     float_final_joins: bool = True
+    float_post_processing: bool = True
     constant_right_operand_only: bool = False
     weights_only: bool = False
     layers: tuple[LayerTypes, ...] = ()

@@ -1,0 +1,89 @@
+"""Variances and post-processing stay float, with a reason."""
+
+import numpy as np
+import onnx
+import pytest
+
+import quantry
+from quantry.plan import QuantPlan, plan
+from quantry.plan.post_processing import REASON as DECODES
+from quantry.plan.variance import REASON as VARIANCE
+from quantry.prepare import model_source, prepare
+from quantry.recipe import PlanOptions, PrepareOptions, Recipe
+
+NORMALIZATIONS = {
+    "squares": """m = ReduceMean <axes = [-1]> (h) q = Mul(h, h) e = ReduceMean <axes = [-1]> (q) mm = Mul(m, m)
+        v = Sub(e, mm) ve = Add(v, eps) s = Sqrt(ve) c = Sub(h, m) n = Div(c, s)""",
+    "centred": """m = ReduceMean <axes = [-1]> (h) c = Sub(h, m) q = Pow(c, two) e = ReduceMean <axes = [-1]> (q)
+        ve = Add(e, eps) s = Sqrt(ve) n = Div(c, s)""",
+    "root mean square": """q = Pow(h, two) e = ReduceMean <axes = [-1]> (q) ve = Add(e, eps) s = Pow(ve, minus)
+        n = Mul(h, s)""",
+}
+
+
+def normalized(body: str) -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[4,16] x) => (float[4,3] y)
+        <float eps = {{1e-5}}, float two = {{2}}, float minus = {{-0.5}}>
+        {{ h = Gemm(x, w) {body} y = Gemm(n, u) }}"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in {"w": (16, 32), "u": (32, 3)}.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return proto
+
+
+def planned(proto: onnx.ModelProto, options: PlanOptions | None = None) -> QuantPlan:
+    return plan(prepare(model_source(proto), PrepareOptions()), options or PlanOptions())
+
+
+@pytest.mark.parametrize("case", NORMALIZATIONS)
+def test_all_from_the_square_to_the_root_stays_float(case: str) -> None:
+    found = planned(normalized(NORMALIZATIONS[case]))
+    assert not {"q", "e", "v", "ve", "mm"} & found.activations.keys()
+    assert "h" in found.activations
+    assert any(declined.reason == VARIANCE for declined in found.declined)
+
+
+def test_a_decomposed_normalization_survives_quantization() -> None:
+    random = np.random.default_rng(1)
+    data = [{"x": (random.standard_normal((4, 16)) + 6).astype(np.float32)} for _ in range(4)]
+    result = quantry.quantize(normalized(NORMALIZATIONS["squares"]), data, Recipe(), store=None)
+    assert result.evaluation.metrics["sqnr"].value > 20
+
+
+def test_a_root_without_a_square_is_no_variance() -> None:
+    found = planned(normalized("a = Abs(h) b = Add(a, eps) s = Sqrt(b) n = Mul(h, s)"))
+    assert not any(declined.reason == VARIANCE for declined in found.declined)
+
+
+def detector(body: str) -> onnx.ModelProto:
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[1,3,20,20] x) => (float y)
+        {{ a = Conv(x, w) r = Relu(a) b = Conv(r, v) {body} }}"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in {"w": (4, 3, 1, 1), "v": (2, 4, 1, 1), "grid": (1, 2, 20, 20), "factor": (1, 2, 1, 1)}.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("body", "float_nodes"),
+    [
+        ("c = Add(b, grid) y = Mul(c, factor)", {"Add", "Mul"}),
+        ("e = Exp(b) y = Mul(e, factor)", {"Exp", "Mul"}),
+        ("c = Mul(b, factor) y = Sigmoid(c)", set()),
+        ("c = Add(b, grid) d = Relu(c) e = Conv(d, w2) y = Sigmoid(e)", set()),
+    ],
+)
+def test_decoding_behind_the_last_layer_stays_float(body: str, float_nodes: set[str]) -> None:
+    proto = detector(body)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 2, 1, 1), np.float32), "w2"))
+    declined = {entry.operator for entry in planned(proto).declined if entry.reason == DECODES}
+    assert declined == float_nodes
+    assert not {
+        entry.operator
+        for entry in planned(proto, PlanOptions(float_post_processing=False)).declined
+        if entry.reason == DECODES
+    }
