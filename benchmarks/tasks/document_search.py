@@ -64,6 +64,8 @@ def search(
             "CalibMovingAverageConstant": [0.01],
         },
     }
+    # The peer has this attribute too, and heeds it in another kind of search only.
+    settings.n_jobs = 2
     settings.search_metric = "L2"
     settings.search_metric_tolerance = 1e9
     settings.search_algo = "grid_search"

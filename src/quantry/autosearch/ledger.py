@@ -20,6 +20,9 @@ from quantry.errors import StageError
 from quantry.prepare import read_model, write_model
 from quantry.recipe import Recipe, to_yaml
 
+_FORESIGHT = 200
+"""So many of the next trials are estimated one by one; the others as the mean of those so far."""
+
 
 class Ledger:
     """Takes trials in the order of their numbers, whatever order they end in, so that workers change nothing.
@@ -79,9 +82,9 @@ class Ledger:
         total = self.expected_trials
         left = [] if self.options.stop.seconds is None else [self.options.stop.seconds - self.seconds]
         if total is not None and self.trials:
-            rest = self.expected[len(self.trials) : total]
+            near = self.expected[len(self.trials) : total][:_FORESIGHT]
             mean = sum(trial.seconds for trial in self.trials) / len(self.trials)
-            work = self.costs.estimate_all(rest) if rest else mean * (total - len(self.trials))
+            work = self.costs.estimate_all(near) + mean * (total - len(self.trials) - len(near))
             left.append(work / self.options.n_jobs)
         return max(0.0, min(left)) if left else None
 
