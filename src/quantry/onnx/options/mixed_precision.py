@@ -11,7 +11,7 @@ from quantry.onnx.options.draft import Draft, with_field
 from quantry.onnx.options.nested import nested
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow
 from quantry.onnx.type_specs import spec_of
-from quantry.recipe import DataType, DerivedBias, FloatScale, LayerTarget, OwnBias, PerBlock, TensorSpec
+from quantry.recipe import DataType, DerivedBias, FloatBias, FloatScale, LayerTarget, OwnBias, PerBlock, TensorSpec
 
 _KEY = "AutoMixprecision"
 _METRICS = ("l2", "cosine", "sqnr", "psnr")
@@ -54,7 +54,7 @@ def _sets(name: str) -> Apply:
     return apply
 
 
-def _target(layer: Any, where: str) -> LayerTarget:
+def _target(draft: Draft, layer: Any, where: str) -> LayerTarget:
     if not hasattr(layer, "inputs") or not hasattr(layer, "weight"):
         raise RecipeError(f"{where} must be a QLayerConfig, a list of them or a dict of one, got {layer!r}")
     reads, weight, bias = layer.inputs(), layer.weight, layer.bias
@@ -63,8 +63,13 @@ def _target(layer: Any, where: str) -> LayerTarget:
     return LayerTarget(
         None if reads is None else reads.to_spec(f"{where}.input_tensors"),
         None if weight is None else weight.to_spec(f"{where}.weight"),
-        None if made is None else DerivedBias() if derived else OwnBias(made),
+        _kept_float(draft) if made is None else DerivedBias() if derived else OwnBias(made),
     )
+
+
+def _kept_float(draft: Draft) -> FloatBias | None:
+    """Return that a bias stays float where that was asked for of the whole model."""
+    return draft.bias if isinstance(draft.bias, FloatBias) else None
 
 
 def _layer_config(draft: Draft, value: Any) -> Draft:
@@ -76,7 +81,7 @@ def _layer_config(draft: Draft, value: Any) -> Draft:
         draft = with_field(draft, "mix.include", tuple(names))
         value = layer
     layers = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    changed: Draft = with_field(draft, "mix.targets", tuple(_target(layer, where) for layer in layers))
+    changed: Draft = with_field(draft, "mix.targets", tuple(_target(draft, layer, where) for layer in layers))
     return changed
 
 

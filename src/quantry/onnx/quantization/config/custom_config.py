@@ -18,6 +18,7 @@ from quantry.onnx.enums import (
     QuantType,
 )
 from quantry.onnx.quantization.config.config import QuantizationConfig
+from quantry.onnx.quantization.config.spec import BFP16Spec, Int8Spec, MXInt8Spec, QLayerConfig, QTensorConfig
 from quantry.recipe import PRESETS
 
 _LOG = logging.getLogger("quantry")
@@ -141,18 +142,32 @@ def _accurate(base: str) -> QuantizationConfig:
     return made
 
 
+def _mix(activation: QTensorConfig, weight: QTensorConfig, bias: QTensorConfig | None = None) -> dict[str, Any]:
+    """Layers change as long as the outputs keep a cosine of 0.999 with those of the float model."""
+    target = QLayerConfig(input_tensors=activation, weight=weight, bias=bias)
+    settings = {"TargetLayerConfig": target, "MetricDefault": "cosine", "MetricThreshold": 0.001}
+    return {"AutoMixprecision": settings}
+
+
 _ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
 _ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", "MX4", "MX6", "MX9", *(name for name in _PLAIN if name[:3] == "MXF"))
 _N_BITS = {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1}
+_BF16_MIXED = {"QuantizeBias": False}
 _MIXED = {"include_auto_mp": True, "quant_format": _EXTENDED}
 
 DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
     **_PLAIN,
     "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True),
     "MATMUL_NBITS": QuantizationConfig(extra_options={"UseMatMulNBits": True, "MatMulNBitsParams": _N_BITS}),
-    "S16S16_MIXED_S8S8": _integers(_INT16, _INT16, percentile=99.9999, **_MIXED),
-    "BF16_MIXED_BFP16": _config(_BF16, _BF16, **_MIXED),
-    "BF16_MIXED_MXINT8": _config(_BF16, _BF16, **_MIXED),
+    "S16S16_MIXED_S8S8": _integers(
+        _INT16,
+        _INT16,
+        percentile=99.9999,
+        options={"Int32Bias": False, **_mix(Int8Spec(symmetric=False), Int8Spec(), Int8Spec())},
+        **_MIXED,
+    ),
+    "BF16_MIXED_BFP16": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(BFP16Spec(), BFP16Spec()), **_MIXED),
+    "BF16_MIXED_MXINT8": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(MXInt8Spec(), MXInt8Spec()), **_MIXED),
     **{
         f"{kind}_{network}_ACCURATE": _accurate(f"{kind}_{network}_DEFAULT")
         for kind in ("INT8", "INT16")
