@@ -11,6 +11,7 @@ from quantry.recipe.bias import FloatBias, OwnBias
 from quantry.recipe.data_type import DataType
 from quantry.recipe.granularity import PerBlock, PerChannel, PerGroup
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
+from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, WithinError
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
     CrossLayer,
@@ -23,10 +24,12 @@ from quantry.recipe.options import (
     VitisQdq,
 )
 from quantry.recipe.recipe import Recipe
+from quantry.recipe.recommended import recommended
 from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.scale_kind import PowerOfTwoScale
 from quantry.recipe.selection import Selection
 from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.tuning import AdaQuant, AdaRound, TuneOptions
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,39 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
         "Gemm and MatMul only: int4 symmetric weights in groups of 128 as MatMulNBits, float activations, no "
         "calibration",
     ),
+)
+
+_COSINE = 0.999
+
+
+def _mixed(base: Recipe, target: LayerTarget, summary: str) -> Preset:
+    """A preset that lets layers change to coarser types as long as the outputs stay near."""
+    goal = MixedPrecision((target,), WithinError(_COSINE, "cosine"))
+    text = f"{summary} as long as the outputs keep a cosine of {_COSINE} with those of the float model"
+    return Preset(replace(base, mix=MixOptions(goal)), text)
+
+
+def _mixed_bfloat16(name: str, dtype: DataType) -> Preset:
+    wide, narrow = TensorSpec(DataType.BFLOAT16), TensorSpec(dtype, granularity=PerBlock())
+    base = Recipe(name=name, equalize=_CLE, plan=PlanOptions(wide, wide, FloatBias()), emit=_QUARK)
+    summary = f"bfloat16 activations and weights, float biases; layers become {dtype.value}"
+    return _mixed(base, LayerTarget(narrow, narrow, FloatBias()), summary)
+
+
+_INT16_ASYMMETRIC = TensorSpec(DataType.INT16, symmetric=False)
+_MIXED: tuple[Preset, ...] = (
+    _mixed(
+        Recipe(
+            name="S16S16_MIXED_S8S8",
+            equalize=_CLE,
+            plan=replace(_specs(_INT16_ASYMMETRIC, _INT16), bias=OwnBias(_INT16)),
+            scale=ScaleOptions(activation=Percentile(99.9999)),
+        ),
+        LayerTarget(_INT8_ASYMMETRIC, _INT8, OwnBias(_INT8)),
+        "int16 asymmetric activations, int16 symmetric weights and biases, Percentile 99.9999; layers become int8",
+    ),
+    _mixed_bfloat16("BF16_MIXED_BFP16", DataType.BFP16),
+    _mixed_bfloat16("BF16_MIXED_MXINT8", DataType.MXINT8),
 )
 
 _ALL: tuple[Preset, ...] = (
@@ -253,26 +289,31 @@ _ALL: tuple[Preset, ...] = (
     ),
     *_EXTENDED,
     *_FLOAT_ACTIVATIONS,
+    *_MIXED,
 )
 
-_ADAROUND_PENDING = "AdaRound finetuning of the weights (include_fast_ft)"
-_ADAQUANT_PENDING = "AdaQuant finetuning of weights and scales (include_fast_ft)"
+_UNTRAINED = "AdaQuant of weights that are no integers; it leaves them alone here"
+
+# The numbers that AMD Quark documents for both (FastFinetune).
+_ADAROUND_STEPS = TuneOptions((AdaRound(samples=1000, batch_size=2, iterations=1000, early_stop=True),))
+_ADAQUANT_STEPS = TuneOptions((AdaQuant(samples=1000, batch_size=2, iterations=1000, early_stop=True),))
 _ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
 _MX = ("MX4", "MX6", "MX9", "MXFP8E5M2", "MXFP8E4M3", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1", "MXINT8")
 _ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", *_MX)
 
 
-def _finetuned(base: Preset, name: str, pending: str) -> Preset:
+def _finetuned(base: Preset, name: str, tune: TuneOptions) -> Preset:
     """A preset that differs from another by finetuning only."""
-    return Preset(replace(base.recipe, name=name), f"{base.recipe.name} with finetuning", (*base.pending, pending))
+    pending = () if base.recipe.plan.weight.dtype.is_integer else (_UNTRAINED,)
+    recipe = replace(base.recipe, name=name, tune=tune)
+    return Preset(recipe, f"{base.recipe.name} with {type(tune.steps[0]).__name__}", (*base.pending, *pending))
 
 
 def _accurate(base: Preset) -> Preset:
     """An _ACCURATE preset: the _DEFAULT one with Percentile and AdaRound."""
-    recipe = replace(base.recipe, scale=ScaleOptions(activation=Percentile(99.9999)))
+    recipe = replace(base.recipe, scale=ScaleOptions(activation=Percentile(99.9999)), tune=_ADAROUND_STEPS)
     name = base.recipe.name.replace("_DEFAULT", "_ACCURATE")
-    summary = f"{base.recipe.name} with Percentile 99.9999 and finetuning"
-    return Preset(replace(recipe, name=name), summary, (*base.pending, _ADAROUND_PENDING))
+    return Preset(replace(recipe, name=name), f"{base.recipe.name} with Percentile 99.9999 and AdaRound", base.pending)
 
 
 _NAMED = {preset.recipe.name: preset for preset in _ALL}
@@ -281,19 +322,12 @@ PRESETS: dict[str, Preset] = {
     preset.recipe.name: preset
     for preset in (
         *_ALL,
+        *(Preset(*entry) for entry in recommended(_NAMED["XINT8"].recipe, _NAMED["CPU_INT8"].recipe)),
         *(_accurate(preset) for name, preset in _NAMED.items() if name.endswith("_DEFAULT")),
-        *(_finetuned(_NAMED[name], f"{name}_ADAROUND", _ADAROUND_PENDING) for name in _ADAROUND),
-        *(_finetuned(_NAMED[name], f"{name}_ADAQUANT", _ADAQUANT_PENDING) for name in _ADAQUANT),
+        *(_finetuned(_NAMED[name], f"{name}_ADAROUND", _ADAROUND_STEPS) for name in _ADAROUND),
+        *(_finetuned(_NAMED[name], f"{name}_ADAQUANT", _ADAQUANT_STEPS) for name in _ADAQUANT),
     )
 }
-
-_MIXED = "mixed precision (include_auto_mp)"
-MISSING_PRESETS: dict[str, str] = {
-    "S16S16_MIXED_S8S8": _MIXED,
-    "BF16_MIXED_BFP16": _MIXED,
-    "BF16_MIXED_MXINT8": _MIXED,
-}
-"""Names of AMD Quark's presets that mean nothing without what quantry does not have yet."""
 
 
 def find_preset(name: str) -> Preset:
@@ -306,13 +340,9 @@ def find_preset(name: str) -> Preset:
         The preset.
 
     Raises:
-        RecipeError: There is no such preset, and the message has the nearest spelling; or what it needs is missing.
+        RecipeError: There is no such preset; the message has the nearest spelling.
     """
     preset = PRESETS.get(name.upper())
-    if name.upper() in MISSING_PRESETS:
-        raise RecipeError(
-            f"preset {name.upper()} cannot be used yet: it needs {MISSING_PRESETS[name.upper()]}, which is not there"
-        )
     if preset is None:
         raise RecipeError(
             f"recipe must be the name of a preset, got {name!r}{nearest_spelling(name, PRESETS)}; "
