@@ -10,6 +10,7 @@ from quantry.recipe.granularity import PerChannel, PerGroup
 from quantry.recipe.tensor_spec import TensorSpec
 
 _DERIVED_BITS = 24
+_WIDE = (DataType.INT32, DataType.UINT32)
 _FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
@@ -30,7 +31,7 @@ class LayerTypes(Checked):
         weight: What its constant weight becomes.
         bias: What its bias becomes. None keeps the kind of the whole model where the layer's types allow it; a bias
             that was to be derived becomes int32 with a scale of its own beside more than 24 bits, and float16 or
-            bfloat16 beside these.
+            bfloat16 beside these; one of 32 bits with a scale of its own is derived beside bytes.
         keep_float: Leave the layer float.
 
     Example:
@@ -107,6 +108,10 @@ def can_derive_bias(activation: TensorSpec, weight: TensorSpec) -> bool:
     return integers and activation.dtype.bits + weight.dtype.bits <= _DERIVED_BITS
 
 
+def _both_bytes(activation: TensorSpec, weight: TensorSpec) -> bool:
+    return all(spec.dtype.is_integer and spec.dtype.bits == 8 for spec in (activation, weight))
+
+
 def nearest_bias(wanted: Bias, activation: TensorSpec, weight: TensorSpec) -> Bias:
     """Return the bias a layer has where only the whole model's wish is known.
 
@@ -116,8 +121,11 @@ def nearest_bias(wanted: Bias, activation: TensorSpec, weight: TensorSpec) -> Bi
         weight: Its weight.
 
     Returns:
-        What was wanted, or where that cannot be derived from the types, the nearest that can be had.
+        What was wanted, or where it does not go with the types, the nearest that does.
     """
+    if isinstance(wanted, OwnBias) and wanted.spec.dtype in _WIDE and _both_bytes(activation, weight):
+        # Integer kernels take 32 bits beside bytes to be on the accumulator's grid.
+        return DerivedBias()
     if not isinstance(wanted, DerivedBias) or can_derive_bias(activation, weight):
         return wanted
     if activation.dtype.is_integer and weight.dtype.is_integer:
