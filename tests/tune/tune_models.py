@@ -11,8 +11,16 @@ from onnx import numpy_helper
 from quantry.observe import calibration_data, observe
 from quantry.plan import plan
 from quantry.prepare import model_source, prepare
-from quantry.recipe import DataType, PerChannel, PlanOptions, PrepareOptions, ScaleOptions, TensorSpec
-from quantry.recipe import MinMSE, ObserveOptions
+from quantry.recipe import (
+    DataType,
+    MinMSE,
+    ObserveOptions,
+    PerChannel,
+    PlanOptions,
+    PrepareOptions,
+    ScaleOptions,
+    TensorSpec,
+)
 from quantry.scale import scale
 from quantry.tune import TuneTask
 

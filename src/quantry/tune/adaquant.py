@@ -15,6 +15,7 @@ from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_training import Adam, LayerTrainer
 from quantry.tune.layerwise import tune_layers
 from quantry.tune.task import TuneTask
+from quantry.tune.threads import threads_for
 from quantry.tune.tuned import Tuned
 from quantry.tune.walker import LayerVisit
 
@@ -61,5 +62,6 @@ def train_layer(visit: LayerVisit, step: AdaQuant) -> LayerConstants:
             by_bias.step(bias_slope, rate)
         return float(loss)
 
-    trained = trainer.loop(advance, lambda: (rounded(), rounded_bias()), reconstruction)
+    with threads_for(problem.weight.size):
+        trained = trainer.loop(advance, lambda: (rounded(), rounded_bias()), reconstruction)
     return trainer.finish(trained, whole=whole)

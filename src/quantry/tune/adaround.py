@@ -17,6 +17,7 @@ from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_training import Adam, LayerTrainer
 from quantry.tune.layerwise import tune_layers
 from quantry.tune.task import TuneTask
+from quantry.tune.threads import threads_for
 from quantry.tune.tuned import Tuned
 from quantry.tune.walker import LayerVisit
 
@@ -54,7 +55,8 @@ def round_layer(visit: LayerVisit, step: AdaRound) -> LayerConstants:
         return float(loss)
 
     warm = int(step.warm_start * step.iterations)
-    trained = trainer.loop(advance, lambda: (rounding.hard(), bias), reconstruction, warm)
+    with threads_for(trainer.problem.weight.size):
+        trained = trainer.loop(advance, lambda: (rounding.hard(), bias), reconstruction, warm)
     return trainer.finish(trained, whole=whole)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from quantry.recipe import DistillLoss, GraphTraining
 from quantry.tune.planned_graph import PlannedGraph
+from quantry.tune.threads import threads_for
 
 _LOG = logging.getLogger("quantry.tune")
 
@@ -103,9 +104,15 @@ def fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, ev
         step: Iterations, batch size, learning rates and seed.
         evaluations: How often the state is judged.
     """
-    parameters = [*graph.constants.values(), *graph.log2_scales.values()]
-    if not parameters:
+    if not graph.constants and not graph.log2_scales:
         return Fitted(0.0, 0.0)
+    shown = graph.run(lesson.inputs(lesson.judged[:1]), loss.names, quantized=False)
+    with threads_for(step.batch_size * sum(tensor.numel() for tensor in shown.values())):
+        return _fit(graph, lesson, loss, step, evaluations)
+
+
+def _fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+    parameters = [*graph.constants.values(), *graph.log2_scales.values()]
     optimizer = torch.optim.Adam(_groups(graph, step))
     rates = [group["lr"] for group in optimizer.param_groups]
     draws = _draws(lesson.samples, step)

@@ -36,6 +36,8 @@ def torch_device(device: str) -> str:
         raise RecipeError(
             f"the device to train on must be one that torch can use, got {device!r} without a GPU; in tune"
         )
+    # Products of shortened float32 numbers would be less exact than the grids that are trained here.
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return f"cuda:{number.split(',')[0]}"
 
 
@@ -82,4 +84,7 @@ class SampleBatches:
         except RuntimeError:
             return False
         expected = torch.cat(alone) if alone[0].dim() else alone[0]
-        return bool(both.shape == expected.shape and torch.allclose(both, expected, rtol=1e-3, atol=1e-4))
+        if both.shape != expected.shape:
+            return False
+        # Sums are ordered otherwise for another batch; a model that mixes its samples is off by far more.
+        return float((both - expected).float().norm()) <= 1e-2 * float(expected.float().norm()) + 1e-6
