@@ -72,7 +72,7 @@ def run_quantize(
         equalized = memo.run(equalize, equalized, EqualizeOptions(recipe.equalize.cross_layer))
     planned = memo.run(plan, equalized, recipe.plan)
     statistics = None
-    if planned.value.needs_calibration:
+    if planned.value.needs_calibration or recipe.mix.mixed is not None:
         statistics = memo.run(observe, equalized, _opened(data), recipe.observe)
     if recipe.mix.mixed is not None:
         given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))

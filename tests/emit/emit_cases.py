@@ -18,6 +18,7 @@ from quantry.recipe import (
     DataType,
     EmitOptions,
     Format,
+    MixOptions,
     ObserveOptions,
     OwnBias,
     PerChannel,
@@ -26,6 +27,7 @@ from quantry.recipe import (
     PrepareOptions,
     Recipe,
     TensorSpec,
+    TuneOptions,
 )
 from quantry.scale import QuantParams, scale
 
@@ -81,10 +83,10 @@ def types(activation: DataType, weight: DataType, *, per_channel: bool = False, 
 
 
 def distinct_presets() -> list[str]:
-    """Return the names of presets, of several with equal recipes the first."""
+    """Return the names of presets, of several that write the same before any layer is tuned or changed the first."""
     names: dict[Recipe, str] = {}
     for name, preset in PRESETS.items():
-        names.setdefault(preset.recipe, name)
+        names.setdefault(replace(preset.recipe, tune=TuneOptions(), mix=MixOptions()), name)
     return list(names.values())
 
 

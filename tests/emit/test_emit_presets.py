@@ -8,6 +8,7 @@ import emit_cases as cases
 import onnx
 import pytest
 
+import quantry
 from quantry.recipe import PRESETS
 
 SNAPSHOTS = Path(__file__).parent / "preset_snapshots.json"
@@ -27,11 +28,18 @@ def test_preset_writes_what_its_snapshot_says(name: str) -> None:
     assert snapshot(name) == json.loads(SNAPSHOTS.read_text())[name]
 
 
-def test_preset_that_differs_by_finetuning_only_says_that_this_is_missing() -> None:
+def test_preset_that_writes_what_another_does_tunes_or_changes_layers() -> None:
     distinct = set(cases.distinct_presets())
     for name, preset in PRESETS.items():
-        if name not in distinct:
-            assert any("finetuning" in pending for pending in preset.pending), name
+        assert name in distinct or preset.recipe.tune.steps or preset.recipe.mix.mixed, name
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if preset.recipe.mix.mixed is not None])
+def test_preset_of_mixed_precision_changes_layers(name: str) -> None:
+    result = quantry.quantize(cases.float_bytes(), list(cases.samples()), name, store=None)
+    types = {weight.spec.dtype for weight in result.plan.weights.values()}
+    assert types != {PRESETS[name].recipe.plan.weight.dtype}
+    assert result.evaluation.metrics["cosine"].value > 0.99
 
 
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "QUARK" in str(preset.recipe.emit)])

@@ -196,3 +196,10 @@ def test_reshape_with_zero(allowzero):
     text = f"(float[n, 4] x) => (float y) {{ y = Reshape<allowzero = {allowzero}>(x, s) }}"
     target = np.array([0, 2, 2]) if not allowzero else np.array([0, 4])
     assert _shape(text, "y", s=target) == (["n", 2, 2] if not allowzero else [0, 4])
+
+
+def test_resize_with_whole_scales_keeps_the_names_of_axes():
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[batch,3,h,8] x) => (float y) { y = Resize (x, , s) }'
+    model = graph_from_text(text, s=np.float32([1, 1, 2, 1.5]))
+    infer_shapes(model)
+    assert [str(dim) for dim in model.graph.outputs[0].shape] == ["batch", "3", "2*h", "12"]

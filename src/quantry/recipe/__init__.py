@@ -18,7 +18,16 @@ from quantry.recipe.data_type import DataType
 from quantry.recipe.equalization import SmoothQuant
 from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerGroup, PerTensor
 from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
-from quantry.recipe.methods import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
+from quantry.recipe.methods import (
+    BestPercentile,
+    Entropy,
+    LayerWisePercentile,
+    Method,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    Percentile,
+)
 from quantry.recipe.mixing import (
     MIXABLE_OPERATORS,
     Allocation,
@@ -54,7 +63,7 @@ from quantry.recipe.options import (
     VitisDialect,
     VitisQdq,
 )
-from quantry.recipe.presets import MISSING_PRESETS, PRESETS, Preset, find_preset
+from quantry.recipe.presets import PRESETS, Preset, find_preset
 from quantry.recipe.recipe import Difference, Recipe
 from quantry.recipe.resolve import resolve_recipe
 from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
@@ -80,13 +89,13 @@ from quantry.recipe.tuning import (
 
 __all__ = [
     "FUSIBLE_ACTIVATIONS",
-    "MISSING_PRESETS",
     "MIXABLE_OPERATORS",
     "PRESETS",
     "TUNABLE_OPERATORS",
     "AdaQuant",
     "AdaRound",
     "Allocation",
+    "BestPercentile",
     "Bias",
     "BiasCorrection",
     "BitOperationsBudget",

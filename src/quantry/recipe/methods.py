@@ -108,7 +108,30 @@ class LayerWisePercentile(Checked):
             raise RecipeError(f"LayerWisePercentile.metric must be 'mae' or 'mse', got {self.metric!r}")
 
 
-Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercentile
+@dataclass(frozen=True)
+class BestPercentile(Checked):
+    """For each tensor the best of all percentiles, by the error it leaves.
+
+    Attributes:
+        lowest: The smallest percentile that is tried, 50 to 100; the largest is 100.
+        metric: "mae" for the mean absolute error, "mse" for the mean squared one.
+        symmetric: As in `Percentile`.
+    """
+
+    lowest: float = 99.0
+    metric: str = "mse"
+    symmetric: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_percent("BestPercentile.lowest", self.lowest)
+        if self.lowest == 100:
+            raise RecipeError("BestPercentile.lowest must be below 100, where there is nothing to search; use MinMax()")
+        if self.metric not in ("mae", "mse"):
+            raise RecipeError(f"BestPercentile.metric must be 'mae' or 'mse', got {self.metric!r}")
+
+
+Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercentile | BestPercentile
 
 
 def _check_percent(where: str, given: float) -> None:

@@ -134,7 +134,24 @@ def _resize(node: ir.Node, known: KnownValues) -> Sizes | None:
     source = axes_of(node.inputs[0])
     # With a policy or with axes the sizes are not simply the shape of the result.
     modified = "axes" in node.attributes or "keep_aspect_ratio_policy" in node.attributes
-    return None if modified or source is None or target is None or len(target) != len(source) else target
+    if modified or source is None:
+        return None
+    if target is not None:
+        return target if len(target) == len(source) else None
+    return _scaled(node, source)
+
+
+def _scaled(node: ir.Node, source: Sizes) -> Sizes | None:
+    """Return the lengths behind a Resize with constant scales; ONNX knows none of an axis without a number."""
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    if scales is None or scales.const_value is None or scales.const_value.shape != (len(source),):
+        return None
+    factors = [float(factor) for factor in scales.const_value.numpy()]
+    name = str(node.outputs[0].name)
+    return tuple(
+        size * Size.of(int(factor)) if factor.is_integer() and factor > 0 else Size.open(name, axis)
+        for axis, (size, factor) in enumerate(zip(source, factors, strict=True))
+    )
 
 
 def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
