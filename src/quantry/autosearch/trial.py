@@ -29,7 +29,7 @@ class Trial:
         error: Why it failed.
         seconds: How long it took.
         computed: Stages that ran for it, with their seconds.
-        reused: Stages whose results were known.
+        reused: Stages whose results were known; of several tuning steps some may be known and some not.
         samples: On how many samples it was evaluated; None where that is not known.
         same_as: Number of the earlier trial with the same weights, scales and format, whose score this one shares.
         model_path: The model on disk; None where it was not kept.

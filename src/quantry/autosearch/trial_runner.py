@@ -129,11 +129,14 @@ class TrialRunner:
 
 
 def _tally(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return seconds of the stages that ran, and names of those that were known; several steps may be of one stage."""
     computed: dict[str, float] = {}
-    reused: dict[str, None] = {}
     for entry in trace.entries:
         if entry.outcome == "computed":
             computed[entry.stage] = computed.get(entry.stage, 0.0) + entry.seconds
-        else:
-            reused[entry.stage] = None
-    return computed, tuple(name for name in reused if name not in computed)
+    # What was known but no longer there ran again, and is in the trace twice.
+    again = {entry.key for entry in trace.entries if entry.outcome == "computed"}
+    reused = dict.fromkeys(
+        entry.stage for entry in trace.entries if entry.outcome == "reused" and entry.key not in again
+    )
+    return computed, tuple(reused)
