@@ -15,6 +15,7 @@ from quantry.cli.compat import compat
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
 from quantry.cli.interrupt import ended_by_interrupt
+from quantry.cli.nodes import nodes
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
 from quantry.cli.search import search
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(quantize)
 app.command()(search)
 app.command()(presets)
+app.command()(nodes)
 app.command()(convert)
 app.command()(check)
 app.command()(demo)

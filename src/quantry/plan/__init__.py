@@ -1,6 +1,7 @@
 """Stage 4: operator rules decide which tensor gets which type, which share, and what stays float and why."""
 
 from quantry.plan.draft import FUSING_PRODUCERS
+from quantry.plan.overview import NodeOverview, overview
 from quantry.plan.planner import plan
 from quantry.plan.quant_plan import (
     ActivationPlan,
@@ -24,10 +25,12 @@ __all__ = [
     "DeclinedNode",
     "DerivedBiasPlan",
     "FixedRange",
+    "NodeOverview",
     "OwnBiasPlan",
     "OwnRange",
     "QuantPlan",
     "SharedRange",
     "WeightPlan",
+    "overview",
     "plan",
 ]

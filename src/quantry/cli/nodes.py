@@ -1,0 +1,65 @@
+"""``quantry nodes``: what each node would become, so that selections can be written."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quantry.errors import RecipeError
+from quantry.recipe import Recipe, resolve_recipe
+
+_DEFAULT_PRESET = "S8S8_AAWS"
+
+
+def nodes(
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    preset: Annotated[
+        str | None,
+        typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default=_DEFAULT_PRESET),
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON.")] = None,
+    only_float: Annotated[bool, typer.Option("--float", help="Only nodes that stay float.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the nodes of a model with their operator, the types they get, and why when they stay float.
+
+    The names are those of the graph as it is quantized: use them, or the names of outputs, in `plan.selection` and
+    `plan.layers` of a recipe and in `--exclude`. No data are needed; mixed precision is not applied.
+    """
+    if preset and recipe:
+        raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
+    wanted, _ = resolve_recipe(recipe if recipe is not None else preset or _DEFAULT_PRESET)
+    rows = [entry for entry in _overview(model, wanted) if entry["reason"] or not only_float]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table(title=f"{len(rows)} nodes, {sum(bool(row['reason']) for row in rows)} of them float")
+    for heading in ("node", "operator", "outputs", "reads", "constants", "writes", "float because"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        cells = (row[key] for key in ("node", "operator", "outputs", "reads", "constants", "writes", "reason"))
+        table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
+    Console().print(table)
+
+
+def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
+    from quantry.equalize import equalize
+    from quantry.plan import overview, plan
+    from quantry.prepare import convert, model_source, prepare
+    from quantry.recipe import EqualizeOptions
+
+    prepared = prepare(model_source(model), dataclasses.replace(recipe.prepare, npu=None))
+    if recipe.prepare.npu is not None:
+        prepared = convert(prepared, recipe.prepare.npu)
+    if recipe.equalize.cross_layer is not None:
+        prepared = equalize(prepared, EqualizeOptions(recipe.equalize.cross_layer))
+    entries = overview(prepared, plan(prepared, recipe.plan))
+    return [
+        {key: value if isinstance(value, str) else list(value) for key, value in dataclasses.asdict(entry).items()}
+        for entry in entries
+    ]
