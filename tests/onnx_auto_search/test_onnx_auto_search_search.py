@@ -297,3 +297,31 @@ def test_the_summary_for_programs_is_written(tmp_path: Path) -> None:
     AutoSearch(Config(start()), settings(tmp_path), saved_net(tmp_path), Reader()).search_model()
     path = tmp_path / "out" / "search.json"
     assert len(json.loads(path.read_text())["trials"]) == 6
+
+
+def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:
+    def evaluator(path: str) -> float:
+        return mean_of_outputs(path)
+
+    found = []
+    for jobs in (1, 2):
+        config = settings(tmp_path / str(jobs), search_evaluator=evaluator, n_jobs=jobs)
+        entries = AutoSearch(Config(start()), config, saved_net(tmp_path), Reader()).search_model()
+        found.append([(entry["config_index"], entry["difference"]) for entry in entries])
+    assert found[0] == found[1]
+
+
+def test_racing_ends_with_the_same_best(tmp_path: Path) -> None:
+    given = space() | {"weight_type": [QuantType.QInt4, QuantType.QInt8]}
+    best = []
+    for racing in (False, True):
+        config = settings(tmp_path / str(racing), search_space=given, search_racing=racing)
+        search = AutoSearch(saved_net(tmp_path), Config(start()), config, samples(40), Reader())
+        search.search_model()
+        best.append((search.result.best.recipe, search.result.best.score))
+    assert best[0] == best[1]
+
+
+def test_options_that_change_the_float_model_are_refused() -> None:
+    with pytest.raises(RecipeError, match="FixShapes"):
+        AutoSearch("m.onnx", QuantizationConfig(extra_options={"FixShapes": "x:[1,3,6,6]"}))

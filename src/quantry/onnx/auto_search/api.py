@@ -63,6 +63,7 @@ class AutoSearch:
         self.result: SearchResult | None = None
         self.stages: tuple[SearchResult, ...] = ()
         self._maker = RecipeMaker(starting_config(self.config))
+        _refuse_other_models(self._maker)
         self._assigned: list[Mapping[str, Any]] | None = None
         self._built: list[Configuration] | None = None
 
@@ -247,3 +248,12 @@ class AutoSearch:
         result = self._run(space, self._options(sampler=sampler, stop=stop, n_jobs=jobs, racing=False))
         found = candidates(result, lambda trial: (None, nested(trial.assignment)), self._metric)
         return sorted(found, key=lambda entry: float(entry["difference"]))
+
+
+def _refuse_other_models(maker: RecipeMaker) -> None:
+    """Refuse options that change the model before it is quantized: an evaluator would be given another one."""
+    if "FixShapes" in (maker.base.extra_options or {}):
+        raise RecipeError(
+            "extra_options['FixShapes'] cannot be used in a search, whose evaluator is given the float model as it is; "
+            "write the model with those shapes first"
+        )
