@@ -1,9 +1,11 @@
 """Every calibration method passes the conformance suite."""
 
+import numpy as np
 import pytest
 
 from quantry.errors import RecipeError
 from quantry.recipe import (
+    BestPercentile,
     DataType,
     Entropy,
     LayerWisePercentile,
@@ -13,6 +15,7 @@ from quantry.recipe import (
     Percentile,
 )
 from quantry.scale import ExactValues, Grid, find_range
+from quantry.scale.affine import affine
 from quantry.scale.ranges import RANGE_METHODS
 from quantry.testing.range_suite import SAMPLES, RangeMethodSuite
 
@@ -51,6 +54,31 @@ class TestLayerWisePercentile(RangeMethodSuite):
     @pytest.fixture(params=[LayerWisePercentile(), LayerWisePercentile((90.0, 99.0, 99.9), metric="mse")], ids=str)
     def method(self, request):
         return request.param
+
+
+class TestBestPercentile(RangeMethodSuite):
+    @pytest.fixture(params=[BestPercentile(), BestPercentile(90.0, symmetric=False)], ids=str)
+    def method(self, request):
+        return request.param
+
+
+def test_best_percentile_is_better_than_any_of_a_dense_row():
+    values = ExactValues(SAMPLES["normal"])
+    grid = Grid(DataType.INT4, symmetric=True)
+
+    def error(method):
+        chosen = affine(find_range(values, method, grid), grid)
+        scale, zero_point = chosen.scale[:, None].astype(float), chosen.zero_point[:, None].astype(float)
+        return values.error(scale, zero_point, grid, 2)[0, 0]
+
+    best = error(BestPercentile(90.0))
+    assert best <= 1.01 * min(error(Percentile(percent)) for percent in np.linspace(90, 100, 101))
+
+
+@pytest.mark.parametrize("options", [{"lowest": 0.99}, {"lowest": 100.0}, {"metric": "max"}])
+def test_best_percentile_refuses_what_it_cannot_search(options):
+    with pytest.raises(RecipeError, match="BestPercentile"):
+        BestPercentile(**options)
 
 
 def test_every_method_of_the_recipe_is_in_the_table():

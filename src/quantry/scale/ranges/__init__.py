@@ -8,10 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 from quantry.errors import RecipeError
-from quantry.recipe import Entropy, LayerWisePercentile, Method, MinMax, MinMSE, NonOverflow, Percentile
+from quantry.recipe import (
+    BestPercentile,
+    Entropy,
+    LayerWisePercentile,
+    Method,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    Percentile,
+)
 from quantry.scale.grid import Grid
 from quantry.scale.observed import Observed
 from quantry.scale.range import Range
+from quantry.scale.ranges.best_percentile import best_percentile_range
 from quantry.scale.ranges.entropy import entropy_range
 from quantry.scale.ranges.layer_wise_percentile import layer_wise_percentile_range
 from quantry.scale.ranges.min_max import min_max_range
@@ -28,6 +38,7 @@ RANGE_METHODS: tuple[tuple[type[Method], RangeFunction], ...] = (
     (MinMSE, min_mse_range),
     (NonOverflow, non_overflow_range),
     (LayerWisePercentile, layer_wise_percentile_range),
+    (BestPercentile, best_percentile_range),
 )
 """The options' type and the function that it chooses."""
 
