@@ -1,6 +1,5 @@
 """What a search found, as a table."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,8 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from quantry.recipe import brief
 
 if TYPE_CHECKING:
     from quantry.autosearch import SearchResult, Trial
@@ -17,7 +18,7 @@ _WIDE = 110
 
 
 def show_search(console: Console, result: "SearchResult", metric: str) -> None:
-    """Print the trials, nearest to the float model first, and what the best one is.
+    """Print the trials, nearest to the float model first, and what the best one is; write all of it as a page.
 
     Args:
         console: Where to.
@@ -41,6 +42,11 @@ def show_search(console: Console, result: "SearchResult", metric: str) -> None:
     if len(ranked) > _MOST_ROWS:
         console.print(f"  and {len(ranked) - _MOST_ROWS} more, in search.json")
     _show_best(console, result, metric)
+    # Only here: it needs the parts that run models.
+    from quantry.report import write_search_report
+
+    page = write_search_report(result, result.output_dir / "report.html", f"search by {metric}")
+    console.print(f"  {'report':6} [bold]{escape(str(page))}[/]", soft_wrap=True)
 
 
 def _row(trial: "Trial", names: Sequence[str]) -> tuple[str, ...]:
@@ -64,18 +70,7 @@ def _row(trial: "Trial", names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _assignment(trial: "Trial") -> str:
-    return ", ".join(f"{name.rpartition('.')[2]} {_short(value)}" for name, value in trial.assignment.items())
-
-
-def _short(value: object) -> str:
-    """Return a value with only those of its fields that are not at their defaults."""
-    if isinstance(value, tuple):
-        return " + ".join(map(_short, value)) or "none"
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return str(value)
-    fields = [part for part in dataclasses.fields(value) if getattr(value, part.name) != part.default]
-    inside = ", ".join(f"{part.name}={_short(getattr(value, part.name))}" for part in fields)
-    return f"{type(value).__name__}({inside})" if inside else type(value).__name__
+    return ", ".join(f"{name.rpartition('.')[2]} {brief(value)}" for name, value in trial.assignment.items())
 
 
 def _show_best(console: Console, result: "SearchResult", metric: str) -> None:

@@ -19,7 +19,7 @@ def brief(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return str(value.value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(brief, value))}]"
+        return " + ".join(map(brief, value)) or "none"
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return str(value)
     told = [
