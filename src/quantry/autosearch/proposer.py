@@ -9,7 +9,7 @@ from quantry.autosearch.configurations import Configuration, enumerate_configura
 from quantry.autosearch.cost import in_order_of_priority
 from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.quiet_optuna import one_torch_thread, quiet_optuna
-from quantry.autosearch.samplers import KINDS
+from quantry.autosearch.samplers import KINDS, SamplerKind
 from quantry.autosearch.space import Space
 from quantry.autosearch.study import Proposal, StudyFile
 from quantry.autosearch.suggestion import suggest
@@ -22,7 +22,7 @@ LOOK_AHEAD = 4
 It is the same for any number of workers, so that these do not change what is proposed.
 """
 
-_REPEATS = 40
+_REPEATS = 20
 
 
 class Proposer(Protocol):
@@ -76,7 +76,8 @@ class SampledProposer:
     """Configurations that a sampler of the study chooses.
 
     Invalid ones are counted and drawn again; so are repeated ones, whose known score is told to the sampler once more.
-    Where a finite space gives nothing new in many draws, what is left of it follows in order.
+    Where a sampler gives nothing new in many draws, some are drawn at random, and then what is left of a finite space
+    follows in order.
 
     Args:
         study: The study.
@@ -112,18 +113,20 @@ class SampledProposer:
         self._study.hear(heard)
         if self._rest is None:
             everything = self._listed is not None and len(self._entries) >= len(self._listed)
-            for _ in range(0 if everything else _REPEATS):
-                proposal = self._draw(number)
+            # A sampler that has settled on a few values proposes them again and again; chance then finds others.
+            kinds = [self._kind] * _REPEATS + [KINDS["random"]] * 5 * _REPEATS
+            for kind in () if everything else kinds:
+                proposal = self._draw(number, kind)
                 if proposal is not None:
                     return proposal
             self._rest = ListProposer(self._study, self._listed or (), list(self._entries))
         return self._rest.next(number, heard)
 
-    def _draw(self, number: int) -> Proposal | None:
+    def _draw(self, number: int, kind: SamplerKind) -> Proposal | None:
         study = self._study.study
         drawn = self._study.draws
         with quiet_optuna(), one_torch_thread():
-            study.sampler = self._kind.make(self._seed if self._kind.one_seed else _mixed(self._seed, drawn))
+            study.sampler = kind.make(self._seed if kind.one_seed else _mixed(self._seed, drawn))
             trial = study.ask()
             space, assignment = suggest(trial, self._spaces, flat=self._kind.flat)
         try:
