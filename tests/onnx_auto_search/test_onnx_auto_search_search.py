@@ -15,6 +15,7 @@ from search_models import Reader, net, samples, saved_net, settings, space
 from quantry.errors import RecipeError
 from quantry.onnx import Config, QuantizationConfig, QuantType, get_default_config
 from quantry.onnx.auto_search import AutoSearch, AutoSearchConfig, AutoSearchConfig_Default
+from quantry.onnx.auto_search.evaluators import UserEvaluator
 from quantry.onnx.auto_search.list_build import place
 from quantry.quantization import quantize
 from quantry.recipe import load_recipe
@@ -325,3 +326,28 @@ def test_racing_ends_with_the_same_best(tmp_path: Path) -> None:
 def test_options_that_change_the_float_model_are_refused() -> None:
     with pytest.raises(RecipeError, match="FixShapes"):
         AutoSearch("m.onnx", QuantizationConfig(extra_options={"FixShapes": "x:[1,3,6,6]"}))
+
+
+def test_a_configuration_may_be_a_dict(tmp_path: Path) -> None:
+    search = AutoSearch(saved_net(tmp_path), start(), {"search_metric": "cos", "n_jobs": 3})
+    assert (search.settings.search_metric, search.settings.n_jobs) == ("cos", 3)
+
+
+def test_a_function_keeps_its_mark_from_run_to_run() -> None:
+    source = "def score(path):\n    return sum([len(part) for part in path.split()]) + (lambda x: x)(1)\n"
+    marks = []
+    for name in ("first.py", "second.py"):
+        names: dict[str, Any] = {}
+        exec(compile(source, name, "exec"), names)
+        marks.append(UserEvaluator(names["score"]).fingerprint)
+    names = {}
+    exec(source.replace("(1)", "(2)"), names)
+    assert marks[0] == marks[1] != UserEvaluator(names["score"]).fingerprint
+
+
+def test_evaluator_objects_are_taken_as_they_are(tmp_path: Path) -> None:
+    from quantry.evaluate.tasks import distance_evaluator
+
+    evaluator = distance_evaluator(saved_net(tmp_path), samples(), "cosine")
+    search = AutoSearch(Config(start()), settings(tmp_path, search_evaluator=evaluator), saved_net(tmp_path), Reader())
+    assert all(entry["metrics"]["interval"] is not None for entry in search.search_model())

@@ -143,7 +143,7 @@ class AutoSearch:
     def _run(self, space: Space, options: SearchOptions) -> SearchResult:
         data, evaluation = self._data()
         options.output_dir.mkdir(parents=True, exist_ok=True)
-        evaluator = self._evaluator(evaluation)
+        evaluator = self._evaluator(data, evaluation)
         self.result = run_search(self._model_path(), data, evaluator, space, options, self._store())
         return self.result
 
@@ -151,7 +151,7 @@ class AutoSearch:
         cache = self.settings.search_cache_dir
         return Path(cache) / "store" if cache is not None else Path(self.settings.search_output_dir) / "store"
 
-    def _evaluator(self, evaluation: CalibrationData) -> Any:
+    def _evaluator(self, calibration: CalibrationData, evaluation: CalibrationData) -> Any:
         function = self.settings.search_evaluator
         if function is None:
             return metric_evaluator(self._model_path(), evaluation, self.settings.search_metric)
@@ -160,7 +160,7 @@ class AutoSearch:
             "config": self.config,
             "auto_search_config": self.auto_search_config,
             "eval_dataloader": evaluation,
-            "calibration_data_reader": evaluation,
+            "calibration_data_reader": calibration,
             "cache_dir": self.settings.search_cache_dir,
             "output_dir": str(self.settings.search_output_dir),
         }

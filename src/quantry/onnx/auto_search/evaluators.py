@@ -4,10 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.evaluate.tasks import OutputDistance, SampleBook
+from quantry.memo import fingerprint as digest
 from quantry.observe import CalibrationData
 
 _DIRECTIONS = ("maximize", "minimize")
@@ -47,7 +49,7 @@ class UserEvaluator:
             return str(own() if callable(own) else own)
         code = getattr(self.function, "__code__", None)
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        return name if code is None else f"{name} {code.co_code.hex()} {code.co_consts!r}"
+        return name if code is None else str(digest((name, *_code_parts(code))))
 
     def __call__(self, model_path: str | Path) -> float:
         """Return the function's score.
@@ -73,23 +75,17 @@ class UserEvaluator:
         }
 
 
-class SampledUserEvaluator(UserEvaluator):
-    """A user's object that scores single samples too, which lets a search race."""
-
-    @property
-    def size(self) -> int:
-        """Number of samples."""
-        return int(self.function.size)  # type: ignore[attr-defined]
-
-    def per_sample(self, model_path: str | Path, indices: Any) -> Any:
-        """Return the score of each sample."""
-        return self.function.per_sample(model_path, indices)  # type: ignore[attr-defined]
+def _code_parts(code: CodeType) -> tuple[str, ...]:
+    """Return what a function does, without where it was written or lies in memory."""
+    constants = (_code_parts(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts)
+    return (code.co_code.hex(), repr(code.co_names), *map(str, constants))
 
 
-def user_evaluator(function: Callable[..., Any], keywords: Mapping[str, Any]) -> UserEvaluator:
-    """Return the evaluator of a user's function or object."""
-    sampled = hasattr(function, "per_sample") and hasattr(function, "size")
-    return (SampledUserEvaluator if sampled else UserEvaluator)(function, keywords)
+def user_evaluator(function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
+    """Return the evaluator of a user's function; an evaluator object, such as those of our tasks, is one already."""
+    if hasattr(function, "fingerprint") and hasattr(function, "direction"):
+        return function
+    return UserEvaluator(function, keywords)
 
 
 def metric_evaluator(model: Path, data: CalibrationData, metric: str) -> OutputDistance:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from quantry.autosearch import SAMPLERS, StopConditions
@@ -32,6 +32,10 @@ _STOP = {
     "time_limit": "seconds",
 }
 _ADVANCED = ("sampler_algo", "direction", "n_trials")
+
+
+class _DictConfig(SimpleNamespace):
+    """A configuration that was given as a dict."""
 
 
 def _stop_default() -> dict[str, float]:
@@ -91,13 +95,15 @@ class Settings:
 
     @classmethod
     def of(cls, config: object) -> "Settings":
-        """Read a class, an instance or any object with some of the attributes; missing or None ones get defaults.
+        """Read a class, an instance, a dict or any object with some attributes; missing or None ones get defaults.
 
         Raises:
             RecipeError: An attribute that begins with ``search_`` is misspelt, or a value cannot be used.
         """
         if config is None:
             return cls()
+        if isinstance(config, Mapping):
+            return cls.of(_DictConfig(**config))
         known = [part.name for part in fields(cls)]
         for name in dir(config):
             spaces = name.startswith(("search_space", "search_evaluator"))
@@ -219,8 +225,6 @@ def _name(config: object) -> str:
 
 def _attribute(config: object, name: str) -> Any:
     """Return an attribute; a function in the body of a class stays a function of the path."""
-    if isinstance(config, Mapping):
-        return config.get(name)
     value = inspect.getattr_static(config, name)
     if isinstance(value, FunctionType):
         parameters = list(inspect.signature(value).parameters)
