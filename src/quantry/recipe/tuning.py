@@ -197,8 +197,8 @@ class GraphTraining(Checked):
     device: str = "cpu"
     batch_size: int = 8
     iterations: int = 200
-    learning_rate: float = 1e-2
-    scale_learning_rate: float = 1e-2
+    learning_rate: float = 5e-4
+    scale_learning_rate: float = 2e-3
     seed: int = DEFAULT_SEED
 
     def __post_init__(self) -> None:
