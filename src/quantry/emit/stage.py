@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from quantry.emit.dedicated_pairs import dedicate_pairs
 from quantry.emit.dynamic import emit_dynamic
 from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET
 from quantry.emit.fix_neuron import emit_fix_neuron
+from quantry.emit.graph_editor import GraphEditor
 from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
 from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
@@ -61,7 +63,10 @@ def emit(
         The quantized model; the same inputs always give the same bytes.
     """
     copy = _at_opset(model, plan, options.format)
+    originals = GraphEditor(copy).values
     EMITTERS[type(options.format)](copy, plan, params, options.format)
+    if options.dedicated_pairs:
+        dedicate_pairs(GraphEditor(copy), plan, originals)
     _drop_unused_constants(copy)
     copy.producer_name, copy.producer_version = "quantry", metadata.get("quantry.version", "")
     copy.metadata_props.clear()

@@ -4,11 +4,13 @@ import onnx_ir as ir
 
 from quantry.memo import stage
 from quantry.plan.draft import Draft
+from quantry.plan.every_operator import any_operator, is_left_float
 from quantry.plan.final_join import final_joins
 from quantry.plan.layer_types import types_of_nodes
 from quantry.plan.masks import keep_masks_float, masked_tensors
 from quantry.plan.post_processing import post_processing
 from quantry.plan.quant_plan import QuantPlan
+from quantry.plan.residuals import keep_sums_float, normalized_sums
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
 from quantry.plan.selected_nodes import deselected
 from quantry.plan.variance import variance_nodes
@@ -41,6 +43,7 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     joins |= post_processing(graph) if options.float_post_processing else {}
     excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
+    sums = normalized_sums(graph) if options.float_residuals else frozenset()
     draft = Draft(options, types)
     for node in graph:
         answer = _answer(node, excluded, options)
@@ -48,6 +51,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
             answer = weights_alone(answer, options)
         if isinstance(answer, Annotation):
             answer = keep_masks_float(node, answer, masked)
+        if isinstance(answer, Annotation):
+            answer = keep_sums_float(node, answer, sums)
         if isinstance(answer, Annotation) and answer.moves_data and not draft.may_pass_through(node, answer):
             answer = Declined("it only moves data and its input is not quantized")
         if isinstance(answer, Declined):
@@ -61,6 +66,8 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
     if node.name in excluded:
         return Declined(excluded[node.name])
     rule = RULE_OF_OPERATOR.get(node.op_type) if node.domain in _KNOWN_DOMAINS else None
+    if options.every_operator and is_left_float(node, rule, options):
+        return any_operator(node)
     if rule is None:
         where = f" of domain {node.domain}" if node.domain else ""
         return Declined(f"there is no rule for operator {node.op_type}{where}")

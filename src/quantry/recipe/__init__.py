@@ -47,6 +47,7 @@ from quantry.recipe.mixing import (
 )
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
+    ALIGNABLE_OPERATORS,
     FUSIBLE_ACTIVATIONS,
     CrossLayer,
     EmitOptions,
@@ -88,6 +89,7 @@ from quantry.recipe.tuning import (
 )
 
 __all__ = [
+    "ALIGNABLE_OPERATORS",
     "FUSIBLE_ACTIVATIONS",
     "MIXABLE_OPERATORS",
     "PRESETS",

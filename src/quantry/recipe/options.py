@@ -126,9 +126,12 @@ class PlanOptions(Checked):
         float_final_joins: Leave a Concat behind which nothing computes, and the reshapes around it, in float, so that
             boxes and scores of a detector keep scales of their own.
         float_post_processing: Leave what decodes or selects boxes behind the last layer with weights in float.
+        float_residuals: Leave the sums that a LayerNormalization reads in float, between the layer before and it.
         constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
         weights_only: Quantize the weights of Conv, ConvTranspose, Gemm and MatMul and leave every activation float,
             whatever ``activation`` says. A `DerivedBias` stays float too: its scale would need that of an activation.
+        every_operator: Quantize the float inputs and results of operators too that quantry would leave float for their
+            precision or has no rule for; control flow and recurrent operators stay as they are.
         layers: Layers whose types differ from these; a later entry wins.
         tensors: Tensors whose types differ from all these; a later entry wins.
     """
@@ -141,8 +144,10 @@ class PlanOptions(Checked):
     force_pass_through: bool = False
     float_final_joins: bool = True
     float_post_processing: bool = True
+    float_residuals: bool = False
     constant_right_operand_only: bool = False
     weights_only: bool = False
+    every_operator: bool = False
     layers: tuple[LayerTypes, ...] = ()
     tensors: tuple[TensorTypes, ...] = ()
 
@@ -162,6 +167,9 @@ class PlanOptions(Checked):
             )
 
 
+ALIGNABLE_OPERATORS = ("Concat", "AveragePool", "GlobalAveragePool", "MaxPool", "Pad", "Slice", "Add", "Resize")
+
+
 @dataclass(frozen=True)
 class ScaleOptions(Checked):
     """How ranges are chosen.
@@ -171,15 +179,24 @@ class ScaleOptions(Checked):
         weight: Calibration method of weights and of biases that have a scale of their own.
         reduce_range: Use one bit less for weights, for CPUs whose 8-bit multiply-add saturates.
         npu: Move power-of-two positions to where an integer NPU's shifters reach; None leaves them as chosen.
+        align: Operator types whose quantized inputs and outputs get one scale, wide enough for all of them; among
+            `ALIGNABLE_OPERATORS`.
     """
 
     activation: Method = MinMax()
     weight: Method = MinMax()
     reduce_range: bool = False
     npu: NpuLimits | None = None
+    align: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for operator in self.align:
+            if operator not in ALIGNABLE_OPERATORS:
+                raise RecipeError(
+                    f"ScaleOptions.align must be among {ALIGNABLE_OPERATORS}, got {operator!r}"
+                    f"{nearest_spelling(operator, ALIGNABLE_OPERATORS)}"
+                )
         if isinstance(self.weight, MinMax) and self.weight.moving_average is not None:
             raise RecipeError("ScaleOptions.weight cannot average over batches: weights have no batches; use MinMax()")
         if isinstance(self.weight, MinMSE) and self.weight.behind:
@@ -237,9 +254,19 @@ class EmitOptions(Checked):
 
     Attributes:
         format: The dialect of ONNX.
+        dedicated_pairs: Write a Q/DQ pair of its own for every reader of an activation; formats of pairs only.
     """
 
     format: Format = Qdq()
+    dedicated_pairs: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dedicated_pairs and not isinstance(self.format, Qdq | VitisQdq):
+            raise RecipeError(
+                "EmitOptions.dedicated_pairs goes with the formats Qdq() and VitisQdq(), which write pairs; got "
+                f"{self.format}"
+            )
 
 
 @dataclass(frozen=True)

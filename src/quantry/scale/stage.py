@@ -9,6 +9,7 @@ from quantry.plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, Qua
 from quantry.prepare import FloatModel
 from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
 from quantry.scale.activations import activation_params, conversion_params, unusual_values
+from quantry.scale.alignment import aligned
 from quantry.scale.bias import derived_bias_params, overflow_note, with_room_for_bias
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.quant_params import QuantParams
@@ -34,6 +35,8 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     behind = isinstance(options.activation, MinMSE) and options.activation.behind
     functions = responses(model.model.graph, plan.activations) if behind else {}
     tensors = activation_params(plan.activations, statistics, options.activation, functions)
+    if options.align:
+        tensors = aligned(model.model.graph, plan, tensors, options.align)
     tensors |= conversion_params(plan, statistics, options.activation)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():

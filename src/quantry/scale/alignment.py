@@ -1,0 +1,101 @@
+"""One scale for the inputs and outputs of operators that move or join values, so that integers pass unchanged."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.plan import QuantPlan, SharedRange
+from quantry.recipe import TensorSpec
+from quantry.scale.affine import affine
+from quantry.scale.grid import Grid
+from quantry.scale.range import Range
+from quantry.scale.tensor_params import TensorParams
+
+
+def aligned(
+    graph: ir.Graph, plan: QuantPlan, params: Mapping[str, TensorParams], operators: Sequence[str]
+) -> dict[str, TensorParams]:
+    """Return parameters of activations that agree around operators, each wide enough for all that it serves.
+
+    Tensors of different types, and those that one reader wants in another type, keep their own.
+
+    Args:
+        graph: The float graph.
+        plan: What each activation becomes, and which share.
+        params: What each would have by itself.
+        operators: Operator types whose inputs and outputs shall agree.
+    """
+    groups = _Groups(plan)
+    for node in graph:
+        if node.op_type in operators and node.name in plan.quantized_nodes:
+            groups.join([value.name for value in (*node.inputs, *node.outputs) if value is not None and value.name])
+    widened = {root: _widened(members, plan, params) for root, members in groups.members(params).items()}
+    found = dict(params)
+    for tensor in plan.activations:
+        root = groups.root(tensor)
+        if tensor in params and root in widened:
+            found[tensor] = widened[root]
+    return found
+
+
+class _Groups:
+    """Which tensors shall have the same parameters."""
+
+    def __init__(self, plan: QuantPlan) -> None:
+        self._plan = plan
+        self._parent: dict[str, str] = {}
+
+    def root(self, tensor: str) -> str:
+        root = self._plan.root(tensor)
+        while root in self._parent:
+            root = self._parent[root]
+        return root
+
+    def join(self, tensors: list[str]) -> None:
+        roots = list(dict.fromkeys(self.root(tensor) for tensor in tensors if tensor in self._plan.activations))
+        for root in roots[1:]:
+            if self._spec(root) == self._spec(roots[0]):
+                self._parent[root] = roots[0]
+
+    def members(self, params: Mapping[str, TensorParams]) -> dict[str, list[str]]:
+        """Return the roots of the plan in each group of several."""
+        found: dict[str, list[str]] = {}
+        for tensor, planned in self._plan.activations.items():
+            if not isinstance(planned, SharedRange) and tensor in params:
+                found.setdefault(self.root(tensor), []).append(tensor)
+        return {root: members for root, members in found.items() if len(members) > 1}
+
+    def _spec(self, root: str) -> TensorSpec:
+        planned = self._plan.activations[root]
+        assert not isinstance(planned, SharedRange)
+        return planned.spec
+
+
+def _widened(members: list[str], plan: QuantPlan, params: Mapping[str, TensorParams]) -> TensorParams:
+    """Return parameters that reach as far as all of the members' together."""
+    first = params[members[0]]
+    if all(_same(first, params[name]) for name in members):
+        return first
+    planned = plan.activations[members[0]]
+    assert not isinstance(planned, SharedRange)
+    grid = Grid.of(planned.spec)
+    if grid.symmetric:
+        # The coarsest of them, as it is: a power of two stays one.
+        return max((params[name] for name in members), key=lambda entry: float(entry.scale))
+    lows = [
+        (entry.lowest - entry.zero_point) * entry.scale.astype(np.float64)
+        for entry in map(params.get, members)
+        if entry
+    ]
+    highs = [
+        (entry.highest - entry.zero_point) * entry.scale.astype(np.float64)
+        for entry in map(params.get, members)
+        if entry
+    ]
+    chosen = affine(Range(np.array([min(lows)]), np.array([max(highs)])), grid)
+    return TensorParams(first.dtype, chosen.scale[0], chosen.zero_point[0])
+
+
+def _same(one: TensorParams, other: TensorParams) -> bool:
+    return np.array_equal(one.scale, other.scale) and np.array_equal(one.zero_point, other.zero_point)
