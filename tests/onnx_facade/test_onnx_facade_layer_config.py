@@ -176,6 +176,18 @@ def test_types_of_layers_reach_the_model() -> None:
     assert run(model, samples(1)[0])[0].shape == (2, 5)
 
 
+def test_layers_of_an_npu_model_have_powers_of_two() -> None:
+    npu = QLayerConfig(XInt8Spec(), weight=XInt8Spec())
+    wide = QLayerConfig(weight=Int16Spec(scale_type=ScaleType.PowerOf2))
+    model = ModelQuantizer(QConfig(npu, specific_layer_config={wide: ["Conv_0"]})).quantize_model(cnn(), None, Reader())
+    assert model is not None
+    assert run(model, samples(1)[0])[0].shape == (2, 5)
+    floats = QLayerConfig(weight=Int16Spec())
+    with pytest.raises(RecipeError, match=r"QLayerConfig of Conv_0 must have scale_type ScaleType.PowerOf2"):
+        recipe(npu, specific_layer_config={floats: ["Conv_0"]})
+    assert recipe(npu, specific_layer_config={floats: ["Conv_0"]}, EnableNPUCnn=False).scale.npu is None
+
+
 def test_pair_of_nodes_stands_for_what_lies_between() -> None:
     config = QConfig(INT8, specific_layer_config={None: [("Conv_5", "Mul_8")]})
     model = ModelQuantizer(config).quantize_model(cnn(), None, Reader())

@@ -339,6 +339,48 @@ def test_dynamic_function_needs_no_data() -> None:
         quantize_dynamic(cnn(), perchannel=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"UseGPTQ": True}, "DequantizeLinear"),
+        ({"UseGPTQ": True, "GPTQParams": {"Bits": 4, "GroupSize": 32}}, "DequantizeLinear"),
+        ({"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": 16}}, "MatMulNBits"),
+        ({"UseMatMulNBits": True, "MatMulNBitsParams": {"GroupSize": 16, "Algorithm": "GPTQ"}}, "MatMulNBits"),
+        ({"WeightsOnly": True}, "DequantizeLinear"),
+    ],
+    ids=str,
+)
+def test_weights_alone_leave_activations_float(options: dict[str, Any], kind: str) -> None:
+    model = quantized(extra_options=options)
+    kinds = {name for _, name in operators(model)}
+    assert kind in kinds
+    assert "QuantizeLinear" not in kinds
+    assert run(model, samples(1)[0])[0].shape == (2, 5)
+
+
+def test_algorithms_run_together() -> None:
+    options = {"BiasCorrection": True, "FastFinetune": {"NumIterations": 3}}
+    model = quantized(include_cle=True, include_sq=True, include_fast_ft=True, extra_options=options)
+    assert run(model, samples(1)[0])[0].shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**NPU, "extra_options": {"WeightsOnly": True}}, "enable_npu_cnn must be False with weights alone"),
+        ({**NPU, "use_dynamic_quant": True}, "enable_npu_cnn must be False with use_dynamic_quant=True"),
+        (
+            {"quant_format": QuantFormat.QOperator, "extra_options": {"WeightsOnly": True}},
+            "quant_format must be a QDQ format with weights alone",
+        ),
+        ({"use_dynamic_quant": True, "weight_type": QuantType.QInt16}, "weight_type must be QInt8 or QUInt8"),
+    ],
+)
+def test_what_does_not_go_with_float_activations_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        quantized(**settings)
+
+
 def test_inputs_with_channels_last_compute_the_same() -> None:
     first = quantized()
     data = [{"image": sample["image"].transpose(0, 2, 3, 1)} for sample in samples()]

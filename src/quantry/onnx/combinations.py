@@ -8,6 +8,7 @@ from quantry.recipe import (
     Bias,
     DataType,
     DerivedBias,
+    Dynamic,
     FixNeuron,
     OwnBias,
     PerChannel,
@@ -33,8 +34,11 @@ def check_draft(draft: "Draft") -> None:
     Raises:
         RecipeError: Two options do not go together; the message has the reason and the nearest setting that works.
     """
+    if draft.plan.weights_only:
+        _check_weights_only(draft)
     if draft.npu:
         _check_npu(draft)
+        _check_npu_layers(draft)
     if isinstance(draft.format, FixNeuron):
         _check_fix_neuron(draft)
     if isinstance(draft.format, QOperator):
@@ -146,8 +150,47 @@ def _check_npu(draft: "Draft") -> None:
         )
 
 
+def _check_npu_layers(draft: "Draft") -> None:
+    for layer in draft.plan.layers:
+        for spec in (layer.activation, layer.output, layer.weight):
+            _demand(
+                spec is None or _power_of_two(spec),
+                f"QLayerConfig of {', '.join((*layer.match, *layer.operators))} must have scale_type "
+                "ScaleType.PowerOf2 with the rules of the NPU",
+                "it rescales by shifting",
+                str(spec),
+                "set scale_type=ScaleType.PowerOf2, or EnableNPUCnn=False",
+            )
+
+
 def _is_8_bit(bias: Bias) -> bool:
     return isinstance(bias, OwnBias) and bias.spec.dtype == DataType.INT8
+
+
+def _check_weights_only(draft: "Draft") -> None:
+    asked = "use_dynamic_quant=True" if isinstance(draft.format, Dynamic) else "weights alone"
+    _demand(
+        not draft.npu,
+        f"enable_npu_cnn must be False with {asked}",
+        "the NPU multiplies integers whose scales are known",
+        "enable_npu_cnn=True",
+        "use enable_npu_cnn=False, or quantize activations too",
+    )
+    _demand(
+        not isinstance(draft.format, QOperator),
+        f"quant_format must be a QDQ format with {asked}",
+        "integer operators read integer activations",
+        "QOperator",
+        "use quant_format=QuantFormat.QDQ, or use_dynamic_quant=True",
+    )
+    if isinstance(draft.format, Dynamic):
+        _demand(
+            draft.plan.weight.dtype in _BYTES,
+            f"weight_type must be QInt8 or QUInt8 with {asked}",
+            "ConvInteger and MatMulInteger have no other",
+            draft.plan.weight.dtype.value,
+            "use QUInt8",
+        )
 
 
 def _check_fix_neuron(draft: "Draft") -> None:

@@ -73,6 +73,9 @@ def _quant_format(draft: Draft, value: object) -> Draft:
 
 
 def _npu_cnn(draft: Draft, value: bool) -> Draft:
+    if not value and draft.npu:  # A QConfig of powers of two has it on by itself.
+        prepare, scale = replace(draft.prepare, npu=None), replace(draft.scale, npu=None)
+        return replace(draft, npu=False, prepare=prepare, scale=scale)
     if not value:
         return draft
     plan = replace(draft.plan, activation=replace(draft.plan.activation, symmetric=True))

@@ -69,6 +69,7 @@ class Draft:
         channels_last: Whether inputs are given with their channels last.
         npu: Whether the rules of an integer NPU are asked for.
         random: Random calibration data; None takes the caller's.
+        dedicated_pairs: Whether every reader of an activation gets a pair of its own.
         random_given: Whether random data were asked for by name.
         fixed_shapes: New shapes of inputs by name.
         evaluate: Whether the result is compared with the float model.
@@ -95,6 +96,7 @@ class Draft:
     channels_last: bool = False
     npu: bool = False
     random: RandomInputs = RandomInputs()
+    dedicated_pairs: bool = False
     random_given: bool = False
     fixed_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     evaluate: bool = False
@@ -129,7 +131,7 @@ class Draft:
             scale=self.scale,
             mix=MixOptions(None if self.mix is None else self.mix.mixed()),
             tune=TuneOptions(self._steps()),
-            emit=EmitOptions(self.format or VitisQdq(self._dialect())),
+            emit=EmitOptions(self.format or VitisQdq(self._dialect()), self.dedicated_pairs),
         )
 
     def _steps(self) -> tuple[TuneStep, ...]:

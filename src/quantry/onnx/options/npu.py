@@ -34,18 +34,22 @@ def _simulate(draft: Draft, value: bool) -> Draft:
     return _with_conversions(draft, replace(draft.prepare.npu, **dict.fromkeys(_SIMULATED, False)))
 
 
+_ALIGNED = {
+    "align_concat": ("Concat",),
+    "align_pool": ("MaxPool", "AveragePool", "GlobalAveragePool"),
+    "align_pad": ("Pad",),
+    "align_slice": ("Slice",),
+}
+
+
 def _limit(key: str, name: str) -> Apply:
     def apply(draft: Draft, value: bool) -> Draft:
         if draft.scale.npu is not None:
             return replace(draft, scale=replace(draft.scale, npu=replace(draft.scale.npu, **{name: value})))
         if not value:
             return draft
-        if name.startswith("align"):
-            raise refuse(
-                f"extra_options[{key!r}]",
-                value,
-                "scales are aligned as part of the NPU's rules; use enable_npu_cnn=True with a PowerOfTwoMethod",
-            )
+        if name in _ALIGNED:
+            return replace(draft, scale=replace(draft.scale, align=(*draft.scale.align, *_ALIGNED[name])))
         return draft.noted(f"{key} has no effect without enable_npu_cnn")
 
     return apply
@@ -66,7 +70,8 @@ def _conversion_row(key: str, name: str, meaning: str, default: str = "True with
 
 
 def _limit_row(key: str, name: str, meaning: str) -> OptionRow:
-    return OptionRow(key, Kind.BOOL, "True with enable_npu_cnn", meaning, f"scale.npu.{name}", _limit(key, name))
+    place = f"scale.npu.{name}" + (", else scale.align" if name in _ALIGNED else "")
+    return OptionRow(key, Kind.BOOL, "True with enable_npu_cnn", meaning, place, _limit(key, name))
 
 
 def _unconverted(operator: str) -> OptionRow:
@@ -103,10 +108,10 @@ ROWS = (
     _limit_row("AdjustShiftWrite", "shift_write", "Results of Add and Mul are within reach of the shifter."),
     _limit_row("AdjustHardSigmoid", "hard_sigmoid", "HardSigmoid is within the positions of its table."),
     _limit_row("AdjustShiftSwish", "swish", "x * HardSigmoid(x) is cut by 0 to 15 bits."),
-    _limit_row("AlignConcat", "align_concat", "One position for the inputs and the output of Concat."),
-    _limit_row("AlignPool", "align_pool", "One position for the input and the output of pools."),
-    _limit_row("AlignPad", "align_pad", "One position for the input and the output of Pad."),
-    _limit_row("AlignSlice", "align_slice", "One position for the input and the output of Slice."),
+    _limit_row("AlignConcat", "align_concat", "One scale for the inputs and the output of Concat."),
+    _limit_row("AlignPool", "align_pool", "One scale for the input and the output of pools."),
+    _limit_row("AlignPad", "align_pad", "One scale for the input and the output of Pad."),
+    _limit_row("AlignSlice", "align_slice", "One scale for the input and the output of Slice."),
     OptionRow(
         "AlignTranspose",
         Kind.BOOL,

@@ -65,11 +65,13 @@ ROWS = (
     _spelling("ExtraOpTypesToQuantize", "extra_op_types_to_quantize"),
     _spelling("InputNodes", "input_nodes"),
     _spelling("OutputNodes", "output_nodes"),
-    _not_written(
+    OptionRow(
         "QuantizeAllOpTypes",
+        Kind.BOOL,
+        "False",
         "Quantize every operator with float inputs and outputs, also those that no rule knows.",
-        "an operator is quantized by a rule that says how; every operator type with a rule is quantized already, "
-        "and the result names the nodes that stayed float with the reason",
+        "plan.every_operator",
+        sets("plan.every_operator"),
     ),
     _not_written("EnableSubgraph", "Go into the bodies of If and Loop.", "bodies of If and Loop stay float"),
     OptionRow(
@@ -111,7 +113,14 @@ ROWS = (
         harmless=[],
         kind=Kind.LIST,
     ),
-    _not_written("DedicatedQDQPair", "A Q/DQ pair of its own for every reader.", _ONE_PAIR),
+    OptionRow(
+        "DedicatedQDQPair",
+        Kind.BOOL,
+        "False",
+        "A Q/DQ pair of its own for every reader.",
+        "emit.dedicated_pairs",
+        sets("dedicated_pairs"),
+    ),
     _not_written("DedicateDQNode", "A DQ of its own for every reader.", _ONE_PAIR),
     _not_written("EnableDualQuantNodePairs", "Two pairs where precisions meet.", _ONE_PAIR),
     _not_written(

@@ -44,8 +44,8 @@ def _integers(*types: Any, percentile: float | None = None, **settings: Any) -> 
     return made
 
 
-def _float(kind: ExtendedQuantType) -> QuantizationConfig:
-    made: QuantizationConfig = _config(kind, kind, options=_FORCE, quant_format=_EXTENDED)
+def _float(kind: ExtendedQuantType, **options: Any) -> QuantizationConfig:
+    made: QuantizationConfig = _config(kind, kind, options=_FORCE | options, quant_format=_EXTENDED)
     return made
 
 
@@ -74,6 +74,7 @@ _INT8, _UINT8, _INT16, _UINT16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QI
 _BFP16 = {"BFPAttributes": {"bfp_method": "to_bfp", "axis": 1, "bit_width": 16, "block_size": 8, "rounding_mode": 2}}
 _SYMMETRIC = {"ActivationSymmetric": True}
 _FORCED_SYMMETRIC = _FORCE | _SYMMETRIC
+_ALIGNED = _FORCED_SYMMETRIC | {"AlignSlice": False, "FoldRelu": True, "AlignConcat": True}
 _POWER_OF_TWO = {"method": PowerOfTwoMethod.MinMSE, "options": _FORCED_SYMMETRIC}
 _VINT8 = _SYMMETRIC | {
     "UseRandomData": True,
@@ -88,6 +89,8 @@ _VINT8 = _SYMMETRIC | {
     "RemoveQDQConvRelu": False,
     "RemoveQDQConvLeakyRelu": False,
     "Int32Bias": False,
+    "DedicatedQDQPair": True,
+    "QuantizeAllOpTypes": True,
 }
 
 _PLAIN: dict[str, QuantizationConfig] = {
@@ -98,10 +101,10 @@ _PLAIN: dict[str, QuantizationConfig] = {
     "U8U8_AAWA": _integers(_UINT8, _UINT8),
     "S16S8_ASWS": _integers(_INT16, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
     "U16S8_AAWS": _integers(_UINT16, _INT8, quant_format=_EXTENDED),
-    "A8W8": _config(_INT8, _INT8, options=_FORCED_SYMMETRIC, quant_format=_EXTENDED),
-    "A16W8": _config(_INT16, _INT8, options=_FORCED_SYMMETRIC, quant_format=_EXTENDED),
+    "A8W8": _config(_INT8, _INT8, options=_ALIGNED, quant_format=_EXTENDED),
+    "A16W8": _config(_INT16, _INT8, options=_ALIGNED | {"AlignEltwiseQuantType": True}, quant_format=_EXTENDED),
     "FP16": _float(ExtendedQuantType.QFloat16),
-    "BF16": _float(_BF16),
+    "BF16": _float(_BF16, QuantizeAllOpTypes=True),
     "BFP16": _config(_BFP, _BFP, options=_BFP16, quant_format=_EXTENDED),
     "MX4": _bfp(11),
     "MX6": _bfp(13),

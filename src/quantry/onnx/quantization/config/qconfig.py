@@ -26,6 +26,7 @@ from quantry.recipe import (
     Qdq,
     Selection,
     Subgraph,
+    TensorSpec,
 )
 
 _SELECTION = {
@@ -223,10 +224,15 @@ def _draft_of(layer: QLayerConfig, layers: tuple[LayerTypes, ...]) -> Draft:
     if layer.bias is not None and not isinstance(bias := bias_of(layer.bias, "QLayerConfig.bias"), DerivedBias):
         draft = replace(draft, bias=bias)
     singles = (spec for entry in layers for spec in (entry.activation, entry.output, entry.weight) if spec is not None)
-    if not all(spec.dtype.is_integer and spec.dtype.bits <= 8 for spec in (activation, weight, *singles)):
-        return replace(draft, format=None, prepare=replace(draft.prepare, npu=WRITTEN_DIFFERENTLY))
-    draft = replace(draft, format=Qdq())
-    if isinstance(activation.scale, PowerOfTwoScale) and isinstance(weight.scale, PowerOfTwoScale):
+    if all(_is_narrow(spec) for spec in (activation, weight, *singles)):
+        draft = replace(draft, format=Qdq())
+    else:
+        draft = replace(draft, format=None, prepare=replace(draft.prepare, npu=WRITTEN_DIFFERENTLY))
+    if all(_is_narrow(spec) and isinstance(spec.scale, PowerOfTwoScale) for spec in (activation, weight)):
         scale = replace(draft.scale, npu=NpuLimits())
         return replace(draft, npu=True, scale=scale, prepare=replace(draft.prepare, npu=NpuConversions()))
     return draft
+
+
+def _is_narrow(spec: TensorSpec) -> bool:
+    return spec.dtype.is_integer and spec.dtype.bits <= 8
