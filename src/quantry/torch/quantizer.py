@@ -1,5 +1,6 @@
 """``ModelQuantizer``: calibrates, and freezes after training."""
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from quantry.errors import ModelError, RecipeError
@@ -45,7 +46,7 @@ class ModelQuantizer:
 
         if is_module(model) and not is_captured(model):
             dataloader, sample = _first_sample(dataloader)
-            positional, named = ((), sample) if isinstance(sample, dict) else (sample, None)
+            positional, named = ((), sample) if isinstance(sample, dict) else (_taken(model, sample), None)
             model = capture(model, positional, named)
         recipe = recipe_of(self.config, _places(model))
         quantized = quantize_graph(model, dataloader, recipe)
@@ -89,6 +90,14 @@ def _first_sample(data: Any) -> tuple[Any, Any]:
     if isinstance(first, dict):
         return samples, first
     return samples, tuple(first) if isinstance(first, list | tuple) else (first,)
+
+
+def _taken(model: Any, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return as many items of a sample as the model takes; labels and the like come behind them."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(entry.kind is entry.VAR_POSITIONAL for entry in parameters):
+        return sample
+    return sample[: sum(entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD) for entry in parameters)]
 
 
 def _places(graph: Any) -> tuple[Place, ...]:

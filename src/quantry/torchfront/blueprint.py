@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from torch.utils._pytree import treespec_dumps, treespec_loads
 
 from quantry.memo import Blob
 from quantry.plan import QuantPlan
@@ -78,11 +79,26 @@ class Blueprint:
             "batch_norms": dict(self.batch_norms),
             "arrays": dict(self.arrays),
             "frozen": self.frozen,
-            "signature": self.signature,
+            "signature": _packed(self.signature),
             "constants": dict(self.constants),
             "notes": self.notes,
         }
         return _restored, (plain,)
+
+
+def _packed(signature: Any) -> tuple[Any, ...] | None:
+    """Return torch's description of arguments and results as text, which outlives its classes."""
+    if signature is None:
+        return None
+    names, *specs = signature
+    return type(signature), names, *(treespec_dumps(spec) for spec in specs)
+
+
+def _unpacked(packed: tuple[Any, ...] | None) -> Any:
+    if packed is None:
+        return None
+    kind, names, *texts = packed
+    return kind(names, *(treespec_loads(text) for text in texts))
 
 
 def _restored(plain: dict[str, Any]) -> Blueprint:
@@ -92,6 +108,7 @@ def _restored(plain: dict[str, Any]) -> Blueprint:
         "plan": QuantPlan.from_blob(Blob(plain["plan"])),
         "params": QuantParams.from_blob(Blob(*plain["params"])),
         "recipe": from_plain(plain["recipe"]),
+        "signature": _unpacked(plain["signature"]),
     }
     return Blueprint(**{**plain, **values})
 

@@ -29,10 +29,11 @@ def scale_of(extremes: Tensor, spec: TensorSpec, limits: tuple[int, int]) -> tup
     centre = Grid.of(spec).centre
     steps = min(centre - lowest, highest - centre) if spec.symmetric else highest - lowest
     span = torch.maximum(-low, high) if spec.symmetric else high - low
-    scale = torch.where(span / steps < _SMALLEST, 1.0, span / steps)
+    flat = span / steps < _SMALLEST
+    scale = torch.where(flat, 1.0, span / steps)
     zero_point = torch.full_like(scale, centre)
     if not spec.symmetric:
-        zero_point = torch.round(lowest - low / scale).clamp(lowest, highest)
+        zero_point = torch.where(flat, 0.0, torch.round(lowest - low / scale).clamp(lowest, highest))
     if isinstance(spec.scale, PowerOfTwoScale):
         scale = torch.exp2(torch.round(torch.log2(scale)).clamp(-126, 127 - (highest - lowest).bit_length()))
     return scale.float(), zero_point.int()

@@ -13,6 +13,7 @@ from quantry.errors import RecipeError
 from quantry.recipe import TensorSpec
 from quantry.scale import TensorParams
 from quantry.torchfront.extremes import scale_of
+from quantry.torchfront.learned_scale import fake_quantize_power_of_two
 from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
 
 _AVERAGE = 0.01
@@ -53,7 +54,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         if self.gradient is Gradient.STRAIGHT_THROUGH and self._exact:
             return self._native(values)
         if self.gradient is Gradient.TQT and self._power_of_two and self.axis is None:
-            return self._native_learned(values)
+            learned = fake_quantize_power_of_two(values.float(), self.log2_scale, self.zero_point, self.limits)
+            return learned.to(values.dtype)
         wide = values.float()
         if self.gradient is Gradient.TQT:
             done = fake_quantize_log2(
@@ -118,15 +120,6 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         if self.axis is None:
             return torch.fake_quantize_per_tensor_affine(values, self.scale, self.zero_point, low, high)
         return torch.fake_quantize_per_channel_affine(values, self.scale, self.zero_point, self.axis, low, high)
-
-    def _native_learned(self, values: Tensor) -> Tensor:
-        # The same as `fake_quantize_log2`, in one pass forward and one back.
-        exponent = self.log2_scale + (torch.round(self.log2_scale) - self.log2_scale).detach()
-        low, high = self.limits
-        done = torch._fake_quantize_learnable_per_tensor_affine(
-            values.float(), torch.exp2(exponent).reshape(1), self.zero_point.float().reshape(1), low, high, 1.0
-        )
-        return done.to(values.dtype)
 
     def _observe(self, values: Tensor) -> None:
         seen = values.float().movedim(self.axis, 0).flatten(1) if self.axis is not None else values.float().flatten()

@@ -34,5 +34,6 @@ class MovingAverage:
         decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
         ours, theirs = list(self.module.parameters()), [part.detach() for part in model.parameters()]
         torch._foreach_lerp_(ours, theirs, 1 - decay)
-        for own, other in zip(self.module.buffers(), model.buffers(), strict=True):
-            own.copy_(other)
+        kept, seen = list(self.module.buffers()), list(model.buffers())
+        if kept:
+            torch._foreach_copy_(kept, seen)

@@ -45,7 +45,8 @@ def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -
     chosen: dict[str, None] = {}
     for path in scopes.modules:
         hits = [name for name, scope in where.items() if _inside(scope.path, path)]
-        chosen |= dict.fromkeys(_checked(path, hits, (scope.path for scope in where.values()), "module"))
+        paths = (outer for scope in where.values() for outer in _around(scope.path))
+        chosen |= dict.fromkeys(_checked(path, hits, paths, "module"))
     for kind in scopes.types:
         label = kind if isinstance(kind, str) else kind.__name__
         hits = [name for name, scope in where.items() if label in scope.classes]
@@ -56,6 +57,12 @@ def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -
         hits = [makers[tensor]] if tensor in makers else []
         chosen |= dict.fromkeys(_checked(tensor, hits, makers, "tensor"))
     return tuple(name for name in chosen if name in present)
+
+
+def _around(path: str) -> list[str]:
+    """Return the path and those of the modules around it."""
+    parts = path.split(".")
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
 def _inside(path: str, outer: str) -> bool:

@@ -76,9 +76,7 @@ def qat(
     options = options or QatOptions()
     learned = learn_scales(module) if options.scale_rate is not None else []
     optimizer = _optimizer(module, learned, options)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, [group["lr"] for group in optimizer.param_groups], total_steps=options.steps, pct_start=0.05
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, options.steps))
     chosen = loss or _label_free(module)
     average = None if options.decay is None else MovingAverage(module, options.decay)
     device = next(module.parameters()).device
@@ -114,6 +112,14 @@ def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions)
     if learned:
         settings.append({"params": learned, "lr": options.scale_rate})
     return torch.optim.Adam(settings)
+
+
+def _share(step: int, steps: int) -> float:
+    """Return the learning rate of a step as a part of its peak: a short rise, then half a cosine."""
+    rise = max(1, steps // 20)
+    if step < rise:
+        return (step + 1) / (rise + 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
 
 
 def _label_free(module: QuantizedModule) -> Loss:

@@ -1,0 +1,143 @@
+"""Quantize YOLOX for an NPU, after training and by training on, without editing the model.
+
+    python PTQ_QAT_exp.py -c=weights/yolox_tiny.pth --data_dir=COCO/images
+
+Weights are a published checkpoint (``.pth``) or an ONNX export of one; the pictures' folder has ``instances.json`` (or
+another COCO file given by ``--labels``) beside it, and calibration pictures in ``calib`` beside it or in
+``--calibration``. Without weights the detector that quantry ships is used, with its own pictures.
+
+Every step prints a row: float, PTQ (calibration and, label-free, better rounding), QAT (label-free distillation).
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import detection_tasks
+import torch
+import yolox_model
+from detection_tasks import Task
+from torch import Tensor, nn
+
+from quantry.torch import (
+    Config,
+    Dtype,
+    Exported,
+    ExporterConfig,
+    JsonExporterConfig,
+    ModelExporter,
+    ModelQuantizer,
+    PerTensorPowOf2MinMSEObserver,
+    QatOptions,
+    QSchemeType,
+    QuantizationConfig,
+    QuantizationMode,
+    QuantizationSpec,
+    QuantizedModule,
+    RoundType,
+    ScaleType,
+    qat,
+)
+
+SHAPES = {"nano": yolox_model.NANO, "tiny": yolox_model.TINY}
+
+
+def configuration(algorithms: tuple[str, ...]) -> Config:
+    """Return int8 with one power-of-two scale for each tensor: weights, biases and activations."""
+    spec = QuantizationSpec(
+        dtype=Dtype.int8,
+        qscheme=QSchemeType.per_tensor,
+        observer_cls=PerTensorPowOf2MinMSEObserver,
+        symmetric=True,
+        scale_type=ScaleType.float,
+        round_method=RoundType.half_even,
+        is_dynamic=False,
+    )
+    layer = QuantizationConfig(weight=spec, input_tensors=spec, output_tensors=spec, bias=spec)
+    return Config(
+        global_quant_config=layer, quant_mode=QuantizationMode.fx_graph_mode, algo_config=list(algorithms) or None
+    )
+
+
+def float_model(options: argparse.Namespace) -> nn.Module:
+    """Return the float detector; its ``base_model`` is what is quantized."""
+    if options.ckpt is None:
+        return detection_tasks.EmbeddedDetector()
+    shape = replace(SHAPES[options.model], classes=options.classes)
+    return yolox_model.load(options.ckpt, shape)
+
+
+def quantize(model: nn.Module, task: Task, algorithms: tuple[str, ...]) -> QuantizedModule:
+    """Calibrate ``base_model`` and put its quantized twin in its place."""
+    quantizer = ModelQuantizer(configuration(algorithms))
+    source = getattr(model, "source", model.base_model)  # the embedded detector comes as an ONNX file
+    quantized = quantizer.quantize_model(source, task.calibration())
+    model.base_model = quantized
+    return quantized
+
+
+def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> None:
+    """Train without labels: the float twin is the teacher."""
+    module.to(options.device)
+    pictures = torch.cat(task.calibration()).to(options.device)
+
+    def batches() -> list[Tensor]:
+        order = torch.randperm(len(pictures))
+        return [mirrored(pictures[part]) for part in order.split(options.batch)]
+
+    def report(step: int, loss: float) -> None:
+        if step % 20 == 0:
+            print(f"  step {step:4}  loss {loss:.5f}", flush=True)
+
+    settings = QatOptions(steps=options.steps, learning_rate=options.rate)
+    qat(module, detection_tasks.Reread(batches), options=settings, report=report)
+    module.cpu()
+
+
+def mirrored(pictures: Tensor) -> Tensor:
+    """Return the pictures, each mirrored or not."""
+    chosen = torch.rand(len(pictures), device=pictures.device) < 0.5
+    return torch.where(chosen[:, None, None, None], pictures.flip(3), pictures)
+
+
+def export(model: nn.Module, task: Task, folder: Path) -> Exported:
+    """Freeze, write ONNX, and say how it compares with torch."""
+    final = ModelQuantizer.freeze(model)
+    exporter = ModelExporter(config=ExporterConfig(json_export_config=JsonExporterConfig()), export_dir=folder)
+    # For NPU compilers a batch of one.
+    return exporter.export_onnx_model(final, task.calibration()[0][:1])
+
+
+def main() -> None:
+    """Run all steps and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-c", "--ckpt", type=Path, help="weights: .pth or .onnx; none takes the embedded detector")
+    parser.add_argument("--data_dir", type=Path, help="folder of pictures to evaluate on")
+    parser.add_argument("--labels", type=Path, help="COCO file; instances.json beside the pictures by default")
+    parser.add_argument("--calibration", type=Path, help="folder of pictures to calibrate on; calib by default")
+    parser.add_argument("--model", choices=sorted(SHAPES), default="tiny")
+    parser.add_argument("--classes", type=int, default=80)
+    parser.add_argument("--limit", type=int, default=200, help="pictures to evaluate on")
+    parser.add_argument("--algorithms", nargs="*", default=["gptq"], help="label-free algorithms of the PTQ step")
+    parser.add_argument("--steps", type=int, default=200, help="training steps; 0 leaves QAT out")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=Path("yolox_export"))
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    task = detection_tasks.find_task(options)
+    model = float_model(options)
+    rows = [("FP32", *task.score(model))]
+    quantized = quantize(model, task, tuple(options.algorithms))
+    rows.append(("PTQ int8", *task.score(model)))
+    if options.steps:
+        train(quantized, task, options)
+        rows.append(("QAT int8", *task.score(model)))
+    done = export(model, task, options.out)
+    print(detection_tasks.table(rows))
+    print(done)
+
+
+if __name__ == "__main__":
+    main()

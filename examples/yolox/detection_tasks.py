@@ -1,0 +1,141 @@
+"""Pictures, labels and scores of the example: those of a COCO folder, or those that quantry ships."""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from quantry import demo
+from quantry.evaluate.tasks import CocoLabels, Detections, RowDecoder, coco_average_precision, coco_labels
+from quantry.recipe import Recipe
+from quantry.torch import float_twin, quantize_graph
+
+SIZE, PADDING = 416, 114
+
+
+class Task(Protocol):
+    """Pictures to calibrate on, and labelled ones to evaluate on."""
+
+    def calibration(self) -> list[Tensor]:
+        """Return calibration pictures, each [1, 3, h, w]."""
+
+    def score(self, model: nn.Module) -> tuple[float, float]:
+        """Return the mean average precision over overlaps 0.5 to 0.95, and at 0.5."""
+
+
+@dataclass(frozen=True)
+class CocoTask:
+    """Pictures of a folder with a COCO file.
+
+    Attributes:
+        labels: The labelled pictures.
+        calibration_folder: Pictures without labels.
+        limit: At most so many labelled pictures are used.
+    """
+
+    labels: CocoLabels
+    calibration_folder: Path
+    limit: int
+
+    def calibration(self) -> list[Tensor]:
+        """Return up to 48 pictures."""
+        files = sorted(path for path in self.calibration_folder.iterdir() if path.suffix in (".jpg", ".jpeg", ".png"))
+        return [prepared(path)[0] for path in files[:48]]
+
+    def score(self, model: nn.Module) -> tuple[float, float]:
+        """Evaluate on the labelled pictures."""
+        images = self.labels.images[: self.limit]
+        found = [self._detect(model, image.file) for image in images]
+        precision = coco_average_precision(CocoLabels(images, self.labels.categories), found)
+        return precision.map, precision.map50
+
+    def _detect(self, model: nn.Module, file: Path) -> Detections:
+        picture, factor = prepared(file)
+        (found,) = RowDecoder()({"rows": answer(model, picture)}, (SIZE, SIZE))
+        return Detections(found.boxes / factor, found.scores, found.labels)
+
+
+@dataclass(frozen=True)
+class EmbeddedTask:
+    """The scenes that quantry draws."""
+
+    limit: int
+
+    def calibration(self) -> list[Tensor]:
+        """Return 32 scenes."""
+        return [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(32)]
+
+    def score(self, model: nn.Module) -> tuple[float, float]:
+        """Evaluate on drawn scenes."""
+        found = demo.evaluate(lambda images: answer(model, torch.from_numpy(images)), self.limit)
+        return found["map"], found["map50"]
+
+
+class EmbeddedDetector(nn.Module):
+    """The detector that quantry ships; it comes as ONNX, which is quantized without a torch twin.
+
+    Attributes:
+        source: Its file.
+        base_model: What computes: first the float graph, then the quantized one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = demo.MODEL_PATH
+        sample = [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(1)]
+        self.base_model = float_twin(quantize_graph(self.source, sample, Recipe()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the detector's rows."""
+        return self.base_model(images)
+
+
+@dataclass(frozen=True)
+class Reread:
+    """Batches that are made afresh each time they are read."""
+
+    make: Callable[[], list[Tensor]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.make())
+
+
+def find_task(options: argparse.Namespace) -> Task:
+    """Return the task that the command line asks for."""
+    if options.ckpt is None:
+        return EmbeddedTask(options.limit)
+    beside = options.data_dir.parent
+    labels = coco_labels(options.data_dir, options.labels or beside / "instances.json")
+    return CocoTask(labels, options.calibration or beside / "calib", options.limit)
+
+
+def prepared(path: Path) -> tuple[Tensor, float]:
+    """Return a picture as YOLOX takes it, and the factor it was scaled by: BGR, 0..255, padded right and below."""
+    with Image.open(path) as opened:
+        picture = opened.convert("RGB")
+    factor = SIZE / max(picture.size)
+    width, height = (round(side * factor) for side in picture.size)
+    canvas = np.full((SIZE, SIZE, 3), PADDING, np.float32)
+    canvas[:height, :width] = np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
+    return torch.from_numpy(canvas[:, :, ::-1].transpose(2, 0, 1).copy())[None], factor
+
+
+def answer(model: nn.Module, images: Tensor) -> np.ndarray:
+    """Return the detector's rows [n, cells, 5 + classes]."""
+    with torch.no_grad():
+        return model.eval()(images).numpy()
+
+
+def table(rows: Sequence[tuple[str, float, float]]) -> str:
+    """Return the scores as a table, each with its share of the first."""
+    lines = ["model      mAP 0.50:0.95      mAP 0.50"]
+    for name, score, coarse in rows:
+        shares = [value / max(first, 1e-9) for value, first in zip((score, coarse), rows[0][1:], strict=True)]
+        lines.append(f"{name:9}  {score:.4f} ({shares[0]:6.1%})   {coarse:.4f} ({shares[1]:6.1%})")
+    return "\n".join(lines)

@@ -1,0 +1,238 @@
+"""A quantized module trains like any other."""
+
+import copy
+import io
+import pickle
+import socket
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch import fx, nn
+from torch_nets import SmallNet, batches
+
+from quantry.errors import DataError, RecipeError, SelectionError
+from quantry.recipe import DataType, FloatBias, PlanOptions, Recipe, TensorSpec
+from quantry.torchfront import (
+    DistillationLoss,
+    MovingAverage,
+    QatOptions,
+    QatSchedule,
+    QuantizedModule,
+    float_twin,
+    freeze,
+    freeze_batch_norm,
+    learn_scales,
+    qat,
+    quantize_graph,
+)
+
+
+def scales(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items() if name.endswith("scale")}
+
+
+def step(module: nn.Module, rate: float = 0.05, *, precision: torch.dtype | None = None) -> float:
+    optimizer = torch.optim.SGD(module.parameters(), rate)
+    x = batches(1, 8)[0]
+    with torch.autocast("cpu", precision or torch.bfloat16, enabled=precision is not None):
+        loss = (module(x).float() - x.mean((1, 2, 3))[:, None]).square().mean()
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+def test_float_twin_computes_what_the_model_computes(net: SmallNet, quantized: QuantizedModule) -> None:
+    x = batches(1, 3)[0]
+    with torch.no_grad():
+        torch.testing.assert_close(float_twin(quantized)(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_keep_the_names_of_the_model(net: SmallNet, quantized: QuantizedModule) -> None:
+    assert {name for name, _ in net.named_parameters()} == {name for name, _ in quantized.named_parameters()}
+    assert quantized.stem.bn.running_mean.shape == (8,)
+
+
+def test_plain_loop_lowers_the_loss_and_moves_no_scale(quantized: QuantizedModule) -> None:
+    before = scales(quantized)
+    quantized.train()
+    losses = [step(quantized) for _ in range(12)]
+    quantized.eval()
+    assert losses[-1] < 0.95 * losses[0]
+    assert all(torch.equal(before[name], value) for name, value in scales(quantized).items())
+
+
+def test_batch_statistics_move_in_training_and_rest_when_frozen(quantized: QuantizedModule) -> None:
+    start = quantized.stem.bn.running_mean.clone()
+    quantized(batches()[0])
+    assert torch.equal(start, quantized.stem.bn.running_mean)
+    quantized.train()
+    freeze_batch_norm(quantized)
+    quantized(batches()[0])
+    assert torch.equal(start, quantized.stem.bn.running_mean)
+    freeze_batch_norm(quantized, frozen=False)
+    quantized(batches()[0])
+    assert not torch.equal(start, quantized.stem.bn.running_mean)
+
+
+def test_training_with_batch_statistics_follows_the_float_model(net: SmallNet, quantized: QuantizedModule) -> None:
+    x = batches(1, 16)[0]
+    reference, twin = copy.deepcopy(net).train(), float_twin(quantized).train()
+    torch.testing.assert_close(twin(x), reference(x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(twin.stem.bn.running_var, reference.stem.bn.running_var, rtol=1e-4, atol=1e-5)
+
+
+def test_frozen_module_equals_the_trained_one_to_the_bit(quantized: QuantizedModule) -> None:
+    quantized.train()
+    for _ in range(3):
+        step(quantized)
+    quantized.eval()
+    final = freeze(quantized)
+    x = batches(1, 4)[0]
+    assert torch.equal(final(x), quantized(x))
+    assert final.is_frozen
+    assert not any(part.requires_grad for part in final.parameters())
+    assert not any("bn" in name for name in final.state_dict())
+
+
+def test_state_dict_restores_a_trained_module(calibrated: QuantizedModule, quantized: QuantizedModule) -> None:
+    learn_scales(quantized)
+    quantized.train()
+    step(quantized)
+    stream = io.BytesIO()
+    torch.save(quantized.state_dict(), stream)
+    stream.seek(0)
+    other = copy.deepcopy(calibrated)
+    other.load_state_dict(torch.load(stream, weights_only=True))
+    x = batches()[0]
+    assert torch.equal(other.eval()(x), quantized.eval()(x))
+
+
+def test_copy_and_pickle_keep_everything(quantized: QuantizedModule) -> None:
+    quantized.train()
+    freeze_batch_norm(quantized)
+    learn_scales(quantized, activations=False)
+    x = batches()[0]
+    for twin in (copy.deepcopy(quantized), pickle.loads(pickle.dumps(quantized))):
+        assert twin.training
+        assert torch.equal(twin(x), quantized(x))
+        assert dict(twin.named_parameters()).keys() == dict(quantized.named_parameters()).keys()
+
+
+def test_mixed_precision_trains(quantized: QuantizedModule) -> None:
+    quantized.train()
+    first = step(quantized, precision=torch.bfloat16)
+    for _ in range(6):
+        last = step(quantized, precision=torch.bfloat16)
+    assert last < first
+
+
+def test_compiled_module_computes_the_same(quantized: QuantizedModule) -> None:
+    x = batches()[0]
+    torch._dynamo.reset()
+    compiled = torch.compile(quantized, backend="aot_eager", dynamic=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = compiled(x)
+    torch.testing.assert_close(found, quantized(x))
+
+
+def test_learned_scales_train(quantized: QuantizedModule) -> None:
+    learned = learn_scales(quantized)
+    before = [part.detach().clone() for part in learned]
+    quantized.train()
+    step(quantized)
+    assert any(not torch.equal(old, new) for old, new in zip(before, learned, strict=True))
+
+
+def test_moving_average_follows_the_weights(quantized: QuantizedModule) -> None:
+    average = MovingAverage(quantized, decay=0.5, warm_up=1)
+    before = average.module.head.weight.clone()
+    with torch.no_grad():
+        quantized.head.weight += 1
+    average.update(quantized)
+    moved = average.module.head.weight - before
+    assert 0.5 < float(moved.mean()) < 1.0
+    with pytest.raises(RecipeError, match="decay"):
+        MovingAverage(quantized, decay=1.0)
+
+
+def test_schedule_switches_observers_and_statistics(quantized: QuantizedModule) -> None:
+    schedule = QatSchedule(observe_until=2, batch_norm_until=3)
+    layer = quantized.get_submodule(quantized.layout.layers["stem.conv.weight"])
+    found = []
+    for index in range(5):
+        schedule.apply(quantized, index)
+        found.append((layer.weight_quantizer.observing, layer.frozen))
+    assert found == [(True, False), (True, False), (False, False), (False, True), (False, True)]
+    with pytest.raises(RecipeError, match="observe_until"):
+        QatSchedule(observe_until=-1)
+
+
+def test_distillation_brings_the_module_nearer_to_the_float_model(captured: fx.GraphModule) -> None:
+    coarse = TensorSpec(DataType.INT4)
+    module = quantize_graph(captured, batches(), Recipe(plan=PlanOptions(weight=coarse, bias=FloatBias())))
+    loss = DistillationLoss(module, tensors="all")
+    with torch.no_grad():
+        before = float(loss(batches()[0]))
+    trained = qat(module, batches(), options=QatOptions(steps=40, learning_rate=1e-2, decay=None))
+    assert trained is module
+    assert not trained.training
+    with torch.no_grad():
+        assert float(loss(batches()[0])) < before
+
+
+def test_distillation_names_the_tensors_it_knows(quantized: QuantizedModule) -> None:
+    with pytest.raises(SelectionError, match="'cat'"):
+        DistillationLoss(quantized, tensors=["catt"])
+
+
+def test_training_on_labels_takes_any_loss(quantized: QuantizedModule) -> None:
+    data = [(x, x.mean((1, 2, 3)).long().abs()) for x in batches()]
+
+    def loss(module: QuantizedModule, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+    seen: list[float] = []
+    options = QatOptions(steps=8, scale_rate=None, decay=None)
+    qat(quantized, data, loss, options, report=lambda _, value: seen.append(value))
+    assert len(seen) == 8
+
+
+def test_training_without_batches_is_refused(quantized: QuantizedModule) -> None:
+    with pytest.raises(DataError, match="at least one batch"):
+        qat(quantized, [])
+
+
+def test_calibration_data_come_as_tensors_tuples_dicts_and_loaders(captured: object, npu_recipe: Recipe) -> None:
+    tensors = batches()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.cat(tensors)), batch_size=2)
+    forms = [tensors, [(x, 3) for x in tensors], [{"x": x} for x in tensors], loader]
+    found = [scales(quantize_graph(captured, data, npu_recipe)) for data in forms]
+    for other in found[1:]:
+        assert all(torch.equal(value, other[name]) for name, value in found[0].items())
+
+
+def _train_in_parallel(rank: int, port: int, module: QuantizedModule, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    parallel = nn.parallel.DistributedDataParallel(module.train())
+    optimizer = torch.optim.SGD(parallel.parameters(), 0.05)
+    for x in batches()[rank::2]:
+        optimizer.zero_grad()
+        parallel(x).square().mean().backward()
+        optimizer.step()
+    torch.save({name: part.detach() for name, part in module.named_parameters()}, Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_processes_in_parallel_stay_alike(quantized: QuantizedModule, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_train_in_parallel, (port, quantized, str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert all(torch.equal(part, second[name]) for name, part in first.items())
+    assert not torch.equal(first["head.weight"], quantized.head.weight)
