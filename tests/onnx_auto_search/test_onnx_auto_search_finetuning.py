@@ -9,6 +9,8 @@ from search_models import Reader, saved_net, settings
 from quantry.errors import RecipeError
 from quantry.onnx import CalibrationMethod, Config, QuantizationConfig
 from quantry.onnx.auto_search import AutoSearch
+from quantry.onnx.auto_search.configuration import RecipeMaker
+from quantry.onnx.auto_search.finetune_range import finetune_space
 from quantry.onnx.auto_search.stages import finetune_stage, has_both_parts, without_finetuning
 
 FINETUNE = {"NumIterations": [1, 2], "LearningRate": [0.1]}
@@ -103,3 +105,14 @@ def test_advanced_search_takes_no_assigned_configurations(tmp_path: Path) -> Non
     instance.all_configs = [{}]
     with pytest.raises(RecipeError, match="all_configs"):
         instance.search_model()
+
+
+@pytest.mark.parametrize(
+    ("device", "own", "trained_on"),
+    [(None, {}, "cpu"), ("cuda:0", {}, "cuda:0"), ("cuda:0", {"OptimDevice": "cuda:3"}, "cuda:3")],
+)
+def test_devices_of_the_search_train_the_layers(device: str | None, own: dict, trained_on: str) -> None:
+    config = QuantizationConfig(include_fast_ft=True, extra_options={"FastFinetune": own})
+    space = finetune_space({"extra_options": {"FastFinetune": FINETUNE}}, RecipeMaker(config), device)
+    assignment = {f"extra_options.FastFinetune.{name}": values[0] for name, values in FINETUNE.items()}
+    assert space.build(assignment).tune.steps[-1].device == trained_on

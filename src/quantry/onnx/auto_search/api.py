@@ -242,8 +242,11 @@ class AutoSearch:
         if self._assigned is not None:
             raise RecipeError("advanced_fastft_search takes search_space alone, got an assignment to all_configs")
         sampler, trials = self.settings.advanced()
-        space = finetune_space(self.settings.search_space, self._maker)
-        jobs = max(self.settings.n_jobs, len(self.settings.devices) or 1)
+        devices = self.settings.devices
+        jobs = max(self.settings.n_jobs, len(devices) or 1)
+        # A worker of several sees its own device alone, under the first number.
+        device = None if not devices else ("cuda:0" if jobs > 1 else devices[0])
+        space = finetune_space(self.settings.search_space, self._maker, device)
         stop = type(self.settings.stop)(iterations=trials * jobs)
         result = self._run(space, self._options(sampler=sampler, stop=stop, n_jobs=jobs, racing=False))
         found = candidates(result, lambda trial: (None, nested(trial.assignment)), self._metric)

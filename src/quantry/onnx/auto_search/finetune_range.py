@@ -12,13 +12,14 @@ from quantry.onnx.auto_search.search_space import NestedBuild
 _SEARCHED = ("NumIterations", "LearningRate")
 
 
-def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker) -> Space:
+def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker, device: str | None = None) -> Space:
     """Return the space of iterations and learning rate.
 
     Args:
         search_space: ``{"extra_options": {"FastFinetune": {...}}}`` with NumIterations, LearningRate or both; the
             smallest and the largest value of a list are the bounds.
         maker: Knows the starting configuration, which must have include_fast_ft=True.
+        device: Where layers are trained, unless the starting configuration says it; None is the CPU.
 
     Raises:
         RecipeError: Something else is in the space, or finetuning is off.
@@ -38,7 +39,11 @@ def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker) -> Space
                 "quantization configuration's extra_options['FastFinetune']"
             )
         parameters[f"{FINETUNE}{name}"] = _range(name, values)
-    return Space(parameters, NestedBuild(maker), name="finetuning parameters")
+    own = (maker.base.extra_options or {}).get("FastFinetune", {})
+    fixed = None
+    if device is not None and "OptimDevice" not in own:
+        fixed = {"extra_options": {"FastFinetune": {"OptimDevice": device}}}
+    return Space(parameters, NestedBuild(maker, fixed), name=f"finetuning parameters {device or ''}".strip())
 
 
 def _settings(search_space: Mapping[str, Any]) -> Mapping[str, Any]:
