@@ -55,12 +55,14 @@ STEPS = {
     "adaround-batches": AdaRound(iterations=60, batch_size=4, whole_data=False, output_pair=True),
     "adaround-mixed": AdaRound(iterations=150, quantized_inputs=0.5, early_stop=True, samples=10),
     "adaquant": AdaQuant(iterations=150, learning_rate=3e-3),
-    "adaquant-batches": AdaQuant(iterations=60, learning_rate=3e-3, batch_size=2, batches=2, whole_data=False),
-    "brecq": Brecq(iterations=60, batch_size=4, layers=2),
-    "tqt": Tqt(iterations=60, batch_size=4, layers=2),
-    "distill": Distill(iterations=60, batch_size=4),
-    "distill-scales": Distill(iterations=60, batch_size=4, train_scales=True, held_out=0.25),
-    "distill-l1": Distill(iterations=60, batch_size=4, loss=DistillLoss.L1),
+    "adaquant-batches": AdaQuant(iterations=80, learning_rate=1e-3, batch_size=6, batches=2, whole_data=False),
+    "brecq": Brecq(iterations=50, batch_size=4, layers=2, learning_rate=1e-3),
+    "tqt": Tqt(iterations=50, batch_size=4, layers=2, learning_rate=1e-3, scale_learning_rate=1e-3),
+    "distill": Distill(iterations=50, batch_size=4, learning_rate=1e-3),
+    "distill-scales": Distill(
+        iterations=50, batch_size=4, learning_rate=1e-3, scale_learning_rate=1e-3, train_scales=True, held_out=0.25
+    ),
+    "distill-l1": Distill(iterations=50, batch_size=4, learning_rate=1e-3, loss=DistillLoss.L1),
 }
 
 
