@@ -49,6 +49,7 @@ def recommended(npu: Recipe, cpu: Recipe) -> tuple[tuple[Recipe, str], ...]:
                 cpu,
                 name="RECOMMENDED-CPU",
                 equalize=EqualizeOptions(smooth=SmoothQuant()),
+                plan=replace(cpu.plan, float_residuals=True),
                 scale=replace(cpu.scale, activation=MinMSE(behind=True)),
                 tune=TuneOptions((Gptq(samples=_SAMPLES),)),
             ),
