@@ -197,6 +197,8 @@ OPTIONS: dict[str, Case] = {
     "NumQuantizedBins": (ENTROPY, 64, "recipe.scale.activation", Entropy(quantized_bins=64)),
     "WeightCalibrateMethod": ({}, ExtendedCalibrationMethod.MinMSE, "recipe.scale.weight", MinMSE()),
     "UseRandomData": ({}, True, "draft.random_given", True),
+    "QuantizeAllOpTypes": ({}, True, "recipe.plan.every_operator", True),
+    "DedicatedQDQPair": ({}, True, "recipe.emit.dedicated_pairs", True),
     "RandomDataReaderInputShape": ({}, {"image": [1, 3, 8, 8]}, "draft.random.shapes", {"image": (1, 3, 8, 8)}),
     "RandomDataReaderInputDataRange": ({}, {"image": [-1, 1]}, "draft.random.ranges", {"image": (-1.0, 1.0)}),
     "ConvertLeakyReluToDPUVersion": (NPU, False, "recipe.prepare.npu.leaky_relu", False),

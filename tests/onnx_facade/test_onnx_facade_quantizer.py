@@ -300,7 +300,6 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
         ({"calibrate_method": CalibrationMethod.Distribution}, "float8", "CalibrationMethod.Percentile"),
         ({"calibrate_method": Int16Method.MinMax}, "powers of two", "CalibrationMethod.MinMax"),
         ({"activation_type": QuantType.QFLOAT8E4M3FN}, "float8", "ExtendedQuantType.QMX"),
-        ({"extra_options": {"AlignConcat": True}}, "part of the NPU's rules", "enable_npu_cnn=True"),
         ({"log_severity_level": 9}, "from 0 to 4", "9"),
         ({"subgraphs_to_exclude": ["Conv_0"]}, "pairs", "Conv_0"),
         ({"calibrate_method": "MinMSE"}, "calibrate_method", "such as PowerOfTwoMethod.MinMSE"),

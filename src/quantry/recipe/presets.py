@@ -70,11 +70,12 @@ _UINT16_ASYMMETRIC = TensorSpec(DataType.UINT16, symmetric=False)
 # The product of two 16-bit scales is so fine that an int32 bias on it overflows; it gets a scale of its own.
 _OWN_INT32 = OwnBias(TensorSpec(DataType.INT32))
 _MATRICES = PlanOptions(selection=Selection(operators=("Gemm", "MatMul")), constant_right_operand_only=True)
-_ALIGNED = "one scale for inputs and output of Concat, and removal of Relu (AlignConcat, FoldRelu)"
-_ALL_OPERATORS = "quantization of every operator type (QuantizeAllOpTypes)"
+_ALIGNED = ScaleOptions(activation=MinMax(), align=("Concat",))
 
 
-def _extended(name: str, summary: str, activation: DataType, weight: DataType, *pending: str) -> Preset:
+def _extended(
+    name: str, summary: str, activation: DataType, weight: DataType, *, every_operator: bool = False
+) -> Preset:
     """A preset of a type that needs no calibration, in the dialect that carries all of them."""
     specs = [
         TensorSpec(dtype, granularity=PerBlock()) if dtype.is_block else TensorSpec(dtype)
@@ -82,13 +83,19 @@ def _extended(name: str, summary: str, activation: DataType, weight: DataType, *
     ]
     bias = _OWN_INT32 if weight.is_integer else OwnBias(specs[1])
     forced = not activation.is_block and activation == weight
-    plan = PlanOptions(specs[0], specs[1], bias, force_pass_through=forced)
-    return Preset(Recipe(name=name, equalize=_CLE, plan=plan, emit=_QUARK), summary, pending)
+    plan = PlanOptions(specs[0], specs[1], bias, force_pass_through=forced, every_operator=every_operator)
+    return Preset(Recipe(name=name, equalize=_CLE, plan=plan, emit=_QUARK), summary)
 
 
 _EXTENDED: tuple[Preset, ...] = (
     _extended("FP16", "float16 activations, weights and biases", DataType.FLOAT16, DataType.FLOAT16),
-    _extended("BF16", "bfloat16 activations, weights and biases", DataType.BFLOAT16, DataType.BFLOAT16, _ALL_OPERATORS),
+    _extended(
+        "BF16",
+        "bfloat16 activations, weights and biases, of every operator",
+        DataType.BFLOAT16,
+        DataType.BFLOAT16,
+        every_operator=True,
+    ),
     *(
         _extended(name, f"{text} activations, weights and biases, no calibration", dtype, dtype)
         for name, text, dtype in (
@@ -173,6 +180,17 @@ _MIXED: tuple[Preset, ...] = (
     _mixed_bfloat16("BF16_MIXED_MXINT8", DataType.MXINT8),
 )
 
+# Split and BatchNormalization in other operators; nothing is computed differently.
+_REWRITTEN = NpuConversions(
+    leaky_relu=False,
+    sigmoid_to_hard_sigmoid=False,
+    hard_sigmoid=False,
+    average_pool=False,
+    reduce_mean=False,
+    reduce_mean_to_pool=False,
+    split_large_pool=False,
+)
+
 _ALL: tuple[Preset, ...] = (
     Preset(
         Recipe(
@@ -222,16 +240,14 @@ _ALL: tuple[Preset, ...] = (
     ),
     _preset(
         "A8W8",
-        "int8 symmetric activations and weights, MinMax",
+        "int8 symmetric activations and weights, MinMax; one scale around Concat",
         _specs(_INT8, _INT8),
-        ScaleOptions(activation=MinMax()),
         _ALIGNED,
     ),
     _preset(
         "A16W8",
-        "int16 symmetric activations, int8 symmetric weights, MinMax",
+        "int16 symmetric activations, int8 symmetric weights, MinMax; one scale around Concat",
         _specs(_INT16, _INT8),
-        ScaleOptions(activation=MinMax()),
         _ALIGNED,
     ),
     _preset(
@@ -275,17 +291,15 @@ _ALL: tuple[Preset, ...] = (
     Preset(
         Recipe(
             name="VINT8",
-            prepare=PrepareOptions(clip6_to_relu=True),
+            prepare=PrepareOptions(clip6_to_relu=True, npu=_REWRITTEN),
             equalize=_CLE,
-            plan=PlanOptions(_XINT8, _XINT8, OwnBias(_XINT8), fused_activations=()),
+            plan=PlanOptions(_XINT8, _XINT8, OwnBias(_XINT8), fused_activations=(), every_operator=True),
             scale=ScaleOptions(activation=MinMSE(), weight=MinMSE()),
+            emit=EmitOptions(dedicated_pairs=True),
         ),
-        "power-of-two int8 activations, weights and biases, MinMSE; a pair between every operator and its activation",
-        (
-            _ALL_OPERATORS,
-            "a Q/DQ pair for each reader (DedicatedQDQPair)",
-            "conversions of Clip to Relu and Split to Slice (ConvertClipToRelu, ConvertSplitToSlice)",
-        ),
+        "power-of-two int8 activations, weights and biases of every operator, MinMSE; a pair between every operator "
+        "and its activation, and one for each reader; Split as Slice",
+        ("conversion of Clip to Relu behind calibration (ConvertClipToRelu)",),
     ),
     *_EXTENDED,
     *_FLOAT_ACTIVATIONS,

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 
-from quantry.onnx.options.draft import Draft, refuse
+from quantry.onnx.options.draft import Draft
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow
 from quantry.recipe import NpuConversions, NpuLimits
 
