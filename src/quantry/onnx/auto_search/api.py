@@ -201,11 +201,7 @@ class AutoSearch:
         configuration = nested(trial.assignment)
         if not self._search_space.is_finite:
             return None, configuration
-        return self._places.get(repr(configuration)), configuration
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {repr(configuration): index for index, configuration in enumerate(self._search_space.get_all_configs())}
+        return self._search_space.place_of(trial.recipe), configuration
 
     def _search_in_stages(self) -> list[Candidate]:
         """Search calibration without finetuning, then finetuning of the best; stop conditions are off."""

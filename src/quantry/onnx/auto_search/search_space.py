@@ -65,7 +65,11 @@ class SearchSpace:
         )
         for reason, count in sorted(invalid.items(), key=lambda entry: -entry[1]):
             _LOG.info("  %d invalid: %s", count, reason)
-        return [nested(assignment) for assignment in kept]
+        return [nested(assignment) for assignment in kept.values()]
+
+    def place_of(self, recipe: Recipe) -> int | None:
+        """Return where in `get_all_configs` a recipe's configuration is; None where it is not."""
+        return self._places.get(recipe)
 
     @property
     def is_finite(self) -> bool:
@@ -78,7 +82,11 @@ class SearchSpace:
         return Space(self.parameters, NestedBuild(self.maker), name=f"{name} from {digest}")
 
     @cached_property
-    def _filtered(self) -> tuple[list[Assignment], dict[str, int], int]:
+    def _places(self) -> dict[Recipe, int]:
+        return {recipe: index for index, recipe in enumerate(self._filtered[0])}
+
+    @cached_property
+    def _filtered(self) -> tuple[dict[Recipe, Assignment], dict[str, int], int]:
         space = self.space()
         kept: dict[Recipe, Assignment] = {}
         invalid: dict[str, int] = {}
@@ -91,7 +99,7 @@ class SearchSpace:
                 continue
             valid += 1
             kept.setdefault(recipe, assignment)
-        return list(kept.values()), invalid, valid - len(kept)
+        return kept, invalid, valid - len(kept)
 
 
 @dataclass(frozen=True)
