@@ -1,0 +1,71 @@
+"""The YOLOX example: model, pictures, table and notebook."""
+
+import ast
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "yolox"
+
+
+@pytest.fixture(autouse=True)
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+
+
+def test_model_answers_one_row_for_each_cell() -> None:
+    import yolox_model
+
+    model = yolox_model.Yolox(yolox_model.NANO).eval()
+    assert sum(part.numel() for part in model.parameters()) == 912_159
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 64 + 16 + 4, 85)
+
+
+def test_weights_come_from_a_checkpoint(tmp_path: Path) -> None:
+    import yolox_model
+
+    model = yolox_model.Yolox(yolox_model.NANO).eval()
+    torch.save({"model": model.base_model.state_dict()}, tmp_path / "nano.pth")
+    again = yolox_model.load(tmp_path / "nano.pth", yolox_model.NANO)
+    images = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(again(images), model(images))
+
+
+def test_pictures_are_scaled_and_padded(tmp_path: Path) -> None:
+    import detection_tasks
+
+    Image.fromarray(np.full((104, 208, 3), (10, 20, 30), np.uint8)).save(tmp_path / "picture.png")
+    picture, factor = detection_tasks.prepared(tmp_path / "picture.png")
+    assert factor == 2.0
+    assert picture[0, :, 100, 100].tolist() == [30.0, 20.0, 10.0]
+    assert picture[0, :, 300, 100].tolist() == [114.0, 114.0, 114.0]
+
+
+def test_table_shows_shares_of_the_float_model() -> None:
+    import detection_tasks
+
+    shown = detection_tasks.table([("FP32", 0.4, 0.8), ("PTQ int8", 0.3, 0.8)])
+    assert "0.3000 ( 75.0%)   0.8000 (100.0%)" in shown
+
+
+def test_notebook_uses_what_the_script_has() -> None:
+    import detection_tasks
+    import PTQ_QAT_exp
+
+    cells = json.loads((EXAMPLE / "PTQ_QAT.ipynb").read_text())["cells"]
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+    used = {
+        (node.value.id, node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    modules = {"steps": PTQ_QAT_exp, "detection_tasks": detection_tasks, "torch": sys.modules["torch"]}
+    for name, attribute in used:
+        assert name not in modules or hasattr(modules[name], attribute), attribute
