@@ -22,6 +22,7 @@ Single = npt.NDArray[np.float32]
 _POSITIONS_PER_COLUMN = 24
 _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
+_POSITIONS_AT_ONCE = 2_048
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,41 @@ class Quadratic:
         )
 
 
+class _Moments:
+    """Adds up second moments, many positions at a time: a sum of matrices costs as much as a short product."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Single, Single]] = []
+        self._positions = 0
+        self._sums: list[Float] = []
+        self._count = 0
+
+    def add(self, columns: Single, targets: Single) -> None:
+        """Take in columns and their targets."""
+        self._waiting.append((columns, targets))
+        self._positions += columns.shape[1]
+        if self._positions >= _POSITIONS_AT_ONCE:
+            self._flush()
+
+    def finish(self) -> tuple[int, list[Float]]:
+        """Return the number of positions and the sums over them."""
+        if self._waiting:
+            self._flush()
+        return self._count, self._sums
+
+    def _flush(self) -> None:
+        x, y = (np.concatenate(parts, axis=1) for parts in zip(*self._waiting, strict=True))
+        turned = x.transpose(0, 2, 1)
+        parts = (turned @ x, turned @ y, (y * y).sum(1), x.sum(1), y.sum(1))
+        if self._sums:
+            for total, part in zip(self._sums, parts, strict=True):
+                np.add(total, part, out=total)
+        else:
+            self._sums = [part.astype(np.float64) for part in parts]
+        self._count += x.shape[1]
+        self._waiting, self._positions = [], 0
+
+
 def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
     """Return the quadratic form of a layer, from one pass over its samples.
 
@@ -89,19 +125,12 @@ def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
     width = matrix.width
     fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
     share = int(max(fewest, _POSITIONS_PER_COLUMN * min(width, 4096)) // visit.samples) + 1
-    sums: list[Float] = []
-    count = 0
+    moments = _Moments()
     for sample in range(visit.samples):
         values, output = visit.pair(sample)
         batch = max(1, values.shape[0] if values.ndim > 2 else 1)
-        x, y = matrix.columns(values, output, max(1, share // batch), random)
-        parts = (x.transpose(0, 2, 1) @ x, x.transpose(0, 2, 1) @ y, (y * y).sum(1), x.sum(1), y.sum(1))
-        count += x.shape[1]
-        if not sums:
-            sums = [part.astype(np.float64) for part in parts]
-        else:
-            for total, part in zip(sums, parts, strict=True):
-                np.add(total, part, out=total)
+        moments.add(*matrix.columns(values, output, max(1, share // batch), random))
+    count, sums = moments.finish()
     gram, cross, power, columns, targets = (total / count for total in sums)
     return Quadratic(
         gram=gram - columns[:, :, None] * columns[:, None, :],
