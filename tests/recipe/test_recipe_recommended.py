@@ -1,0 +1,41 @@
+"""The recommended recipes run as they are, and lose less than the plain ones."""
+
+import numpy as np
+import onnx
+import pytest
+
+import quantry
+from quantry.recipe import find_preset, from_plain, to_plain
+
+
+def network() -> onnx.ModelProto:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,4,8,8] y) {
+        a = Conv(x, w, b) s = Sigmoid(a) m = Mul(a, s) d = Conv <group = 8, pads = [1,1,1,1]> (m, v, c) r = Relu(d)
+        y = Conv(r, u, e) }"""
+    proto = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    spread = np.repeat([0.05, 0.5, 4.0, 30.0], 2).astype(np.float32)
+    shapes = {"w": (8, 3, 1, 1), "b": (8,), "v": (8, 1, 3, 3), "c": (8,), "u": (4, 8, 1, 1), "e": (4,)}
+    for name, shape in shapes.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        if name in ("w", "v"):
+            array *= (spread if name == "w" else 1 / spread).reshape(-1, 1, 1, 1)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return proto
+
+
+@pytest.mark.parametrize(("name", "plain"), [("recommended-npu", "XINT8"), ("recommended-cpu", "CPU_INT8")])
+def test_recommended_is_better_than_plain(name: str, plain: str) -> None:
+    random = np.random.default_rng(1)
+    data = [{"x": random.uniform(-1, 2, (1, 3, 8, 8)).astype(np.float32)} for _ in range(8)]
+    better, worse = (
+        quantry.quantize(network(), data, recipe, store=None).evaluation.metrics["sqnr"].value
+        for recipe in (name, plain)
+    )
+    assert better > worse + 1
+
+
+@pytest.mark.parametrize("name", ["recommended-npu", "recommended-cpu"])
+def test_recommended_recipes_go_through_files(name: str) -> None:
+    recipe = find_preset(name).recipe
+    assert from_plain(to_plain(recipe)) == recipe
