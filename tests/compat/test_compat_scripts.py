@@ -34,7 +34,20 @@ from quark.onnx.quantization.config.custom_config import A8W8_QCONFIG, INT8_TRAN
 from quark.onnx.quantization.config.custom_config import DEFAULT_ADAQUANT_PARAMS, DEFAULT_ADAROUND_PARAMS
 from quark.onnx.quantization.config.data_type import BFP16, BFloat16, Int8, Int16, Int32, UInt8, UInt16, UInt32
 from quark.onnx.quantization.config.spec import CalibMethod, Int8Spec, Int16Spec, QLayerConfig, XInt8Spec
+from quark.onnx.quantization import QConfig
+from quark.onnx import auto_search
+from quark.onnx.quantization import auto_search
+from quark.onnx.auto_search import AutoSearch, AutoSearchConfig
+from quark.onnx import AutoSearch, AutoSearchPro, SearchSpace, generate_all_configs, get_auto_search_config
 from quark.shares.utils.log import ScreenLogger
+from quark.torch import ModelExporter, ModelQuantizer, export_onnx
+from quark.torch.export import ExporterConfig, JsonExporterConfig
+from quark.torch.export.config.config import ExporterConfig, JsonExporterConfig
+from quark.torch.quantization.config.config import Config, QuantizationConfig, QuantizationSpec
+from quark.torch.quantization.config.config import QConfig, QLayerConfig, QTensorConfig
+from quark.torch.quantization.config.type import Dtype, QSchemeType, QuantizationMode, RoundType, ScaleType
+from quark.torch.quantization.observer.observer import PerTensorMinMaxObserver, PerTensorPowOf2MinMSEObserver
+import quark.torch
 from vai_q_onnx import PowerOfTwoMethod, VitisQuantFormat, quantize_static
 from vai_q_onnx.quantize import quantize_static
 import quark.onnx.quantization.config as config
@@ -135,9 +148,21 @@ def write(folder: Path, text: str, name: str = "script.py") -> Path:
 
 @pytest.mark.parametrize("line", [line for line in IMPORTS.splitlines() if line])
 def test_import_line_of_public_scripts_works(line: str, tmp_path: Path) -> None:
+    if "torch" in line:
+        pytest.importorskip("torch")
     assert scan_script(write(tmp_path, line)) == ()
     with mapped_imports():
         exec(line, {})
+
+
+def test_functions_of_our_package_stay_what_they_are() -> None:
+    pytest.importorskip("torch")
+    import quantry.torch
+
+    before = dict(vars(quantry.torch))
+    with mapped_imports():
+        exec("from quark.torch.export import ModelExporter\nimport quark.torch.quantization.config.type", {})
+    assert vars(quantry.torch) == before
 
 
 def test_what_is_missing_is_named_with_its_line_and_the_nearest_spelling(tmp_path: Path) -> None:

@@ -18,6 +18,23 @@ ROOTS = ("quark", "vai_q_onnx")
 MAPPED = {"quark.onnx": "quantry.onnx", "quark.torch": "quantry.torch", "vai_q_onnx": "quantry.vai_q_onnx"}
 """Their packages, and ours."""
 
+_FLAT = (
+    "quark.torch",
+    "quark.torch.export",
+    "quark.torch.export.api",
+    "quark.torch.export.config",
+    "quark.torch.export.config.config",
+    "quark.torch.quantization",
+    "quark.torch.quantization.api",
+    "quark.torch.quantization.config",
+    "quark.torch.quantization.config.config",
+    "quark.torch.quantization.config.type",
+    "quark.torch.quantization.observer",
+    "quark.torch.quantization.observer.observer",
+)
+"""Modules of AMD's whose names are all in our one package, of which each gets a copy: where AMD has a module ``export``,
+ours has a function of that name."""
+
 _LOGS = ("quark.shares.utils.log", "quark.common.utils.log")
 
 
@@ -48,12 +65,25 @@ def our_module(module: str) -> ModuleType | None:
     name = our_name(module)
     if name is None:
         return _made(module)
+    if module in _FLAT:
+        return _flattened(module)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise
+
+
+def _flattened(module: str) -> ModuleType:
+    """Return a module with all names of our package, in the place of AMD's or one inside it."""
+    ours = importlib.import_module(MAPPED["quark.torch"])
+    made = ModuleType(module, ours.__doc__)
+    made.__path__ = []
+    made.__all__ = list(ours.__all__)  # type: ignore[attr-defined]
+    for name in ours.__all__:
+        setattr(made, name, getattr(ours, name))
+    return made
 
 
 def _made(module: str) -> ModuleType | None:
