@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from quantry.check.as_pairs import write_as_pairs
 from quantry.check.closure import closure_violations
 from quantry.check.pairs import QdqTensors, is_dequantize, is_quantize
 from quantry.check.parameters import parameter_violations
@@ -24,8 +25,8 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
     operator closed by Q/DQ pairs; and the limits on positions of `quantry.recipe.NpuLimits`.
 
     Args:
-        model: A model with QuantizeLinear and DequantizeLinear nodes of any dialect: a path, bytes, a proto or an
-            onnx-ir model.
+        model: A model with QuantizeLinear and DequantizeLinear nodes of any dialect, with FixNeuron nodes, or with
+            integer operators (QOperator): a path, bytes, a proto or an onnx-ir model.
 
     Returns:
         The violations, by tensor and then by node, in the order of the graph; empty when the NPU can run the model.
@@ -39,14 +40,16 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
     """
     source = model_source(model)
     loaded = source.load()
-    if not any(is_dequantize(node) for node in loaded.graph):
-        raise ModelError(
-            f"a model to check must have DequantizeLinear nodes, got none among {len(loaded.graph)} nodes of "
-            f"{source.label}; quantize it first, or write it in a QDQ format instead of FixNeuron or QOperator"
-        )
     # Scales and weights may come from Constant nodes, and types of tensors between nodes need not be stored.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(loaded)
     name_nodes(loaded)
+    nodes = len(loaded.graph)
+    write_as_pairs(loaded)
+    if not any(is_dequantize(node) for node in loaded.graph):
+        raise ModelError(
+            f"a model to check must be quantized: Q/DQ pairs, FixNeuron nodes or integer operators; got none of them "
+            f"among {nodes} nodes of {source.label}; quantize it first"
+        )
     infer_shapes(loaded)
     return tuple(_violations(loaded.graph))
 
