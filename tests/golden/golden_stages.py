@@ -8,7 +8,7 @@ from pathlib import Path
 from golden_models import EXACT, MODELS, conv, samples
 
 from quantry.emit import emit
-from quantry.equalize import equalize
+from quantry.equalize import equalize, smooth, smooth_needs
 from quantry.evaluate import evaluate
 from quantry.memo import Digest, Stage, fingerprint
 from quantry.observe import CalibrationData, Statistics, calibration_data, observe
@@ -16,6 +16,7 @@ from quantry.plan import QuantPlan, plan
 from quantry.prepare import FloatModel, convert, model_source, prepare
 from quantry.recipe import (
     PRESETS,
+    BiasCorrection,
     CrossLayer,
     DataType,
     EmitOptions,
@@ -36,15 +37,20 @@ from quantry.recipe import (
     PrepareOptions,
     ScaleOptions,
     Selection,
+    SmoothQuant,
     TensorSpec,
 )
 from quantry.scale import scale
+from quantry.tune import retouch, tune, tuned_params
 
 FILE = Path(__file__).with_name("stages.txt")
 HEADING = "# stage, version, case, digest of the result; written by regenerate.py\n"
 
 STAGES: dict[str, Stage[..., object]] = {
-    stage.name: stage for stage in (prepare, convert, equalize, observe, plan, scale, emit, evaluate)
+    stage.name: stage
+    for stage in (
+        *(prepare, convert, smooth, equalize, observe, plan, scale, tune, retouch, tuned_params, emit, evaluate),
+    )
 }
 PLANS = {name: PRESETS[name].recipe.plan for name in ("XINT8", "S8S8_AAWS", "CPU_INT8", "A16W8")}
 METHODS: dict[str, Method] = {
@@ -139,6 +145,7 @@ def _digests() -> Iterator[tuple[str, str, Digest]]:
     yield "prepare", "conv-kept", fingerprint(kept)
     for name in MODELS:
         yield "convert", name, fingerprint(convert(_prepared(name), NpuConversions()))
+    yield "smooth", "conv", fingerprint(_smoothed())
     yield "equalize", "conv", fingerprint(equalize(_prepared("conv"), EqualizeOptions(CrossLayer())))
     for name in EXACT:
         yield "observe", name, fingerprint(_statistics(name))
@@ -149,6 +156,7 @@ def _digests() -> Iterator[tuple[str, str, Digest]]:
     partly = PlanOptions(selection=Selection(exclude=("conv",)))
     yield "plan", "conv-partly", fingerprint(plan(_prepared("conv"), partly))
     yield from _scale_digests()
+    yield from _tune_digests()
     yield from _emit_digests()
     yield from _evaluate_digests()
 
@@ -162,6 +170,21 @@ def _scale_digests() -> Iterator[tuple[str, str, Digest]]:
                     _prepared(name), _statistics(name), _plan(name, preset), ScaleOptions(options, weight=weight)
                 )
                 yield "scale", f"{name}-{preset}-{method}", fingerprint(params)
+
+
+def _smoothed() -> FloatModel:
+    options = SmoothQuant(alpha=0.5)
+    seen = observe(_prepared("conv"), _data("conv"), ObserveOptions(), smooth_needs(_prepared("conv"), options))
+    return smooth(_prepared("conv"), seen, options, TensorSpec(), TensorSpec())
+
+
+def _tune_digests() -> Iterator[tuple[str, str, Digest]]:
+    model, planned = _prepared("conv"), _plan("conv", "XINT8")
+    params = scale(model, _statistics("conv"), planned, ScaleOptions(NonOverflow(), NonOverflow()))
+    tuned = tune(model, model, planned, params, _data("conv"), BiasCorrection())
+    yield "tune", "conv-BiasCorrection", fingerprint(tuned)
+    yield "retouch", "conv", fingerprint(retouch(model, tuned))
+    yield "tuned_params", "conv", fingerprint(tuned_params(model, planned, tuned, None))
 
 
 def _emit_digests() -> Iterator[tuple[str, str, Digest]]:

@@ -21,7 +21,7 @@ def _environment() -> Mapping[str, str]:
     return {"onnxruntime": onnxruntime.__version__}
 
 
-@stage(name="observe", version=1, environment=_environment)
+@stage(name="observe", version=2, environment=_environment)
 def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, needs: Needs = NO_NEEDS) -> Statistics:
     """Return the statistics of every float32 activation of the main graph: its inputs and its nodes' outputs.
 
