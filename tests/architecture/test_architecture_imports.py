@@ -44,24 +44,26 @@ def our_rooms(path: Path) -> set[str]:
     return {name for name in rooms if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()} - {room(path)}
 
 
+FREE = {"errors", "native", "recipe", "memo"}
+RUNNING = FREE | set(STAGES) | {"mix", "pipeline", "quantization", "keywords"}
+ALLOWED: dict[str, set[str]] = {
+    **FOUNDATION,
+    **{name: FREE | set(STAGES[:index]) for index, name in enumerate(STAGES)},
+    "mix": FREE | set(STAGES) - {"tune"},  # it runs the models that its plans give
+    "demo": {"errors", "evaluate"},
+    "check": FREE | {"prepare", "plan", "scale"},
+    "convert": FREE | {"prepare", "plan", "scale", "emit"},
+    "testing": FREE | set(STAGES),
+    "pipeline": FREE | set(STAGES) | {"mix"},
+    "autosearch": RUNNING,
+    "diagnosis": RUNNING,
+    "report": RUNNING | {"autosearch", "diagnosis"},
+    "torchfront": RUNNING | {"check"},
+}
+
+
 def allowed(name: str) -> set[str] | None:
-    if name in FOUNDATION:
-        return FOUNDATION[name]
-    if name == "demo":
-        return {"errors", "evaluate"}
-    if name == "check":
-        return {"errors", "recipe", "memo", "prepare", "plan", "scale"}
-    if name == "testing":
-        return {"errors", "recipe", "memo", *STAGES}
-    if name == "mix":  # it runs the models that its plans give
-        return {"errors", "native", "recipe", "memo", *STAGES} - {"tune"}
-    if name in STAGES:
-        return {"errors", "native", "recipe", "memo", *STAGES[: STAGES.index(name)]}
-    if name == "convert":
-        return {"errors", "recipe", "memo", "prepare", "plan", "scale", "emit"}
-    if name == "pipeline":
-        return {"errors", "recipe", "memo", "mix", *STAGES}
-    return None
+    return ALLOWED.get(name)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
