@@ -1,5 +1,6 @@
 """`quantry search` on tiny models."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from quantry.cli.app import app
 from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_space_file import space_from_plain
 from quantry.errors import DataError, RecipeError
-from quantry.recipe import CrossLayer, MinMax, Percentile, Recipe, load_recipe
+from quantry.recipe import CrossLayer, MinMax, Percentile, Recipe, load_recipe, resolve_recipe
 
 NET = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -194,3 +195,16 @@ def test_labels_and_metrics_must_go_together(folder: Path) -> None:
         SearchJob(Path("net.onnx"), metric="top1").run()
     with pytest.raises(RecipeError, match="did you mean 'color'"):
         SearchJob(Path("net.onnx"), Path("images"), metric="top1", images={"colour": "RGB"}).run()
+
+
+def test_the_page_shows_a_configuration_that_works() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "search.md").read_text()
+    plain = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    job = SearchJob.from_plain(plain, Path())
+    assert job.image_options().resize == "center-crop"
+    base, _ = resolve_recipe(job.recipe)
+    space = space_from_plain(job.space, base)
+    assert len(list(space.assignments())) == 3 * (1 + 2)
+    assert len({space.build(assignment) for assignment in space.assignments()}) == 9
+    keys = page.partition("Keys: ")[2].partition("Ranges are")[0]
+    assert all(f"`{part.name}`" in keys for part in dataclasses.fields(SearchJob))

@@ -17,12 +17,11 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     PRESETS,
     BiasCorrection,
-    CrossLayer,
     DerivedBias,
     EvaluateOptions,
+    LayerWisePercentile,
     MinMax,
     MinMSE,
-    NonOverflow,
     Percentile,
     PlanOptions,
     PowerOfTwoScale,
@@ -53,18 +52,21 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
         "XINT8",
         {
             "prepare.npu.sigmoid_to_hard_sigmoid": [True, False],
-            "scale.activation": [MinMSE(), MinMSE(behind=True)],
-            "scale.weight": [MinMSE(), NonOverflow()],
+            "scale.activation": [MinMSE(), MinMSE(behind=True), Percentile(99.9), Percentile(99.99)],
             "tune.steps": [(), (BiasCorrection(),)],
         },
     ),
     "cpu": (
         "CPU_INT8",
         {
-            "equalize.cross_layer": [None, CrossLayer()],
-            "scale.activation": [MinMax(), Percentile(99.99), Percentile(99.999), MinMSE()],
+            "scale.activation": [
+                MinMax(),
+                *(Percentile(percent) for percent in (99.5, 99.9, 99.95, 99.99)),
+                LayerWisePercentile(),
+                MinMSE(),
+                MinMSE(behind=True),
+            ],
             "scale.weight": [MinMax(), MinMSE()],
-            "tune.steps": [(), (BiasCorrection(),)],
         },
     ),
 }
