@@ -36,7 +36,7 @@ ROWS = (
     ),
     Row(
         name="search/trials",
-        title="200 trials without finetuning by two workers, against one observation for each equalization and the evaluations alone",
+        title="200 trials without finetuning by two workers, against four observations and the evaluations alone",
         sides=(
             Side("200 trials", _NATIVE, {"space": "wide", "trials": 200, "n_jobs": 2}, _WORKLOAD),
             Side("observations and evaluations", "benchmarks.tasks.quantry_search:floor", {"trials": 200}, _WORKLOAD),
