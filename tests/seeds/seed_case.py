@@ -1,10 +1,10 @@
 """What the cases of a document are written with.
 
-``cases_DOCUMENT.py`` holds three things:
+``cases_DOCUMENT.py`` holds:
 
 - ``CASES``: block number -> function of a `Seed` that runs the block and asserts what came of it;
 - ``REPAIRS``: what is changed in a block, beyond the import root, before it is run, and why;
-- ``PENDING``: block number -> the part of the product that the block waits for. It has to become empty.
+- ``PENDING``: block number -> what a block waits for while its feature is being built; empty in a release.
 """
 
 import re

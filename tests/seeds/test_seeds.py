@@ -22,18 +22,16 @@ def test_block_runs_and_gives_what_the_document_says(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = cases(block.document)
-    if block.number in module.PENDING:
-        pytest.skip(f"waits for {module.PENDING[block.number]}")
     monkeypatch.chdir(tmp_path)
     module.CASES[block.number](repaired(module.REPAIRS, block, tmp_path))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_block_has_a_case_or_says_what_it_waits_for(document: str) -> None:
+def test_every_block_has_a_case(document: str) -> None:
     module = cases(document)
     numbers = {block.number for block in BLOCKS if block.document == document}
-    assert set(module.CASES) | set(module.PENDING) == numbers
-    assert not set(module.CASES) & set(module.PENDING)
+    assert set(module.CASES) == numbers
+    assert not module.PENDING
     assert {repair.block for repair in module.REPAIRS} <= numbers
 
 
@@ -41,7 +39,7 @@ def test_every_block_has_a_case_or_says_what_it_waits_for(document: str) -> None
 def test_every_repair_has_something_to_repair(document: str, tmp_path: Path) -> None:
     module = cases(document)
     for block in BLOCKS:
-        if block.document == document and block.number in module.CASES:
+        if block.document == document:
             source = repaired(module.REPAIRS, block, tmp_path).source
             assert block.language != "python" or compile(source, block.name, "exec")
 

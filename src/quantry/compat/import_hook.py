@@ -32,8 +32,8 @@ _FLAT = (
     "quark.torch.quantization.observer",
     "quark.torch.quantization.observer.observer",
 )
-"""Modules of AMD's whose names are all in our one package, of which each gets a copy: where AMD has a module ``export``,
-ours has a function of that name."""
+"""Modules of AMD's whose names are all in our one package, of which each gets a copy: where AMD has a module
+``export``, ours has a function of that name."""
 
 _LOGS = ("quark.shares.utils.log", "quark.common.utils.log")
 
