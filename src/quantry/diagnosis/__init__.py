@@ -1,6 +1,6 @@
 """Where the error of a quantized model comes from, tensor by tensor, and what to do about it."""
 
-from quantry.diagnosis.diagnose import Diagnosis, Fall, diagnose
+from quantry.diagnosis.diagnosis import Diagnosis, Fall, diagnose
 from quantry.diagnosis.findings import Finding
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 
