@@ -1,7 +1,7 @@
 """All rows of the speed table, in its order. A new group is one file here and one line in `ROWS`."""
 
 from benchmarks.harness import Row
-from benchmarks.rows import growth, imports, latency, observing, quantize, reuse, search
+from benchmarks.rows import dialects, growth, imports, latency, observing, quantize, reuse, search
 
 ROWS: tuple[Row, ...] = (
     *imports.ROWS,
@@ -10,6 +10,7 @@ ROWS: tuple[Row, ...] = (
     *quantize.ROWS,
     *growth.ROWS,
     *latency.ROWS,
+    *dialects.ROWS,
     *search.ROWS,
 )
 
