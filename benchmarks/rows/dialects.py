@@ -31,7 +31,7 @@ def _row(suite: str, runs: int) -> Row:
         title=f"{runs} runs of XINT8 in each dialect, {suite}",
         sides=tuple(Side(label, _RUN, {"runs": runs}, model) for label, model in models.items()),
         comparisons=tuple(
-            Comparison(label, "qdq", (Goal("seconds", at_most=1.05),), larger_is_better=False)
+            Comparison(label, "qdq", (Goal("cpu_seconds", at_most=1.05),), larger_is_better=False)
             for label in models
             if label != "qdq"
         ),
