@@ -82,7 +82,9 @@ class BlockTrainer:
                 losses.append(Fitted(*(float(note) for note in result.notes)))
             self._advance_quantized(block, weights)
             self._forget(block)
-        return Tuned(weights, self._params, (self._summary(losses), *self._part.notes))
+        return Tuned(
+            weights, self._params, (self._summary(losses), *(f"{self._title}: {line}" for line in self._part.notes))
+        )
 
     def _load(self) -> None:
         data = self._task.data if self._step.samples is None else self._task.data.take(self._step.samples)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module, util
+from importlib import import_module, metadata, util
 
 from quantry.errors import MissingExtraError
 from quantry.memo import stage
@@ -43,7 +43,8 @@ ALGORITHMS: Mapping[type, Algorithm] = {
 def _environment() -> Mapping[str, str]:
     import onnxruntime
 
-    return {"onnxruntime": onnxruntime.__version__}
+    torch = metadata.version("torch") if util.find_spec("torch") is not None else "none"
+    return {"onnxruntime": onnxruntime.__version__, "torch": torch}
 
 
 @stage(name="tune", version=1, environment=_environment)

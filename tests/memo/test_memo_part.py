@@ -1,0 +1,63 @@
+"""Parts of a stage's result are kept while the stage still runs."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import pytest
+
+from quantry.memo import Blob, Memo, MemoryStore, part, stage
+
+computed: list[str] = []
+
+
+@dataclass(frozen=True)
+class Number:
+    value: int
+
+    def to_blob(self) -> Blob:
+        return Blob(meta={"value": self.value})
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        return cls(blob.meta["value"])
+
+
+def piece(name: str, value: int) -> Number:
+    computed.append(name)
+    return Number(value)
+
+
+@stage(name="adder", version=1)
+def adder(limit: int, factor: int) -> Number:
+    total = 0
+    for number in range(3):
+        total += part(f"piece {number}", Number, lambda number=number: piece(f"piece {number}", number * factor)).value
+        if len(computed) == limit:
+            raise KeyboardInterrupt
+    return Number(total)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> None:
+    computed.clear()
+
+
+def test_parts_of_an_interrupted_stage_are_found_by_the_next_run() -> None:
+    memo = Memo(MemoryStore())
+    with pytest.raises(KeyboardInterrupt):
+        memo.run(adder, 2, 5)
+    assert memo.run(adder, 2, 5).value == Number(15)
+    assert computed == ["piece 0", "piece 1", "piece 2"]
+
+
+def test_parts_belong_to_the_arguments_of_their_stage() -> None:
+    memo = Memo(MemoryStore())
+    assert memo.run(adder, 99, 1).value == Number(3)
+    assert memo.run(adder, 99, 2).value == Number(6)
+    assert len(computed) == 6
+
+
+def test_without_a_store_or_a_memo_every_part_is_computed() -> None:
+    for _ in range(2):
+        assert Memo(None).run(adder, 99, 1).value == adder(99, 1) == Number(3)
+    assert len(computed) == 12
