@@ -208,6 +208,29 @@ def test_second_call_goes_on_and_repeats_nothing(
     assert [trial.score for trial in second.trials[:4]] == [trial.score for trial in first.trials]
     evaluated = [trial for trial in second.trials[4:] if trial.same_as is None]
     assert distance.seen - seen == distance.size * len(evaluated)
+    log = (tmp_path / "auto_search.log").read_text()
+    assert log.count("trial 0: complete") == 1
+    assert "search goes on after 4 trials" in log
+
+
+def test_best_on_disk_never_goes_back_to_an_earlier_one(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantry.autosearch import ledger
+
+    options = grid(tmp_path, stop=StopConditions(iterations=8))
+    found = run_search(network, samples, distance, space, options)
+    assert found.best_model is not None
+    before = found.best_model.read_bytes()
+    copied: list[str] = []
+    copy = ledger._copy_model
+    monkeypatch.setattr(
+        ledger, "_copy_model", lambda source, target: (copied.append(source.name), copy(source, target))
+    )
+    run_search(network, samples, distance, space, options)
+    assert found.best is not None
+    assert set(copied) <= {f"iter_{found.best.number}.onnx"}
+    assert found.best_model.read_bytes() == before
 
 
 def test_another_evaluator_begins_anew(

@@ -51,6 +51,8 @@ class Ledger:
         self.stopped_by: str | None = None
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
+        self.restored: frozenset[int] = frozenset()
+        self._unwritten: Trial | None = None
         self._started = time.monotonic() - study.seconds
 
     @property
@@ -116,6 +118,8 @@ class Ledger:
         self.trials.append(trial)
         self.study.report(proposal, self._values(trial))
         self._rank(trial)
+        if trial.number not in self.restored:
+            self.write_best()
         self._keep_or_delete()
         self.study.add_seconds(self.seconds)
         self.stopped_by = self._stop()
@@ -176,8 +180,7 @@ class Ledger:
         if trial.same_as is None:
             self.pareto = pareto_front([*self.pareto, trial], self.options.objectives, self.direction)
         if self.best is None or self._is_better(trial, self.best):
-            self.best = trial
-            self._write_best(trial)
+            self.best = self._unwritten = trial
 
     def _is_better(self, trial: Trial, other: Trial) -> bool:
         """Compare by accuracy; with a tolerance and several objectives, by the second among those within it."""
@@ -191,12 +194,24 @@ class Ledger:
         assert other.drop is not None
         return trial.drop < other.drop
 
-    def _write_best(self, trial: Trial) -> None:
+    def write_best(self) -> None:
+        """Write the best model and its recipe, if they are not those on disk.
+
+        Trials that finished before an interruption are settled again without writing, so that the files never go back
+        to an earlier best.
+
+        Raises:
+            StoreError: They could not be written; those on disk stay.
+        """
+        trial = self._unwritten
+        if trial is None:
+            return
         source = self.directory.model(trial.number)
         if source.exists():
             with disk_errors(self.directory.best_model):
                 _copy_model(source, self.directory.best_model)
         self.directory.write(self.directory.best_recipe, to_yaml(trial.recipe).encode())
+        self._unwritten = None
 
     def _keep_or_delete(self) -> None:
         """Delete the models of settled trials that the options do not ask for."""

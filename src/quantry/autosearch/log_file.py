@@ -38,7 +38,9 @@ class LogFile:
         self._write([f"search goes on after {done} trials" if done else "search begins", *lines])
 
     def settled(self, ledger: Ledger, trial: Trial) -> None:
-        """Write what came of a trial."""
+        """Write what came of a trial, unless that was written before an interruption."""
+        if trial.number in ledger.restored:
+            return
         if len(ledger.trials) == 1 and ledger.reference is not None:
             self._write([f"float model: score {score_text(ledger.reference.value, ledger.reference.interval)}"])
         lines = [f"trial {trial.number}: {_verdict(trial)}; {trial.seconds:.2f} s"]

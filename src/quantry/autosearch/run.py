@@ -70,6 +70,7 @@ def run_search(
             known = study.restore()
             proposer, notes = propose(study, spaces, chosen, known)
             ledger.expected = proposer.recipes
+            ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
             with _told(ledger, [*_about(setting, chosen), *notes]):
                 _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
         return result_of(ledger, notes, len(setting.order))
@@ -82,6 +83,7 @@ def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[
             ledger.stopped_by = Race(ledger, proposer, desk, known, size).run()
         else:
             ledger.stopped_by = Stream(ledger, proposer, desk, known).run()
+        ledger.write_best()
         if ledger.stopped_by == TRIED:
             # With limits that stopped it, the search may go on and has to draw as if it had not been stopped.
             ledger.study.hear()
