@@ -50,6 +50,7 @@ class Blueprint:
         frozen: Initializers that are not trained.
         signature: How arguments and results are flattened, as torch keeps it; None for plain tensors.
         constants: Results that are no tensors, by their place.
+        final: Whether the module is only evaluated from now on, and must agree with onnxruntime to the bit.
         notes: What the user should know.
     """
 
@@ -62,6 +63,7 @@ class Blueprint:
     frozen: frozenset[str] = frozenset()
     signature: Any = None
     constants: Mapping[int, Any] = field(default_factory=dict)
+    final: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -81,6 +83,7 @@ class Blueprint:
             "frozen": self.frozen,
             "signature": _packed(self.signature),
             "constants": dict(self.constants),
+            "final": self.final,
             "notes": self.notes,
         }
         return _restored, (plain,)

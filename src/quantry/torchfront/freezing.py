@@ -20,7 +20,9 @@ from quantry.tune import Tuned, retouch
 def freeze(module: QuantizedModule) -> QuantizedModule:
     """Return the final module: batch normalizations folded exactly as trained, scales fixed and within the NPU's reach.
 
-    Where no limit moves a scale it computes, to the bit, what the trained module computes in evaluation mode.
+    Where no limit moves a scale it computes what the trained module computes in evaluation mode. Functions such as
+    Sigmoid of 8-bit tensors are looked up in tables that onnxruntime filled, so that the exported model agrees to the
+    bit.
 
     Args:
         module: The trained or calibrated module; it is left as it was.
@@ -41,7 +43,7 @@ def frozen_blueprint(module: QuantizedModule) -> Blueprint:
     model = retouch(start.model, Tuned(_weights(module), params))
     if start.recipe.scale.npu is not None:
         params = refine_for_npu(model.model, start.plan, params, start.recipe.scale.npu)
-    return replace(start, model=model, params=params, batch_norms={}, arrays={})
+    return replace(start, model=model, params=params, batch_norms={}, arrays={}, final=True)
 
 
 def _weights(module: QuantizedModule) -> dict[str, npt.NDArray[np.float32]]:

@@ -21,11 +21,13 @@ from torch import fx, nn
 from quantry.errors import ModelError, RecipeError
 from quantry.plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
 from quantry.recipe import DataType, PerTensor, TensorSpec
+from quantry.scale import TensorParams
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.blueprint import BatchNormOf, Blueprint
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer
 from quantry.torchfront.float_cast import FloatCast
 from quantry.torchfront.interpreted_operator import InterpretedOperator
+from quantry.torchfront.level_table import LevelTable, is_tabulated
 from quantry.torchfront.operators import OPERATORS, OperatorEntry
 from quantry.tune.interpreter import interpretable
 
@@ -96,6 +98,9 @@ class GraphBuilder:
 
     def _node(self, node: ir.Node) -> None:
         entry = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if self._blueprint.final and is_tabulated(node, self._levels(node)):
+            self._tabulated(node)
+            return
         if entry is None:
             self._interpreted(node)
             return
@@ -112,6 +117,21 @@ class GraphBuilder:
             arguments = ([part for part in tensors if part is not None],) if entry.many else tuple(tensors)
             result = self.graph.call_function(entry.function, arguments, options)
         self._add_results(node, result)
+
+    def _levels(self, node: ir.Node) -> TensorParams | None:
+        """Return the parameters of what the node reads, where that is one quantized tensor."""
+        names = [value.name or "" for value in node.inputs if value is not None]
+        if len(names) != 1 or names[0] not in self._plan.activations or (names[0], node.name) in self._for_reader:
+            return None
+        return self._blueprint.params.tensors.get(names[0])
+
+    def _tabulated(self, node: ir.Node) -> None:
+        params, source = self._levels(node), node.inputs[0]
+        assert params is not None
+        assert source is not None
+        table = LevelTable(node, params, self._blueprint.model.opset)
+        path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", table)
+        self._add_results(node, self.graph.call_module(path, (self._tensor(source, node.name or ""),)))
 
     def _interpreted(self, node: ir.Node) -> None:
         reason = interpretable(node)

@@ -23,7 +23,7 @@ from quantry.torchfront.freezing import freeze
 from quantry.torchfront.graph_capture import capture
 from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
-from quantry.torchfront.region import stand_ins
+from quantry.torchfront.region import frozen_inside, stand_ins
 from quantry.torchfront.splice import Spliced, regions
 
 
@@ -113,6 +113,13 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
     options = options or ExportOptions()
     arguments = tuple(example) if isinstance(example, tuple | list) else (example,)
     arguments = torch.utils._pytree.tree_map(lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, arguments)
+    if isinstance(model, QuantizedModule):
+        return _export(_final(model), Path(path), arguments, options)
+    with frozen_inside(model):
+        return _export(model, Path(path), arguments, options)
+
+
+def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: ExportOptions) -> Exported:
     whole, inside = _assembled(model, arguments, options)
     if options.opset is not None and options.opset > whole.model.opset_imports[""]:
         whole.model = convert_opset(whole.model, options.opset)
@@ -125,7 +132,7 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
     files = quantized.save(path)
     checked = recipe.scale.npu is not None and isinstance(written.format, Qdq | VitisQdq)
     return Exported(
-        path=Path(path),
+        path=path,
         files=files,
         model=quantized,
         differences=_differences(model, arguments, quantized),
@@ -139,7 +146,7 @@ def _assembled(
 ) -> tuple[Spliced, list[QuantizedModule]]:
     """Return the float graph of the whole model with the plan of its quantized parts."""
     if isinstance(model, QuantizedModule):
-        blueprint = _final(model).blueprint
+        blueprint = model.blueprint
         return Spliced(blueprint.model.model.clone(), blueprint.plan, blueprint.params), [model]
     with stand_ins(model) as found, _on_cpu(model):
         if not found:
@@ -152,7 +159,7 @@ def _assembled(
         lowered = lower(capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None))
     whole = Spliced(lowered.model)
     for key, node in regions(lowered.model).items():
-        whole.insert(node, _final(found[key]).blueprint)
+        whole.insert(node, found[key].blueprint)
     infer_shapes(whole.model)
     return whole, list(found.values())
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from quantry.torchfront.freezing import freeze
 from quantry.torchfront.quantized_module import QuantizedModule
 
 OPERATOR = "Region"
@@ -56,8 +57,7 @@ def stand_ins(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
     Yields:
         The quantized modules by their path in the model.
     """
-    found = {name: part for name, part in model.named_modules() if isinstance(part, QuantizedModule)}
-    found = {name: part for name, part in found.items() if not any(name.startswith(f"{other}.") for other in found)}
+    found = _inside(model)
     _MODULES.update(found)
     try:
         for name, part in found.items():
@@ -69,6 +69,24 @@ def stand_ins(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
             _replace(model, name, part)
             _MODULES.pop(name, None)
             _SHAPES.pop(name, None)
+
+
+@contextmanager
+def frozen_inside(model: nn.Module) -> Iterator[None]:
+    """Put the final forms of the quantized submodules in their places for the duration of a block."""
+    found = _inside(model)
+    try:
+        for name, part in found.items():
+            _replace(model, name, part if part.is_frozen else freeze(part))
+        yield
+    finally:
+        for name, part in found.items():
+            _replace(model, name, part)
+
+
+def _inside(model: nn.Module) -> dict[str, QuantizedModule]:
+    found = {name: part for name, part in model.named_modules() if isinstance(part, QuantizedModule)}
+    return {name: part for name, part in found.items() if not any(name.startswith(f"{other}.") for other in found)}
 
 
 def _flat_call(module: QuantizedModule, inputs: list[Tensor]) -> list[Tensor]:
