@@ -238,3 +238,13 @@ def test_single_layers_get_types_of_their_own() -> None:
     assert recipe_of(by_class, PLACES).plan.layers[0].match == ("stem/conv",)
     with pytest.raises(SelectionError, match="'Conv2d'"):
         recipe_of(QConfig(layer(), layer_type_quant_config={"Conv2": None}), PLACES)
+
+
+def test_older_paths_lead_to_the_same_names() -> None:
+    from quantry.torch.quantization.config.config import Config
+    from quantry.torch.quantization.config.type import Dtype as OlderDtype
+    from quantry.torch.quantization.observer.observer import PerTensorPowOf2MinMSEObserver
+
+    assert Config is QConfig
+    assert OlderDtype is Dtype
+    assert PerTensorPowOf2MinMSEObserver is facade.PerTensorPowOf2MinMSEObserver

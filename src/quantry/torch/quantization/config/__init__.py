@@ -1,0 +1,1 @@
+"""Configurations and types where scripts for Quark for PyTorch look for them."""

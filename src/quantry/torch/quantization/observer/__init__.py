@@ -1,0 +1,1 @@
+"""Observers where scripts for Quark for PyTorch look for them."""

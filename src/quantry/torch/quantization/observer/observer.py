@@ -1,0 +1,41 @@
+"""Observers under their older path."""
+
+from quantry.torch.observers import (
+    LSQObserver,
+    ObserverBase,
+    PerBlockBFPObserver,
+    PerBlockMXObserver,
+    PerChannelMinMaxObserver,
+    PerChannelPowOf2MinMaxObserver,
+    PerChannelPowOf2MinMSEObserver,
+    PerGroupMinMaxObserver,
+    PerTensorHistogramObserver,
+    PerTensorHistogramObserverPro,
+    PerTensorMinMaxObserver,
+    PerTensorMSEObserver,
+    PerTensorPercentileObserver,
+    PerTensorPowOf2MinMaxObserver,
+    PerTensorPowOf2MinMSEObserver,
+    PlaceholderObserver,
+    TQTObserver,
+)
+
+__all__ = [
+    "LSQObserver",
+    "ObserverBase",
+    "PerBlockBFPObserver",
+    "PerBlockMXObserver",
+    "PerChannelMinMaxObserver",
+    "PerChannelPowOf2MinMSEObserver",
+    "PerChannelPowOf2MinMaxObserver",
+    "PerGroupMinMaxObserver",
+    "PerTensorHistogramObserver",
+    "PerTensorHistogramObserverPro",
+    "PerTensorMSEObserver",
+    "PerTensorMinMaxObserver",
+    "PerTensorPercentileObserver",
+    "PerTensorPowOf2MinMSEObserver",
+    "PerTensorPowOf2MinMaxObserver",
+    "PlaceholderObserver",
+    "TQTObserver",
+]
