@@ -65,6 +65,22 @@ def test_worker_has_one_thread_and_does_not_spin(network: Path, tmp_path: Path) 
     assert [trial.score for trial in found.trials] == [1.0, 1.0]
 
 
+def test_evaluator_prepares_once_for_all_workers(network: Path, tmp_path: Path) -> None:
+    class Prepared:
+        ready_in = 0
+
+        def prepare(self, float_path: Path) -> None:
+            assert float_path == network
+            self.ready_in = os.getpid()
+
+        def __call__(self, _: Path) -> float:
+            return float(self.ready_in)
+
+    stop = StopConditions(iterations=2)
+    found = run_search(network, random_samples(2), Prepared(), small_space(), options(tmp_path, n_jobs=2, stop=stop))
+    assert [trial.score for trial in found.trials] == [os.getpid()] * 2
+
+
 def test_trial_that_hangs_is_stopped_and_the_search_goes_on(network: Path, distance: Distance, tmp_path: Path) -> None:
     def judge(path: Path) -> float:
         if Path(path).name == "iter_1.onnx":

@@ -105,6 +105,12 @@ class Judge:
         named = getattr(self.evaluator, "__qualname__", type(self.evaluator).__qualname__)
         return f"{named} {self.direction} {self.size} {fingerprint() if callable(fingerprint) else fingerprint}"
 
+    def prepare(self, float_path: Path) -> None:
+        """Let the evaluator do what all workers can share."""
+        prepare: Callable[[Path], object] | None = getattr(self.evaluator, "prepare", None)
+        if prepare is not None:
+            prepare(float_path)
+
     def score(self, model_path: Path) -> Score:
         """Evaluate a model on everything.
 

@@ -65,6 +65,7 @@ def run_search(
         directions += ["minimize"] * (len(chosen.objectives) - 1)
         directory.study = search_identity(setting, spaces, chosen)
         study = StudyFile(directory, directory.study, directions, spaces)
+        judge.prepare(setting.float_path)
         with closing(make_executor(setting, place, chosen)) as executor:
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
