@@ -84,6 +84,7 @@ def test_model_around_a_quantized_module_stays_float(quantized: QuantizedModule,
     options = ExportOptions(input_names=("images",), output_names=("scores", "means"), dynamic_batch=True)
     done = export(model, tmp_path / "model.onnx", batches(1, 2)[0], options)
     assert max(entry.largest for entry in done.differences) < 1e-6
+    assert done.violations == ()
     graph = onnx.load(tmp_path / "model.onnx").graph
     assert [value.name for value in graph.input] == ["images"]
     assert [value.name for value in graph.output] == ["scores", "means"]

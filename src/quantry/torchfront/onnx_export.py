@@ -53,7 +53,7 @@ class Exported:
         files: All files written.
         model: The quantized model.
         differences: One for each output, on the example, in a session that computes what the graph says.
-        violations: What an NPU would not take; empty for recipes without its limits.
+        violations: What an NPU would not take of the quantized parts; empty for recipes without its limits.
         notes: What the user should know.
     """
 
@@ -136,9 +136,15 @@ def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: E
         files=files,
         model=quantized,
         differences=_differences(model, arguments, quantized),
-        violations=tuple(check_npu(quantized.model.clone())) if checked else (),
+        violations=_violations(whole, quantized) if checked else (),
         notes=(*(note for part in inside for note in part.blueprint.notes), *quantized.notes),
     )
+
+
+def _violations(whole: Spliced, quantized: QuantizedModel) -> tuple[Violation, ...]:
+    """Return what breaks a rule, but for what is float on purpose: it runs elsewhere."""
+    outside = {node.name for node in whole.model.graph} - set(whole.plan.quantized_nodes)
+    return tuple(entry for entry in check_npu(quantized.model.clone()) if entry.node not in outside)
 
 
 def _assembled(
