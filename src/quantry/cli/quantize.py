@@ -32,7 +32,9 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         str | None,
         typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default=_DEFAULT_PRESET),
     ] = None,
-    recipe: Annotated[Path | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, or a preset's name.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most this many calibration samples.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave this node float; ^regex works; repeat.")] = None,
@@ -57,7 +59,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
 ) -> None:
     """Quantize a float ONNX model."""
     if preset and recipe:
-        raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
+        raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
     chosen, notes = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
     target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
