@@ -111,8 +111,8 @@ def _metric(draft: Draft, value: str) -> Draft:
 def _threshold(draft: Draft, value: float | None) -> Draft:
     if value is None:
         raise RecipeError(
-            f"{_place('MetricThreshold')} cannot be None: it would only analyse; use `quantry quantize --report`, which says "
-            "how much each tensor costs"
+            f"{_place('MetricThreshold')} cannot be None: it would only analyse; use `quantry quantize --report`, "
+            "which says how much each tensor costs"
         )
     changed: Draft = with_field(draft, "mix.threshold", float(value))
     return changed
