@@ -3,6 +3,7 @@ import onnx
 import onnx.parser
 
 import quantry
+from quantry.plan import QuantPlan
 from quantry.recipe import DataType, FloatBias, PlanOptions, Recipe, TensorSpec
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,8] x) => (float[2,8] y, float[2] z) {
@@ -13,7 +14,7 @@ TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,8] x) => (float[2,
 }"""
 
 
-def planned(*, every_operator: bool) -> quantry.plan.QuantPlan:
+def planned(*, every_operator: bool) -> QuantPlan:
     model = onnx.parser.parse_model(TEXT)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1], np.int64), "axes"))
     spec = TensorSpec(DataType.BFLOAT16)
