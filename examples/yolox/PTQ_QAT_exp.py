@@ -4,12 +4,14 @@
 
 Weights are a published checkpoint (``.pth``) or an ONNX export of one; the pictures' folder has ``instances.json`` (or
 another COCO file given by ``--labels``) beside it, and calibration pictures in ``calib`` beside it or in
-``--calibration``. Without weights the detector that quantry ships is used, with its own pictures.
+``--calibration``. Without weights, those of the shared data are used where they are found (``$QUANTRY_DATA``, or
+``../shared/data`` beside the checkout), else the detector that quantry ships, with scenes it draws.
 
 Every step prints a row: float, PTQ (calibration and, label-free, better rounding), QAT (label-free distillation).
 """
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +69,16 @@ def float_model(options: argparse.Namespace) -> nn.Module:
     return yolox_model.load(options.ckpt, shape)
 
 
+def with_shared_data(options: argparse.Namespace) -> argparse.Namespace:
+    """Fill in weights and pictures of the shared data where none are given and they are found."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    folder = Path(os.environ.get("QUANTRY_DATA", beside)) / "yolox_tiny_click"
+    if options.ckpt is None and not options.embedded and folder.is_dir():
+        options.ckpt, options.data_dir = folder / "yolox_tiny_click.onnx", folder / "images"
+        options.classes = 1
+    return options
+
+
 def quantize(model: nn.Module, task: Task, algorithms: tuple[str, ...]) -> QuantizedModule:
     """Calibrate ``base_model`` and put its quantized twin in its place."""
     quantizer = ModelQuantizer(configuration(algorithms))
@@ -112,6 +124,7 @@ def main() -> None:
     """Run all steps and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-c", "--ckpt", type=Path, help="weights: .pth or .onnx; none takes the embedded detector")
+    parser.add_argument("--embedded", action="store_true", help="take the detector that quantry ships")
     parser.add_argument("--data_dir", type=Path, help="folder of pictures to evaluate on")
     parser.add_argument("--labels", type=Path, help="COCO file; instances.json beside the pictures by default")
     parser.add_argument("--calibration", type=Path, help="folder of pictures to calibrate on; calib by default")
@@ -124,7 +137,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("yolox_export"))
-    options = parser.parse_args()
+    options = with_shared_data(parser.parse_args())
+    if options.ckpt is not None and options.data_dir is None:
+        parser.error("--data_dir must name the folder of pictures where weights are given")
     torch.manual_seed(0)
     task = detection_tasks.find_task(options)
     model = float_model(options)
