@@ -99,3 +99,18 @@ def test_layers_without_a_bias_are_counted() -> None:
     result = quantry.quantize(proto, data, recipe, store=None)
     assert not result.stages.tuned[0].value.weights
     assert "0 of 1 layers" in result.stages.tuned[0].value.notes[0]
+
+
+def test_a_shift_that_few_positions_make_is_left_alone() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,2] y) { y = Gemm(x, w, b) }"""
+    proto = onnx.parser.parse_model(text)
+    weight = np.array([[1.0, 0.0], [0.0, 1.0], [0.06, 0.0], [0.0, 0.06]], np.float32)
+    for name, array in {"w": weight, "b": np.zeros(2, np.float32)}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    # Int4 rounds 0.06 away; column 2 is large in one position of ten, column 3 is 5 in all.
+    values = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
+    values[:, 2], values[:, 3] = np.where(np.arange(40) % 10 == 0, 50.0, 0.0), 5.0
+    plan = PlanOptions(TensorSpec(DataType.UINT16, symmetric=False), TensorSpec(DataType.INT4), DerivedBias())
+    recipe = Recipe(plan=plan, tune=TuneOptions((BiasCorrection(),)))
+    result = quantry.quantize(proto, [{"x": values}], recipe, store=None)
+    np.testing.assert_allclose(result.stages.tuned[0].value.weights["b"], [0.0, 0.3], atol=1e-2)

@@ -35,6 +35,13 @@ from quantry.tune.walker import LayerWalker
 
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
+_LOOKED_AT = 128
+"""Positions of each sample in which it is looked how common a shift is."""
+
+_COMMON = 0.2
+"""A shift of which less than this part of the positions has at least half is no shift: a few outliers, such as the
+first token of a sentence, make it, and all other positions would pay for its correction."""
+
 Array = npt.NDArray[np.float32]
 Means = npt.NDArray[np.float64]
 
@@ -116,12 +123,17 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
     session = _session(_rounded_alone(task, correctable))
     axis = 1 if layer.node.op_type in ("Conv", "ConvTranspose") else -1
     total, count = np.zeros(correctable.values.size), 0
+    looked_at = []
     for fed, target in pairs:
         output = session.run(None, {layer.source: fed})[0]
         difference = np.moveaxis(target, axis, -1).astype(np.float64) - np.moveaxis(output, axis, -1)
-        total += difference.reshape(-1, len(total)).sum(axis=0)
-        count += difference.size // len(total)
-    return total / max(count, 1)
+        rows = difference.reshape(-1, len(total))
+        total += rows.sum(axis=0)
+        count += len(rows)
+        looked_at.append(rows[:: max(1, len(rows) // _LOOKED_AT)].astype(np.float32))
+    mean = total / max(count, 1)
+    common = (np.concatenate(looked_at) * np.sign(mean) >= np.abs(mean) / 2).mean(axis=0)
+    return np.where(common >= _COMMON, mean, 0.0)
 
 
 def _session(model: ir.Model) -> Any:
