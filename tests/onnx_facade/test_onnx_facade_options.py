@@ -539,14 +539,20 @@ def test_key_of_an_inner_table_changes_the_recipe(key: str, name: str) -> None:
     assert under(key, {name: NESTED_VALUES[key][name]}).recipe != under(key, {}).recipe
 
 
-@pytest.mark.parametrize(("key", "row"), [(key, row) for key, row in NESTED_ROWS if row.refused], ids=str)
+@pytest.mark.parametrize(
+    ("key", "row"),
+    [(key, row) for key, row in NESTED_ROWS if row.refused],
+    ids=lambda value: getattr(value, "key", value),
+)
 def test_key_of_an_inner_table_that_is_refused_says_what_to_use_instead(key: str, row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(row.refused)):
         under(key, {row.key: {"list": [1], "object": print}.get(row.kind.value) or other_value(row)})
 
 
 @pytest.mark.parametrize(
-    ("key", "row"), [(key, row) for key, row in NESTED_ROWS if row.kind.value in WRONG_TYPES], ids=str
+    ("key", "row"),
+    [(key, row) for key, row in NESTED_ROWS if row.kind.value in WRONG_TYPES],
+    ids=lambda value: getattr(value, "key", value),
 )
 def test_key_of_an_inner_table_checks_its_type(key: str, row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(f"extra_options['{key}']['{row.key}'] must be of type")):
