@@ -6,6 +6,7 @@ Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--who TEXT ...]
 import argparse
 import shlex
 import sys
+from fnmatch import fnmatch
 from functools import partial
 
 from benchmarks.accuracy.contestants import contestants, quick_contestants
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two models, few samples, under two minutes")
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], help="models")
-    parser.add_argument("--who", nargs="+", default=[], help="beginnings of contestants' names; float is always in")
+    parser.add_argument("--who", nargs="+", default=[], help="contestants, such as 'quark*'; float is always in")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has scored")
     parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
     given = parser.parse_args(arguments)
@@ -40,7 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         if given.quick and suite.name not in _QUICK_LIMITS:
             continue
         everybody = (quick_contestants if given.quick else contestants)(suite.name)
-        who = tuple(one for one in everybody if not given.who or one.label.startswith(("float", *given.who)))
+        who = tuple(
+            one for one in everybody if not given.who or any(fnmatch(one.label, name) for name in ("float", *given.who))
+        )
         limit = _QUICK_LIMITS[suite.name] if given.quick else None
         try:
             run_suite(suite, who, limit, known.get(suite.name, {}), partial(store.put, suite.name), _tell)
