@@ -118,3 +118,13 @@ def test_samples_must_be_positive() -> None:
     result = quantry.quantize(two_convs(), samples(1), "S8S8_AAWS", store=None)
     with pytest.raises(RecipeError, match="at least 1, got 0"):
         quantry.diagnose(result, samples=0)
+
+
+def test_large_fall_that_no_rule_knows_is_told() -> None:
+    def cancel(w1: np.ndarray, w2: np.ndarray) -> None:
+        w1[1] = 1.01 * w1[0]  # the second layer takes the difference of two nearly equal channels
+        w2[:] = 0
+        w2[:, 0], w2[:, 1] = 1, -1
+
+    diagnosis = diagnosed(two_convs(cancel), samples(), quantry.Recipe())
+    assert "no rule knows the cause, but Conv conv1" in titles(diagnosis)

@@ -16,6 +16,9 @@ from quantry.quantization import QuantizationResult
 GOOD_SQNR = 40.0
 """dB beyond which more would change no answer: what is lost above it does not count."""
 
+NOTABLE_FALL = 6.0
+"""dB lost in one node that deserve a word when nothing else explains the loss: half of the signal's resolution."""
+
 _SHOWN_FALLS = 20
 _TOLD_FALLS = 5
 
@@ -96,8 +99,25 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
     if stages.equalized.digest != stages.prepared.digest:
         outputs = [value.name for value in model.graph.outputs if value.name]
         converted = tensor_errors(stages.prepared.value.model, model, outputs, feeds, samples)
-    causes = find_causes(Evidence(model, result.plan, health, converted))
-    return Diagnosis(health, gathered, _falls(model, gathered), causes, len(feeds))
+    falls = _falls(model, gathered)
+    causes = find_causes(Evidence(model, result.plan, health, converted)) or _unexplained(falls)
+    return Diagnosis(health, gathered, falls, causes, len(feeds))
+
+
+def _unexplained(falls: tuple[Fall, ...]) -> tuple[Finding, ...]:
+    """Return where to look when no rule knows the cause."""
+    worst = [fall for fall in falls if fall.lost > NOTABLE_FALL]
+    if not worst:
+        return ()
+    return (
+        Finding(
+            f"no rule knows the cause, but {worst[0].operator} {worst[0].node} leaves {worst[0].after:.0f} dB of "
+            f"{min(worst[0].before, GOOD_SQNR):.0f}",
+            tuple(fall.tensor for fall in worst),
+            "more bits for these layers (plan.layers, mixed precision), or better rounding of their weights (Gptq in "
+            "tune.steps)",
+        ),
+    )
 
 
 def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:

@@ -23,7 +23,8 @@ def render_page(facts: ReportFacts) -> str:
         section(
             "Where it is lost",
             "<p>Signal over noise of every tensor along the graph, in dB, with all the error gathered before it. "
-            "Higher is better: 40 dB is a hundredth, 20 dB a tenth. Dots mark the largest falls.</p>"
+            "Higher is better: 40 dB is a hundredth, 20 dB a tenth. Dots mark the largest falls; what is lost above "
+            "40 dB does not count.</p>"
             + line_chart(facts.gathered, [fall["tensor"] for fall in facts.falls])
             + _falls(facts.falls),
         ),

@@ -35,9 +35,10 @@ def render_search_page(result: SearchResult, title: str) -> str:
 def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
     best = result.best
     if best is not None and best.score is not None:
-        yield f"best {best.score:.4g}", f"trial {best.number}, {_interval(best.interval)}"
+        interval = f", 95 % within {_interval(best.interval)}" if best.interval else ""
+        yield f"best {best.score:.4g}", f"trial {best.number}{interval}"
         yield f"drop {best.drop or 0.0:.4g}", f"from the float model's {result.reference.value:.4g}"
-    within = "all are accepted" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
+    within = "no tolerance was set" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
     yield f"{len(result.candidates)} of {len(result.trials)} accepted", within
     yield _duration(result.seconds), "for the whole search"
     computed = sum(len(trial.computed) for trial in result.trials)
@@ -51,12 +52,14 @@ def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
 def _trials(result: SearchResult) -> str:
     order = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
     extra = [name for name in (order[0].objectives if order else ()) if name != "accuracy"]
+    shown = any(trial.interval for trial in order)
+    intervals = ("95 % interval",) if shown else ()
     rows = (
         (
             _assignment(trial),
             str(trial.number),
             trial.state if trial.score is None else f"{'~' if trial.state == 'raced' else ''}{trial.score:.5g}",
-            _interval(trial.interval),
+            *((_interval(trial.interval),) if shown else ()),
             "" if trial.drop is None else f"{trial.drop:.4g}",
             "yes" if trial.accepted else "",
             *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in extra),
@@ -66,7 +69,7 @@ def _trials(result: SearchResult) -> str:
         )
         for trial in order
     )
-    headings = ("configuration", "trial", "score", "95 % interval", "drop", "accepted", *extra, "seconds", "computed")
+    headings = ("configuration", "trial", "score", *intervals, "drop", "accepted", *extra, "seconds", "computed")
     hint = (
         "<p>Nearest to the float model first; <i>~</i> marks an estimate: the trial was stopped because it could not "
         "win. <label>Show only <input id=filter placeholder='part of a configuration'></label></p>"

@@ -2,7 +2,7 @@
 
 from quantry.autosearch import SearchResult, Trial
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 60, 24
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 960, 270, 60, 22, 24
 
 
 def trial_chart(result: SearchResult) -> str:
@@ -22,7 +22,7 @@ def trial_chart(result: SearchResult) -> str:
         return _LEFT + (_WIDTH - _LEFT - 8) * (number + 0.5) / len(result.trials)
 
     def down(value: float) -> float:
-        return 8 + (_HEIGHT - _BOTTOM - 8) * (1 - (value - low) / span)
+        return _TOP + (_HEIGHT - _BOTTOM - _TOP) * (1 - (value - low) / span)
 
     lines = "".join(
         f"<line class=end x1={_LEFT} x2={_WIDTH} y1={down(value):.1f} y2={down(value):.1f} />"
