@@ -106,6 +106,31 @@ def test_integer_types_need_all_their_fields(name: str) -> None:
         spec(**{name: None})
 
 
+@pytest.mark.parametrize("given", [{}, {"qscheme": QSchemeType.per_channel, "ch_axis": 0}], ids=["bare", "per_channel"])
+def test_missing_fields_are_named_once_with_values_that_work(given: dict[str, object]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        QTensorConfig(dtype=Dtype.int8, **given)
+    text = str(caught.value)
+    missing = {"is_dynamic", "observer_cls", "qscheme", "symmetric", "round_method", "scale_type"} - set(given)
+    assert all(text.count(name) == 1 for name in missing)
+    examples = dict(part.split("=") for part in text.split("for example ")[1].split(", "))
+    values = {name: eval(value, vars(facade)) for name, value in examples.items()}
+    assert set(values) == missing
+    assert QTensorConfig(dtype=Dtype.int8, **given, **values).is_integer
+
+
+def test_scheme_in_the_message_fits_the_observer_given() -> None:
+    with pytest.raises(RecipeError, match=re.escape("qscheme=QSchemeType.per_channel")):
+        QTensorConfig(Dtype.int8, observer_cls=facade.PerChannelMinMaxObserver)
+
+
+def test_configuration_of_layers_must_be_given() -> None:
+    with pytest.raises(
+        RecipeError, match=r"QConfig\.global_quant_config must say .* for example QConfig\(QLayerConfig"
+    ):
+        QConfig(exclude=["head"])
+
+
 WRONG = {
     "is_dynamic": True,
     "group_size": 32,

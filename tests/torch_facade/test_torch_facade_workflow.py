@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import ModelError, RecipeError
+from quantry.recipe import find_preset, to_plain, to_yaml
 from quantry.torch import (
     Config,
     Dtype,
@@ -25,7 +26,9 @@ from quantry.torch import (
     RoundType,
     ScaleType,
     TQTObserver,
+    capture,
     export_onnx,
+    quantize_graph,
 )
 
 
@@ -141,10 +144,24 @@ def test_export_options_without_meaning_are_refused(name: str, value: bool, tmp_
 
 def test_wrong_configurations_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="QConfig"):
+        ModelQuantizer(8)
+    with pytest.raises(RecipeError, match="weight"):
         ModelQuantizer({"weight": "int8"})
+    with pytest.raises(RecipeError, match="XINT8"):
+        ModelQuantizer("XINT88")
     with pytest.raises(RecipeError, match="ExporterConfig"):
         ModelExporter(config={}, export_dir=tmp_path)
     with pytest.raises(RecipeError, match="defaults"):
         JsonExporterConfig(weight_format="fake_quantized")
     with pytest.raises(RecipeError, match="ending in"):
         OnnxExporterConfig(file_name="model.pb")
+
+
+def test_presets_and_recipes_serve_as_configuration(model: Wrapped, data: list[Tensor], tmp_path: Path) -> None:
+    graph = capture(model.base_model, data[0])
+    recipe = find_preset("XINT8").recipe
+    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    wanted = quantize_graph(graph, data, recipe)(data[0])
+    for config in ("XINT8", recipe, tmp_path / "recipe.yaml", to_plain(recipe)):
+        assert torch.equal(ModelQuantizer(config).quantize_model(graph, data)(data[0]), wanted)
+        assert torch.equal(quantize_graph(graph, data, config)(data[0]), wanted)

@@ -74,12 +74,20 @@ QuantizationConfig = QLayerConfig
 """The older name of `QLayerConfig`."""
 
 
+def _no_global_config() -> QLayerConfig:
+    raise RecipeError(
+        "QConfig.global_quant_config must say what layers become, got none; give for example "
+        "QConfig(QLayerConfig(input_tensors=spec, output_tensors=spec, weight=spec, bias=spec), exclude=[...]) with a "
+        "QTensorConfig as spec"
+    )
+
+
 @dataclass(frozen=True)
 class QConfig:
     """What a model becomes; older scripts call it ``Config``.
 
     Attributes:
-        global_quant_config: What every layer becomes.
+        global_quant_config: What every layer becomes; must be given.
         exclude: What stays float: names of submodules, of nodes or of tensors of the captured graph, with ``*`` for
             anything.
         algo_config: Algorithms to run after calibration, in order: steps of ``quantry.recipe`` such as ``AdaRound()``,
@@ -101,7 +109,7 @@ class QConfig:
         keep_prequantized_layers: Only its default.
     """
 
-    global_quant_config: QLayerConfig
+    global_quant_config: QLayerConfig = field(default_factory=_no_global_config)
     exclude: Sequence[str] = ()
     algo_config: Sequence[TuneStep | str] | None = None
     log_severity_level: int = 1

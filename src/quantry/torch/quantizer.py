@@ -1,9 +1,12 @@
 """``ModelQuantizer``: calibrates, and freezes after training."""
 
 import inspect
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantry.errors import ModelError, RecipeError
+from quantry.recipe import Recipe, resolve_recipe
 from quantry.torch.config import QConfig, QLayerConfig
 from quantry.torch.specification import QTensorConfig
 from quantry.torch.translate import Place, recipe_of
@@ -15,18 +18,27 @@ if TYPE_CHECKING:
 class ModelQuantizer:
     """Quantizes captured models as a configuration says.
 
+    Made with a `QConfig`, or with whatever ``quantry.quantize`` takes for a recipe: a `Recipe`, the name of a preset,
+    the path of a recipe file, or plain data.
+
     Attributes:
-        config: The configuration.
+        config: The configuration; a `Recipe` unless a `QConfig` was given.
+
+    Raises:
+        RecipeError: It is neither, or there is no such preset or file.
 
     Example:
-        >>> quantizer = ModelQuantizer(config)  # doctest: +SKIP
+        >>> quantizer = ModelQuantizer("XINT8")  # doctest: +SKIP
         >>> quantized = quantizer.quantize_model(graph_model, [images])  # doctest: +SKIP
     """
 
-    def __init__(self, config: QConfig) -> None:
-        if not isinstance(config, QConfig):
-            raise RecipeError(f"ModelQuantizer.config must be a QConfig, got {type(config).__name__}")
-        self.config = config
+    def __init__(self, config: QConfig | Recipe | str | Path | Mapping[str, Any]) -> None:
+        if not isinstance(config, QConfig | Recipe | str | Path | Mapping):
+            raise RecipeError(
+                "ModelQuantizer.config must be a QConfig, a Recipe, a preset's name, a recipe file or a mapping, got "
+                f"{type(config).__name__}"
+            )
+        self.config: QConfig | Recipe = config if isinstance(config, QConfig) else resolve_recipe(config)[0]
 
     def quantize_model(self, model: Any, dataloader: Any = None) -> "QuantizedModule":
         """Calibrate a model and return its quantized twin, ready to be evaluated, trained or frozen.
@@ -48,8 +60,9 @@ class ModelQuantizer:
             dataloader, sample = _first_sample(dataloader)
             positional, named = ((), sample) if isinstance(sample, dict) else (_taken(model, sample), None)
             model = capture(model, positional, named)
-        recipe = recipe_of(self.config, _places(model))
-        quantized = quantize_graph(model, dataloader, recipe)
+        if isinstance(self.config, Recipe):
+            return quantize_graph(model, dataloader, self.config)
+        quantized = quantize_graph(model, dataloader, recipe_of(self.config, _places(model)))
         _learn(quantized, self.config.global_quant_config)
         return quantized
 

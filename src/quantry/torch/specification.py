@@ -17,7 +17,15 @@ from quantry.recipe import (
 from quantry.torch.enums import DATA_TYPES, Dtype, QSchemeType, RoundType, ScaleType, ZeroPointType, check_member
 from quantry.torch.observers import LSQSpec, ObserverBase, TQTSpec
 
-_MANDATORY = ("is_dynamic", "observer_cls", "qscheme", "symmetric", "round_method", "scale_type")
+_MANDATORY = {
+    "observer_cls": "PerTensorMinMaxObserver",
+    "is_dynamic": "False",
+    "qscheme": "QSchemeType.per_tensor",
+    "symmetric": "True",
+    "round_method": "RoundType.half_even",
+    "scale_type": "ScaleType.float",
+}
+"""What an integer needs, as the peer has it, with a value that can be used."""
 _UNUSED = {
     "group_size": "groups have no scale of their own in ONNX",
     "block_size": "blocks have no scale of their own in ONNX",
@@ -95,8 +103,10 @@ class QTensorConfig:
     def _check_integer(self) -> None:
         missing = [name for name in _MANDATORY if getattr(self, name) is None]
         if missing:
+            examples = ", ".join(f"{name}={self._example(name)}" for name in missing)
             raise RecipeError(
-                f"QTensorConfig of {self.dtype.name} needs {', '.join(_MANDATORY)}, got no {', '.join(missing)}"
+                f"QTensorConfig of {self.dtype.name} must say how its grid is found, got no value for {len(missing)} "
+                f"of its fields; give for example {examples}"
             )
         check_member(self.qscheme, QSchemeType, "QTensorConfig.qscheme")
         check_member(self.round_method, RoundType, "QTensorConfig.round_method")
@@ -108,6 +118,14 @@ class QTensorConfig:
             raise RecipeError(f"QTensorConfig.ch_axis must be an axis with per_channel, got {self.ch_axis!r}")
         if self.qscheme == QSchemeType.per_tensor and self.ch_axis is not None:
             raise RecipeError(f"QTensorConfig.ch_axis must be left out with per_tensor, got {self.ch_axis!r}")
+
+    def _example(self, name: str) -> str:
+        """Return a value for a missing field that goes with those given."""
+        if name == "observer_cls" and self.qscheme == QSchemeType.per_channel:
+            return "PerChannelMinMaxObserver"
+        if name == "qscheme" and getattr(self.observer_cls, "scheme", None) == QSchemeType.per_channel:
+            return "QSchemeType.per_channel"
+        return _MANDATORY[name]
 
     def _check_observer(self) -> None:
         observer: Any = self.observer_cls

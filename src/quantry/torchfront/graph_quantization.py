@@ -1,8 +1,9 @@
 """From a captured graph, or an ONNX model, to a quantized torch module."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from quantry.memo import Memo, Store, Trace
 from quantry.observe import calibration_data
 from quantry.pipeline import Stages, run_prepare, run_quantize
 from quantry.prepare import FloatModel, model_source, read_model
-from quantry.recipe import Recipe
+from quantry.recipe import Recipe, resolve_recipe
 from quantry.torchfront.blueprint import Blueprint, find_batch_norms
 from quantry.torchfront.lowering import Lowered, lower
 from quantry.torchfront.quantized_module import QuantizedModule, build
@@ -29,7 +30,7 @@ GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | byt
 def quantize_graph(
     model: GraphLike,
     data: Any,
-    recipe: Recipe,
+    recipe: Recipe | str | Path | Mapping[str, Any],
     *,
     float_scopes: FloatScopes | None = None,
     store: Store | None = None,
@@ -43,7 +44,8 @@ def quantize_graph(
         model: What `capture` returned, or a float ONNX model: its graph, bytes or path.
         data: Calibration data: a list of tensors, dicts or tuples, a DataLoader, or anything that ``quantry.quantize``
             takes. Of a tuple only as many items are used as the model has inputs.
-        recipe: Options of every stage.
+        recipe: Options of every stage: a `Recipe`, the name of a preset such as ``"XINT8"``, the path of a recipe file,
+            or plain data.
         float_scopes: Parts that stay float.
         store: Keeps results of stages between calls; None keeps none.
 
@@ -53,7 +55,9 @@ def quantize_graph(
     Raises:
         ModelError: An operator cannot be written as ONNX or trained in torch.
         DataError: The data do not fit the model.
+        RecipeError: There is no such preset or file, or it is no recipe.
     """
+    recipe, pending = resolve_recipe(recipe)
     lowered = _lowered(model)
     memo = Memo(store, Trace())
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
@@ -61,20 +65,20 @@ def quantize_graph(
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
     data = calibration_data(_on_cpu(data), prepared.value.inputs)
     stages = run_quantize(prepared, data, recipe, memo)
-    module = build(_blueprint(lowered, stages, recipe))
+    module = build(_blueprint(lowered, stages, recipe, pending))
     if isinstance(model, fx.GraphModule):
         module.to(next((tensor.device for tensor in model.parameters()), torch.device("cpu")))
     module.eval()
     return module
 
 
-def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe) -> Blueprint:
+def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> Blueprint:
     final: FloatModel = stages.equalized.value
     for step in stages.tuned:
         final = retouch(final, step.value)
     norms, arrays = find_batch_norms(lowered.model, stages.prepared.value, final)
     folded = sum(node.op_type == "BatchNormalization" for node in lowered.model.graph) - len(norms)
-    notes = [*final.notes, *stages.params.value.notes, *stages.quantized.value.notes]
+    notes = [*pending, *final.notes, *stages.params.value.notes, *stages.quantized.value.notes]
     if folded:
         notes.append(f"{folded} batch normalizations are folded and no longer trained apart")
     return Blueprint(
