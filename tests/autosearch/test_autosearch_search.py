@@ -210,7 +210,7 @@ def test_second_call_goes_on_and_repeats_nothing(
     assert distance.seen - seen == distance.size * len(evaluated)
     log = (tmp_path / "auto_search.log").read_text()
     assert log.count("trial 0: complete") == 1
-    assert "search goes on after 4 trials" in log
+    assert "search goes on after 4 finished trials" in log
 
 
 def test_best_on_disk_never_goes_back_to_an_earlier_one(
@@ -240,7 +240,8 @@ def test_another_evaluator_begins_anew(
     run_search(network, samples, distance, space, options)
     distance.fingerprint = "other labels"  # type: ignore[attr-defined]
     seen = distance.seen
-    run_search(network, samples, distance, space, options)
+    with pytest.warns(UserWarning, match="previous-1"):
+        run_search(network, samples, distance, space, options)
     assert distance.seen > seen
 
 

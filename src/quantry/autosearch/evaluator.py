@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.autosearch.function_digest import function_digest
 from quantry.errors import RecipeError
 from quantry.evaluate import bootstrap_interval
 
@@ -28,7 +29,7 @@ class Evaluator(Protocol):
     - ``reference_score``: the float model's score where it is known without running it, such as 0 for a distance.
     - ``prepare(float_model_path)``: called once before the first trial, in the process that starts the workers.
     - ``fingerprint``: a text or number that changes when the evaluation does; a search of the same output directory
-      with another fingerprint begins anew.
+      with another fingerprint begins anew. Without it the code of the evaluator takes its place.
     """
 
     def __call__(self, model_path: Path) -> float:
@@ -100,10 +101,11 @@ class Judge:
 
     @property
     def identity(self) -> str:
-        """What tells this evaluation from others."""
-        fingerprint = getattr(self.evaluator, "fingerprint", None)
+        """What tells this evaluation from others: its fingerprint, or else what its code does."""
+        given = getattr(self.evaluator, "fingerprint", None)
+        told = given() if callable(given) else given
         named = getattr(self.evaluator, "__qualname__", type(self.evaluator).__qualname__)
-        return f"{named} {self.direction} {self.size} {fingerprint() if callable(fingerprint) else fingerprint}"
+        return f"{named} {self.direction} {self.size} {function_digest(self.evaluator) if told is None else told}"
 
     def prepare(self, float_path: Path) -> None:
         """Let the evaluator do what all workers can share."""

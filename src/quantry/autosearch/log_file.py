@@ -34,8 +34,9 @@ class LogFile:
 
     def opened(self, ledger: Ledger, lines: list[str]) -> None:
         """Write what the search is about."""
-        done = len(ledger.study.restore())
-        self._write([f"search goes on after {done} trials" if done else "search begins", *lines])
+        done = len(ledger.restored)
+        begun = bool(ledger.study.restore())
+        self._write([f"search goes on after {done} finished trials" if begun else "search begins", *lines])
 
     def settled(self, ledger: Ledger, trial: Trial) -> None:
         """Write what came of a trial, unless that was written before an interruption."""

@@ -11,6 +11,18 @@ from numpy.typing import NDArray
 
 from quantry.errors import RecipeError, StoreError
 
+_OF_ONE_SEARCH = (
+    "study.journal",
+    "auto_search.log",
+    "search.json",
+    "report.html",
+    "best.onnx*",
+    "recipe.yaml",
+    "calibration.txt",
+    "iter_*.onnx*",
+    "scores",
+)
+
 
 class OutputDirectory:
     """Names of the files of a search, written atomically, by one search at a time.
@@ -27,6 +39,7 @@ class OutputDirectory:
           scores/<study>/<number>.npy    scores of single samples, in the order of the race
           store/              results of stages, unless another store was given
           search.lock         held while a search runs
+          previous-<number>/  the same files of earlier, other searches in this folder
 
     Args:
         path: The folder; made when missing.
@@ -95,6 +108,25 @@ class OutputDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def set_aside(self) -> Path:
+        """Move the files of an earlier search into a folder of their own, and return it.
+
+        Results of stages stay: any search can use them.
+
+        Raises:
+            StoreError: They could not be moved.
+        """
+        number = 1
+        while (self.path / f"previous-{number}").exists():
+            number += 1
+        folder = self.path / f"previous-{number}"
+        with disk_errors(folder):
+            folder.mkdir()
+            for pattern in _OF_ONE_SEARCH:
+                for file in sorted(self.path.glob(pattern)):
+                    file.rename(folder / file.name)
+        return folder
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file in one step: whoever looks sees the old or the new content.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+from quantry.autosearch.continuation import Continuation
 from quantry.autosearch.desk import Desk
 from quantry.autosearch.evaluator import Direction, Judge
 from quantry.autosearch.executor import make_executor
@@ -21,7 +22,7 @@ from quantry.autosearch.samplers import check_sampler
 from quantry.autosearch.setting import Place, Setting, open_setting, search_identity
 from quantry.autosearch.space import AnySpace, spaces_of
 from quantry.autosearch.stream import TRIED, Stream
-from quantry.autosearch.study import Proposal, StudyFile
+from quantry.autosearch.study import Proposal
 from quantry.autosearch.summary_file import SummaryFile
 from quantry.errors import StoreError
 from quantry.memo import Store
@@ -64,12 +65,15 @@ def run_search(
         directions: list[Direction] = [judge.direction]
         directions += ["minimize"] * (len(chosen.objectives) - 1)
         directory.study = search_identity(setting, spaces, chosen)
-        study = StudyFile(directory, directory.study, directions, spaces)
+        continuation = Continuation(directory, directions, spaces)
         judge.prepare(setting.float_path)
         with closing(make_executor(setting, place, chosen)) as executor:
+            continuation.check_reference(executor)
+            study = continuation.study
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
             proposer, notes = propose(study, spaces, chosen, known)
+            notes = (*continuation.notes, *notes)
             ledger.expected = proposer.recipes
             ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
             with _told(ledger, [*_about(setting, chosen), *notes]):

@@ -40,6 +40,17 @@ class Proposal:
     attempts: int = 0
 
 
+def study_names(directory: OutputDirectory) -> list[str]:
+    """Return the names of the searches whose trials are in a folder's journal."""
+    import optuna
+
+    if not directory.journal.exists():
+        return []
+    with quiet_optuna():
+        backend: Any = JournalFile(directory.journal)
+        return list(optuna.get_all_study_names(optuna.storages.JournalStorage(backend)))
+
+
 class StudyFile:
     """Reads and writes the study.
 

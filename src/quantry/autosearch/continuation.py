@@ -1,0 +1,69 @@
+"""Whether a search goes on with what is in its folder, or begins anew beside it."""
+
+import math
+import warnings
+from collections.abc import Sequence
+
+from quantry.autosearch.evaluator import Direction
+from quantry.autosearch.executor import Executor
+from quantry.autosearch.outcome import TrialTask
+from quantry.autosearch.output_directory import OutputDirectory
+from quantry.autosearch.space import Space
+from quantry.autosearch.study import StudyFile, study_names
+from quantry.autosearch.trial_runner import REFERENCE
+from quantry.errors import StageError
+
+_EQUAL = 1e-6
+"""Scores of the same model on other numbers of threads differ by less."""
+
+
+class Continuation:
+    """Opens the study of a search, and sets aside what belongs to another.
+
+    Args:
+        directory: The folder; its ``study`` is the name of this search.
+        directions: One for each objective.
+        spaces: What is searched.
+
+    Attributes:
+        study: The study to go on with.
+        notes: What was set aside and why; the user is warned of it too.
+    """
+
+    def __init__(self, directory: OutputDirectory, directions: Sequence[Direction], spaces: Sequence[Space]) -> None:
+        self._directory = directory
+        self._directions = directions
+        self._spaces = spaces
+        self.notes: list[str] = []
+        names = study_names(directory)
+        if directory.study not in names and (names or directory.best_model.exists() or directory.best_recipe.exists()):
+            self._set_aside("it had another model, data, evaluator, space, sampler, objectives or seed")
+        self.study = self._open()
+
+    def check_reference(self, executor: Executor) -> None:
+        """Judge the float model once more where its score is known, and begin anew where the score is another.
+
+        The identity of a search does not cover what an evaluator reads, such as images and labels.
+
+        Raises:
+            StageError: The float model cannot be judged.
+        """
+        known = self.study.reference
+        if known is None:
+            return
+        executor.submit(TrialTask(REFERENCE, {}))
+        outcome = executor.wait()
+        if outcome.score is None:
+            raise StageError(f"the evaluator must be able to judge the float model; it raised {outcome.error}")
+        if not math.isclose(outcome.score, known.value, rel_tol=_EQUAL, abs_tol=_EQUAL**2):
+            self._set_aside(f"the float model's score is {outcome.score:g} now and was {known.value:g} then")
+            self.study = self._open()
+
+    def _open(self) -> StudyFile:
+        return StudyFile(self._directory, self._directory.study, self._directions, self._spaces)
+
+    def _set_aside(self, reason: str) -> None:
+        folder = self._directory.set_aside()
+        note = f"an earlier search in {self._directory.path} was moved to {folder}: {reason}; this search begins anew"
+        self.notes.append(note)
+        warnings.warn(note, UserWarning, stacklevel=2)

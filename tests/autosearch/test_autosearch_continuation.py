@@ -1,0 +1,117 @@
+"""A search in a folder where there is one already."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_network import Distance, random_samples, small_space
+
+from quantry.autosearch import SearchOptions, SearchResult, StopConditions, run_search
+from quantry.autosearch.function_digest import function_digest
+
+Evaluator = Callable[[Path], float]
+
+
+def defined(text: str) -> Evaluator:
+    """Return the function of a text, as a changed script would define it."""
+    names: dict[str, Any] = {"__name__": "script"}
+    exec(text, names)
+    judge: Evaluator = names["judge"]
+    return judge
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def judge(path): return 2.0",
+        "def judge(path, k=1): return 1.0",
+        "def judge(path): return path.stem",
+        "def judge(path): return [1.0 for _ in path][0]",
+        "WEIGHT = 3\ndef judge(path): return WEIGHT",
+        "WEIGHT = 4\ndef judge(path): return WEIGHT",
+        "def half(): return 0.5\ndef judge(path): return half()",
+        "def half(): return 0.25\ndef judge(path): return half()",
+        "def outer(k):\n    def judge(path): return k\n    return judge\njudge = outer(1)",
+        "def outer(k):\n    def judge(path): return k\n    return judge\njudge = outer(2)",
+    ],
+)
+def test_digest_changes_with_what_a_function_does(other: str) -> None:
+    digests = {
+        function_digest(defined(text))
+        for text in (
+            "def judge(path): return 1.0",
+            "def judge(path): return path.name",
+            "def judge(path): return [2.0 for _ in path][0]",
+            "WEIGHT = 2\ndef judge(path): return WEIGHT",
+            "def half(): return 0.75\ndef judge(path): return half()",
+            "def outer(k):\n    def judge(path): return k\n    return judge\njudge = outer(3)",
+        )
+    }
+    assert len(digests) == 6
+    assert function_digest(defined(other)) not in digests
+    assert function_digest(defined(other)) == function_digest(defined(f"# a comment\n\n{other}"))
+
+
+def test_digest_knows_partials_objects_and_counters() -> None:
+    count = 0
+
+    def counting(_: Path, weight: float) -> float:
+        nonlocal count
+        count += 1
+        return weight
+
+    before = function_digest(functools.partial(counting, weight=1))
+    counting(Path(), 1)
+    assert function_digest(functools.partial(counting, weight=1)) == before
+    assert function_digest(functools.partial(counting, weight=2)) != before
+
+    class Other(Distance):
+        def __call__(self, model_path: Path) -> float:
+            return 2 * super().__call__(model_path)
+
+    assert function_digest(Other.__new__(Other)) != function_digest(Distance.__new__(Distance))
+
+
+def searched(network: Path, directory: Path, evaluator: Evaluator, trials: int = 2) -> SearchResult:
+    options = SearchOptions("grid", output_dir=directory, stop=StopConditions(iterations=trials))
+    return run_search(network, random_samples(4), evaluator, small_space(), options)
+
+
+def test_changed_function_of_the_same_name_sets_the_older_search_aside(network: Path, tmp_path: Path) -> None:
+    first = searched(network, tmp_path, defined("def judge(path): return 1.0"), trials=3)
+    assert first.best_model is not None
+    winner = first.best_model.read_bytes()
+    (tmp_path / "mine.txt").write_text("not of a search")
+    with pytest.warns(UserWarning, match="moved to .*previous-1.* begins anew"):
+        second = searched(network, tmp_path, defined("def judge(path): return 2.0"), trials=1)
+    assert [trial.score for trial in second.trials] == [2.0]
+    assert any("previous-1" in note for note in second.notes)
+    log = (tmp_path / "auto_search.log").read_text()
+    assert "previous-1" in log
+    assert "search goes on" not in log
+    older = tmp_path / "previous-1"
+    assert (older / "best.onnx").read_bytes() == winner
+    assert {"study.journal", "recipe.yaml", "search.json", "auto_search.log"} <= {path.name for path in older.iterdir()}
+    assert [path.name for path in tmp_path.glob("iter_*")] == ["iter_0.onnx"]
+    assert (tmp_path / "mine.txt").exists()
+    # The older search can go on in its new folder.
+    assert len(searched(network, older, defined("def judge(path): return 1.0"), trials=4).trials) == 4
+
+
+def test_changed_data_of_an_evaluator_begin_anew(network: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+
+    def judge(_: Path) -> float:
+        return float(labels.read_text())
+
+    labels.write_text("0.5")
+    searched(network, tmp_path / "out", judge)
+    labels.write_text("0.75")
+    with pytest.warns(UserWarning, match="float model's score is 0.75 now and was 0.5"):
+        found = searched(network, tmp_path / "out", judge)
+    assert {trial.score for trial in found.trials} == {0.75}
+    assert found.reference.value == 0.75
+    assert len(searched(network, tmp_path / "out", judge, 3).trials) == 3
+    assert not (tmp_path / "out" / "previous-2").exists()
