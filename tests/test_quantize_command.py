@@ -79,12 +79,13 @@ def test_presets_are_listed_and_each_prints_a_recipe_file() -> None:
         assert from_yaml(in_process("presets", name)) == preset.recipe
 
 
-def test_presets_named_for_what_is_missing_are_listed_on_request_and_counted() -> None:
-    pending = [name for name, preset in PRESETS.items() if "include_fast_ft" in "".join(preset.pending)]
+def test_finetuning_variants_of_presets_are_counted_and_listed_on_request() -> None:
+    variants = [name for name in PRESETS if name.endswith(("_ADAROUND", "_ADAQUANT"))]
     short, whole = in_process("presets"), in_process("presets", "--all")
-    assert "XINT8_ADAROUND" not in short
-    assert f"{len(pending)} more" in short
-    assert all(name in whole for name in pending)
+    assert "A8W8_ADAQUANT" not in short
+    assert "INT8_CNN_ACCURATE" in short
+    assert f"{len(variants)} more" in short
+    assert all(name in whole for name in variants)
     assert "--all" not in whole
 
 
@@ -112,6 +113,35 @@ def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> N
     )
     expected = quantry.quantize("m.onnx", "pictures", images=options, store=None)
     assert Path("out.onnx").read_bytes() == expected.to_bytes()
+
+
+def pictures_in(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    for index in range(2):
+        pixels = np.random.default_rng(index).integers(0, 3, (8, 8, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / "pictures" / f"{index}.png")
+
+
+def test_images_without_a_pixel_option_are_warned_of_first_and_noted_first(folder: Path) -> None:
+    pictures_in(folder)
+    told = CliRunner().invoke(app, ("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--report", "r.html"))
+    assert told.exit_code == 0
+    assert told.output.startswith("warning: the images went in as RGB pixels 0..255")
+    assert "--pixel-scale" in told.stderr
+    assert told.stderr.count("warning:") == 1
+    assert "went in as RGB pixels 0..255" in (folder / "r.html").read_text(encoding="utf-8")
+    notes = quantry.quantize("m.onnx", "pictures", store=None).notes
+    assert "ImageOptions(scale=1/255" in notes[0]
+    by_folder = quantry.quantize("m.onnx", quantry.observe.ImageFolder("pictures"), store=None).notes
+    assert by_folder[0] == notes[0]
+
+
+def test_images_with_a_pixel_option_get_no_warning(folder: Path) -> None:
+    pictures_in(folder)
+    told = in_process("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--no-evaluate", "--pixel-scale", "1")
+    assert "warning" not in told
+    notes = quantry.quantize("m.onnx", "pictures", images=quantry.ImageOptions(), store=None).notes
+    assert not any("went in as" in note for note in notes)
 
 
 def test_arrays_get_no_note_about_images(folder: Path) -> None:

@@ -68,6 +68,12 @@ def test_a_model_and_images_are_enough(folder: Path) -> None:
     run("quantize", "net.onnx", "--data", "images", "--recipe", found / "recipe.yaml", "-o", "again.onnx")
 
 
+def test_images_without_a_pixel_option_are_warned_of_first(folder: Path) -> None:
+    trial = ("search", "net.onnx", "-d", "images", "--trials", 1, "--sampler", "grid")
+    assert run(*trial).startswith("warning: the images went in as RGB pixels 0..255")
+    assert "went in as" not in run(*trial, "--pixel-scale", 1)
+
+
 def test_folders_are_labels_and_calibration_is_apart(folder: Path) -> None:
     output = run("search", "net.onnx", "-d", "images", "--metric", "top1", "--trials", 2, "--sampler", "grid")
     assert "top1" in output

@@ -16,7 +16,7 @@ from quantry.evaluate import Evaluation, find_metric
 from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score
-from quantry.observe import CalibrationData, ImageOptions, calibration_data
+from quantry.observe import CalibrationData, ImageOptions, calibration_data, pixel_notes
 from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
 from quantry.prepare import InputSignature, model_source
@@ -135,7 +135,8 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
             elsewhere it means random data, with a warning.
         recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
         evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
-        images: How image files become inputs.
+        images: How image files become inputs; without it a folder of images enters as RGB 0..255, and the first note
+            says so.
         score: A function from the model's outputs for all calibration samples, one array for each output with the
             samples along its first axis, to a number that is larger where they are better; for mixed precision with the
             goal `WithinDrop`.
@@ -160,12 +161,12 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
     prepared = run_prepare(model_source(model), wanted, memo)
     inputs = prepared.value.inputs
     calibration = functools.cache(lambda: _calibration_data(data, inputs, images, wanted.observe.samples))
-    if data is not None:
-        calibration()  # data that do not fit are told now, needed or not
+    # Data that do not fit are told now, needed or not.
+    of_data = () if data is None else pixel_notes(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     stages = run_quantize(prepared, calibration, wanted, memo, score)
     tuning = (note for tuned in stages.tuned for note in tuned.value.notes)
-    before = (*notes, *stages.equalized.value.notes, *stages.plan.value.notes, *stages.params.value.notes)
+    before = (*of_data, *notes, *stages.equalized.value.notes, *stages.plan.value.notes, *stages.params.value.notes)
     all_notes = (*before, *tuning, *stages.quantized.value.notes)
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
 

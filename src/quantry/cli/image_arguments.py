@@ -1,7 +1,10 @@
 """Images on the command line: what the options' text means, and what is told about it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
 
 from quantry.errors import RecipeError
 
@@ -41,6 +44,53 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
         RecipeError: One of them is no number.
     """
     return tuple(number(option, part) for part in text.split(","))
+
+
+def given_images(
+    *,
+    mean: str | None,
+    std: str | None,
+    pixel_scale: str | None,
+    color: str | None,
+    resize: str | None,
+    crop_fraction: float | None,
+) -> dict[str, Any]:
+    """Return the fields of `ImageOptions` that the user gave; `ImageOptions` checks them, with the nearest spelling.
+
+    Raises:
+        RecipeError: A number is none.
+    """
+    fields = {
+        "mean": None if mean is None else numbers("--mean", mean),
+        "std": None if std is None else numbers("--std", std),
+        "scale": None if pixel_scale is None else number("--pixel-scale", pixel_scale),
+        "color": None if color is None else color.upper(),
+        "resize": None if resize is None else resize.lower(),
+        "crop_fraction": crop_fraction,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def warn_of_default_pixels(model: Path, data: Path | None) -> bool:
+    """Warn on stderr, before any work, where images enter a float model and nobody said how.
+
+    Args:
+        model: The float model.
+        data: The data, for which no option of images was given.
+
+    Returns:
+        Whether there was a reason to.
+    """
+    if data is None or not data.is_dir() or not model.is_file():
+        return False
+    from quantry.observe import calibration_data, pixel_notes
+    from quantry.prepare import model_source
+    from quantry.prepare.float_model import input_signatures
+
+    notes = pixel_notes(calibration_data(data, input_signatures(model_source(model).load())))
+    for note in notes:
+        Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(note)}", soft_wrap=True)
+    return bool(notes)
 
 
 def image_notes(data: Path | None, options: "ImageOptions") -> tuple[str, ...]:

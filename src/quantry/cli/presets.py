@@ -6,12 +6,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from quantry.recipe import PRESETS, Preset, find_preset, to_yaml
+from quantry.recipe import PRESETS, find_preset, to_yaml
+
+_FINETUNINGS = ("ADAROUND", "ADAQUANT")
 
 
 def presets(
     name: Annotated[str | None, typer.Argument(help="Print this preset's recipe as YAML.")] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="List those too that are not whole yet.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="List the variants with finetuning too.")] = False,
 ) -> None:
     """List the presets, or print one as a recipe file to start from."""
     if name is not None:
@@ -22,17 +24,19 @@ def presets(
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
     table.add_column("not yet part of it here")
-    shown = {key: preset for key, preset in PRESETS.items() if show_all or not _lacks_its_algorithm(preset)}
+    shown = {key: preset for key, preset in PRESETS.items() if show_all or not _is_variant(key)}
     for key, preset in shown.items():
         table.add_row(key, preset.summary, "; ".join(preset.pending))
     console.print(table)
     hidden = len(PRESETS) - len(shown)
     if hidden:
         console.print(
-            f"{hidden} more are named for a finetuning that is not there yet; `quantry presets --all` lists them.",
+            f"{hidden} more are these with finetuning, such as XINT8_ADAROUND; `quantry presets --all` lists them.",
             soft_wrap=True,
         )
 
 
-def _lacks_its_algorithm(preset: Preset) -> bool:
-    return any("include_fast_ft" in pending for pending in preset.pending)
+def _is_variant(name: str) -> bool:
+    """Whether a preset is another one with finetuning behind it, as its name says."""
+    base, _, suffix = name.rpartition("_")
+    return suffix in _FINETUNINGS and base in PRESETS

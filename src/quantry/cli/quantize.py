@@ -4,14 +4,14 @@ import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantry.cli.image_arguments import image_notes, number, numbers
+from quantry.cli.image_arguments import given_images, image_notes, warn_of_default_pixels
 from quantry.cli.output_path import check_output
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, Selection, resolve_recipe
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_PRESET = "S8S8_AAWS"
 _OUTPUT = "where to write the quantized model; default: beside the input, with the recipe's name"
+_MEAN = "Per-channel mean of images, in units after --pixel-scale, as 123.7,116.3,103.5."
+_CROP = "Part of the short side that center-crop keeps; 0.875 is 224 of 256."
 
 
 def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -38,18 +40,19 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     samples: Annotated[int | None, typer.Option(help="Use at most this many calibration samples.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave this node float; ^regex works; repeat.")] = None,
-    mean: Annotated[
-        str, typer.Option(help="Per-channel mean of images, in units after --pixel-scale, as 123.7,116.3,103.5.")
-    ] = "0,0,0",
-    std: Annotated[str, typer.Option(help="Per-channel deviation of images, in the same units.")] = "1,1,1",
+    mean: Annotated[str | None, typer.Option(help=_MEAN, show_default="0,0,0")] = None,
+    std: Annotated[
+        str | None, typer.Option(help="Per-channel deviation of images, in the same units.", show_default="1,1,1")
+    ] = None,
     pixel_scale: Annotated[
-        str, typer.Option(help="Factor on pixel values 0..255, applied first; 1/255 gives 0..1.")
-    ] = "1",
-    color: Annotated[str, typer.Option(help="RGB or BGR.")] = "RGB",
-    resize: Annotated[str, typer.Option(help="stretch, letterbox or center-crop.")] = "stretch",
-    crop_fraction: Annotated[
-        float, typer.Option(help="Part of the short side that center-crop keeps; 0.875 is 224 of 256.")
-    ] = 1.0,
+        str | None,
+        typer.Option(help="Factor on pixel values 0..255, applied first; 1/255 gives 0..1.", show_default="1"),
+    ] = None,
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.", show_default="RGB")] = None,
+    resize: Annotated[
+        str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")
+    ] = None,
+    crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None,
     evaluate: Annotated[bool, typer.Option(help="Compare with the float model on the data.")] = True,
     latency: Annotated[int, typer.Option(help="Timed runs for a latency comparison; 0 for none.")] = 0,
     report: Annotated[
@@ -74,19 +77,18 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     from quantry.quantization import quantize as run
     from quantry.report import write_report
 
-    images = ImageOptions(
-        mean=numbers("--mean", mean),
-        std=numbers("--std", std),
-        scale=number("--pixel-scale", pixel_scale),
-        color=cast("Any", color.upper()),  # checked by ImageOptions itself, with the nearest spelling
-        resize=cast("Any", resize.lower()),
-        crop_fraction=crop_fraction,
+    given = given_images(
+        mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
     )
+    images = ImageOptions(**given) if given else None
+    if images is None:
+        warn_of_default_pixels(model, data)
     result = run(model, data, wanted, images=None if data is None else images, store=None if store == "none" else store)
     written = result.save(target)
     if report is not None:
         written = (*written, write_report(result, report, model.name))
-    show(Console(), result, written, evaluate=evaluate, extra_notes=(*notes, *image_notes(data, images)))
+    told = (*notes, *image_notes(data, images or ImageOptions()))
+    show(Console(), result, written, evaluate=evaluate, extra_notes=told)
 
 
 def _file_name(label: str) -> str:

@@ -1,12 +1,12 @@
 """``quantry search``: the best recipe for a model, by itself."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from quantry.cli.image_arguments import number, numbers
+from quantry.cli.image_arguments import given_images, warn_of_default_pixels
 from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_table import show_search
 from quantry.errors import RecipeError
@@ -58,14 +58,6 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
             raise RecipeError(f"give a configuration file or options, not both; got {what} and --data or --labels")
         job = load_job(what)
     else:
-        images: dict[str, Any] = {
-            "mean": None if mean is None else numbers("--mean", mean),
-            "std": None if std is None else numbers("--std", std),
-            "scale": None if pixel_scale is None else number("--pixel-scale", pixel_scale),
-            "color": None if color is None else color.upper(),
-            "resize": None if resize is None else resize.lower(),
-            "crop_fraction": crop_fraction,
-        }
         job = SearchJob(
             model=what,
             data=data,
@@ -74,7 +66,9 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
             metric=metric,
             decoder=decoder,
             recipe=recipe,
-            images={name: value for name, value in images.items() if value is not None},
+            images=given_images(
+                mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
+            ),
             budget=budget,
             tolerance=tolerance,
             sampler=sampler.lower(),
@@ -87,4 +81,6 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
             timeout=timeout,
             output=output,
         )
+    if not job.images:
+        warn_of_default_pixels(job.model, job.data or job.evaluation_data)
     show_search(Console(), job.run(), job.judged_by)

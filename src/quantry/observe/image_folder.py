@@ -27,22 +27,27 @@ class ImageFolder:
 
     Attributes:
         path: The folder.
-        options: What is done to each image.
+        options: What is done to each image; None does the same as `ImageOptions()`, with a note on the result.
     """
 
     path: str | Path
-    options: ImageOptions = ImageOptions()
+    options: ImageOptions | None = None
 
 
 class ImageSource(SampleSource):
-    """The images that an `ImageFolder` asks for, shaped for a model with one input of rank 3 or 4."""
+    """The images that an `ImageFolder` asks for, shaped for a model with one input of rank 3 or 4.
 
-    def __init__(self, files: Sequence[Path], options: ImageOptions, inputs: Signatures, where: str) -> None:
+    Attributes:
+        pixels_by_default: Whether nobody said how pixels become the floats that the model takes.
+    """
+
+    def __init__(self, files: Sequence[Path], given: ImageOptions | None, inputs: Signatures, where: str) -> None:
         if len(inputs) != 1:
             names = [signature.name for signature in inputs]
             raise DataError(f"a folder of images goes with a model of one input, got inputs {names}; in {where}")
+        self._options = options = given or ImageOptions()
         self._frame = Frame.of(inputs[0], options, where)
-        self._options = options
+        self.pixels_by_default = given is None and not self._frame.integer
         self._group = group_size(inputs) if len(inputs[0].shape) == 4 else 1
         groups = whole_groups(len(files), self._group, where)
         self._files = tuple(files[: groups * self._group])

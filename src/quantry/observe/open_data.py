@@ -63,6 +63,23 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
     return CalibrationData(_source(data, inputs, options), inputs)
 
 
+def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
+    """Return what to tell where images went into a float model and nobody said how; else nothing.
+
+    Args:
+        data: The opened data.
+    """
+    if not isinstance(data.source, ImageSource) or not data.source.pixels_by_default:
+        return ()
+    note = (
+        "the images went in as RGB pixels 0..255, because no pixel option was given; a model trained on other numbers "
+        "(most are) is calibrated on wrong ranges and useless: give --pixel-scale 1/255, --mean and --std, or "
+        "images=quantry.ImageOptions(scale=1/255, mean=..., std=...), as the model was trained; "
+        "--pixel-scale 1 or ImageOptions() says that 0..255 is right"
+    )
+    return (note,)
+
+
 def _source(data: object, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
     if data is None:
         warnings.warn(
@@ -112,7 +129,7 @@ def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -
         folders = {name: _files(folder.iterdir(), (".npy",)) for name, folder in by_input.items()}
         if any(folders.values()):
             return InputFolders(folders, str(path))
-    return _image_source(path, options or ImageOptions(), inputs)
+    return _image_source(path, options, inputs)
 
 
 def _file_source(path: Path, inputs: Signatures) -> SampleSource:
@@ -123,7 +140,7 @@ def _file_source(path: Path, inputs: Signatures) -> SampleSource:
     return StackedSource(stacks, inputs, str(path))
 
 
-def _image_source(path: Path, options: ImageOptions, inputs: Signatures) -> SampleSource:
+def _image_source(path: Path, options: ImageOptions | None, inputs: Signatures) -> SampleSource:
     if not path.is_dir():
         raise DataError(f"a folder of images must be a folder, got the path {path}, where none is")
     files = _files(path.rglob("*"), IMAGE_SUFFIXES)
