@@ -165,3 +165,9 @@ def test_presets_and_recipes_serve_as_configuration(model: Wrapped, data: list[T
     for config in ("XINT8", recipe, tmp_path / "recipe.yaml", to_plain(recipe)):
         assert torch.equal(ModelQuantizer(config).quantize_model(graph, data)(data[0]), wanted)
         assert torch.equal(quantize_graph(graph, data, config)(data[0]), wanted)
+
+
+@pytest.mark.parametrize("name", ["UINT8_DYNAMIC_QUANT", "BFP16"])
+def test_presets_that_torch_cannot_compute_are_refused(name: str, model: Wrapped, data: list[Tensor]) -> None:
+    with pytest.raises(RecipeError, match=r"quantry\.quantize"):
+        quantize_graph(capture(model.base_model, data[0]), data, name)

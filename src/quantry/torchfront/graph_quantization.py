@@ -11,12 +11,12 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from quantry.errors import ModelError
+from quantry.errors import ModelError, RecipeError
 from quantry.memo import Memo, Store, Trace
 from quantry.observe import calibration_data
 from quantry.pipeline import Stages, run_prepare, run_quantize
 from quantry.prepare import FloatModel, model_source, read_model
-from quantry.recipe import Recipe, resolve_recipe
+from quantry.recipe import Dynamic, Recipe, resolve_recipe
 from quantry.torchfront.blueprint import Blueprint, find_batch_norms
 from quantry.torchfront.lowering import Lowered, lower
 from quantry.torchfront.quantized_module import QuantizedModule, build
@@ -55,9 +55,14 @@ def quantize_graph(
     Raises:
         ModelError: An operator cannot be written as ONNX or trained in torch.
         DataError: The data do not fit the model.
-        RecipeError: There is no such preset or file, or it is no recipe.
+        RecipeError: There is no such preset or file, it is no recipe, or torch cannot compute what it asks for.
     """
     recipe, pending = resolve_recipe(recipe)
+    if isinstance(recipe.emit.format, Dynamic):
+        raise RecipeError(
+            "the torch path needs scales that are known before the model runs, got the format Dynamic in recipe "
+            f"{recipe.name!r}; use quantry.quantize on a float ONNX model"
+        )
     lowered = _lowered(model)
     memo = Memo(store, Trace())
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
