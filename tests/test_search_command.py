@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,22 @@ def test_a_model_and_images_are_enough(folder: Path) -> None:
     assert "best: trial" in output
     found = folder / "quantry_search"
     assert {"best.onnx", "recipe.yaml", "auto_search.log", "search.json"} <= {path.name for path in found.iterdir()}
-    run("quantize", "net.onnx", "--data", "images", "--recipe", found / "recipe.yaml", "-o", "again.onnx")
+    command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
+    assert command.startswith("quantize net.onnx --data images --pixel-scale=0.0039")
+    calibrated = (found / "calibration.txt").read_text().splitlines()
+    assert calibrated == [f"images/{kind}/{number}.png" for kind in "abc" for number in (0, 2)]
+    # The command makes the same model where the data are those that calibrated.
+    for path in (folder / "images").glob("*/*.png"):
+        if str(path.relative_to(folder)) not in calibrated:
+            path.unlink()
+    run(*shlex.split(command), "-o", "again.onnx")
+    assert (folder / "again.onnx").read_bytes() == (found / "best.onnx").read_bytes()
+
+
+def test_command_to_quantize_again_has_all_that_was_given() -> None:
+    job = SearchJob(Path("a net.onnx"), Path("d"), metric="map", images={"mean": (-1, 2.5, 3), "color": "BGR"})
+    given = "--mean=-1,2.5,3 --color=BGR --resize=letterbox"
+    assert job.command(Path("o/r.yaml")) == f"quantry quantize 'a net.onnx' --data d {given} --recipe o/r.yaml"
 
 
 def test_images_without_a_pixel_option_are_warned_of_first(folder: Path) -> None:

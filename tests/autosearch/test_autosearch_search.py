@@ -375,6 +375,7 @@ def test_native_search_keeps_evaluation_apart_from_calibration(network: Path, tm
     assert found.best is not None
     assert found.best.samples == 5
     assert "5 calibration samples" in (tmp_path / "auto_search.log").read_text()
+    assert (tmp_path / "calibration.txt").read_text().split("\n")[:2] == ["sample 0", "sample 2"]
 
 
 def test_native_search_takes_models_in_memory_and_has_a_space_of_its_own(network: Path, tmp_path: Path) -> None:

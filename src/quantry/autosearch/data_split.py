@@ -12,21 +12,25 @@ class EverySecond(SampleSource):
     Args:
         data: All samples.
         start: 0 takes the first, third and so on, 1 the others.
+
+    Attributes:
+        data: All samples.
+        start: The first of those taken.
     """
 
     def __init__(self, data: CalibrationData, start: int) -> None:
-        self._data = data
-        self._start = start
+        self.data = data
+        self.start = start
 
     @property
     def size(self) -> int | None:
         """Number of samples."""
-        whole = self._data.size
-        return None if whole is None else (whole + 1 - self._start) // 2
+        whole = self.data.size
+        return None if whole is None else (whole + 1 - self.start) // 2
 
     def read(self) -> Iterator[object]:
         """Yield the samples."""
-        return islice(self._data, self._start, None, 2)
+        return islice(self.data, self.start, None, 2)
 
 
 def split_data(data: CalibrationData) -> tuple[CalibrationData, CalibrationData]:

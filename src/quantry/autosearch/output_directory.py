@@ -35,6 +35,7 @@ class OutputDirectory:
           search.json         the same for programs
           best.onnx           the best model so far
           recipe.yaml         its recipe
+          calibration.txt     which samples it was calibrated on
           iter_<number>.onnx  models that are kept, and those at work
           scores/<study>/<number>.npy    scores of single samples, in the order of the race
           store/              results of stages, unless another store was given
@@ -72,6 +73,11 @@ class OutputDirectory:
     def best_recipe(self) -> Path:
         """The best model's recipe."""
         return self.path / "recipe.yaml"
+
+    @property
+    def calibration(self) -> Path:
+        """Which samples models were calibrated on."""
+        return self.path / "calibration.txt"
 
     @property
     def store(self) -> Path:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+from quantry.autosearch.calibration_list import calibration_lines
 from quantry.autosearch.continuation import Continuation
 from quantry.autosearch.desk import Desk
 from quantry.autosearch.evaluator import Direction, Judge
@@ -70,6 +71,9 @@ def run_search(
         with closing(make_executor(setting, place, chosen)) as executor:
             continuation.check_reference(executor)
             study = continuation.study
+            directory.write(
+                directory.calibration, "".join(f"{line}\n" for line in calibration_lines(setting.data)).encode()
+            )
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
             proposer, notes = propose(study, spaces, chosen, known)

@@ -83,4 +83,5 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
         )
     if not job.images:
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)
-    show_search(Console(), job.run(), job.judged_by)
+    result = job.run()
+    show_search(Console(), result, job.judged_by, job.command(result.best_recipe or Path("recipe.yaml")))

@@ -1,5 +1,6 @@
 """A search as the command line and its configuration files describe it."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
 CLASSIFIER_METRICS = {"top1": 1, "top5": 5}
 DETECTOR_METRICS = ("map", "map50")
+_IMAGE_FLAGS = {
+    "mean": "--mean",
+    "std": "--std",
+    "scale": "--pixel-scale",
+    "color": "--color",
+    "resize": "--resize",
+    "crop_fraction": "--crop-fraction",
+}
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,15 @@ class SearchJob:
             given.setdefault("resize", "letterbox")
         return ImageOptions(**given)
 
+    def chance(self) -> float | None:
+        """Return the score of a model that knows nothing; None where the metric has none."""
+        from quantry.evaluate.tasks import class_count
+
+        if self.judged_by in CLASSIFIER_METRICS:
+            classes = class_count(self.model)
+            return min(1.0, CLASSIFIER_METRICS[self.judged_by] / classes) if classes else 0.0
+        return 0.0 if self.judged_by in DETECTOR_METRICS else None
+
     def run(self) -> "SearchResult":
         """Search.
 
@@ -152,6 +170,27 @@ class SearchJob:
             output_dir=self.output,
             objectives=("accuracy", *(name for name in self.objectives if name != "accuracy")),
         )
+
+    def command(self, recipe: Path) -> str:
+        """Return the command that quantizes this model on these data with a recipe.
+
+        Args:
+            recipe: The recipe's file.
+        """
+        words = ["quantry", "quantize", str(self.model)]
+        data = self.data or self.evaluation_data
+        if data is not None:
+            words += ["--data", str(data)]
+        given = dict(self.images)
+        if self.judged_by in DETECTOR_METRICS:
+            given.setdefault("resize", "letterbox")
+        unsaid = {name: given.pop(name) for name in tuple(given) if name not in _IMAGE_FLAGS}
+        for name, value in given.items():
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            # With "=", because a text that begins with a minus would be taken for another option.
+            words.append(f"{_IMAGE_FLAGS[name]}={text}")
+        rest = f"  # and, in Python only: ImageOptions of {unsaid}" if unsaid else ""
+        return shlex.join([*words, "--recipe", str(recipe)]) + rest
 
     def _judge(self) -> tuple[Any, Any, Any]:
         """Return calibration data, the evaluator or a metric's name, and data for the latter."""

@@ -17,13 +17,14 @@ _MOST_ROWS = 20
 _WIDE = 110
 
 
-def show_search(console: Console, result: "SearchResult", metric: str) -> None:
+def show_search(console: Console, result: "SearchResult", metric: str, again: str | None = None) -> None:
     """Print the trials, nearest to the float model first, and what the best one is; write all of it as a page.
 
     Args:
         console: Where to.
         result: What was found.
         metric: What the score is called.
+        again: The command that quantizes the model with the best recipe; None where there is none.
     """
     ranked = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
     names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
@@ -41,7 +42,7 @@ def show_search(console: Console, result: "SearchResult", metric: str) -> None:
     console.print(table)
     if len(ranked) > _MOST_ROWS:
         console.print(f"  and {len(ranked) - _MOST_ROWS} more, in search.json")
-    _show_best(console, result, metric)
+    _show_best(console, result, metric, again)
     # Only here: it needs the parts that run models.
     from quantry.report import write_search_report
 
@@ -73,7 +74,7 @@ def _assignment(trial: "Trial") -> str:
     return ", ".join(f"{name.rpartition('.')[2]} {brief(value)}" for name, value in trial.assignment.items())
 
 
-def _show_best(console: Console, result: "SearchResult", metric: str) -> None:
+def _show_best(console: Console, result: "SearchResult", metric: str, again: str | None) -> None:
     console.print(f"stopped: {escape(result.stopped_by)}; {result.seconds:.1f} s")
     for note in result.notes:
         console.print(f"  note: {escape(note)}", soft_wrap=True)
@@ -83,7 +84,8 @@ def _show_best(console: Console, result: "SearchResult", metric: str) -> None:
     console.print(f"best: trial {best.number}, {metric} {best.score:.4f}, float {result.reference.value:.4f}")
     for what, path in (("model", result.best_model), ("recipe", result.best_recipe)):
         console.print(f"  {what:6} [bold]{escape(str(path))}[/]", soft_wrap=True)
-    console.print(
-        f"make it again with `quantry quantize MODEL --data DATA --recipe {escape(str(result.best_recipe))}`",
-        soft_wrap=True,
-    )
+    if again is None:
+        return
+    console.print(f"quantize with its recipe: {escape(again)}", soft_wrap=True, highlight=False)
+    listed = result.output_dir / "calibration.txt"
+    console.print(f"it was calibrated on the samples in {escape(str(listed))}", soft_wrap=True, highlight=False)
