@@ -207,6 +207,12 @@ def test_slips_in_a_configuration_are_told(tmp_path: Path, plain: object, messag
         load_job(path)
 
 
+def test_tolerance_below_zero_is_refused_and_seconds_need_no_unit(folder: Path) -> None:
+    with pytest.raises(RecipeError, match="at least 0"):
+        SearchJob(Path("net.onnx"), Path("images"), tolerance="-0.5", images={"scale": 1.0}).run()
+    run("search", "net.onnx", "-d", "images", "--budget", "30", "--trials", 1, "--pixel-scale", 1)
+
+
 def test_labels_and_metrics_must_go_together(folder: Path) -> None:
     (folder / "labels.csv").write_text("a/0.png,0\n")
     with pytest.raises(RecipeError, match="labels go with"):

@@ -7,12 +7,15 @@ from quantry.autosearch.options import tolerance_of
 from quantry.errors import RecipeError
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("2h", 7200), ("1h30m", 5400), (90, 90), ("45 s", 45)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30min", 1800), ("2h", 7200), ("1h30m", 5400), (90, 90), ("45 s", 45), ("30", 30), ("1.5", 1.5)],
+)
 def test_budget_is_read_in_common_spellings(text: str | float, seconds: float) -> None:
     assert budget_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["soon", "30", "5 parsecs", "", None])
+@pytest.mark.parametrize("text", ["soon", "1.2.3", "-30", "5 parsecs", "", None])
 def test_budget_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(RecipeError):
         budget_seconds(text)
@@ -41,6 +44,9 @@ def test_minus_one_switches_a_stop_condition_off() -> None:
         {"threads": 0},
         {"trial_timeout": 0},
         {"tolerance": "much"},
+        {"tolerance": -0.5},
+        {"tolerance": "-1%"},
+        {"tolerance": float("nan")},
         {"keep_models": "some"},
     ],
 )

@@ -389,3 +389,11 @@ def test_native_search_takes_models_in_memory_and_has_a_space_of_its_own(network
 def test_native_search_tells_misspelt_arguments(network: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean 'budget'"):
         quantry.search(network, bugdet="1h")  # type: ignore[call-arg]
+    for given, meant in (("output", "output_dir"), ("jobs", "n_jobs"), ("timeout", "trial_timeout")):
+        with pytest.raises(RecipeError, match=f"did you mean '{meant}'"):
+            quantry.search(network, **{given: 1})  # type: ignore[arg-type]
+
+
+def test_trial_reads_in_one_line(finished: SearchResult) -> None:
+    assert repr(finished.trials[0]).startswith("Trial(0, complete, score ")
+    assert max(len(repr(trial)) for trial in finished.trials) < 120

@@ -23,6 +23,27 @@ from quantry.recipe import Recipe, resolve_recipe
 DEFAULT_METRIC = "l2"
 """What judges models where no evaluator is given: the mean squared difference between the outputs of both models."""
 
+_POSITIONAL = ("model", "data", "evaluator", "space", "budget")
+_OTHER_NAMES = {
+    "calibration_data": "data",
+    "candidates": "stop=StopConditions(n_candidates=...)",
+    "eval_data": "evaluation_data",
+    "image_options": "images",
+    "iterations": "stop=StopConditions(iterations=...)",
+    "jobs": "n_jobs",
+    "log": "log_path",
+    "metric": "evaluator",
+    "objective": "objectives",
+    "output": "output_dir",
+    "output_path": "output_dir",
+    "preset": "recipe",
+    "time": "budget",
+    "timeout": "trial_timeout",
+    "trials": "stop=StopConditions(iterations=...)",
+    "workers": "n_jobs",
+}
+"""What arguments are called on the command line and elsewhere, for the hint only; spelling alone does not find them."""
+
 
 class SearchSettings(TypedDict, total=False):
     """What `search` takes by name: the fields of `SearchOptions`, and where data and results are."""
@@ -86,7 +107,8 @@ def search(
     known = SearchSettings.__annotations__
     for name in settings:
         if name not in known:
-            hint = nearest_spelling(name, (*known, "budget", "space", "evaluator"))
+            meant = _OTHER_NAMES.get(name.casefold())
+            hint = f"; did you mean '{meant}'?" if meant else nearest_spelling(name, (*known, *_POSITIONAL))
             raise RecipeError(f"search must be given known arguments, got {name!r}{hint}")
     options = _options(settings, budget)
     path = _model_path(model, options.output_dir)

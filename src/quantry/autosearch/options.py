@@ -116,13 +116,15 @@ def tolerance_of(tolerance: float | str | None, reference: float) -> float | Non
         reference: The float model's score.
 
     Raises:
-        RecipeError: It is neither, or a share of zero.
+        RecipeError: It is neither, below 0, or a share of zero.
 
     Example:
         >>> tolerance_of("1%", 80.0)
         0.8
     """
     if tolerance is None or (isinstance(tolerance, int | float) and not isinstance(tolerance, bool)):
+        if tolerance is not None and not tolerance >= 0:
+            raise RecipeError(f"tolerance must be at least 0, the drop that is accepted, got {tolerance!r}")
         return None if tolerance is None else float(tolerance)
     share = re.fullmatch(r"\s*([0-9.]+)\s*%\s*", tolerance) if isinstance(tolerance, str) else None
     if share is None:
@@ -133,7 +135,7 @@ def tolerance_of(tolerance: float | str | None, reference: float) -> float | Non
 
 
 def budget_seconds(budget: float | str) -> float:
-    """Return the seconds of a budget such as ``"30min"``, ``"2h"``, ``"1h30m"`` or a number of seconds.
+    """Return the seconds of a budget such as ``"30min"``, ``"2h"``, ``"1h30m"``, or seconds as a number or ``"30"``.
 
     Raises:
         RecipeError: It is no time.
@@ -145,6 +147,8 @@ def budget_seconds(budget: float | str) -> float:
     if isinstance(budget, int | float) and not isinstance(budget, bool):
         return float(budget)
     text = budget.replace(" ", "").lower() if isinstance(budget, str) else ""
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text):
+        return float(text)
     parts = re.findall(r"([0-9.]+)([a-z]+)", text)
     if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
         raise RecipeError(f"a budget must be a time such as '30min', '2h' or seconds, got {budget!r}")

@@ -58,3 +58,10 @@ class Trial:
         for name in ("assignment", "objectives", "computed"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "reused", tuple(self.reused))
+
+    def __repr__(self) -> str:
+        """Return the result in short; a recipe in full would fill a screen."""
+        score = f"error {self.error!r}" if self.score is None else f"score {self.score:.6g}"
+        drop = "" if self.drop is None else f", drop {self.drop:.6g}"
+        accepted = ", accepted" if self.accepted else ""
+        return f"Trial({self.number}, {self.state}, {score}{drop}{accepted}, recipe {self.recipe.name!r})"
