@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import yaml
 from PIL import Image
@@ -64,6 +65,8 @@ def test_a_model_and_images_are_enough(folder: Path) -> None:
     output = run("search", "net.onnx", "--data", "images", "--trials", 3, "--pixel-scale", "1/255", "--sampler", "grid")
     assert "3 trials" in output
     assert "best: trial" in output
+    assert output.count("trial 2: score") == 1
+    assert "3 of 3 trials" in output
     found = folder / "quantry_search"
     assert {"best.onnx", "recipe.yaml", "auto_search.log", "search.json"} <= {path.name for path in found.iterdir()}
     command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
@@ -88,6 +91,28 @@ def test_images_without_a_pixel_option_are_warned_of_first(folder: Path) -> None
     trial = ("search", "net.onnx", "-d", "images", "--trials", 1, "--sampler", "grid")
     assert run(*trial).startswith("warning: the images went in as RGB pixels 0..255")
     assert "went in as" not in run(*trial, "--pixel-scale", 1)
+
+
+def test_a_float_model_no_better_than_chance_is_warned_of(folder: Path) -> None:
+    files = sorted((folder / "images").rglob("*.png"))
+    session = onnxruntime.InferenceSession(folder / "net.onnx")
+    rows = {"right": "", "wrong": ""}
+    for file in files:
+        with Image.open(file) as image:
+            pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None]
+        best = int(session.run(None, {"x": pixels})[0].argmax())
+        name = file.relative_to(folder / "images").as_posix()
+        rows["right"] += f"{name},{best}\n"
+        rows["wrong"] += f"{name},{(best + 1) % 3}\n"
+    told = {}
+    for kind, text in rows.items():
+        (folder / f"{kind}.csv").write_text(text)
+        told[kind] = run(
+            *("search", "net.onnx", "-d", "images", "--labels", f"{kind}.csv", "--pixel-scale", 1),
+            *("--trials", 1, "--sampler", "grid", "-o", kind),
+        )
+    assert "no better than chance (0.3333)" in told["wrong"]
+    assert "chance" not in told["right"]
 
 
 def test_folders_are_labels_and_calibration_is_apart(folder: Path) -> None:

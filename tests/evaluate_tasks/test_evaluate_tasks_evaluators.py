@@ -15,6 +15,7 @@ from quantry.evaluate.tasks import (
     OutputDistance,
     SampleBook,
     TopAccuracy,
+    class_count,
     classifier_evaluator,
     distance_evaluator,
     labelled_images,
@@ -84,7 +85,7 @@ def test_labels_are_read_from_every_kind_of_file(images: Path, tmp_path: Path, f
 def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("red0.png,1\n")
-    with pytest.raises(DataError, match=r"none for blue/blue0\.png"):
+    with pytest.raises(DataError, match=r"none for 8 of 9, such as blue/blue0\.png; in"):
         labelled_images(images, path)
     path = tmp_path / "labels.txt"
     path.write_text("1\n2\n")
@@ -95,6 +96,17 @@ def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
         labelled_images(images)
     with pytest.raises(DataError, match="must hold images"):
         labelled_images(tmp_path / "images" / "none") if (images / "none").mkdir() is None else None
+
+
+def test_classes_by_name_must_be_as_many_as_the_models(model: Path, images: Path, tmp_path: Path) -> None:
+    assert class_count(model) == 3
+    path = tmp_path / "labels.csv"
+    files = sorted(images.rglob("*.png"))
+    path.write_text("".join(f"{file.name},{'rg'[index % 2]}\n" for index, file in enumerate(files)))
+    with pytest.raises(DataError, match=r"as many as the model's, 3, .* got 2: g, r; give .* 0 to 2: a \.csv"):
+        classifier_evaluator(model, images, path)
+    path.write_text("".join(f"{file.name},{index % 2}\n" for index, file in enumerate(files)))
+    assert classifier_evaluator(model, images, path).size == 9
 
 
 def test_top_accuracy_counts_what_onnxruntime_gets_right(model: Path, images: Path) -> None:

@@ -7,7 +7,9 @@ import typer
 from rich.console import Console
 
 from quantry.cli.image_arguments import given_images, warn_of_default_pixels
+from quantry.cli.search_chance import warn_of_chance
 from quantry.cli.search_job import SearchJob, load_job
+from quantry.cli.search_progress import lines_without_terminal
 from quantry.cli.search_table import show_search
 from quantry.errors import RecipeError
 
@@ -83,5 +85,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
         )
     if not job.images:
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)
-    result = job.run()
+    with lines_without_terminal():
+        result = job.run()
+    warn_of_chance(job, result.reference.value)
     show_search(Console(), result, job.judged_by, job.command(result.best_recipe or Path("recipe.yaml")))

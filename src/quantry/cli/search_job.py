@@ -130,15 +130,6 @@ class SearchJob:
             given.setdefault("resize", "letterbox")
         return ImageOptions(**given)
 
-    def chance(self) -> float | None:
-        """Return the score of a model that knows nothing; None where the metric has none."""
-        from quantry.evaluate.tasks import class_count
-
-        if self.judged_by in CLASSIFIER_METRICS:
-            classes = class_count(self.model)
-            return min(1.0, CLASSIFIER_METRICS[self.judged_by] / classes) if classes else 0.0
-        return 0.0 if self.judged_by in DETECTOR_METRICS else None
-
     def run(self) -> "SearchResult":
         """Search.
 

@@ -20,6 +20,7 @@ from quantry.evaluate.tasks.decoders import DECODERS, BoxDecoder, Decoder, RowDe
 from quantry.evaluate.tasks.detection_precision import DetectionPrecision
 from quantry.evaluate.tasks.detections import Detections, overlaps, suppress
 from quantry.evaluate.tasks.image_evaluators import (
+    class_count,
     classifier_evaluator,
     detector_evaluator,
     distance_evaluator,
@@ -48,6 +49,7 @@ __all__ = [
     "SampleBook",
     "TaskScore",
     "TopAccuracy",
+    "class_count",
     "classifier_evaluator",
     "coco_average_precision",
     "coco_labels",

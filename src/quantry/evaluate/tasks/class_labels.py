@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantry.errors import DataError, nearest_spelling
+from quantry.errors import DataError
 from quantry.observe.image_folder import IMAGE_SUFFIXES
 
 _HEADINGS = ("label", "class", "class_id", "category", "target")
@@ -41,7 +41,7 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
               their paths.
 
             Files are named by their path in the folder or their name alone. Labels are class numbers; words are
-            numbered in alphabetical order.
+            numbered in alphabetical order, so there must be one for each class of the model.
 
     Raises:
         DataError: There are no images, a file has no label, or a label names no file.
@@ -58,7 +58,14 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
             )
         return _numbered(files, words)
     table = _read(Path(labels), files)
-    return _numbered(files, [_label_of(path, root, table, Path(labels)) for path in files])
+    found = [_label_of(path, root, table) for path in files]
+    missing = [path for path, label in zip(files, found, strict=True) if label is None]
+    if missing:
+        raise DataError(
+            f"every image must have a label, got none for {len(missing)} of {len(files)}, such as "
+            f"{missing[0].relative_to(root).as_posix()}; in {labels}"
+        )
+    return _numbered(files, [label for label in found if label is not None])
 
 
 def image_files(root: Path) -> tuple[Path, ...]:
@@ -125,11 +132,6 @@ def _from_rows(rows: list[list[str]], files: tuple[Path, ...], path: Path) -> di
     return {row[0].strip(): row[-1].strip() for row in rows}
 
 
-def _label_of(file: Path, root: Path, table: Mapping[str, str], source: Path) -> str:
-    inside = file.relative_to(root).as_posix()
-    for name in (inside, file.name, file.stem):
-        if name in table:
-            return table[name]
-    raise DataError(
-        f"every image must have a label, got none for {inside}{nearest_spelling(inside, table)}; in {source}"
-    )
+def _label_of(file: Path, root: Path, table: Mapping[str, str]) -> str | None:
+    names = (file.relative_to(root).as_posix(), file.name, file.stem)
+    return next((table[name] for name in names if name in table), None)

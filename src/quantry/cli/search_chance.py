@@ -1,0 +1,39 @@
+"""A float model that knows nothing makes a search worthless; most often labels or pixels are to blame."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS
+
+if TYPE_CHECKING:
+    from quantry.cli.search_job import SearchJob
+
+
+def warn_of_chance(job: "SearchJob", reference: float) -> None:
+    """Warn on stderr where the float model is no better than chance.
+
+    Args:
+        job: The search.
+        reference: The float model's score.
+    """
+    chance = _chance(job)
+    if chance is None or reference > chance:
+        return
+    Console(stderr=True).print(
+        f"[bold yellow]warning:[/] the float model itself has {job.judged_by} {reference:.4f}, no better than chance "
+        f"({chance:.4f}), so this search says nothing: labels must be the model's class numbers, and images must enter "
+        "as it was trained (--pixel-scale, --mean, --std, --color, --resize)",
+        soft_wrap=True,
+    )
+
+
+def _chance(job: "SearchJob") -> float | None:
+    """Return the score of a model that knows nothing; None where the metric has none."""
+    from quantry.evaluate.tasks import class_count
+
+    metric = job.judged_by
+    if metric in CLASSIFIER_METRICS:
+        classes = class_count(job.model)
+        return min(1.0, CLASSIFIER_METRICS[metric] / classes) if classes else 0.0
+    return 0.0 if metric in DETECTOR_METRICS else None
