@@ -394,6 +394,19 @@ def test_native_search_tells_misspelt_arguments(network: Path) -> None:
             quantry.search(network, **{given: 1})  # type: ignore[arg-type]
 
 
+def test_finished_trials_are_logged_at_info(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = grid(tmp_path, stop=StopConditions(iterations=2))
+    run_search(network, samples, distance, space, options)
+    assert not caplog.records
+    caplog.set_level("INFO", logger="quantry")
+    run_search(network, samples, distance, space, grid(tmp_path, stop=StopConditions(iterations=3)))
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("trial ")]
+    assert [line.partition(":")[0] for line in lines] == ["trial 2"]
+    assert "3 of 3 trials" in lines[0]
+
+
 def test_trial_reads_in_one_line(finished: SearchResult) -> None:
     assert repr(finished.trials[0]).startswith("Trial(0, complete, score ")
     assert max(len(repr(trial)) for trial in finished.trials) < 120

@@ -16,6 +16,7 @@ from quantry.autosearch.live_table import LiveTable
 from quantry.autosearch.log_file import LogFile
 from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory
+from quantry.autosearch.progress_log import ProgressLog
 from quantry.autosearch.proposer import Proposer, propose
 from quantry.autosearch.race import Race, rungs
 from quantry.autosearch.result import SearchResult, result_of
@@ -104,7 +105,7 @@ def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[
 @contextmanager
 def _told(ledger: Ledger, lines: list[str]) -> Iterator[None]:
     """Tell the log, search.json and the terminal what happens."""
-    listeners: list[Listener] = [LogFile(ledger.options.log_file), SummaryFile(), LiveTable()]
+    listeners: list[Listener] = [LogFile(ledger.options.log_file), SummaryFile(), ProgressLog(), LiveTable()]
     ledger.listeners = listeners
     for listener in listeners:
         listener.opened(ledger, lines)
