@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from quantry.cli import demo as command
 from quantry.cli.app import app
+from quantry.errors import RecipeError
 from quantry.recipe import load_recipe
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -90,3 +91,9 @@ def _run(arguments: list[str], folder: Path) -> str:
         patch.setattr(sys, "argv", arguments)
         runpy.run_path(arguments[0], run_name="__main__")
     return printed.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--scenes", "--samples", "--jobs"])
+def test_counts_below_one_are_refused_before_any_work(option: str) -> None:
+    with pytest.raises(RecipeError, match=f"{option} must be at least 1, got 0"):
+        CliRunner().invoke(app, ["demo", option, "0"], catch_exceptions=False)

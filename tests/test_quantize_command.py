@@ -186,6 +186,13 @@ def test_installed_command_prints_its_version() -> None:
     assert done.stdout.strip() == quantry.__version__
 
 
+def test_python_m_runs_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "quantry", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == quantry.__version__
+
+
 ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
     "missing model": (("nowhere.onnx", "-d", "data"), "nowhere.onnx"),
     "empty model": (("empty.onnx", "-d", "data"), "empty.onnx"),

@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 from compat_models import saved_model
 
+from quantry.cli.compat import compat
 from quantry.compat import mapped_imports, run_script, scan_script
 from quantry.errors import RecipeError
 
@@ -241,3 +242,9 @@ def test_nothing_is_left_behind() -> None:
     assert not {name for name in set(sys.modules) - before[2] if name.startswith(("quark", "vai_q_onnx"))}
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("quark.onnx")
+
+
+def test_options_of_the_script_before_its_name_are_an_error_that_says_where_they_go(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("print('ran')", encoding="utf-8")
+    with pytest.raises(RecipeError, match="must come before its own options, got --input_model_path"):
+        compat(Path("--input_model_path"), ["x", str(tmp_path / "s.py")])

@@ -7,6 +7,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from quantry.errors import RecipeError
+
 _ARGUMENTS = "What the script finds behind its own name."
 
 
@@ -17,6 +19,12 @@ def compat(
     anyway: Annotated[bool, typer.Option("--anyway", help="Run the script whatever is missing.")] = False,
 ) -> None:
     """Run a script written for AMD Quark or vai_q_onnx unchanged; options of quantry stand before SCRIPT."""
+    if str(script).startswith("-") and not script.exists():
+        raise RecipeError(
+            f"SCRIPT must come before its own options, got {script}; write `quantry compat SCRIPT {script} ...`; "
+            "before SCRIPT stand only --scan and --anyway"
+        )
+
     from quantry.compat import run_script, scan_script
 
     errors = Console(stderr=True)

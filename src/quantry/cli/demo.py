@@ -89,6 +89,11 @@ def demo(
     presets: Annotated[bool, typer.Option(help="No search: quantize with several presets and compare.")] = False,
 ) -> None:
     """Search the best recipe for the embedded detector by its mean average precision."""
+    for option, count in (("--scenes", scenes), ("--samples", samples)):
+        if count < 1:
+            raise RecipeError(f"{option} must be at least 1, got {count}")
+    if jobs is not None and jobs < 1:
+        raise RecipeError(f"--jobs must be at least 1, got {jobs}")
     console = Console()
     if presets:
         compare_presets(console, output, scenes, samples)
