@@ -74,8 +74,8 @@ def test_digest_knows_partials_objects_and_counters() -> None:
     assert function_digest(Other.__new__(Other)) != function_digest(Distance.__new__(Distance))
 
 
-def searched(network: Path, directory: Path, evaluator: Evaluator, trials: int = 2) -> SearchResult:
-    options = SearchOptions("grid", output_dir=directory, stop=StopConditions(iterations=trials))
+def searched(network: Path, directory: Path, evaluator: Evaluator, trials: int = 2, jobs: int = 1) -> SearchResult:
+    options = SearchOptions("grid", output_dir=directory, stop=StopConditions(iterations=trials), n_jobs=jobs)
     return run_search(network, random_samples(4), evaluator, small_space(), options)
 
 
@@ -113,5 +113,5 @@ def test_changed_data_of_an_evaluator_begin_anew(network: Path, tmp_path: Path) 
         found = searched(network, tmp_path / "out", judge)
     assert {trial.score for trial in found.trials} == {0.75}
     assert found.reference.value == 0.75
-    assert len(searched(network, tmp_path / "out", judge, 3).trials) == 3
+    assert len(searched(network, tmp_path / "out", judge, 3, jobs=2).trials) == 3
     assert not (tmp_path / "out" / "previous-2").exists()

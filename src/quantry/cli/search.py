@@ -30,7 +30,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     ] = None,
     decoder: Annotated[str, typer.Option(help="A detector's output: yolox, yolov5, yolov8 or boxes.")] = "yolox",
     recipe: Annotated[str, typer.Option("--recipe", "-r", help="Preset or recipe file to start from.")] = "S8S8_AAWS",
-    budget: Annotated[str | None, typer.Option(help="The most time, such as 30min or 2h.")] = None,
+    budget: Annotated[str | None, typer.Option(help="The most time: 30min, 2h, or seconds.")] = None,
     trials: Annotated[int | None, typer.Option(help="At most so many trials.")] = None,
     tolerance: Annotated[
         str | None, typer.Option(help="How much worse than the float model is accepted: 0.01 or 1%.")
