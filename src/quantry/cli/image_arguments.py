@@ -71,26 +71,21 @@ def given_images(
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def warn_of_default_pixels(model: Path, data: Path | None) -> bool:
+def warn_of_default_pixels(model: Path, data: Path | None) -> None:
     """Warn on stderr, before any work, where images enter a float model and nobody said how.
 
     Args:
         model: The float model.
         data: The data, for which no option of images was given.
-
-    Returns:
-        Whether there was a reason to.
     """
     if data is None or not data.is_dir() or not model.is_file():
-        return False
+        return
     from quantry.observe import calibration_data, pixel_notes
     from quantry.prepare import model_source
     from quantry.prepare.float_model import input_signatures
 
-    notes = pixel_notes(calibration_data(data, input_signatures(model_source(model).load())))
-    for note in notes:
+    for note in pixel_notes(calibration_data(data, input_signatures(model_source(model).load()))):
         Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(note)}", soft_wrap=True)
-    return bool(notes)
 
 
 def image_notes(data: Path | None, options: "ImageOptions") -> tuple[str, ...]:
