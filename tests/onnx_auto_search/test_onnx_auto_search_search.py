@@ -272,7 +272,7 @@ def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path: Path) -> 
     assert len(calls) == 4  # three and the float model
     config.search_stop_condition = {}
     AutoSearch(Config(start()), config, saved_net(tmp_path), Reader()).search_model()
-    assert len(calls) == 7
+    assert len(calls) == 8
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ _ADAROUND_STEPS = TuneOptions((AdaRound(samples=1000, batch_size=2, iterations=1
 _ADAQUANT_STEPS = TuneOptions((AdaQuant(samples=1000, batch_size=2, iterations=1000, early_stop=True),))
 _ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
 _MX = ("MX4", "MX6", "MX9", "MXFP8E5M2", "MXFP8E4M3", "MXFP6E3M2", "MXFP6E2M3", "MXFP4E2M1", "MXINT8")
-_ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", *_MX)
+_ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", *_MX, "BF16_MIXED_BFP16", "BF16_MIXED_MXINT8")
 
 
 def _finetuned(base: Preset, name: str, tune: TuneOptions) -> Preset:

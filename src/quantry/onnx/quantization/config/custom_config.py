@@ -131,7 +131,7 @@ _ADAQUANT_PARAMS = {"OptimAlgorithm": "adaquant", **_FINETUNE, "LearningRate": 1
 
 
 def _finetuned(base: str, settings: dict[str, Any]) -> QuantizationConfig:
-    made = copy.deepcopy(_PLAIN[base])
+    made: QuantizationConfig = copy.deepcopy((_PLAIN | _MIXTURES)[base])
     made.include_fast_ft = True
     made.extra_options = {**(made.extra_options or {}), "FastFinetune": dict(settings)}
     return made
@@ -157,6 +157,10 @@ _ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", "MX4", "MX6", "MX9", *(name fo
 _N_BITS = {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1}
 _BF16_MIXED = {"QuantizeBias": False}
 _MIXED = {"include_auto_mp": True, "quant_format": _EXTENDED}
+_MIXTURES = {
+    "BF16_MIXED_BFP16": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(BFP16Spec(), BFP16Spec()), **_MIXED),
+    "BF16_MIXED_MXINT8": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(MXInt8Spec(), MXInt8Spec()), **_MIXED),
+}
 
 DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
     **_PLAIN,
@@ -169,15 +173,14 @@ DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
         options={"Int32Bias": False, **_mix(Int8Spec(symmetric=False), Int8Spec(), Int8Spec())},
         **_MIXED,
     ),
-    "BF16_MIXED_BFP16": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(BFP16Spec(), BFP16Spec()), **_MIXED),
-    "BF16_MIXED_MXINT8": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(MXInt8Spec(), MXInt8Spec()), **_MIXED),
+    **_MIXTURES,
     **{
         f"{kind}_{network}_ACCURATE": _accurate(f"{kind}_{network}_DEFAULT")
         for kind in ("INT8", "INT16")
         for network in ("CNN", "TRANSFORMER")
     },
     **{f"{name}_ADAROUND": _finetuned(name, _ADAROUND_PARAMS) for name in _ADAROUND},
-    **{f"{name}_ADAQUANT": _finetuned(name, _ADAQUANT_PARAMS) for name in (*_ADAQUANT, "MXINT8")},
+    **{f"{name}_ADAQUANT": _finetuned(name, _ADAQUANT_PARAMS) for name in (*_ADAQUANT, "MXINT8", *_MIXTURES)},
 }
 """By name; handed out as copies only."""
 
