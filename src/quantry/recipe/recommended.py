@@ -17,9 +17,7 @@ from quantry.recipe.tuning import Gptq, TuneOptions
 _SAMPLES = 64
 """More samples hardly move means and Gram matrices, and cost time in proportion."""
 
-_NPU_SUMMARY = (
-    "best for NPUs without training: XINT8 that keeps Sigmoid, ranges judged behind the next function, GPTQ"
-)
+_NPU_SUMMARY = "best for NPUs without training: XINT8 that keeps Sigmoid, ranges judged behind the next function, GPTQ"
 _CPU_SUMMARY = (
     "best for CPUs without training: CPU_INT8, SmoothQuant where it pays, ranges judged behind the next function, GPTQ"
 )

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx.reference import ReferenceEvaluator
 
 from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.symbolic import KnownValues, numbers_of
@@ -122,6 +121,9 @@ def _known_bytes(value: ir.Value) -> int | None:
 
 def _evaluate(model: ir.Model, node: ir.Node, inputs: list[np.ndarray | None]) -> list[ir.TensorProtocol] | None:
     """Run one node with the reference implementation; None if that cannot."""
+    # Large, and most models have nothing to fold.
+    from onnx.reference import ReferenceEvaluator
+
     proto = ir.serde.serialize_node(node)
     feeds = {name: array for name, array in zip(proto.input, inputs, strict=True) if array is not None}
     wanted = [name for name in proto.output if name]
