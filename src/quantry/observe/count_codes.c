@@ -12,7 +12,18 @@ static int32_t rank_of(uint32_t bits)
 void count_codes(const uint32_t *bits, size_t count, uint32_t *histogram, int32_t *ranks)
 {
     int32_t low = INT32_MAX, high = INT32_MIN;
-    for (size_t i = 0; i < count; i++) {
+    /* Neighbours often have one code, and adding twice to one place in a row waits for memory: four far apart do not. */
+    size_t quarter = count / 4;
+    for (size_t i = 0; i < quarter; i++) {
+        for (size_t part = 0; part < 4; part++) {
+            uint32_t value = bits[i + part * quarter];
+            int32_t rank = rank_of(value);
+            low = rank < low ? rank : low;
+            high = rank > high ? rank : high;
+            histogram[value >> 16]++;
+        }
+    }
+    for (size_t i = 4 * quarter; i < count; i++) {
         int32_t rank = rank_of(bits[i]);
         low = rank < low ? rank : low;
         high = rank > high ? rank : high;
