@@ -11,6 +11,7 @@ from quantry.autosearch.recipe_path import with_fields
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.run import run_search
 from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion
+from quantry.autosearch.table import by_difference
 from quantry.autosearch.trial import Trial, TrialState
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "TwoStageResult",
     "Uniform",
     "budget_seconds",
+    "by_difference",
     "default_space",
     "finetune_space",
     "run_search",

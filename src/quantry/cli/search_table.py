@@ -26,7 +26,10 @@ def show_search(console: Console, result: "SearchResult", metric: str, again: st
         metric: What the score is called.
         again: The command that quantizes the model with the best recipe; None where there is none.
     """
-    ranked = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
+    # Only here: a command that is misspelt should not wait for the search to be loaded.
+    from quantry.autosearch import by_difference
+
+    ranked = by_difference(result.trials)
     names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
     # What was computed for a trial is in the log and in search.json; a narrow terminal has no room for it.
     wide = console.width >= _WIDE

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from quantry.evaluate.metrics.decibel import unlimited_decibels
 from quantry.observe import Statistics, TensorStats
 from quantry.plan import QuantPlan, SharedRange
 from quantry.scale import BinnedValues, Grid, QuantParams, TensorParams, fake_quantize
@@ -94,7 +95,7 @@ def _activation_noise(stats: TensorStats, params: TensorParams) -> dict[str, Any
     clipping = float(values.clipping(np.array([[low]]), np.array([[high]]))[0, 0])
     return {
         "seen": (stats.minimum, stats.maximum),
-        "sqnr": _decibel(power, noise),
+        "sqnr": unlimited_decibels(power, noise),
         "clipped": min(clipping / noise, 1.0) if noise > 0 else 0.0,
         "peak": max(-stats.minimum, stats.maximum) / math.sqrt(power) if power > 0 else 0.0,
     }
@@ -118,7 +119,7 @@ def _weights(model: ir.Model, plan: QuantPlan, params: QuantParams) -> Iterator[
             operator=nodes[user].op_type if user in nodes else "",
             **_common(own),
             seen=(float(weight.min()), float(weight.max())),
-            sqnr=_decibel(power, float(np.mean(error**2))),
+            sqnr=unlimited_decibels(power, float(np.mean(error**2))),
             clipped=0.0,
             peak=float(np.abs(weight).max()) / math.sqrt(power) if power > 0 else 0.0,
         )
@@ -136,9 +137,3 @@ def _representable(params: TensorParams) -> tuple[float, float]:
     low = (params.lowest - params.zero_point) * params.scale.astype(np.float64)
     high = (params.highest - params.zero_point) * params.scale.astype(np.float64)
     return float(low.min()), float(high.max())
-
-
-def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from quantry.evaluate.metrics.decibel import unlimited_decibels
 from quantry.evaluate.pairing import pair_outputs
 from quantry.evaluate.sessions import run_session, simulation_session
 
@@ -47,7 +48,9 @@ def tensor_errors(
             ours, theirs = run_session(expected, feed), run_session(got, feed)
             for name in group:
                 _add(powers, name, ours[name], theirs[name])
-    return {name: _decibel(*powers[name]) for name in shown if name in powers and not math.isnan(powers[name][0])}
+    return {
+        name: unlimited_decibels(*powers[name]) for name in shown if name in powers and not math.isnan(powers[name][0])
+    }
 
 
 def _produced(model: ir.Model) -> set[str]:
@@ -97,9 +100,3 @@ def _add(powers: dict[str, tuple[float, float]], name: str, ours: NDArray[Any], 
         signal + float(np.vdot(pair.reference, pair.reference)),
         noise + float(np.vdot(difference, difference)),
     )
-
-
-def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf

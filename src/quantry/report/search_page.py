@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from quantry.autosearch import SearchResult, Trial
+from quantry.autosearch import SearchResult, Trial, by_difference
 from quantry.recipe import brief, to_yaml
 from quantry.report.html_pieces import bullets, cards, document, section, table
 from quantry.report.trial_chart import trial_chart
@@ -50,7 +50,7 @@ def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
 
 
 def _trials(result: SearchResult) -> str:
-    order = sorted(result.trials, key=lambda trial: (trial.drop is None, trial.drop or 0.0, trial.number))
+    order = by_difference(result.trials)
     extra = [name for name in (order[0].objectives if order else ()) if name != "accuracy"]
     shown = any(trial.interval for trial in order)
     intervals = ("95 % interval",) if shown else ()

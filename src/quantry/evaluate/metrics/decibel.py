@@ -23,3 +23,15 @@ def decibels(signal: float, noise: float) -> float:
         return -LIMIT_DB
     # A difference of logarithms, because the ratio itself may leave float64's range.
     return min(max(10 * (math.log10(signal) - math.log10(noise)), -LIMIT_DB), LIMIT_DB)
+
+
+def unlimited_decibels(signal: float, noise: float) -> float:
+    """Return ``10 log10(signal / noise)`` of one tensor: infinite where nothing is lost, which no mean has to survive.
+
+    Args:
+        signal: Power of the signal, 0 or more.
+        noise: Power of the error, 0 or more.
+    """
+    if noise == 0:
+        return math.inf
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
