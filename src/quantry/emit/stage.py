@@ -15,7 +15,7 @@ from quantry.emit.qoperator import emit_qoperator
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
 from quantry.plan import QuantPlan, SharedRange
-from quantry.prepare import FloatModel, convert_opset
+from quantry.prepare import FloatModel, collection_paused, convert_opset
 from quantry.recipe import (
     DataType,
     Dynamic,
@@ -47,6 +47,7 @@ _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
 
 # Writing the graph takes less time than storing it and reading it back would.
 @stage(name="emit", version=2, keep=False)
+@collection_paused()
 def emit(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> QuantizedModel:

@@ -1,9 +1,13 @@
 """Where a tensor's values lie, as mass in intervals; what every calibration method integrates over."""
 
 from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+Number = TypeVar("Number", np.uint16, np.int64)
 
 NEGATIVE = 0x8000
 """The sign bit of a code; a code is the upper half of a float32's bits."""
@@ -45,12 +49,19 @@ def code_bounds(codes: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.float64],
         Left and right ends, float64 [k] each. The ends of the two codes around zero are both zero, because the only
         other values there are denormals below 1e-40.
     """
-    magnitude = (codes & 0x7FFF).astype(np.uint32)
-    near = (magnitude << 16).view(np.float32).astype(np.float64)
-    far = ((magnitude + 1) << 16).view(np.float32).astype(np.float64)
-    far[magnitude == 0] = 0.0
-    negative = codes >= NEGATIVE
-    return np.where(negative, -far, near), np.where(negative, -near, far)
+    lower, upper = _all_bounds()
+    return lower[codes], upper[codes]
+
+
+@cache
+def _all_bounds() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the ends for every code; those of infinities and NaN mean nothing."""
+    magnitude = np.arange(NEGATIVE, dtype=np.uint32)
+    with np.errstate(invalid="ignore"):
+        near = (magnitude << 16).view(np.float32).astype(np.float64)
+        far = ((magnitude + 1) << 16).view(np.float32).astype(np.float64)
+    far[0] = 0.0
+    return np.concatenate([near, -far]), np.concatenate([far, -near])
 
 
 def histogram_distribution(
@@ -69,10 +80,15 @@ def histogram_distribution(
     """
     codes, counts = _join_zeros(codes, counts)
     first_negative = int(np.searchsorted(codes, NEGATIVE))
-    order = np.concatenate([np.arange(len(codes) - 1, first_negative - 1, -1), np.arange(first_negative)])
-    lower, upper = code_bounds(codes[order])
-    lower, upper = np.clip(lower, minimum, maximum), np.clip(upper, minimum, maximum)
-    return Distribution(lower, upper, counts[order].astype(np.float64))
+    lower, upper = code_bounds(_ascending(codes, first_negative))
+    for ends in (lower, upper):
+        np.minimum(np.maximum(ends, minimum, out=ends), maximum, out=ends)
+    return Distribution(lower, upper, _ascending(counts, first_negative).astype(np.float64))
+
+
+def _ascending(of_codes: npt.NDArray[Number], first_negative: int) -> npt.NDArray[Number]:
+    """Return what belongs to ascending codes in ascending order of their values: negative codes count down."""
+    return np.concatenate([of_codes[first_negative:][::-1], of_codes[:first_negative]])
 
 
 def _join_zeros(

@@ -1,5 +1,6 @@
 """Stage 1: read a float model, check it, and clean its graph up without changing what it computes."""
 
+from quantry.prepare.collection import collection_paused
 from quantry.prepare.float_model import FloatModel, InputSignature
 from quantry.prepare.model_file import serialize, write_model
 from quantry.prepare.model_source import ModelSource, model_source, read_model
@@ -11,6 +12,7 @@ __all__ = [
     "FloatModel",
     "InputSignature",
     "ModelSource",
+    "collection_paused",
     "convert",
     "convert_opset",
     "model_source",

@@ -41,7 +41,7 @@ def all_weights(model: ir.Model) -> dict[WeightKey, ir.Value]:
 @contextmanager
 def swapped_weights(model: ir.Model, replacements: Mapping[WeightKey, ir.TensorProtocol]) -> Iterator[None]:
     """Exchange the data of some initializers for the duration of a block; order and identity stay."""
-    weights = all_weights(model)
+    weights = all_weights(model) if replacements else {}
     originals = {key: weights[key].const_value for key in replacements}
     try:
         for key, tensor in replacements.items():

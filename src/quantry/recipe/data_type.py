@@ -1,6 +1,7 @@
 """The number types a tensor can be quantized to."""
 
 import enum
+from functools import cache
 
 # Bits of one element and elements of one block.
 _BLOCK_FORMATS = {
@@ -15,6 +16,13 @@ _BLOCK_FORMATS = {
     "mxfp4e2m1": (4, 32),
     "mxint8": (8, 32),
 }
+
+
+@cache
+def _bits(name: str) -> int:
+    if name in _BLOCK_FORMATS:
+        return _BLOCK_FORMATS[name][0]
+    return int("".join(letter for letter in name if letter.isdigit()))
 
 
 class DataType(enum.Enum):
@@ -59,9 +67,7 @@ class DataType(enum.Enum):
     @property
     def bits(self) -> int:
         """Width of one element in bits; of block formats without the shared exponent."""
-        if self.is_block:
-            return _BLOCK_FORMATS[self.value][0]
-        return int("".join(letter for letter in self.value if letter.isdigit()))
+        return _bits(self.value)
 
     @property
     def block_size(self) -> int:

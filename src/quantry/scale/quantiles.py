@@ -25,7 +25,10 @@ def magnitude_quantile(moments: Moments, fraction: float) -> float:
     if fraction >= 1:
         return float(max(-moments.lower[0], moments.upper[-1], 0.0))
     # Neither tail alone may hold more than what is cut off, so t is no smaller than either quantile.
-    bound = max(quantile(moments, fraction), -quantile(moments, 1.0 - fraction), 0.0)
+    right = quantile(moments, fraction)
+    if right >= -moments.lower[0]:
+        return max(right, 0.0)  # nothing lies left of -t
+    bound = max(right, -quantile(moments, 1.0 - fraction), 0.0)
     outer = (moments.upper >= bound) | (moments.lower <= -bound)
     inner_mass = float(moments.counts[~outer].sum())
     tails = folded(Moments(moments.lower[outer], moments.upper[outer], moments.counts[outer]))
@@ -59,8 +62,8 @@ def folded(moments: Moments) -> Moments:
 
 def _value_at(moments: Moments, mass: float) -> float:
     """Return the smallest value that has at least this mass at or below it."""
-    running = np.cumsum(moments.counts)
-    index = min(int(np.searchsorted(running, mass)), len(running) - 1)
-    lower, upper = moments.lower[index], moments.upper[index]
-    missing = (running[index] - mass) / moments.counts[index]
-    return float(np.clip(upper - (upper - lower) * missing, lower, upper))
+    running = moments.cumulative
+    index = min(int(running.searchsorted(mass)), len(running) - 1)
+    lower, upper = float(moments.lower[index]), float(moments.upper[index])
+    missing = float(running[index] - mass) / float(moments.counts[index])
+    return min(max(upper - (upper - lower) * missing, lower), upper)
