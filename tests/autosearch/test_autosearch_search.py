@@ -19,8 +19,10 @@ from quantry.autosearch import (
     StopConditions,
     Uniform,
     run_search,
+    search,
 )
 from quantry.errors import RecipeError, StageError, StoreError
+from quantry.observe import ImageOptions
 from quantry.recipe import MinMax, MinMSE, Percentile, Recipe, load_recipe
 
 Samples = list[dict[str, Any]]
@@ -410,3 +412,20 @@ def test_finished_trials_are_logged_at_info(
 def test_trial_reads_in_one_line(finished: SearchResult) -> None:
     assert repr(finished.trials[0]).startswith("Trial(0, complete, score ")
     assert max(len(repr(trial)) for trial in finished.trials) < 120
+
+
+def test_images_without_a_word_about_pixels_are_warned_of_before_any_work(network: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "images").mkdir()
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
+    options: dict[str, Any] = {"sampler": "grid", "stop": StopConditions(iterations=1)}
+    with pytest.warns(UserWarning, match="went in as RGB pixels"):
+        found = search(network, tmp_path / "images", output_dir=tmp_path / "told", **options)
+    assert "went in as RGB pixels" in found.notes[0]
+    listed = (tmp_path / "told" / "calibration.txt").read_text().splitlines()
+    assert [Path(line).name for line in listed] == ["0.png", "2.png"]
+    quiet = search(network, tmp_path / "images", output_dir=tmp_path / "quiet", images=ImageOptions(), **options)
+    assert not any("pixels" in note for note in quiet.notes)

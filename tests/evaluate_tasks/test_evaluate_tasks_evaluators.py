@@ -226,3 +226,26 @@ def test_outputs_beyond_memory_are_computed_again(model: Path, images: Path, mon
     twin.write_bytes(model.read_bytes())
     assert evaluator(twin) == evaluator(twin) == pytest.approx(0.0, abs=1e-4)
     assert len(evaluator._expected) == 2
+
+
+def test_prepared_evaluator_neither_reads_nor_runs_the_float_model_again(
+    model: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quantry.evaluate.tasks import output_distance
+
+    evaluator = distance_evaluator(model, images, "l1")
+    twin = model.with_name("twin.onnx")
+    twin.write_bytes(model.read_bytes())
+    evaluator.prepare(model)
+    monkeypatch.setattr(output_distance, "deployment_session", None)
+    monkeypatch.setattr(evaluator.book, "data", None)
+    assert evaluator(twin) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_book_is_filled_as_far_as_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_book, "KEPT_BYTES", 3 * 4 * 4)
+    signature = (InputSignature("x", np.dtype(np.float32), ("N", 4)),)
+    book = SampleBook(calibration_data(np.zeros((10, 4), np.float32), signature))
+    for _ in range(2):
+        book.fill()
+        assert len(book._kept) == 3

@@ -345,6 +345,13 @@ def test_a_function_keeps_its_mark_from_run_to_run() -> None:
     assert marks[0] == marks[1] != UserEvaluator(names["score"]).fingerprint
 
 
+def test_a_function_is_marked_by_what_it_takes_from_outside() -> None:
+    def at(threshold: float) -> Any:
+        return lambda path: len(path) > threshold
+
+    assert UserEvaluator(at(1)).fingerprint == UserEvaluator(at(1)).fingerprint != UserEvaluator(at(2)).fingerprint
+
+
 def test_evaluator_objects_are_taken_as_they_are(tmp_path: Path) -> None:
     from quantry.evaluate.tasks import distance_evaluator
 

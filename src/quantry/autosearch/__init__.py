@@ -4,6 +4,7 @@ from quantry.autosearch.data_split import split_data
 from quantry.autosearch.default_space import default_space
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
 from quantry.autosearch.finetuning import TwoStageResult, finetune_space, run_two_stage
+from quantry.autosearch.function_digest import function_digest
 from quantry.autosearch.native import SearchSettings, search
 from quantry.autosearch.options import OBJECTIVES, SAMPLERS, SearchOptions, StopConditions, budget_seconds
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
@@ -39,6 +40,7 @@ __all__ = [
     "by_difference",
     "default_space",
     "finetune_space",
+    "function_digest",
     "run_search",
     "run_two_stage",
     "search",

@@ -16,12 +16,9 @@ def calibration_lines(data: CalibrationData) -> list[str]:
     source = data.source
     if isinstance(source, EverySecond):
         lines = calibration_lines(source.data)[source.start :: 2]
+    elif source.files:
+        lines = ["\t".join(map(str, files)) for files in source.files]
     else:
-        # Folders of images and of arrays know their files; what else there is has only numbers.
-        files = getattr(source, "_files", ())
         size = source.size if source.size is not None else sum(1 for _ in source.read())
         lines = [f"sample {index}" for index in range(size)]
-        if size and files and len(files) % size == 0:
-            step = len(files) // size
-            lines = ["\t".join(map(str, files[start : start + step])) for start in range(0, len(files), step)]
     return lines[: data.limit]

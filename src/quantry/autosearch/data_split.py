@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 from quantry.observe import CalibrationData, SampleSource
 
@@ -28,6 +29,11 @@ class EverySecond(SampleSource):
         whole = self.data.size
         return None if whole is None else (whole + 1 - self.start) // 2
 
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The files of each sample."""
+        return self.data.source.files[: self.data.limit][self.start :: 2]
+
     def read(self) -> Iterator[object]:
         """Yield the samples."""
         return islice(self.data, self.start, None, 2)
@@ -41,3 +47,8 @@ def split_data(data: CalibrationData) -> tuple[CalibrationData, CalibrationData]
     if next(islice(data, 1, None), None) is None:
         return data, data
     return tuple(CalibrationData(EverySecond(data, start), data.inputs) for start in (0, 1))  # type: ignore[return-value]
+
+
+def undivided(data: CalibrationData) -> CalibrationData:
+    """Return the data that were given, of which `split_data` may have taken a part."""
+    return undivided(data.source.data) if isinstance(data.source, EverySecond) else data

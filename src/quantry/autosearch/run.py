@@ -1,12 +1,14 @@
 """The search itself."""
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from quantry.autosearch.calibration_list import calibration_lines
 from quantry.autosearch.continuation import Continuation
+from quantry.autosearch.data_split import undivided
 from quantry.autosearch.desk import Desk
 from quantry.autosearch.evaluator import Direction, Judge
 from quantry.autosearch.executor import make_executor
@@ -28,6 +30,7 @@ from quantry.autosearch.study import Proposal
 from quantry.autosearch.summary_file import SummaryFile
 from quantry.errors import StoreError
 from quantry.memo import Store
+from quantry.observe import pixel_notes
 
 
 def run_search(
@@ -66,6 +69,10 @@ def run_search(
         setting = open_setting(model, data, judge, spaces, chosen, place)
         directions: list[Direction] = [judge.direction]
         directions += ["minimize"] * (len(chosen.objectives) - 1)
+        of_data = pixel_notes(undivided(setting.data))
+        for note in of_data:
+            # At once: a search on wrong pixels may take hours before its notes are read.
+            warnings.warn(note, UserWarning, stacklevel=2)
         directory.study = search_identity(setting, spaces, chosen)
         continuation = Continuation(directory, directions, spaces)
         judge.prepare(setting.float_path)
@@ -78,7 +85,7 @@ def run_search(
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
             proposer, notes = propose(study, spaces, chosen, known)
-            notes = (*continuation.notes, *notes)
+            notes = (*of_data, *continuation.notes, *notes)
             ledger.expected = proposer.recipes
             ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
             with _told(ledger, [*_about(setting, chosen), *notes]):

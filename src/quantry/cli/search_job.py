@@ -150,7 +150,7 @@ class SearchJob:
             self.budget,
             recipe=base,
             evaluation_data=evaluation,
-            images=self.image_options() if isinstance(data, Path) and self.images else None,
+            images=self.image_options() if isinstance(data, Path) else None,
             sampler=self.sampler,
             tolerance=_tolerance(self.tolerance),
             stop=StopConditions(n_candidates=self.candidates, iterations=self.trials),

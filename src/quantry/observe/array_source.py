@@ -82,6 +82,11 @@ class ArrayFolder(SampleSource):
         """Number of files."""
         return len(self._files)
 
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The file of each sample."""
+        return tuple((path,) for path in self._files)
+
     def read(self) -> Iterator[object]:
         """Yield the arrays of each file."""
         return (load_arrays(path) for path in self._files)
@@ -100,6 +105,11 @@ class InputFolders(SampleSource):
     def size(self) -> int:
         """Number of samples."""
         return len(next(iter(self._folders.values()), ()))
+
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The files of each sample, one for each input."""
+        return tuple(zip(*self._folders.values(), strict=True))
 
     def read(self) -> Iterator[object]:
         """Yield the arrays of each sample by input name."""

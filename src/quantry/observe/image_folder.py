@@ -57,6 +57,12 @@ class ImageSource(SampleSource):
         """Number of samples."""
         return len(self._files) // self._group
 
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The images of each sample."""
+        starts = range(0, len(self._files), self._group)
+        return tuple(self._files[start : start + self._group] for start in starts)
+
     def read(self) -> Iterator[object]:
         """Yield the images, as many at a time as the model's batch."""
         for start in range(0, len(self._files), self._group):

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 
 from quantry.memo import Digest
 
@@ -21,6 +22,11 @@ class SampleSource(ABC):
     @abstractmethod
     def size(self) -> int | None:
         """Number of samples, or None while it is not known."""
+
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The files of each sample; empty where samples have no files of their own."""
+        return ()
 
     def digest(self, limit: int | None) -> Digest | None:  # noqa: ARG002 - the default knows no shorter way
         """Return the digest of the content of the first ``limit`` samples where it is cheaper than reading them."""

@@ -29,6 +29,8 @@ from quantry.evaluate.tasks.image_evaluators import (
 from quantry.evaluate.tasks.model_run import open_model
 from quantry.evaluate.tasks.output_distance import OutputDistance
 from quantry.evaluate.tasks.sample_book import SampleBook
+from quantry.evaluate.tasks.sample_mean import SampleMean
+from quantry.evaluate.tasks.task_evaluator import TaskEvaluator
 from quantry.evaluate.tasks.task_score import TaskScore
 from quantry.evaluate.tasks.top_accuracy import TopAccuracy
 
@@ -47,6 +49,8 @@ __all__ = [
     "OutputDistance",
     "RowDecoder",
     "SampleBook",
+    "SampleMean",
+    "TaskEvaluator",
     "TaskScore",
     "TopAccuracy",
     "class_count",

@@ -13,15 +13,15 @@ from quantry.evaluate.tasks.detections import Detections
 from quantry.evaluate.tasks.image_fit import ImageFit
 from quantry.evaluate.tasks.model_run import run_model
 from quantry.evaluate.tasks.sample_book import SampleBook
+from quantry.evaluate.tasks.task_evaluator import TaskEvaluator
 from quantry.evaluate.tasks.task_score import TaskScore
-from quantry.memo import fingerprint
 from quantry.observe import ImageOptions
 
 _KINDS = ("map", "map50")
 
 
 @dataclass(frozen=True, eq=False)
-class DetectionPrecision:
+class DetectionPrecision(TaskEvaluator):
     """COCO's mean average precision.
 
     It is no mean over images, so that there are no scores of single samples, and a search cannot race on it.
@@ -44,7 +44,6 @@ class DetectionPrecision:
     kind: str = "map"
     threads: int | None = None
     direction: ClassVar[str] = "maximize"
-    _fingerprint: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -59,15 +58,6 @@ class DetectionPrecision:
     def name(self) -> str:
         """What tables call the score."""
         return "mAP" if self.kind == "map" else "mAP50"
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all that a score depends on besides the model."""
-        if not self._fingerprint:
-            truth = tuple((image.boxes, image.labels, image.crowd) for image in self.labels.images)
-            parts = (type(self).__name__, self.book.data, truth, repr(self.decoder), self.images, self.kind)
-            self._fingerprint["digest"] = str(fingerprint(parts))
-        return self._fingerprint["digest"]
 
     def __call__(self, model_path: str | Path) -> float:
         """Return a model's mean average precision."""
@@ -94,3 +84,7 @@ class DetectionPrecision:
             raw = self.decoder(outputs, self.frame)[0]
             found.append(Detections(fit.to_image(raw.boxes, image.width, image.height), raw.scores, raw.labels))
         return found
+
+    def _identity(self) -> tuple[object, ...]:
+        truth = tuple((image.boxes, image.labels, image.crowd) for image in self.labels.images)
+        return self.book.data, truth, repr(self.decoder), self.images, self.kind

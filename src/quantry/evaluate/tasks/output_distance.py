@@ -15,14 +15,15 @@ from quantry.evaluate.pairing import pair_outputs
 from quantry.evaluate.sessions import deployment_session, run_session
 from quantry.evaluate.tasks.model_run import Outputs, open_model
 from quantry.evaluate.tasks.sample_book import KEPT_BYTES, Feeds, SampleBook
-from quantry.memo import fingerprint, fingerprint_file
+from quantry.evaluate.tasks.sample_mean import SampleMean
+from quantry.memo import fingerprint_file
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
 @dataclass(frozen=True, eq=False)
-class OutputDistance:
+class OutputDistance(SampleMean):
     """A built-in metric between the outputs of the float model and those of another, averaged over samples.
 
     The float model runs once for each sample; its outputs are kept in memory up to 1 GB and computed again beyond.
@@ -43,14 +44,13 @@ class OutputDistance:
     book: SampleBook
     metric: str = "l2"
     threads: int | None = None
-    _fingerprint: dict[str, str] = field(default_factory=dict, repr=False)
     _expected: dict[int, Outputs] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", find_metric(self.metric).name)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the kept outputs behind: a worker process computes its own."""
+        """Leave the kept outputs behind: a process that is started anew, not forked, computes its own."""
         return {**self.__dict__, "_expected": {}}
 
     @property
@@ -64,26 +64,21 @@ class OutputDistance:
         return "maximize" if self._metric.higher_is_better else "minimize"
 
     @property
-    def size(self) -> int:
-        """Number of samples."""
-        return len(self.book)
-
-    @property
     def reference_score(self) -> float:
         """The score of the float model itself."""
         return self._metric.best
 
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all that a score depends on besides the model."""
-        if not self._fingerprint:
-            parts = (type(self).__name__, fingerprint_file(Path(self.reference)), self.book.data, self.metric)
-            self._fingerprint["digest"] = str(fingerprint(parts))
-        return self._fingerprint["digest"]
+    def prepare(self, float_model: str | Path) -> None:  # noqa: ARG002 - it is `reference`
+        """Run the float model on as many samples as are kept, so that processes that are forked afterwards share that.
 
-    def __call__(self, model_path: str | Path) -> float:
-        """Return the mean score of a model."""
-        return float(self.per_sample(model_path, range(self.size)).mean())
+        Args:
+            float_model: The float model of the search.
+        """
+        reference = _Reference(self)
+        for index, feeds in self.book.read(range(self.size)):
+            reference.outputs(index, feeds)
+            if reference.is_full:
+                return
 
     def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
         """Return the score of each sample.
@@ -110,6 +105,9 @@ class OutputDistance:
         }
         return np.array([scores[index] for index in wanted], dtype=np.float64)
 
+    def _identity(self) -> tuple[object, ...]:
+        return fingerprint_file(Path(self.reference)), self.book.data, self.metric
+
     @property
     def _metric(self) -> Metric:
         return find_metric(self.metric)
@@ -134,6 +132,11 @@ class _Reference:
     def _session(self) -> "onnxruntime.InferenceSession":
         return deployment_session(Path(self._owner.reference), threads=self._owner.threads, in_turn=True)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for more."""
+        return self._kept_bytes > KEPT_BYTES
+
     def outputs(self, index: int, feeds: Feeds) -> Outputs:
         """Return the float model's outputs of one sample."""
         kept = self._owner._expected.get(index)
@@ -141,6 +144,6 @@ class _Reference:
             return kept
         outputs = run_session(self._session, feeds)
         self._kept_bytes += sum(array.nbytes for array in outputs.values())
-        if self._kept_bytes <= KEPT_BYTES:
+        if not self.is_full:
             self._owner._expected[index] = outputs
         return outputs

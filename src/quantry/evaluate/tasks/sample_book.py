@@ -51,6 +51,15 @@ class SampleBook:
         if beyond:
             yield from self._pass(beyond)
 
+    def fill(self) -> None:
+        """Read what is kept in memory, all of it."""
+        missing = range(len(self._kept), len(self))
+        if not missing:
+            return
+        for _ in self._pass(list(missing)):
+            if self._full:
+                return
+
     def _pass(self, wanted: list[int]) -> Iterator[tuple[int, Feeds]]:
         chosen, last = set(wanted), wanted[-1]
         for index, feeds in enumerate(self.data):

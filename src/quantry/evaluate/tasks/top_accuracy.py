@@ -1,7 +1,7 @@
 """How often the right class is among the best."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks.model_run import Outputs, run_model
 from quantry.evaluate.tasks.sample_book import SampleBook
-from quantry.memo import fingerprint
+from quantry.evaluate.tasks.sample_mean import SampleMean
 
 
 @dataclass(frozen=True, eq=False)
-class TopAccuracy:
+class TopAccuracy(SampleMean):
     """The share of samples whose right class is among the ``k`` highest scores of a classifier.
 
     Attributes:
@@ -37,7 +37,6 @@ class TopAccuracy:
     output: str | None = None
     threads: int | None = None
     direction: ClassVar[str] = "maximize"
-    _fingerprint: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels)
@@ -57,23 +56,6 @@ class TopAccuracy:
         """What tables call the score."""
         return f"top-{self.k}"
 
-    @property
-    def size(self) -> int:
-        """Number of samples."""
-        return len(self.labels)
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of all that a score depends on besides the model."""
-        if not self._fingerprint:
-            digest = fingerprint((type(self).__name__, self.book.data, self.labels, self.k, self.output))
-            self._fingerprint["digest"] = str(digest)
-        return self._fingerprint["digest"]
-
-    def __call__(self, model_path: str | Path) -> float:
-        """Return the share of samples that a model gets right."""
-        return float(self.per_sample(model_path, range(self.size)).mean())
-
     def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
         """Return 1 for each sample that a model gets right and 0 for the others; for batches the share.
 
@@ -90,6 +72,9 @@ class TopAccuracy:
             for index, outputs in run_model(model_path, self.book, wanted, self.threads)
         }
         return np.array([scores[index] for index in wanted], dtype=np.float64)
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.book.data, self.labels, self.k, self.output
 
     def _right(self, outputs: Outputs, index: int) -> float:
         scores = self._scores(outputs)

@@ -4,12 +4,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
+from quantry.autosearch import function_digest
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.evaluate.tasks import OutputDistance, SampleBook
-from quantry.memo import fingerprint as digest
 from quantry.observe import CalibrationData
 
 _DIRECTIONS = ("maximize", "minimize")
@@ -43,13 +42,12 @@ class UserEvaluator:
 
     @property
     def fingerprint(self) -> str:
-        """What tells the function from others: its own mark where it has one, else where it was written."""
+        """What tells the function from others: its own mark where it has one, else what its code does."""
         own = getattr(self.function, "fingerprint", None)
         if own is not None:
             return str(own() if callable(own) else own)
-        code = getattr(self.function, "__code__", None)
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        return name if code is None else str(digest((name, *_code_parts(code))))
+        return f"{name} {function_digest(self.function)}"
 
     def __call__(self, model_path: str | Path) -> float:
         """Return the function's score.
@@ -73,12 +71,6 @@ class UserEvaluator:
         return {
             parameter.name: self.keywords[parameter.name] for parameter in parameters if parameter.name in self.keywords
         }
-
-
-def _code_parts(code: CodeType) -> tuple[str, ...]:
-    """Return what a function does, without where it was written or lies in memory."""
-    constants = (_code_parts(one) if isinstance(one, CodeType) else repr(one) for one in code.co_consts)
-    return (code.co_code.hex(), repr(code.co_names), *map(str, constants))
 
 
 def user_evaluator(function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
