@@ -9,6 +9,7 @@ import pytest
 from small_network import Distance, random_samples
 
 from quantry.autosearch import Choice, IntRange, SearchOptions, Space, StopConditions, Uniform, run_search
+from quantry.autosearch.ledger import Ledger
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import LOOK_AHEAD, propose
 from quantry.autosearch.samplers import KINDS
@@ -48,7 +49,8 @@ def draw(directory: Path, sampler: str, count: int, score: Callable[[Any], float
     output.open()
     study = StudyFile(output, "study", ["maximize"], [mixed_space()])
     known = study.restore()
-    proposer, _ = propose(study, [mixed_space()], numbers(directory, sampler, seed=seed), known)
+    ledger = Ledger(numbers(directory, sampler, seed=seed), output, study, "maximize")
+    proposer, _ = propose(ledger, known)
     for proposal in known:
         study.report(proposal, [score(proposal.configuration.assignment)])
     proposals = list(known)

@@ -60,7 +60,7 @@ class CostModel:
     def estimate(self, recipe: Recipe) -> float:
         """Return the seconds that a trial of a recipe will take, counting only stages that none had before."""
         return sum(
-            self._typical(stage) * (_tuning_work(key) if stage == "tune" else 1.0)
+            self.typical(stage) * (tuning_work(key) if stage == "tune" else 1.0)
             for stage, key in stage_chain(recipe)
             if (stage, key) not in self._seen
         )
@@ -81,12 +81,13 @@ class CostModel:
         self._seen |= set(chain)
         if outcome.state == "failed" or outcome.same_as is not None:
             return
-        work = sum(_tuning_work(key) for stage, key in chain if stage == "tune") or 1.0
+        work = sum(tuning_work(key) for stage, key in chain if stage == "tune") or 1.0
         for stage, seconds in outcome.computed.items():
             self._seconds.setdefault(stage, []).append(seconds / work if stage == "tune" else seconds)
         self._seconds.setdefault("evaluate", []).append(max(outcome.seconds - sum(outcome.computed.values()), 0.0))
 
-    def _typical(self, stage: str) -> float:
+    def typical(self, stage: str) -> float:
+        """Return the seconds that a stage takes: the mean of those that ran, or the prior at the pace of those."""
         taken = self._seconds.get(stage)
         return sum(taken) / len(taken) if taken else _PRIOR_SECONDS[stage] * self._pace()
 
@@ -116,7 +117,7 @@ def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequen
         if prior is not None:
             return (configuration.space, prior(configuration.assignment))
         chain = stage_chain(configuration.recipe)
-        work = sum(_tuning_work(key) for stage, key in chain if stage == "tune")
+        work = sum(tuning_work(key) for stage, key in chain if stage == "tune")
         expensive = [
             (stage, key) for stage, key in chain if stage in ("prepare", "convert", "equalize", "observe", "mix")
         ]
@@ -125,7 +126,7 @@ def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequen
     return sorted(configurations, key=priority)
 
 
-def _tuning_work(key: Any) -> float:
+def tuning_work(key: Any) -> float:
     """Return the work of the last step of a tune key, in units of a typical one."""
     step = key[1][-1]
     return float(getattr(step, "iterations", _TYPICAL_ITERATIONS / 10)) / _TYPICAL_ITERATIONS

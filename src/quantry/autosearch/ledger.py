@@ -81,14 +81,20 @@ class Ledger:
     @property
     def seconds_left(self) -> float | None:
         """How long the search will go on at most; None where nothing is known."""
-        total = self.expected_trials
-        left = [] if self.options.stop.seconds is None else [self.options.stop.seconds - self.seconds]
-        if total is not None and self.trials:
-            near = self.expected[len(self.trials) : total][:_FORESIGHT]
-            mean = sum(trial.seconds for trial in self.trials) / len(self.trials)
-            work = self.costs.estimate_all(near) + mean * (total - len(self.trials) - len(near))
-            left.append(work / self.options.n_jobs)
+        limit, work = self.options.stop.seconds, self.work_left
+        left = ([] if limit is None else [limit - self.seconds]) + ([] if work is None else [work])
         return max(0.0, min(left)) if left else None
+
+    @property
+    def work_left(self) -> float | None:
+        """How long the trials that are expected will take without a limit of time; None where that is not known."""
+        total = self.expected_trials
+        if total is None or not self.trials:
+            return None
+        near = self.expected[len(self.trials) : total][:_FORESIGHT]
+        mean = sum(trial.seconds for trial in self.trials) / len(self.trials)
+        work = self.costs.estimate_all(near) + mean * (total - len(self.trials) - len(near))
+        return work / self.options.n_jobs
 
     def out_of_time(self) -> str | None:
         """Return a reason to stop where the time is over."""

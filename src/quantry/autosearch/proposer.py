@@ -7,12 +7,13 @@ from typing import Protocol
 
 from quantry.autosearch.configurations import Configuration, enumerate_configurations
 from quantry.autosearch.cost import in_order_of_priority
-from quantry.autosearch.options import SearchOptions
+from quantry.autosearch.ledger import Ledger
 from quantry.autosearch.quiet_optuna import one_torch_thread, quiet_optuna
 from quantry.autosearch.samplers import KINDS, SamplerKind
 from quantry.autosearch.space import Space
 from quantry.autosearch.study import Proposal, StudyFile
 from quantry.autosearch.suggestion import suggest
+from quantry.autosearch.urgency import Urgency
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe
 
@@ -53,23 +54,39 @@ class ListProposer:
         study: Where they are written down.
         configurations: All of them.
         known: What was proposed before an interruption.
+        urgency: Says which is next; None takes the first that is left.
 
     Attributes:
-        recipes: All of them, in the order they are tried.
+        recipes: All of them, in the order they are tried as far as that is decided.
     """
 
     look_ahead: int | None = None
 
-    def __init__(self, study: StudyFile, configurations: Sequence[Configuration], known: Sequence[Recipe]) -> None:
+    def __init__(
+        self,
+        study: StudyFile,
+        configurations: Sequence[Configuration],
+        known: Sequence[Recipe],
+        urgency: Urgency | None = None,
+    ) -> None:
         self._study = study
+        self._urgency = urgency
         proposed = set(known)
-        self._left = [entry for entry in configurations if entry.recipe not in proposed][::-1]
-        self.recipes: Sequence[Recipe] = [*known, *(entry.recipe for entry in reversed(self._left))]
+        self._left = [entry for entry in configurations if entry.recipe not in proposed]
+        self._begun = len(known)
+        self._order = [*known, *(entry.recipe for entry in self._left)]
+        self.recipes: Sequence[Recipe] = self._order
 
     def next(self, number: int, heard: int) -> Proposal | None:
         """Return the next configuration of the list."""
         self._study.hear(heard)
-        return self._study.add(number, self._left.pop()) if self._left else None
+        if not self._left:
+            return None
+        place = 0 if self._urgency is None else self._urgency.first(self._left)
+        # Whoever holds the list sees the new order.
+        self._order.insert(self._begun, self._order.pop(self._begun + place))
+        self._begun += 1
+        return self._study.add(number, self._left.pop(place))
 
 
 class SampledProposer:
@@ -143,20 +160,18 @@ class SampledProposer:
         return self._study.adopt(number, trial, Configuration(space, assignment, recipe))
 
 
-def propose(
-    study: StudyFile, spaces: Sequence[Space], options: SearchOptions, known: Sequence[Proposal]
-) -> tuple[Proposer, tuple[str, ...]]:
+def propose(ledger: Ledger, known: Sequence[Proposal]) -> tuple[Proposer, tuple[str, ...]]:
     """Return who names configurations, and what was removed from the space before anything runs.
 
     Args:
-        study: Where they are written down.
-        spaces: What is searched.
-        options: Which sampler.
+        ledger: Knows the study, whose spaces are searched, the options and what trials cost.
         known: What was proposed before an interruption.
 
     Raises:
         RecipeError: No configuration is valid, or a grid has parameters that cannot be listed.
     """
+    study, options = ledger.study, ledger.options
+    spaces = study.spaces
     study.abandon_unnumbered()
     entries = {proposal.configuration.recipe: proposal.entry for proposal in known}
     finite = all(space.is_finite for space in spaces)
@@ -167,7 +182,8 @@ def propose(
         raise RecipeError(f"a space must hold a valid configuration, got none; {'; '.join(removed.lines())}")
     notes = tuple(removed.lines())
     if options.sampler == "grid":
-        return ListProposer(study, in_order_of_priority(configurations, spaces), list(entries)), notes
+        ordered = in_order_of_priority(configurations, spaces)
+        return ListProposer(study, ordered, list(entries), Urgency(ledger, list(entries))), notes
     if options.sampler == "random" and not removed.beyond:
         return ListProposer(study, shuffled(configurations, options.seed), list(entries)), notes
     listed = None if removed.beyond else configurations

@@ -84,7 +84,7 @@ def run_search(
             )
             ledger = Ledger(chosen, directory, study, judge.direction)
             known = study.restore()
-            proposer, notes = propose(study, spaces, chosen, known)
+            proposer, notes = propose(ledger, known)
             notes = (*of_data, *continuation.notes, *notes)
             ledger.expected = proposer.recipes
             ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
