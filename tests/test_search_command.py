@@ -261,3 +261,22 @@ def test_the_page_shows_a_configuration_that_works() -> None:
     assert len({space.build(assignment) for assignment in space.assignments()}) == 9
     keys = page.partition("Keys: ")[2].partition("Ranges are")[0]
     assert all(f"`{part.name}`" in keys for part in dataclasses.fields(SearchJob))
+
+
+def test_space_has_a_name(folder: Path) -> None:
+    run("search", "net.onnx", "--data", "images", "--space", "accuracy", "--sampler", "grid", "-o", "out")
+    trials = json.loads(Path("out/search.json").read_text())["trials"]
+    assert {"equalize", "scale.activation", "tune.steps"} <= trials[0]["assignment"].keys()
+    assert len(trials) > 5
+
+
+def test_unknown_space_is_told_with_the_nearest_name() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'accuracy'"):
+        space_from_plain("acuracy", Recipe())
+
+
+def test_options_beside_a_configuration_file_are_refused(folder: Path) -> None:
+    Path("search.yaml").write_text("model: net.onnx\ndata: images\n")
+    result = CliRunner().invoke(app, ["search", "search.yaml", "--budget", "5min", "--racing"])
+    assert result.exit_code != 0
+    assert "--budget, --racing" in str(result.exception or result.output)

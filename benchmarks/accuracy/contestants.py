@@ -30,6 +30,10 @@ FLOAT = Contestant("float", None)
 _QUARK_PRESETS = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "A8W8", "A16W8")
 _QUARK_TRANSFORMER_PRESETS = ("INT8_TRANSFORMER_DEFAULT", "INT16_TRANSFORMER_DEFAULT")
 _QUICK = ("XINT8", "S8S8_AAWS", "CPU_INT8")
+_EVERYWHERE = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "A8W8", "A16W8", "CPU_INT8")
+"""Presets that every model is quantized with; all others go through the suite where a preset takes seconds."""
+
+_SMALL_SUITE = "cifar10"
 
 
 def quantry(preset: str) -> Contestant:
@@ -42,17 +46,26 @@ def quark(preset: str) -> Contestant:
     return Contestant(f"quark {preset}", QUARK, {"preset": preset}, peer=True)
 
 
+def search_winner(preset: str) -> Contestant:
+    """Return what quantry's search finds with the types of a preset, judging models by their outputs alone."""
+    return Contestant(f"quantry search {preset}", "benchmarks.tasks.search_winner:quantize", {"recipe": preset})
+
+
 ONNXRUNTIME_PER_CHANNEL = Contestant(
     "onnxruntime U8S8 per channel", ONNXRUNTIME, {"activation": "QUInt8", "per_channel": True, "method": "MinMax"}
 )
 
 
 def contestants(suite: str) -> tuple[Contestant, ...]:
-    """Return everybody who is compared on a suite; a preset added to quantry joins by itself."""
+    """Return everybody who is compared on a suite; a preset added to quantry joins the small suite by itself."""
     transformer = _QUARK_TRANSFORMER_PRESETS if suite == "minilm_stsb" else ()
+    recommended = tuple(preset for preset in PRESETS if preset.startswith("RECOMMENDED"))
+    ours = tuple(PRESETS) if suite == _SMALL_SUITE else (*_EVERYWHERE, *transformer, *recommended)
     return (
         FLOAT,
-        *(quantry(preset) for preset in PRESETS),
+        *(quantry(preset) for preset in ours),
+        search_winner("XINT8"),
+        search_winner("CPU_INT8"),
         ONNXRUNTIME_PER_CHANNEL,
         *(quark(preset) for preset in (*_QUARK_PRESETS, *transformer)),
     )

@@ -37,7 +37,6 @@ class Side:
         arguments: Keyword arguments of the task.
         workload: Adds its own arguments.
         peer: Run in the peer's environment.
-        at_most: Limits the repetitions of a slow side.
     """
 
     label: str
@@ -45,7 +44,6 @@ class Side:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     workload: Workload | None = None
     peer: bool = False
-    at_most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +111,7 @@ class Row:
         repetitions: How often each side runs in a full run.
         quick: Also part of the quick run and of the regression guard.
         timeout: Seconds after which a side is given up.
+        patience: A side whose runs took more seconds than this together is not run again.
     """
 
     name: str
@@ -122,6 +121,7 @@ class Row:
     repetitions: int = 3
     quick: bool = False
     timeout: float = 1200.0
+    patience: float = 60.0
 
     def __post_init__(self) -> None:
         labels = [side.label for side in self.sides]

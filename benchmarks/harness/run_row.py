@@ -45,7 +45,7 @@ class Repetitions:
 
 
 def run_row(row: Row, repetitions: int, tell: Tell = lambda _: None, run: Measure = measure) -> RowResult:
-    """Run every side in turns (A B A B ...) and return the row's result.
+    """Run every side in turns (A B A B ...) and return the row's result; slow sides run less often.
 
     Args:
         row: What to run.
@@ -58,7 +58,7 @@ def run_row(row: Row, repetitions: int, tell: Tell = lambda _: None, run: Measur
     try:
         for turn in range(repetitions):
             for side in row.sides:
-                if turn < (side.at_most or repetitions):
+                if sum(sides[side.label].values("process_seconds")) <= row.patience:
                     _take(side, sides[side.label], row.timeout, run)
                     tell(f"{row.name} {turn + 1}/{repetitions} {side.label}: {_last(sides[side.label])}")
     finally:

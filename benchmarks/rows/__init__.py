@@ -1,7 +1,18 @@
 """All rows of the speed table, in its order. A new group is one file here and one line in `ROWS`."""
 
 from benchmarks.harness import Row
-from benchmarks.rows import dialects, growth, imports, latency, observing, quantize, reuse, search, tuning
+from benchmarks.rows import (
+    dialects,
+    growth,
+    imports,
+    latency,
+    observing,
+    quantize,
+    reuse,
+    search,
+    techniques,
+    tuning,
+)
 
 ROWS: tuple[Row, ...] = (
     *imports.ROWS,
@@ -11,6 +22,7 @@ ROWS: tuple[Row, ...] = (
     *growth.ROWS,
     *latency.ROWS,
     *dialects.ROWS,
+    *techniques.ROWS,
     *tuning.ROWS,
     *search.ROWS,
 )

@@ -14,10 +14,7 @@ _ONNXRUNTIME = {"activation": "QInt8", "method": "Percentile"}
 
 def _chain_sides(tool: str, task: str, arguments: dict[str, Any], layers: tuple[int, ...]) -> tuple[Side, ...]:
     peer = tool == "quark"
-    return tuple(
-        Side(f"{tool}, {n} layers", task, arguments, ConvChain(n), peer=peer, at_most=2 if peer else None)
-        for n in layers
-    )
+    return tuple(Side(f"{tool}, {n} layers", task, arguments, ConvChain(n), peer=peer) for n in layers)
 
 
 _LAYERS = Row(
@@ -58,7 +55,6 @@ _IMAGES = Row(
                 ONNXRUNTIME,
                 _ONNXRUNTIME,
                 SharedModel("yolox_nano", n),
-                at_most=1,
             )
             for n in (32, 64, 512)
         ),

@@ -52,7 +52,7 @@ def _preset_row(preset: str, peer: dict[str, Any] | None, samples: int) -> Row:
     sides = [Side("quantry", QUANTRY, {"recipe": preset}, workload)]
     if peer is not None:
         sides.append(Side("onnxruntime", ONNXRUNTIME, peer, workload))
-    sides.append(Side("quark", QUARK, {"preset": preset}, workload, peer=True, at_most=_turns(samples)))
+    sides.append(Side("quark", QUARK, {"preset": preset}, workload, peer=True))
     goals = (Goal("seconds", at_least=8),) if preset == "XINT8" else ()
     return _row(f"quantize/{preset}/{samples}", f"Preset {preset}, yolox_nano, {samples} images", tuple(sides), goals)
 
@@ -63,7 +63,7 @@ def _method_row(name: str, method: Method, samples: int) -> Row:
     if not isinstance(method, MinMSE):
         same = {"activation": "QInt8", "symmetric": True, "method": name}
         sides.append(Side("onnxruntime", ONNXRUNTIME, same, workload))
-    sides.append(Side("quark", QUARK, {"method": name}, workload, peer=True, at_most=_turns(samples)))
+    sides.append(Side("quark", QUARK, {"method": name}, workload, peer=True))
     title = f"Calibration method {name}, int8 symmetric, yolox_nano, {samples} images"
     return _row(f"method/{name}/{samples}", title, tuple(sides))
 
@@ -72,11 +72,6 @@ def _row(name: str, title: str, sides: tuple[Side, ...], goals: tuple[Goal, ...]
     others = tuple(side.label for side in sides if side.label != "quantry")
     comparisons = tuple(Comparison(other, "quantry", goals) for other in others)
     return Row(name, title, sides, comparisons)
-
-
-def _turns(samples: int) -> int:
-    # The peer takes minutes with many images; two runs show that, and leave a noise to tell.
-    return 3 if samples == _FEW else 2
 
 
 def _quick_row() -> Row:

@@ -17,7 +17,7 @@ def _document_row(name: str, title: str, *, equalization: bool) -> Row:
         title=title,
         sides=(
             Side("quantry", _DOCUMENT, {"library": "quantry", **arguments}, _WORKLOAD),
-            Side("quark", _DOCUMENT, {"library": "quark", **arguments}, _WORKLOAD, peer=True, at_most=2),
+            Side("quark", _DOCUMENT, {"library": "quark", **arguments}, _WORKLOAD, peer=True),
         ),
         comparisons=(Comparison("quark", "quantry", (Goal("seconds", at_least=10.0),)),),
     )

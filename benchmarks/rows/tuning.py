@@ -18,7 +18,7 @@ def _row(name: str, title: str, preset: str, goals: tuple[Goal, ...]) -> Row:
         sides=(
             Side("quantry", QUANTRY, {"recipe": preset}, _WORKLOAD),
             Side("quantry with GPTQ", QUANTRY, {"recipe": _GPTQ}, _WORKLOAD),
-            Side("quark", QUARK, {"preset": preset}, _WORKLOAD, peer=True, at_most=1),
+            Side("quark", QUARK, {"preset": preset}, _WORKLOAD, peer=True),
         ),
         comparisons=(Comparison("quark", "quantry", goals), Comparison("quark", "quantry with GPTQ", goals)),
         repetitions=2,

@@ -18,12 +18,14 @@ def quantize(
         count: How many of them.
         output: Path of the quantized model.
         options: ``preset`` names one of its default configurations; else ``method`` names the calibration method of an
-            int8 configuration without equalization.
+            int8 configuration without equalization, to which ``include`` adds techniques by their own names.
     """
     from quark.onnx import ModelQuantizer
     from quark.onnx.quantization.config import Config
 
     config = _preset(options["preset"]) if "preset" in options else _method(options["method"])
+    for technique in options.get("include", ()):
+        setattr(config, f"include_{technique}", True)
     config.use_external_data_format = options.get("external_data", False)
 
     def job() -> dict[str, Any]:

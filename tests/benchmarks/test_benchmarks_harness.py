@@ -65,9 +65,9 @@ def test_run_row_lets_sides_take_turns():
     assert run.order == ["x", "y", "x", "y"]
 
 
-def test_run_row_limits_slow_side():
-    run = FakeRun({"x": [1, 1, 1], "y": [2]})
-    run_row(_row(Side("a", "x"), Side("b", "y", at_most=1)), 3, run=run)
+def test_run_row_does_not_repeat_side_beyond_patience():
+    run = FakeRun({"x": [1, 1, 1], "y": [100]})
+    run_row(_row(Side("a", "x"), Side("b", "y")), 3, run=run)
     assert run.order == ["x", "y", "x", "x"]
 
 

@@ -1,7 +1,7 @@
 """Finds the recipe: give a model, data, a metric and a budget, get the best model and the reasons."""
 
 from quantry.autosearch.data_split import split_data
-from quantry.autosearch.default_space import default_space
+from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, default_space, named_space
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
 from quantry.autosearch.finetuning import TwoStageResult, finetune_space, run_two_stage
 from quantry.autosearch.function_digest import function_digest
@@ -16,6 +16,7 @@ from quantry.autosearch.table import by_difference
 from quantry.autosearch.trial import Trial, TrialState
 
 __all__ = [
+    "NAMED_SPACES",
     "OBJECTIVES",
     "SAMPLERS",
     "AnySpace",
@@ -36,11 +37,13 @@ __all__ = [
     "TrialState",
     "TwoStageResult",
     "Uniform",
+    "accuracy_space",
     "budget_seconds",
     "by_difference",
     "default_space",
     "finetune_space",
     "function_digest",
+    "named_space",
     "run_search",
     "run_two_stage",
     "search",

@@ -1,11 +1,16 @@
-"""What is tried when the user names nothing."""
+"""What is tried when the user names nothing, or only a name."""
 
+from collections.abc import Callable
 from typing import Any
 
 from quantry.autosearch.space import Space
+from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
+    BiasCorrection,
     CrossLayer,
     Entropy,
+    EqualizeOptions,
+    Gptq,
     LayerWisePercentile,
     Method,
     MinMax,
@@ -14,6 +19,7 @@ from quantry.recipe import (
     Percentile,
     PowerOfTwoScale,
     Recipe,
+    SmoothQuant,
 )
 
 _FLOAT_SCALES: tuple[Method, ...] = (
@@ -40,3 +46,40 @@ def default_space(base: Recipe) -> Space:
         "scale.weight": [MinMax(), MinMSE()] if methods is _FLOAT_SCALES else [base.scale.weight],
     }
     return Space.of(base, fields, name=base.name)
+
+
+def accuracy_space(base: Recipe) -> Space:
+    """Return the techniques that need no training: two equalizations, ranges judged in three ways, two corrections.
+
+    Tuning layers takes most of its time, so that it comes last in a grid and is done once for each pair of the others.
+
+    Args:
+        base: What stays as it is: types, granularity, format, target.
+    """
+    fields: dict[str, Any] = {
+        "equalize": [EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(smooth=SmoothQuant())],
+        "scale.activation": [MinMSE(), MinMSE(behind=True), Percentile(99.99)],
+        "tune.steps": [(), (BiasCorrection(),), (Gptq(samples=64),)],
+    }
+    return Space.of(base, fields, name=f"{base.name} accuracy")
+
+
+NAMED_SPACES: dict[str, Callable[[Recipe], Space]] = {"calibration": default_space, "accuracy": accuracy_space}
+"""Spaces that can be asked for by name; the first is the default."""
+
+
+def named_space(name: str, base: Recipe) -> Space:
+    """Return a space by its name.
+
+    Args:
+        name: One of `NAMED_SPACES`.
+        base: What stays as it is.
+
+    Raises:
+        RecipeError: There is no such space.
+    """
+    if name not in NAMED_SPACES:
+        raise RecipeError(
+            f"a space must be one of {tuple(NAMED_SPACES)}, got {name!r}{nearest_spelling(name, NAMED_SPACES)}"
+        )
+    return NAMED_SPACES[name](base)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from quantry.autosearch.data_split import split_data
-from quantry.autosearch.default_space import default_space
+from quantry.autosearch.default_space import default_space, named_space
 from quantry.autosearch.options import SearchOptions, StopConditions, budget_seconds
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.run import run_search
@@ -71,7 +71,7 @@ def search(
     model: Any,
     data: Any = None,
     evaluator: Any = None,
-    space: AnySpace | Mapping[str, Any] | None = None,
+    space: AnySpace | Mapping[str, Any] | str | None = None,
     budget: float | str | None = None,
     **settings: Unpack[SearchSettings],
 ) -> SearchResult:
@@ -84,8 +84,9 @@ def search(
         evaluator: A function of a model's path that returns a number to be maximized; an evaluator object, such as one
             of `quantry.evaluate.tasks`; or the name of a metric between the outputs of both models, such as "cosine".
             None is "l2".
-        space: A `Space`, several in a `SpaceUnion`, or a mapping from dotted paths of the recipe to lists of values.
-            None tries calibration methods with and without equalization.
+        space: A `Space`, several in a `SpaceUnion`, or a mapping from dotted paths of the recipe to lists of values;
+            or a name: "calibration", which None means too, tries calibration methods with and without equalization;
+            "accuracy" adds SmoothQuant, ranges judged behind functions, bias correction and GPTQ.
         budget: The most time to spend, such as "30min", "2h" or a number of seconds.
         **settings: Fields of `SearchOptions`, such as ``tolerance="1%"``, ``n_jobs=2``, ``racing=True`` or
             ``objectives=("accuracy", "latency")``; ``recipe``, what the space starts from; ``evaluation_data`` for
@@ -148,12 +149,14 @@ def _evaluation_data(given: CalibrationData, settings: SearchSettings) -> tuple[
     return given, calibration_data(evaluation, given.inputs, settings.get("images"))
 
 
-def _space(space: AnySpace | Mapping[str, Any] | None, recipe: Any) -> AnySpace:
+def _space(space: AnySpace | Mapping[str, Any] | str | None, recipe: Any) -> AnySpace:
     if isinstance(space, Space | SpaceUnion):
         return space
     base, _ = resolve_recipe(recipe)
     if space is None:
         return default_space(base)
+    if isinstance(space, str):
+        return named_space(space, base)
     if not isinstance(space, Mapping):
-        raise RecipeError(f"space must be a Space, a SpaceUnion or a mapping of paths to values, got {space!r}")
+        raise RecipeError(f"space must be a Space, a SpaceUnion, a mapping of paths to values or a name, got {space!r}")
     return Space.of(base, space)

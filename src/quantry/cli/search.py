@@ -17,6 +17,7 @@ _FILES = (".yaml", ".yml")
 
 
 def search(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+    context: typer.Context,
     what: Annotated[Path, typer.Argument(help="Float ONNX model, or a .yaml file that describes the search.")],
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")
@@ -30,6 +31,9 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     ] = None,
     decoder: Annotated[str, typer.Option(help="A detector's output: yolox, yolov5, yolov8 or boxes.")] = "yolox",
     recipe: Annotated[str, typer.Option("--recipe", "-r", help="Preset or recipe file to start from.")] = "S8S8_AAWS",
+    space: Annotated[
+        str | None, typer.Option(help="What to try: calibration (default) or accuracy; a .yaml file says more.")
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="The most time: 30min, 2h, or seconds.")] = None,
     trials: Annotated[int | None, typer.Option(help="At most so many trials.")] = None,
     tolerance: Annotated[
@@ -56,8 +60,11 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
 ) -> None:
     """Find the recipe whose quantized model is best; run it again to go on where it was stopped."""
     if what.suffix.lower() in _FILES:
-        if data is not None or labels is not None:
-            raise RecipeError(f"give a configuration file or options, not both; got {what} and --data or --labels")
+        sources = {name: context.get_parameter_source(name) for name in context.params if name != "what"}
+        given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+        if given:
+            options = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise RecipeError(f"give a configuration file or options, not both; got {what} and {options}")
         job = load_job(what)
     else:
         job = SearchJob(
@@ -68,6 +75,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
             metric=metric,
             decoder=decoder,
             recipe=recipe,
+            space=space,
             images=given_images(
                 mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
             ),

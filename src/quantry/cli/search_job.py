@@ -37,7 +37,7 @@ class SearchJob:
         metric: top1, top5, map, map50, or a metric between outputs; None follows from the labels.
         decoder: From a detector's outputs to boxes: yolox, yolov5, yolov8 or boxes.
         recipe: Name of a preset or a recipe file that the space starts from.
-        space: What is tried; None tries calibration methods and equalization.
+        space: What is tried, or the name of it: calibration (also None) or accuracy.
         images: How images become inputs.
         budget: The most time, such as "30min".
         tolerance: How much worse than the float model is accepted: a number or "1%".

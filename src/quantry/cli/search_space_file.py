@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from quantry.autosearch import Choice, IntRange, Parameter, Space, SpaceUnion, Uniform
+from quantry.autosearch import Choice, IntRange, Parameter, Space, SpaceUnion, Uniform, named_space
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe, from_plain, to_plain
 
@@ -21,12 +21,14 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
         equalize.cross_layer.steps: {values: [1, 2], only_if: {equalize.cross_layer: CrossLayer}}
 
     Args:
-        plain: A mapping, or a list of mappings that are tried one after the other.
+        plain: A mapping, a list of mappings that are tried one after the other, or the name of a space.
         base: The recipe that the space starts from.
 
     Raises:
         RecipeError: A path leads nowhere, or a value cannot be there.
     """
+    if isinstance(plain, str):
+        return named_space(plain, base)
     if isinstance(plain, list):
         return SpaceUnion(tuple(_space(part, base, f"space {number}") for number, part in enumerate(plain)))
     return _space(plain, base, "space")
