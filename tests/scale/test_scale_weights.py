@@ -83,3 +83,26 @@ def test_initializer_that_is_not_there_is_a_broken_promise():
     model = ir.Model(ir.Graph([], [], nodes=[], opset_imports={"": 21}), ir_version=10)
     with pytest.raises(InternalError, match="must name initializers of the model, got 'v'"):
         measure_constant(model, "v", np.size)
+
+
+def test_parameters_are_found_once_for_each_tensor_and_question(monkeypatch):
+    from quantry.scale import constant_memory
+
+    counted = []
+
+    def count(values, **options):
+        counted.append(options)
+        return constant_params(values, **options)
+
+    monkeypatch.setattr(constant_memory, "constant_params", count)
+    graph = "g (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> {y = Add(x, w)}"
+    model = ir.from_onnx_text(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
+    ask = constant_memory.remembered_params
+    first = ask(model, "w", TensorSpec(), None, MinMax())
+    assert ask(model, "w", TensorSpec(), None, MinMax()) is first
+    assert len(counted) == 1
+    ask(model, "w", TensorSpec(), 0, MinMax())
+    ask(model, "w", TensorSpec(), None, MinMSE())
+    assert len(counted) == 3
+    model.graph.initializers["w"].const_value = ir.tensor(np.array([3.0, 4.0], np.float32))
+    assert ask(model, "w", TensorSpec(), None, MinMax()).scale > first.scale

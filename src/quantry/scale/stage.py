@@ -11,11 +11,12 @@ from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
 from quantry.scale.activations import activation_params, conversion_params, unusual_values
 from quantry.scale.alignment import aligned
 from quantry.scale.bias import derived_bias_params, overflow_note, with_room_for_bias
+from quantry.scale.constant_memory import remembered_params
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.quant_params import QuantParams
 from quantry.scale.response import responses
 from quantry.scale.tensor_params import TensorParams
-from quantry.scale.weights import constant_params, measure_constant
+from quantry.scale.weights import measure_constant
 
 
 @stage(name="scale", version=2)
@@ -42,17 +43,15 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     for name, weight in plan.weights.items():
         if not weight.spec.dtype.is_integer:
             continue
-        find = partial(
-            constant_params, spec=weight.spec, axis=weight.axis, method=options.weight, reduced=options.reduce_range
+        tensors[name] = remembered_params(
+            model.model, name, weight.spec, weight.axis, options.weight, reduced=options.reduce_range
         )
-        tensors[name] = measure_constant(model.model, name, find)
     _make_room_for_biases(model, plan, tensors)
     for name, bias in plan.biases.items():
         if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.is_integer:
             continue
         if isinstance(bias, OwnBiasPlan):
-            find = partial(constant_params, spec=bias.spec, axis=None, method=options.weight)
-            tensors[name] = measure_constant(model.model, name, find)
+            tensors[name] = remembered_params(model.model, name, bias.spec, None, options.weight)
         else:
             _check_has_scales(name, bias, plan)
             tensors[name] = _derived(name, bias, tensors)
