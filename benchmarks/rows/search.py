@@ -53,7 +53,7 @@ ROWS = (
     ),
     Row(
         name="search/racing",
-        title="Racing against evaluating everything (24 configurations), mobilenetv2_035, 512 images",
+        title="Racing against evaluating everything (32 configurations), mobilenetv2_035, 512 images",
         sides=(
             Side("racing", _NATIVE, {"space": "methods", "racing": True}, SharedModel("mobilenetv2_035", 512)),
             Side("everything", _NATIVE, {"space": "methods"}, SharedModel("mobilenetv2_035", 512)),

@@ -14,7 +14,7 @@ def _samples(folder: str, count: int) -> list[Any]:
 
 
 def _space(name: str) -> Any:
-    """Return a space: "methods" has 24 configurations, "wide" has 240 with 4 equalizations."""
+    """Return a space: "methods" has 32 configurations, "wide" has 240 with 4 equalizations."""
     from quantry.autosearch import Space, default_space
     from quantry.recipe import CrossLayer, Entropy, MinMax, MinMSE, Percentile, PerChannel, TensorSpec, find_preset
 

@@ -6,6 +6,7 @@ from typing import Any
 from quantry.autosearch.space import Space
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
+    BestPercentile,
     BiasCorrection,
     CrossLayer,
     Entropy,
@@ -27,10 +28,12 @@ _FLOAT_SCALES: tuple[Method, ...] = (
     Percentile(99.99),
     Percentile(99.999),
     LayerWisePercentile(),
+    BestPercentile(),
     MinMSE(),
+    MinMSE(behind=True),
     Entropy(),
 )
-_POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), NonOverflow())
+_POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), MinMSE(behind=True), BestPercentile(), NonOverflow())
 
 
 def default_space(base: Recipe) -> Space:
@@ -58,7 +61,7 @@ def accuracy_space(base: Recipe) -> Space:
     """
     fields: dict[str, Any] = {
         "equalize": [EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(smooth=SmoothQuant())],
-        "scale.activation": [MinMSE(), MinMSE(behind=True), Percentile(99.99)],
+        "scale.activation": [MinMSE(), MinMSE(behind=True), BestPercentile()],
         "tune.steps": [(), (BiasCorrection(),), (Gptq(samples=64),)],
     }
     return Space.of(base, fields, name=f"{base.name} accuracy")
