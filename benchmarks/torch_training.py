@@ -137,21 +137,25 @@ def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
         learn_scales(learned)
         yield "quantized, frozen, scales learned", learned
 
+    def started(model: Any, mode: str) -> Any:
+        if mode == "recorded":
+            return torch.cuda.make_graphed_callables(model.cuda().train(), (images,), allow_unused_input=True)
+        return torch.compile(model) if mode == "compiled" else model
+
     # Compiling takes longer than measuring, so that only the two ends are compiled.
-    kinds = [(False, "float32"), (False, "bfloat16"), *([(True, "float32")] if compile_too else [])]
-    for compiled, precision in kinds:
+    modes = [("eager", "float32"), ("eager", "bfloat16"), ("recorded", "float32")]
+    for mode, precision in [*modes, *([("compiled", "float32")] if compile_too else [])]:
         base: tuple[float, float] | None = None
-        for label, model in itertools.islice(variants(), 2 if compiled else None):
-            run = torch.compile(model) if compiled else model
-            found = measured(run, precision)
+        for label, model in itertools.islice(variants(), 2 if mode == "compiled" else None):
+            found = measured(started(model, mode), precision)
             base = base or found
             print(
-                f"{'compiled' if compiled else 'eager':8} {precision:8} {label:34} "
+                f"{mode:8} {precision:8} {label:34} "
                 f"{found[0] * 1e3:7.1f} ms {found[0] / base[0]:5.2f}x  "
                 f"{found[1]:6.2f} GiB {found[1] / base[1]:5.2f}x",
                 flush=True,
             )
-            del model, run
+            del model
             torch.cuda.empty_cache()
 
 
@@ -159,10 +163,12 @@ def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> No
     """Calibrate and train, and write both as ONNX."""
     import torch
 
-    from quantry.torchfront import QatOptions, capture, export, qat, quantize_graph
+    from quantry.torchfront import capture, export, qat, quantize_graph
 
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = detector(folder, name)
     pictures = torch.from_numpy(stored_pictures(folder, name))
     samples = [picture[None].float() for picture in pictures[:48]]
@@ -172,34 +178,53 @@ def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> No
     model.base_model = quantized
     print(f"calibrated in {time.perf_counter() - start:.0f} s", flush=True)
     print(export(model, out / f"{name}.ptq.onnx", samples[0]), flush=True)
+    quantized.to(device)
+    batches = Augmented(pictures.to(device), options.batch, options.size)
+    if options.seconds:
+        options.steps = min(options.steps, int(options.seconds / step_time(copy.deepcopy(quantized), batches, options)))
+        print(f"{options.steps} steps", flush=True)
     start = time.perf_counter()
 
     def report(step: int, loss: float) -> None:
         if step % 100 == 0 or step == options.steps - 1:
             print(f"step {step} loss {loss:.5f} {time.perf_counter() - start:.0f} s", flush=True)
 
-    quantized.cuda()
-    batches = Augmented(pictures.cuda(), options.batch)
-    rates = QatOptions(learning_rate=options.rate, scale_rate=options.scale_rate or None, decay=0.995)
-    if options.seconds:
-        trial = copy.deepcopy(quantized)
-        for count in (5, 20):  # the first calls choose kernels
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            qat(trial, batches, label_free(trial, options.features), replace(rates, steps=count))
-            torch.cuda.synchronize()
-            each = (time.perf_counter() - begun) / count
-        options.steps = min(options.steps, int(options.seconds / each))
-        print(f"{each * 1e3:.0f} ms a step, {options.steps} steps", flush=True)
-        del trial
-    loss = label_free(quantized, options.features)
-    trained = qat(quantized, batches, loss, replace(rates, steps=options.steps), report=report)
+    loss = label_free(quantized, options)
+    trained = qat(quantized, batches, loss, training_options(options, options.steps), report=report)
     model.base_model = trained.cpu()
     print(export(model, out / f"{name}.{options.label}.onnx", samples[0]), flush=True)
 
 
-def label_free(student: Any, features: float) -> Callable[[Any, Any], Any]:
-    """Return a loss that asks for the float model's answers: scores as soft labels, boxes where there are objects."""
+def training_options(options: argparse.Namespace, steps: int) -> Any:
+    """Return the settings of `qat`."""
+    from quantry.torchfront import QatOptions
+
+    return QatOptions(
+        steps=steps,
+        learning_rate=options.rate,
+        scale_rate=options.scale_rate or None,
+        decay=0.998,
+    )
+
+
+def step_time(trial: Any, batches: Any, options: argparse.Namespace) -> float:
+    """Return the seconds of a training step, after those in which kernels are chosen and recorded."""
+    from quantry.torchfront import qat
+
+    times: list[float] = []
+    settings = training_options(options, 40)
+    qat(trial, batches, label_free(trial, options), settings, report=lambda *_: times.append(time.perf_counter()))
+    each = (times[-1] - times[9]) / (len(times) - 10)
+    print(f"{each * 1e3:.1f} ms a step of {options.batch} pictures", flush=True)
+    return each
+
+
+def label_free(student: Any, options: argparse.Namespace) -> Callable[[Any, Any], Any]:
+    """Return a loss that asks for the float model's answers: scores as soft labels, boxes where there are objects.
+
+    On a GPU its kernels are recorded at the first call, since starting some thousands of small ones takes longer than
+    running them.
+    """
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
@@ -208,55 +233,103 @@ def label_free(student: Any, features: float) -> Callable[[Any, Any], Any]:
     names = [name for name in student.layout.quantizers if name.startswith(("silu", "cat", "add"))]
     inside = DistillationLoss(student, tensors=[name for name in names if not name.endswith("_sigmoid")])
 
-    def loss(_: Any, images: Any) -> Any:
-        distance, found, wanted = inside.compare(images)
-        total = features * distance
-        for (box, obj, cls), (true_box, true_obj, true_cls) in zip(found, wanted, strict=True):
-            chance = true_obj.sigmoid()
-            weight = chance * true_cls.sigmoid().amax(1, keepdim=True)
-            norm = weight.sum() + 1.0
-            total = total + (cross_entropy(obj, chance, reduction="sum") - _entropy(chance)) / norm
-            truth = true_cls.sigmoid()
-            parted = cross_entropy(cls, truth, reduction="none") - cross_entropy(true_cls, truth, reduction="none")
-            total = total + (parted * weight).sum() / norm
-            total = total + ((box - true_box).abs() * weight).sum() / norm
-        return total
+    class Difference(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = student
+
+        def forward(self, images: Any) -> Any:
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=False):
+                distance, found, wanted = inside.compare(images)
+            total = options.features * distance
+            for levels, true_levels in zip(found, wanted, strict=True):
+                box, obj, cls = (part.float() for part in levels)
+                true_box, true_obj, true_cls = (part.float() for part in true_levels)
+                chance, truth = true_obj.sigmoid(), true_cls.sigmoid()
+                weight = chance * truth.amax(1, keepdim=True)
+                norm = weight.sum() + 1.0
+                total = total + (cross_entropy(obj, chance, reduction="sum") - _entropy(chance).sum()) / norm
+                parted = cross_entropy(cls, truth, reduction="none") - _entropy(truth)
+                total = total + (parted * weight).sum() / norm
+                total = total + ((box - true_box).abs() * weight).sum() / norm
+            return total
 
     def _entropy(chance: Any) -> Any:
-        return torch.special.entr(chance).sum() + torch.special.entr(1 - chance).sum()
+        return torch.special.entr(chance) + torch.special.entr(1 - chance)
+
+    recorded: list[Any] = []
+
+    def loss(_: Any, images: Any) -> Any:
+        if not recorded:
+            plain = Difference().train()
+            record = images.is_cuda and not options.eager
+            recorded.append(
+                torch.cuda.make_graphed_callables(plain, (images,), allow_unused_input=True) if record else plain
+            )
+        return recorded[0](images)
 
     return loss
 
 
 class Augmented:
-    """Endless batches from few pictures: mirrored, scaled, shifted, joined by four, brightened."""
+    """Endless batches from few pictures: mirrored, scaled, stretched, shifted, tinted, joined by four or nine."""
 
-    def __init__(self, pictures: Any, batch: int) -> None:
-        self.pictures, self.batch = pictures, batch
+    def __init__(self, pictures: Any, batch: int, size: int) -> None:
+        self.pictures, self.batch, self.size = pictures, batch, size
 
     def __iter__(self) -> Iterator[Any]:
         import torch
-        from torch.nn import functional
 
         while True:
-            count, device = self.batch, self.pictures.device
-            chosen = self.pictures[torch.randint(len(self.pictures), (count,), device=device)].float()
-            factor = torch.empty(count, device=device).uniform_(0.6, 1.6)
-            mirror = torch.where(torch.rand(count, device=device) < 0.5, -1.0, 1.0)
-            shift = torch.empty(count, 2, device=device).uniform_(-0.3, 0.3)
-            zero = torch.zeros_like(factor)
-            rows = torch.stack([mirror / factor, zero, shift[:, 0], zero, 1 / factor, shift[:, 1]], 1)
-            grid = functional.affine_grid(rows.reshape(-1, 2, 3), chosen.shape, align_corners=False)
-            moved = functional.grid_sample(chosen - 114, grid, align_corners=False) + 114
-            gain = torch.empty(count, 1, 1, 1, device=device).uniform_(0.7, 1.3)
-            tint = torch.empty(count, 3, 1, 1, device=device).uniform_(-15, 15)
-            bright = (moved * gain + tint).clamp(0, 255)
-            quarter = count // 4
-            tiles = functional.interpolate(bright, scale_factor=0.5, mode="bilinear")[: quarter * 4]
-            tiles = tiles.reshape(quarter, 2, 2, 3, SIZE // 2, SIZE // 2).permute(0, 3, 1, 4, 2, 5)
-            joined = tiles.reshape(quarter, 3, SIZE, SIZE)
-            plain = chosen[: count // 4]
-            yield torch.cat([bright[: count - 2 * quarter], joined, plain]).round()
+            four, nine, plain = (self.batch // part for part in (4, 8, 8))
+            yield torch.cat(
+                [
+                    self._changed(self.batch - four - nine - plain, self.size),
+                    self._joined(four, 2),
+                    self._joined(nine, 3),
+                    self._sampled(self._chosen(plain), self.size),
+                ]
+            ).round()
+
+    def _chosen(self, count: int) -> Any:
+        import torch
+
+        places = torch.randint(len(self.pictures), (count,), device=self.pictures.device)
+        return self.pictures[places].float()
+
+    def _sampled(self, pictures: Any, size: int) -> Any:
+        from torch.nn import functional
+
+        if pictures.shape[-1] == size:
+            return pictures
+        return functional.interpolate(pictures, (size, size), mode="bilinear", antialias=True)
+
+    def _changed(self, count: int, size: int) -> Any:
+        import torch
+        from torch.nn import functional
+
+        def drawn(low: float, high: float, *shape: int) -> Any:
+            return torch.empty(*shape, device=self.pictures.device).uniform_(low, high)
+
+        pictures = self._chosen(count)
+        factor, stretch = torch.exp2(drawn(-0.8, 0.8, count)), torch.exp2(drawn(-0.25, 0.25, count))
+        mirror = torch.where(drawn(0, 1, count) < 0.5, -1.0, 1.0)
+        shift, zero = drawn(-0.4, 0.4, count, 2), torch.zeros_like(factor)
+        rows = torch.stack(
+            [mirror / (factor * stretch), zero, shift[:, 0], zero, stretch / factor, shift[:, 1]], 1
+        ).reshape(-1, 2, 3)
+        grid = functional.affine_grid(rows, [count, 3, SIZE, SIZE], align_corners=False)
+        moved = functional.grid_sample(pictures - 114, grid, align_corners=False) + 114
+        grey = moved.mean(1, keepdim=True)
+        vivid = grey + (moved - grey) * drawn(0.5, 1.5, count, 1, 1, 1)
+        bright = vivid * drawn(0.6, 1.4, count, 1, 1, 1) + drawn(-20, 20, count, 3, 1, 1)
+        return self._sampled(bright.clamp(0, 255), size)
+
+    def _joined(self, count: int, side: int) -> Any:
+        part = -(-self.size // side)
+        tiles = self._changed(count * side * side, part).reshape(count, side, side, 3, part, part)
+        joined = tiles.permute(0, 3, 1, 4, 2, 5).reshape(count, 3, side * part, side * part)
+        return joined[..., : self.size, : self.size]
 
 
 def score(out: Path, limit: int | None) -> None:
@@ -278,8 +351,11 @@ def main() -> None:
     parser.add_argument("name", nargs="?", choices=sorted(PICTURES))
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--scale-rate", type=float, default=3e-3)
+    parser.add_argument("--size", type=int, default=SIZE, help="side of the training pictures")
+    parser.add_argument("--bfloat16", action="store_true", help="train in mixed precision")
+    parser.add_argument("--eager", action="store_true", help="do not record kernels")
     parser.add_argument("--features", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, help="train no longer than this")
     parser.add_argument("--compiled", action="store_true", help="measure compiled steps too")

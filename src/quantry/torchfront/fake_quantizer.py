@@ -54,8 +54,7 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         if self.gradient is Gradient.STRAIGHT_THROUGH and self._exact:
             return self._native(values)
         if self.gradient is Gradient.TQT and self._power_of_two and self.axis is None:
-            learned = fake_quantize_power_of_two(values.float(), self.log2_scale, self.zero_point, self.limits)
-            return learned.to(values.dtype)
+            return fake_quantize_power_of_two(values, self.log2_scale, self.zero_point, self.limits)
         wide = values.float()
         if self.gradient is Gradient.TQT:
             done = fake_quantize_log2(
@@ -114,8 +113,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         return type(self.spec.scale).__name__ == "PowerOfTwoScale"
 
     def _native(self, values: Tensor) -> Tensor:
-        # torch's own kernel multiplies by the reciprocal, which is the same number for powers of two alone; it is one
-        # pass and keeps one byte of each element for the gradient.
+        # torch's own kernel multiplies by the reciprocal, which is the same number for powers of two alone. It is one
+        # pass and keeps one byte of each element for the gradient; packing eight into one takes as long as it all.
         low, high = self.limits
         if self.axis is None:
             return torch.fake_quantize_per_tensor_affine(values, self.scale, self.zero_point, low, high)

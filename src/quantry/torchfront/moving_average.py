@@ -4,7 +4,7 @@ import copy
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from quantry.errors import RecipeError
 
@@ -26,14 +26,25 @@ class MovingAverage:
         self.module.eval()
         self.module.requires_grad_(requires_grad=False)
         self._steps = 0
+        self._pairs: tuple[list[Tensor], ...] | None = None
+
+    def keep_pairs(self, model: nn.Module) -> None:
+        """Look up once what belongs together, for a model whose parameters stay the same objects from now on.
+
+        Looking at every step takes longer than averaging where a model has many parts.
+        """
+        self._pairs = self._found(model)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def update(self, model: nn.Module) -> None:
         """Take one step's weights in; buffers such as running statistics and scales are taken as they are."""
         self._steps += 1
         decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
-        ours, theirs = list(self.module.parameters()), [part.detach() for part in model.parameters()]
+        ours, theirs, kept, seen = self._pairs or self._found(model)
         torch._foreach_lerp_(ours, theirs, 1 - decay)
-        kept, seen = list(self.module.buffers()), list(model.buffers())
         if kept:
             torch._foreach_copy_(kept, seen)
+
+    def _found(self, model: nn.Module) -> tuple[list[Tensor], ...]:
+        theirs = [part.detach() for part in model.parameters()]
+        return list(self.module.parameters()), theirs, list(self.module.buffers()), list(model.buffers())

@@ -79,7 +79,10 @@ def qat(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, options.steps))
     chosen = loss or _label_free(module)
     average = None if options.decay is None else MovingAverage(module, options.decay)
-    device = next(module.parameters()).device
+    if average is not None and not options.schedule.observe_until:
+        average.keep_pairs(module)  # observers make buffers anew
+    trained = list(module.parameters())
+    device = trained[0].device
     module.train()
     for step, batch in enumerate(itertools.islice(_repeated(batches), options.steps)):
         options.schedule.apply(module, step)
@@ -87,7 +90,7 @@ def qat(
             value = chosen(module, _moved(batch, device))
         optimizer.zero_grad(set_to_none=True)
         value.backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), options.clip)
+        torch.nn.utils.clip_grad_norm_(trained, options.clip)
         optimizer.step()
         schedule.step()
         if average is not None:
@@ -111,7 +114,7 @@ def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions)
     settings = [{"params": parts, "lr": options.learning_rate * typical} for typical, parts in groups.items()]
     if learned:
         settings.append({"params": learned, "lr": options.scale_rate})
-    return torch.optim.Adam(settings)
+    return torch.optim.Adam(settings, fused=next(module.parameters()).is_cuda or None)
 
 
 def _share(step: int, steps: int) -> float:

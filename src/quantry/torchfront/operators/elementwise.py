@@ -1,5 +1,7 @@
 """Operators that compute each element by itself."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +22,24 @@ def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
 def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     """ONNX HardSigmoid."""
     return torch.clamp(alpha * x + beta, 0.0, 1.0)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """ONNX Sigmoid; for the gradient it keeps its argument, which the product of a SiLU keeps anyway."""
+    result: Tensor = _Sigmoid.apply(x)
+    return result
+
+
+class _Sigmoid(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return torch.ops.aten.sigmoid_backward(gradients[0], torch.sigmoid(x))
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
@@ -54,7 +74,7 @@ _TYPES = {
 
 OPERATORS = {
     "Relu": OperatorEntry(torch.relu),
-    "Sigmoid": OperatorEntry(torch.sigmoid),
+    "Sigmoid": OperatorEntry(sigmoid),
     "Tanh": OperatorEntry(torch.tanh),
     "Softplus": OperatorEntry(functional.softplus),
     "Exp": OperatorEntry(torch.exp),
