@@ -240,20 +240,22 @@ def test_step_that_trains_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPa
     from quantry.tune import stage
 
     monkeypatch.setattr(stage.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"quantry\[torch\]"):
-        step_of(task, AdaRound())
+    for step in (Distill(), AdaRound(whole_data=False), AdaQuant(output_pair=True)):
+        with pytest.raises(MissingExtraError, match=r"quantry\[torch\]"):
+            step_of(task, step)
 
 
-def test_gptq_works_without_torch() -> None:
-    code = """
+@pytest.mark.parametrize("name", ["Gptq", "AdaRound", "AdaQuant"])
+def test_step_that_needs_no_mini_batches_works_without_torch(name: str) -> None:
+    code = f"""
 import sys
 sys.modules["torch"] = None
 sys.path.insert(0, "tests/tune")
 from tune_models import chain, inputs, task_of
-from quantry.recipe import Gptq
+from quantry.recipe import {name}
 from quantry.tune import tune
 task = task_of(chain(), inputs((3, 8, 8), 3))
-tuned = tune(task.reference, task.model, task.plan, task.params, task.data, Gptq())
+tuned = tune(task.reference, task.model, task.plan, task.params, task.data, {name}())
 sys.stdout.write(tuned.notes[0])
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

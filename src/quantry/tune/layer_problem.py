@@ -70,15 +70,20 @@ class LayerProblem:
         whole = gather(self.visit, self.matrix)
         return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
 
+    @cached_property
+    def bias_params(self) -> TensorParams | None:
+        """How the bias is rounded; None where it is not."""
+        name, task = self.visit.layer.bias, self.visit.walker.task
+        if name is None or name not in task.plan.biases or self.visit.layer.initializer(name).size != self.bias.size:
+            return None
+        return task.params.tensors.get(name)
+
     def rounded_bias(self, bias: npt.NDArray[np.floating]) -> Single:
         """Return what the emit stage will make of a bias ``[groups, rows]``."""
-        name = self.visit.layer.bias
-        params = None if name is None else self.visit.walker.task.params.tensors.get(name)
-        if name is None or params is None or name not in self.visit.walker.task.plan.biases:
+        params, name = self.bias_params, self.visit.layer.bias
+        if params is None or name is None:
             return np.asarray(bias, np.float32)
         shape = self.visit.layer.initializer(name).shape
-        if np.prod(shape, dtype=np.int64) != bias.size:
-            return np.asarray(bias, np.float32)
         return fake_quantize(np.asarray(bias, np.float32).reshape(shape), params).reshape(bias.shape)
 
     def plain(self) -> Single:

@@ -21,7 +21,7 @@ class Algorithm:
 
     Attributes:
         module: The module, which has a function ``run(task, step) -> Tuned``.
-        needs_torch: Whether it trains with torch.
+        needs_torch: Whether it always trains with torch.
     """
 
     module: str
@@ -31,8 +31,8 @@ class Algorithm:
 ALGORITHMS: Mapping[type, Algorithm] = {
     BiasCorrection: Algorithm("quantry.tune.bias_correction", needs_torch=False),
     Gptq: Algorithm("quantry.tune.gptq", needs_torch=False),
-    AdaRound: Algorithm("quantry.tune.adaround"),
-    AdaQuant: Algorithm("quantry.tune.adaquant"),
+    AdaRound: Algorithm("quantry.tune.adaround", needs_torch=False),
+    AdaQuant: Algorithm("quantry.tune.adaquant", needs_torch=False),
     Brecq: Algorithm("quantry.tune.brecq"),
     Tqt: Algorithm("quantry.tune.tqt"),
     Distill: Algorithm("quantry.tune.distill"),
@@ -47,7 +47,7 @@ def _environment() -> Mapping[str, str]:
     return {"onnxruntime": onnxruntime.__version__, "torch": torch}
 
 
-@stage(name="tune", version=1, environment=_environment)
+@stage(name="tune", version=2, environment=_environment)
 def tune(
     reference: FloatModel,
     model: FloatModel,

@@ -1,25 +1,48 @@
-"""How many threads torch uses.
+"""How many threads compute."""
 
-This module imports torch, so it is imported inside functions only.
-"""
-
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-
-import torch
+from typing import TypeVar
 
 _SMALL = 200_000
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+
+def threads() -> int:
+    """Return how many threads this process may use: one for each core it may run on, or OMP_NUM_THREADS if fewer."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores, int(wanted))) if wanted.isdigit() else cores
+
+
+def in_threads(function: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
+    """Return what a function gives for each item, computed at the same time.
+
+    Args:
+        function: It leaves the interpreter's lock to others while it works.
+        items: What it is called with.
+    """
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(len(items)) as pool:
+        return list(pool.map(function, items))
 
 
 @contextmanager
 def threads_for(elements: int) -> Iterator[None]:
-    """Compute on one thread for the duration of a block where tensors are small.
+    """Compute with torch on one thread for the duration of a block where tensors are small.
 
     Threads that wait for each other cost more than they save there, and beside another busy process a hundredfold.
 
     Args:
         elements: Numbers in what is computed on.
     """
+    import torch
+
     before = torch.get_num_threads()
     if elements >= _SMALL or before == 1:
         yield

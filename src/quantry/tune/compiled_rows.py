@@ -1,0 +1,136 @@
+"""Steps of training for the rows of a layer, compiled: parts of the rows in a thread each."""
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.errors import InternalError
+from quantry.native import library
+from quantry.tune.row_problem import RowProblem
+from quantry.tune.threads import in_threads, threads
+
+Float = npt.NDArray[np.float64]
+Single = npt.NDArray[np.float32]
+
+_COLUMNS = 32
+"""Rows are padded to a multiple of so many numbers."""
+
+_ROWS = 8
+"""A thread gets a multiple of so many rows, where there are enough."""
+
+_SIZES = ("rows", "width", "padded")
+_ARRAYS = (
+    "gram", "cross", "scale", "lowest", "highest", "mean", "value", "first", "second", "floor", "target",
+    "bias_scale", "bias_lowest", "bias_highest", "bias", "bias_first", "bias_second",
+)  # fmt: skip
+_FLAGS = ("bias_moves", "rounds")
+
+
+class _Layer(ctypes.Structure):
+    """``layer_t`` of the C file."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in _SIZES),
+        *((name, ctypes.c_void_p) for name in _ARRAYS),
+        *((name, ctypes.c_int32) for name in _FLAGS),
+    )
+
+
+@functools.cache
+def compiled() -> ctypes.CDLL | None:
+    """Return the compiled functions, or None where there is no compiler."""
+    found = library(Path(__file__).with_name("train_rows.c"), fast=True)
+    if found is None:
+        return None
+    size, pointer = ctypes.c_size_t, ctypes.c_void_p
+    found.pack_gram.argtypes, found.pack_gram.restype = [pointer, size, size, pointer], None
+    found.train_rows.argtypes = [ctypes.POINTER(_Layer), pointer, size, size, size, pointer]
+    found.train_rows.restype = ctypes.c_int
+    return found
+
+
+class CompiledRows:
+    """Trains in C; see `NumpyRows`, whose results it has but for rounding.
+
+    Args:
+        problem: What to train; it is left as it was.
+    """
+
+    def __init__(self, problem: RowProblem) -> None:
+        functions = compiled()
+        assert functions is not None
+        self._functions = functions
+        self._shape = problem.value.shape
+        groups, rows, width = self._shape
+        padded = -(-width // _COLUMNS) * _COLUMNS
+        self._arrays = _padded(problem, padded)
+        packed = np.empty((groups, width * padded), np.float32)
+        for group in range(groups):
+            gram = np.ascontiguousarray(problem.gram[group])
+            functions.pack_gram(gram.ctypes.data, width, padded, packed[group].ctypes.data)
+        self._arrays["gram"] = packed
+        numbers: dict[str, Any] = {"rows": rows, "width": width, "padded": padded}
+        numbers |= {"bias_moves": problem.bias_moves, "rounds": problem.floor is not None}
+        self._layer = _Layer(**numbers, **{name: array.ctypes.data for name, array in self._arrays.items()})
+
+    def advance(self, schedule: Single) -> Float:
+        """Make a step for each row of a schedule; return the loss before each."""
+        schedule = np.ascontiguousarray(schedule, np.float32)
+        total = self._shape[0] * self._shape[1]
+        share = -(-total // (threads() * _ROWS)) * _ROWS
+        starts = range(0, total, share)
+        losses = np.zeros((len(starts), len(schedule)))
+
+        def train(number: int) -> int:
+            end = min(total, (number + 1) * share)
+            arguments = schedule.ctypes.data, len(schedule), number * share, end, losses[number].ctypes.data
+            return int(self._functions.train_rows(ctypes.byref(self._layer), *arguments))
+
+        if any(in_threads(train, range(len(starts)))):
+            raise InternalError(f"training a layer of {self._shape} weights must find memory, got none; in tune")
+        return np.asarray(losses.sum(0))
+
+    def trained(self) -> tuple[Single, Single]:
+        """Return the trained numbers and biases."""
+        groups, rows, width = self._shape
+        value = self._arrays["value"].reshape(groups, rows, -1)[:, :, :width]
+        return value, self._arrays["bias"].reshape(groups, rows)
+
+
+def _padded(problem: RowProblem, padded: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that C works on; numbers beside the weights are such that they stay as they are."""
+    shape = problem.value.shape
+
+    def rows(array: Single, beside: float) -> Single:
+        result = np.full((*shape[:2], padded), beside, np.float32)
+        result[:, :, : shape[2]] = array
+        return result
+
+    grid = problem.bias_grid
+    mean = np.zeros((shape[0], padded), np.float32)
+    mean[:, : shape[2]] = problem.mean
+    rounds = problem.floor is not None
+    weights = rows(np.zeros(1, np.float32), 0.0)
+    return {
+        "cross": rows(problem.cross, 0.0),
+        "scale": rows(problem.scale, 1.0),
+        "lowest": rows(problem.lowest, 0.0),
+        "highest": rows(problem.highest, 0.0),
+        "mean": mean,
+        # Rounded down all the way.
+        "value": rows(problem.value, -20.0 if rounds else 0.0),
+        "first": weights,
+        "second": weights.copy(),
+        "floor": weights[:0] if problem.floor is None else rows(problem.floor, 0.0),
+        "target": np.ascontiguousarray(problem.target),
+        "bias_scale": grid.scale,
+        "bias_lowest": grid.lowest,
+        "bias_highest": grid.highest,
+        "bias": problem.bias.astype(np.float32),
+        "bias_first": np.zeros_like(problem.target),
+        "bias_second": np.zeros_like(problem.target),
+    }

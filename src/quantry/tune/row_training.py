@@ -1,0 +1,53 @@
+"""Training on the processor with the exact loss over all samples, from their Gram matrix."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.tune.layer_problem import LayerProblem
+from quantry.tune.row_problem import RowProblem
+from quantry.tune.row_steps import BETAS, RowSteps, row_steps
+
+Float = npt.NDArray[np.float64]
+Single = npt.NDArray[np.float32]
+
+Exponents = Callable[[int], tuple[float, float]]
+"""From a step's number to the exponent and the weight of AdaRound's second term then."""
+
+
+class RowTraining:
+    """Trains all rows of a layer; see `Training`.
+
+    Args:
+        problem: The layer.
+        rows: What is trained.
+        exponents: Of AdaRound's second term.
+    """
+
+    def __init__(self, problem: LayerProblem, rows: RowProblem, exponents: Exponents = lambda _: (0.0, 0.0)) -> None:
+        self._problem, self._rows, self._exponents = problem, rows, exponents
+        self._power = float(problem.quadratic.power.sum())
+        self._steps: RowSteps = row_steps(rows)
+
+    def advance(self, first: int, count: int, rate: float) -> Float:
+        """Make steps; return the loss over all samples before each."""
+        entries = [(*corrected(number + 1, rate), *self._exponents(number)) for number in range(first, first + count)]
+        return self._steps.advance(np.array(entries, np.float32)) + self._power
+
+    def constants(self) -> tuple[Single, Single]:
+        """Return weight and bias as they would be written now."""
+        rows, problem = self._rows, self._problem
+        value, bias = self._steps.trained()
+        levels = np.rint(value / rows.scale) if rows.floor is None else rows.floor + (value >= 0)
+        weight = np.clip(levels, rows.lowest, rows.highest) * rows.scale
+        return weight.astype(np.float32), problem.rounded_bias(bias if rows.floor is None else problem.bias)
+
+    def judge(self, weight: Single, bias: Single) -> Float:
+        """Return the loss of each row over all samples, in double precision."""
+        return self._problem.quadratic.error(weight, bias)
+
+
+def corrected(steps: int, rate: float) -> tuple[float, float]:
+    """Return Adam's learning rate and the factor of its second moment after so many steps."""
+    return rate / (1.0 - BETAS[0] ** steps), 1.0 / (1.0 - BETAS[1] ** steps)

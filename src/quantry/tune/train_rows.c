@@ -1,0 +1,456 @@
+/* Trains rows of weights whose loss is a quadratic form: AdaRound and AdaQuant.
+ *
+ * A row w of a group has the loss  w G w' - 2 w c + (w m + b - t)^2, so rows know nothing of each other: each call trains
+ * some rows for some steps and several calls may run at once. Arrays are float32, a row has `padded` numbers, a multiple
+ * of 32, of which the first `width` mean something; the others stay zero. The loss leaves out what does not depend on w.
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A product is made of tiles: TILE rows times two vectors of columns stay in registers. */
+#if defined(__AVX512F__)
+enum { LANES = 16, TILE = 8 };
+#elif defined(__AVX__)
+enum { LANES = 8, TILE = 4 };
+#elif defined(__aarch64__)
+enum { LANES = 4, TILE = 8 };
+#else
+enum { LANES = 4, TILE = 4 };
+#endif
+enum { PANEL = 2 * LANES, BLOCK = 16, REFRESH = 64, WIDE = 768, MANY = 48 };
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef float loose __attribute__((vector_size(4 * LANES), aligned(4)));
+
+/* One step of Adam: learning rate and second moment with their corrections, and the exponent of AdaRound's second term
+ * with its weight, zero where it is not in force. */
+typedef struct {
+    float rate, spread, beta, weight;
+} step_t;
+
+typedef struct {
+    size_t rows, width, padded;                                 /* rows of a group */
+    const float *gram;                                          /* packed, [groups] */
+    const float *cross, *scale, *lowest, *highest;              /* [groups * rows, padded] */
+    const float *mean;                                          /* [groups, padded] */
+    float *value, *first, *second;                              /* trained, with Adam's moments, [groups * rows, padded] */
+    const float *floor;                                         /* of AdaRound, likewise */
+    const float *target;                                        /* t, [groups * rows] */
+    const double *bias_scale, *bias_lowest, *bias_highest;      /* of AdaQuant, likewise; scale 0: not rounded */
+    float *bias, *bias_first, *bias_second;                     /* likewise */
+    int32_t bias_moves, rounds;                                 /* rounds: AdaRound, else AdaQuant */
+} layer_t;
+
+/* What a block of rows needs beside that. */
+typedef struct {
+    float *weight, *product, *sigmoid, *waste;                  /* [rows of a block, padded] */
+    int32_t *changed;                                           /* columns of a row whose weight has changed */
+    float *change;
+} scratch_t;
+
+static const float FIRST = 0.9f, SECOND = 0.999f, EPSILON = 1e-8f;
+static const float LOW = -0.1f, SPAN = 1.2f;
+static const float TINY = 1.1754944e-38f, BELOW_ONE = 0.99999994f; /* the last floats inside 0 and 1 */
+
+static inline float from_bits(int32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline int32_t to_bits(float value)
+{
+    int32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Two to the power of x, with an error of some 1e-7 of it; x is cut off where floats end. */
+static inline float power_of_two(float x)
+{
+    x = x < -126.0f ? -126.0f : x;
+    x = x > 126.0f ? 126.0f : x;
+    /* Adding this constant rounds to an integer, which is then in the lowest bits. */
+    float shifted = x + 12582912.0f;
+    float part = x - (shifted - 12582912.0f);
+    float sum = 1.5403530e-4f;
+    sum = sum * part + 1.3333558e-3f;
+    sum = sum * part + 9.6181291e-3f;
+    sum = sum * part + 5.5504109e-2f;
+    sum = sum * part + 2.4022651e-1f;
+    sum = sum * part + 6.9314718e-1f;
+    sum = sum * part + 1.0f;
+    return sum * from_bits((to_bits(shifted) - to_bits(12582912.0f) + 127) << 23);
+}
+
+/* Logarithm to base two of a positive normal number, with an error of some 1e-6. */
+static inline float log_two(float x)
+{
+    int32_t bits = to_bits(x) - 0x3f3504f3;
+    int32_t exponent = bits >> 23;
+    float z = from_bits((bits & 0x7fffff) + 0x3f3504f3) - 1.0f;
+    float ratio = z / (2.0f + z), square = ratio * ratio;
+    float sum = 0.41219859f;
+    sum = sum * square + 0.57707802f;
+    sum = sum * square + 0.96179669f;
+    sum = sum * square + 2.88539008f;
+    return (float)exponent + ratio * sum;
+}
+
+static inline float clipped(float x, float low, float high)
+{
+    x = x < low ? low : x;
+    return x > high ? high : x;
+}
+
+/* One inside the bounds, else zero; a factor, because compilers find that easier than a choice. */
+static inline float within(float x, float low, float high)
+{
+    return (x >= low ? 1.0f : 0.0f) * (x <= high ? 1.0f : 0.0f);
+}
+
+/* Lays the columns of a Gram matrix [width, width] out in panels, so that a product reads memory in order. */
+void pack_gram(const float *gram, size_t width, size_t padded, float *packed)
+{
+    for (size_t panel = 0; panel < padded; panel += PANEL) {
+        for (size_t k = 0; k < width; k++) {
+            for (size_t j = panel; j < panel + PANEL; j++) {
+                *packed++ = j < width ? gram[k * width + j] : 0.0f;
+            }
+        }
+    }
+}
+
+static void multiply_tile(const float *const *weights, const float *panel, size_t width, float *const *products)
+{
+    vec sums[TILE][2];
+    memset(sums, 0, sizeof sums);
+    for (size_t k = 0; k < width; k++, panel += PANEL) {
+        vec left = *(const loose *)panel, right = *(const loose *)(panel + LANES);
+#pragma GCC unroll 8
+        for (int t = 0; t < TILE; t++) {
+            float weight = weights[t][k];
+            sums[t][0] += weight * left;
+            sums[t][1] += weight * right;
+        }
+    }
+    for (int t = 0; t < TILE; t++) {
+        *(loose *)products[t] = sums[t][0];
+        *(loose *)(products[t] + LANES) = sums[t][1];
+    }
+}
+
+static void multiply_row(const float *weight, const float *panel, size_t width, float *product)
+{
+    vec left = {0}, right = {0};
+    for (size_t k = 0; k < width; k++, panel += PANEL) {
+        left += weight[k] * *(const loose *)panel;
+        right += weight[k] * *(const loose *)(panel + LANES);
+    }
+    *(loose *)product = left;
+    *(loose *)(product + LANES) = right;
+}
+
+/* product = weight G for some rows of a block. */
+static void multiply(const layer_t *layer, const float *gram, const scratch_t *scratch, const int *rows, int count)
+{
+    size_t padded = layer->padded, width = layer->width;
+    for (size_t column = 0; column < padded; column += PANEL) {
+        const float *panel = gram + column * width;
+        for (int start = 0; start < count; start += TILE) {
+            if (count - start < (TILE + 1) / 2) {
+                for (int t = start; t < count; t++) {
+                    multiply_row(scratch->weight + rows[t] * padded, panel, width,
+                                 scratch->product + rows[t] * padded + column);
+                }
+                continue;
+            }
+            const float *weights[TILE];
+            float *products[TILE];
+            for (int t = 0; t < TILE; t++) {
+                int real = start + t < count;
+                size_t place = (size_t)rows[real ? start + t : start] * padded;
+                weights[t] = scratch->weight + place;
+                products[t] = (real ? scratch->product + place : scratch->waste) + column;
+            }
+            multiply_tile(weights, panel, width, products);
+        }
+    }
+}
+
+/* product += change G for a row of which few weights have changed. */
+static void update(const layer_t *layer, const float *gram, const scratch_t *scratch, int count, float *product)
+{
+    size_t padded = layer->padded, width = layer->width;
+    for (size_t column = 0; column < padded; column += PANEL) {
+        const float *panel = gram + column * width;
+        vec left = *(loose *)(product + column), right = *(loose *)(product + column + LANES);
+        for (int n = 0; n < count; n++) {
+            const float *line = panel + (size_t)scratch->changed[n] * PANEL;
+            left += scratch->change[n] * *(const loose *)line;
+            right += scratch->change[n] * *(const loose *)(line + LANES);
+        }
+        *(loose *)(product + column) = left;
+        *(loose *)(product + column + LANES) = right;
+    }
+}
+
+/* The sum over a row of left * (right - 2 less). */
+static double row_loss(const float *left, const float *right, const float *less, size_t padded)
+{
+    vec sum = {0};
+    for (size_t j = 0; j < padded; j += LANES) {
+        sum += *(const loose *)(left + j) * (*(const loose *)(right + j) - 2.0f * *(const loose *)(less + j));
+    }
+    double total = 0.0;
+    for (int j = 0; j < LANES; j++) {
+        total += sum[j];
+    }
+    return total;
+}
+
+static double dot(const float *left, const float *right, size_t padded)
+{
+    vec sum = {0};
+    for (size_t j = 0; j < padded; j += LANES) {
+        sum += *(const loose *)(left + j) * *(const loose *)(right + j);
+    }
+    double total = 0.0;
+    for (int j = 0; j < LANES; j++) {
+        total += sum[j];
+    }
+    return total;
+}
+
+/* Adam, in place; `slope` is the derivative of the loss. */
+#define ADAM(value, first, second, slope, step)                                                                        \
+    do {                                                                                                               \
+        first = FIRST * first + (1.0f - FIRST) * (slope);                                                              \
+        second = SECOND * second + (1.0f - SECOND) * (slope) * (slope);                                                \
+        value -= (step).rate * first / (sqrtf(second * (step).spread) + EPSILON);                                      \
+    } while (0)
+
+static inline float soft_up(float sigmoid)
+{
+    return clipped(SPAN * sigmoid + LOW, 0.0f, 1.0f);
+}
+
+static inline float sigmoid_of(float value)
+{
+    return 1.0f / (1.0f + power_of_two(-1.44269504f * value));
+}
+
+/* Weights half way between rounded up and rounded down. */
+static void soften(const layer_t *layer, size_t place, float *restrict sigmoid, float *restrict weight)
+{
+    const float *restrict value = layer->value + place, *restrict floors = layer->floor + place;
+    const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
+    const float *restrict scale = layer->scale + place;
+    for (size_t j = 0; j < layer->padded; j++) {
+        sigmoid[j] = sigmoid_of(value[j]);
+        weight[j] = clipped(floors[j] + soft_up(sigmoid[j]), low[j], high[j]) * scale[j];
+    }
+}
+
+/* The derivative of AdaRound's second term by the rounding. */
+static inline float push(float up, const step_t *step)
+{
+    float centered = 2.0f * up - 1.0f, size = fabsf(centered);
+    size = size < 1e-30f ? 1e-30f : size;
+    float away = power_of_two((step->beta - 1.0f) * log_two(size));
+    return step->weight * step->beta * 2.0f * copysignf(away, centered);
+}
+
+/* A step of AdaRound for a row, with or without the second term; tells how each weight has changed. */
+static inline __attribute__((always_inline)) void round_row(const layer_t *layer, const step_t *step, size_t place,
+                                                            const float *restrict product, float *restrict sigmoid,
+                                                            float *restrict weight, float *restrict change, int pushes)
+{
+    const step_t now = *step;
+    float *restrict value = layer->value + place;
+    float *restrict first = layer->first + place, *restrict second = layer->second + place;
+    const float *restrict floors = layer->floor + place, *restrict cross = layer->cross + place;
+    const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
+    const float *restrict scale = layer->scale + place;
+#pragma GCC ivdep
+    for (size_t j = 0; j < layer->padded; j++) {
+        float up = soft_up(sigmoid[j]), level = floors[j] + up;
+        float slope = 2.0f * (product[j] - cross[j]) * scale[j];
+        slope *= within(level, low[j], high[j]);
+        slope -= pushes ? push(up, &now) : 0.0f;
+        slope *= sigmoid[j] * (1.0f - sigmoid[j]) * SPAN * within(SPAN * sigmoid[j] + LOW, TINY, BELOW_ONE);
+        ADAM(value[j], first[j], second[j], slope, now);
+        sigmoid[j] = sigmoid_of(value[j]);
+        float next = clipped(floors[j] + soft_up(sigmoid[j]), low[j], high[j]) * scale[j];
+        change[j] = next - weight[j];
+        weight[j] = next;
+    }
+}
+
+/* Weights on their grid. */
+static void harden(const layer_t *layer, size_t place, float *restrict weight)
+{
+    const float *restrict value = layer->value + place, *restrict scale = layer->scale + place;
+    const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
+    for (size_t j = 0; j < layer->padded; j++) {
+        weight[j] = clipped(rintf(value[j] / scale[j]), low[j], high[j]) * scale[j];
+    }
+}
+
+/* A step of AdaQuant for a row; `shift` is how far its mean is off. */
+static void quant_row(const layer_t *layer, const step_t *step, size_t place, const float *restrict mean, float shift,
+                      const float *restrict product, float *restrict weight, float *restrict change)
+{
+    const step_t now = *step;
+    float *restrict value = layer->value + place;
+    float *restrict first = layer->first + place, *restrict second = layer->second + place;
+    const float *restrict cross = layer->cross + place, *restrict scale = layer->scale + place;
+    const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
+#pragma GCC ivdep
+    for (size_t j = 0; j < layer->padded; j++) {
+        float level = rintf(value[j] / scale[j]);
+        float slope = 2.0f * (product[j] - cross[j] + shift * mean[j]);
+        slope *= within(level, low[j], high[j]);
+        ADAM(value[j], first[j], second[j], slope, now);
+        float next = clipped(rintf(value[j] / scale[j]), low[j], high[j]) * scale[j];
+        change[j] = next - weight[j];
+        weight[j] = next;
+    }
+}
+
+static float rounded_bias(const layer_t *layer, size_t row)
+{
+    double scale = layer->bias_scale[row];
+    if (scale == 0.0) {
+        return layer->bias[row];
+    }
+    double level = rint(layer->bias[row] / scale);
+    level = level < layer->bias_lowest[row] ? layer->bias_lowest[row] : level;
+    level = level > layer->bias_highest[row] ? layer->bias_highest[row] : level;
+    return (float)level * (float)scale;
+}
+
+/* Whether all weights of a row are rounded all the way. */
+static int is_rounded(const float *sigmoid, size_t padded)
+{
+    int open = 0;
+    for (size_t j = 0; j < padded; j++) {
+        float up = soft_up(sigmoid[j]);
+        open |= up > 0.0f ? up < 1.0f : 0;
+    }
+    return !open;
+}
+
+/* Lists the columns that have changed; returns their number, or -1 if there are too many to be worth it. */
+static int list_changes(const layer_t *layer, const float *change, const scratch_t *scratch)
+{
+    int count = 0, most = (int)(layer->width * 2 / 5);
+    for (size_t j = 0; j < layer->width; j += LANES) {
+        int any = 0;
+        size_t end = j + LANES < layer->width ? j + LANES : layer->width;
+        for (size_t i = j; i < j + LANES; i++) {
+            any |= change[i] != 0.0f;
+        }
+        for (size_t i = j; any && i < end; i++) {
+            scratch->changed[count] = (int32_t)i;
+            scratch->change[count] = change[i];
+            count += change[i] != 0.0f;
+        }
+        if (count > most) {
+            return -1;
+        }
+    }
+    return count;
+}
+
+static double step_row(const layer_t *layer, const step_t *step, size_t row, const scratch_t *scratch, int at)
+{
+    size_t place = row * layer->padded, local = (size_t)at * layer->padded;
+    const float *mean = layer->mean + row / layer->rows * layer->padded;
+    float *weight = scratch->weight + local, *product = scratch->product + local;
+    double loss = row_loss(weight, product, layer->cross + place, layer->padded);
+    if (layer->rounds) {
+        float *sigmoid = scratch->sigmoid + local, *change = scratch->waste;
+        if (step->weight != 0.0f) {
+            round_row(layer, step, place, product, sigmoid, weight, change, 1);
+        } else {
+            round_row(layer, step, place, product, sigmoid, weight, change, 0);
+        }
+        return loss;
+    }
+    double shift = dot(weight, mean, layer->padded) + rounded_bias(layer, row) - layer->target[row];
+    quant_row(layer, step, place, mean, (float)shift, product, weight, scratch->waste);
+    if (layer->bias_moves) {
+        ADAM(layer->bias[row], layer->bias_first[row], layer->bias_second[row], 2.0f * (float)shift, *step);
+    }
+    return loss + shift * shift;
+}
+
+/* Trains rows of one group. Once all weights of a row of AdaRound are rounded all the way, it never changes again: slopes
+ * are zero then, and momentum only drives weights on in the direction they went. */
+static void train_block(const layer_t *layer, const step_t *steps, size_t count, size_t begin, int rows,
+                        const scratch_t *scratch, double *losses)
+{
+    const float *gram = layer->gram + begin / layer->rows * layer->width * layer->padded;
+    int dense[MANY], waiting = 0, settled[MANY] = {0};
+    double last[MANY];
+    for (int at = 0; at < rows; at++) {
+        size_t place = (begin + at) * layer->padded, local = at * layer->padded;
+        dense[waiting++] = at;
+        if (layer->rounds) {
+            soften(layer, place, scratch->sigmoid + local, scratch->weight + local);
+        } else {
+            harden(layer, place, scratch->weight + local);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        multiply(layer, gram, scratch, dense, waiting);
+        waiting = 0;
+        for (int at = 0; at < rows; at++) {
+            size_t local = at * layer->padded;
+            if (!settled[at]) {
+                last[at] = step_row(layer, steps + i, begin + at, scratch, at);
+                int changes = (i + 1) % REFRESH ? list_changes(layer, scratch->waste, scratch) : -1;
+                if (changes < 0) {
+                    dense[waiting++] = at;
+                } else if (changes > 0) {
+                    update(layer, gram, scratch, changes, scratch->product + local);
+                } else {
+                    settled[at] = layer->rounds && is_rounded(scratch->sigmoid + local, layer->padded);
+                }
+            }
+            losses[i] += last[at];
+        }
+    }
+}
+
+/* Trains rows begin to end for some steps and adds the loss before each of them to `losses`. Returns 0, or 1 where
+ * there is no memory. */
+int train_rows(const layer_t *layer, const step_t *steps, size_t count, size_t begin, size_t end, double *losses)
+{
+    size_t block = layer->width > WIDE ? MANY : BLOCK;
+    float *memory = malloc(sizeof(float) * layer->padded * (3 * block + 3));
+    if (memory == NULL) {
+        return 1;
+    }
+    scratch_t scratch;
+    scratch.weight = memory;
+    scratch.product = scratch.weight + block * layer->padded;
+    scratch.sigmoid = scratch.product + block * layer->padded;
+    scratch.waste = scratch.sigmoid + block * layer->padded;
+    scratch.change = scratch.waste + layer->padded;
+    scratch.changed = (int32_t *)(scratch.change + layer->padded);
+    for (size_t row = begin; row < end;) {
+        size_t group_end = (row / layer->rows + 1) * layer->rows;
+        size_t stop = group_end < end ? group_end : end;
+        int rows = (int)(stop - row < block ? stop - row : block);
+        train_block(layer, steps, count, row, rows, &scratch, losses);
+        row += rows;
+    }
+    free(memory);
+    return 0;
+}
