@@ -66,7 +66,7 @@ def run_quantize(
     if recipe.equalize.smooth is not None:
         needs = smooth_needs(equalized.value, recipe.equalize.smooth)
         seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
-        types = recipe.plan.activation, recipe.plan.weight
+        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
         equalized = memo.run(smooth, equalized, seen, recipe.equalize.smooth, *types)
     if recipe.equalize.cross_layer is not None:
         equalized = memo.run(equalize, equalized, EqualizeOptions(recipe.equalize.cross_layer))

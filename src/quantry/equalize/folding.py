@@ -74,10 +74,45 @@ class Restore:
     kept: frozenset[ir.Node]
     channels: slice
 
+    @property
+    def constants(self) -> tuple[ir.Value, ...]:
+        """The operands of readers that multiply with one value for each channel already."""
+        return tuple(constant for _, constant in self._readers() if constant is not None)
+
+    @property
+    def inserts(self) -> bool:
+        """Whether some reader needs a multiplication of its own."""
+        return any(constant is None for _, constant in self._readers())
+
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
-        """Insert the multiplication."""
-        readers = [node for node in readers_of(self.value) if node not in self.kept]
-        insert_product(self.value, readers, factors[self.channels], self.axis, names)
+        """Insert the multiplication, or let those that are there do it."""
+        part = factors[self.channels]
+        plain = []
+        for node, constant in self._readers():
+            if constant is None:
+                plain.append(node)
+                continue
+            array = array_of(constant)
+            _store(constant, (array * part.reshape(array.shape)).astype(array.dtype))
+        if plain:
+            insert_product(self.value, plain, part, self.axis, names)
+
+    def _readers(self) -> list[tuple[ir.Node, ir.Value | None]]:
+        nodes = [node for node in readers_of(self.value) if node not in self.kept]
+        return [(node, self._constant(node)) for node in nodes]
+
+    def _constant(self, node: ir.Node) -> ir.Value | None:
+        """Return the constant that a node multiplies the channels with, one value for each."""
+        if node.op_type != "Mul" or node.domain != "":
+            return None
+        other = next((operand for operand in node.inputs if operand is not self.value), None)
+        if other is None or not is_own(other):
+            return None
+        shape = array_of(other).shape
+        count = self.channels.stop - self.channels.start
+        rank = len(self.value.shape) if self.value.shape is not None else 0
+        fits = len(shape) == rank and shape[self.axis] == count == array_of(other).size
+        return other if fits else None
 
 
 Edit = ScaleLayer | ScaleConstant | Restore
@@ -97,7 +132,17 @@ class Fold:
     @property
     def products(self) -> int:
         """How many multiplications are inserted."""
-        return sum(isinstance(edit, Restore) for edit in self.edits)
+        return sum(edit.inserts for edit in self.restored)
+
+    @property
+    def restored(self) -> tuple[Restore, ...]:
+        """Where readers get their old values back by a multiplication."""
+        return tuple(edit for edit in self.edits if isinstance(edit, Restore))
+
+    @property
+    def makers(self) -> tuple[ScaleLayer, ...]:
+        """The layers that are divided."""
+        return tuple(edit for edit in self.edits if isinstance(edit, ScaleLayer))
 
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
         """Divide by factors, one for each channel."""

@@ -1,13 +1,17 @@
 """SmoothQuant of a graph: find tensors that linear layers read, choose factors, divide and multiply."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.channel_layout import bias_magnitude
 from quantry.equalize.folding import Fold, find_fold, insert_product
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
+from quantry.equalize.seen_channels import SeenChannels
+from quantry.equalize.shared_step import SharedStep
 from quantry.equalize.smooth_factors import (
     ChannelRanges,
     ReadingLayer,
@@ -17,11 +21,11 @@ from quantry.equalize.smooth_factors import (
     smooth_factors,
 )
 from quantry.memo import stage
-from quantry.observe import Needs, Statistics, TensorStats
+from quantry.observe import Needs, Statistics
 from quantry.prepare import FloatModel
 from quantry.prepare.graph.fresh_name import FreshNames
 from quantry.prepare.weights import rebuilt, tensor_from_array
-from quantry.recipe import PerTensor, SmoothQuant, TensorSpec
+from quantry.recipe import Bias, OwnBias, PerTensor, SmoothQuant, TensorSpec
 
 _FREE_GAIN = 0.1
 """What costs no operator is worth doing where the error falls by this part of it."""
@@ -66,9 +70,14 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=1)
+@stage(name="smooth", version=2)
 def smooth(
-    model: FloatModel, statistics: Statistics, options: SmoothQuant, activation: TensorSpec, weight: TensorSpec
+    model: FloatModel,
+    statistics: Statistics,
+    options: SmoothQuant,
+    activation: TensorSpec,
+    weight: TensorSpec,
+    bias: Bias | None = None,
 ) -> FloatModel:
     """Return a model that computes the same, whose activations have fewer outliers.
 
@@ -78,6 +87,7 @@ def smooth(
         options: What to do.
         activation: What activations become.
         weight: What weights become.
+        bias: What biases become; None for a kind without a scale of its own.
     """
     if not (activation.dtype.is_integer and weight.dtype.is_integer):
         note = "SmoothQuant: types that are no integers have scales enough for outliers; nothing was changed"
@@ -87,10 +97,12 @@ def smooth(
         Rounding(activation.dtype.bits, activation.symmetric),
         Rounding(weight.dtype.bits, weight.symmetric, not isinstance(weight.granularity, PerTensor)),
     )
+    own = Rounding(bias.spec.dtype.bits, bias.spec.symmetric) if isinstance(bias, OwnBias) else None
     smoother = _Smoother(copy, statistics, options, roundings)
-    sites, reasons = _find_sites(copy, options)
-    for site in sites:
-        smoother.smooth(site)
+    reasons: Counter[str] = Counter()
+    for _ in range(options.sweeps):
+        sites, reasons = _find_sites(copy, options)
+        smoother.sweep(sites, own)
     return FloatModel(rebuilt(copy), (*model.notes, *smoother.notes(reasons)))
 
 
@@ -137,53 +149,84 @@ class _Smoother:
         self, model: ir.Model, statistics: Statistics, options: SmoothQuant, roundings: tuple[Rounding, Rounding]
     ) -> None:
         self._names = FreshNames(model)
-        self._statistics = statistics
+        self._seen = SeenChannels(statistics)
         self._options = options
         self._roundings = roundings
-        self._sites = self._folded = self._restored = self._inserted = 0
+        self._sites = 0
+        self._done: dict[str, str] = {}
         self._declined: Counter[str] = Counter()
 
-    def smooth(self, site: Site) -> None:
-        """Divide a tensor where it pays."""
-        self._sites += 1
-        stats = self._statistics.tensors.get(site.value.name or "")
-        if stats is None or stats.channel_minima is None or not stats.finite_count:
+    def sweep(self, sites: Sequence[Site], bias: Rounding | None) -> None:
+        """Divide tensors where it pays, one after the other.
+
+        Args:
+            sites: The tensors.
+            bias: How biases are rounded that have a scale of their own, or None.
+        """
+        self._sites = max(self._sites, len(sites))
+        self._declined.clear()
+        for site in sites:
+            self._smooth(site, bias)
+
+    def _smooth(self, site: Site, bias: Rounding | None) -> None:
+        name = site.value.name or ""
+        ranges = self._seen.ranges(name)
+        if ranges is None:
             self._declined["nothing was observed of their input"] += 1
             return
-        fold = find_fold(site.value, site.nodes, site.axis, site.channels)
-        if isinstance(fold, str) and not self._options.insert:
-            self._declined[fold] += 1
+        found = find_fold(site.value, site.nodes, site.axis, site.channels)
+        if isinstance(found, str) and not self._options.insert:
+            self._declined[found] += 1
             return
-        products = fold.products if isinstance(fold, Fold) else 1
-        factors = self._chosen(site, stats, products)
+        fold = found if isinstance(found, Fold) else None
+        factors = self._chosen(site, ranges, fold, bias)
         if factors is None:
             return
         for layer in site.layers:
             multiplied = layer.layout.scaled(array_of(layer.weight), np.ones(layer.layout.outputs), factors)
             layer.weight.const_value = tensor_from_array(multiplied, layer.weight.name or "")
-        if isinstance(fold, Fold):
-            fold.apply(factors, self._names)
-            self._folded += not products
-            self._restored += bool(products)
-        else:
+        if fold is None:
             insert_product(site.value, site.nodes, 1.0 / factors, site.axis, self._names)
-            self._inserted += 1
+            self._done[name] = "inserted"
+            return
+        self._done[name] = "restored" if fold.restored else "folded"
+        fold.apply(factors, self._names)
+        self._seen.divide(name, factors)
 
-    def _chosen(self, site: Site, stats: TensorStats, products: int) -> np.ndarray | None:
+    def _chosen(self, site: Site, ranges: ChannelRanges, fold: Fold | None, bias: Rounding | None) -> np.ndarray | None:
         """Return the factors, or None where they do not pay."""
-        assert stats.channel_minima is not None
-        assert stats.channel_maxima is not None
-        ranges = ChannelRanges.of(stats.channel_minima, stats.channel_maxima, _mean_square(stats))
         layers = [
             ReadingLayer.of(layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))) for layer in site.layers
         ]
+        products = 1 if fold is None else fold.products
         if self._options.alpha is not None:
             factors = smooth_factors(ranges, layers, self._options.alpha)
         else:
-            factors, before, after = best_factors(ranges, layers, *self._roundings)
+            makers = () if fold is None or self._roundings[1].per_channel else self._makers(site, fold, bias)
+            factors, before, after = best_factors(ranges, layers, *self._roundings, makers)
             if not self._pays(before, after, products):
                 return None
-        return powers_of_two(factors, _SPAN) if products else factors
+        if fold is None or fold.restored:
+            factors = powers_of_two(factors, _SPAN)
+        return factors if fold is None else _within_span(factors, fold)
+
+    def _makers(self, site: Site, fold: Fold, bias: Rounding | None) -> list[SharedStep]:
+        """Return the weights and biases that make a tensor, as far as they have one step for all channels."""
+        found = []
+        for edit in fold.makers:
+            layer = edit.layer
+            weight = layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))
+            peak = np.zeros(site.channels)
+            peak[edit.channels] = np.abs(weight).max(axis=(2, 3)).reshape(-1)
+            read = layer.node.inputs[0]
+            energy = self._seen.mean_square("" if read is None else read.name or "")
+            weights = weight.shape[2] * weight.shape[3]
+            found.append(SharedStep(peak, (2 / self._roundings[1].steps) ** 2 / 12 * weights * energy))
+            if bias is not None and layer.bias is not None:
+                extent = np.zeros(site.channels)
+                extent[edit.channels] = bias_magnitude(array_of(layer.bias), layer.layout.outputs)
+                found.append(SharedStep(extent, (2 / bias.steps) ** 2 / 12))
+        return found
 
     def _pays(self, before: float, after: float, products: int) -> bool:
         if not products:
@@ -192,17 +235,23 @@ class _Smoother:
 
     def notes(self, reasons: Counter[str]) -> tuple[str, ...]:
         """Return what was done and what was not."""
-        done = self._folded + self._restored + self._inserted
+        kinds = Counter(self._done.values())
         summary = (
-            f"SmoothQuant divided the channels of {done} of {self._sites} tensors: {self._folded} at no cost, "
-            f"{self._restored} through a gate or a branch that gets its values back by a multiplication, "
-            f"{self._inserted} by a multiplication of their own"
+            f"SmoothQuant divided the channels of {len(self._done)} of {self._sites} tensors: {kinds['folded']} at no "
+            f"cost, {kinds['restored']} through a gate or a branch that gets its values back by a multiplication, "
+            f"{kinds['inserted']} by a multiplication of their own"
         )
         left = sorted((self._declined + reasons).items())
         return (summary, *(f"no SmoothQuant before {count} layers: {reason}" for reason, count in left))
 
 
-def _mean_square(stats: TensorStats) -> float:
-    distribution = stats.distribution()
-    middle = (distribution.lower + distribution.upper) / 2
-    return float(distribution.counts @ (middle * middle) / max(distribution.total, 1.0))
+def _within_span(factors: np.ndarray, fold: Fold) -> np.ndarray:
+    """Return factors that leave multiplications which take them up within what 8 bits write exactly."""
+    for edit in fold.restored:
+        for constant in edit.constants:
+            present = array_of(constant).reshape(-1).astype(np.float64)
+            product = np.abs(present * factors[edit.channels])
+            lifted = np.maximum(product, product.max() * 2.0**-_SPAN)
+            factors = factors.copy()
+            factors[edit.channels] *= lifted / np.where(product > 0, product, lifted)
+    return factors

@@ -10,13 +10,16 @@ channel is taken as its share of the whole tensor's in proportion to the square 
 
 SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438) takes ``s = max|x|**a / max|w|**(1 - a)``; among these
 and ``s = max|x|**a`` the least estimate wins. An asymmetric grid reaches further to one side, so ranges are measured
-with the shorter side stretched by several amounts.
+with the shorter side stretched by several amounts. Where weights have one scale for all channels, what makes the tensor
+loses too, and factors are refined by descent, see `quantry.equalize.shared_step`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from quantry.equalize.shared_step import ReadingWeight, SharedStep, descended
 
 ALPHAS = tuple(step / 10 for step in range(1, 11))
 _STRETCHES = (1.0, 2.0, 4.0, 8.0)
@@ -98,6 +101,11 @@ class ReadingLayer:
         largest: np.ndarray = self.peak.max(axis=1).reshape(-1)
         return largest
 
+    def signal(self, energy: np.ndarray) -> float:
+        """Return the energy of the layer's output for the energy of its input channels, [C]."""
+        groups, _, inputs = self.peak.shape
+        return max(float((self.squares * energy.reshape(groups, 1, inputs)).sum()), np.finfo(np.float64).tiny)
+
 
 def smooth_factors(ranges: ChannelRanges, layers: Sequence[ReadingLayer], alpha: float) -> np.ndarray:
     """Return SmoothQuant's factors for a fixed alpha, [C]; channels that do nothing keep 1.
@@ -111,7 +119,11 @@ def smooth_factors(ranges: ChannelRanges, layers: Sequence[ReadingLayer], alpha:
 
 
 def best_factors(
-    ranges: ChannelRanges, layers: Sequence[ReadingLayer], activation: Rounding, weight: Rounding
+    ranges: ChannelRanges,
+    layers: Sequence[ReadingLayer],
+    activation: Rounding,
+    weight: Rounding,
+    makers: Sequence[SharedStep] = (),
 ) -> tuple[np.ndarray, float, float]:
     """Return the factors with the least estimated error, [C], and that error before and with them.
 
@@ -120,13 +132,19 @@ def best_factors(
         layers: All that read it.
         activation: How the tensor is rounded.
         weight: How the weights are.
+        makers: What makes the tensor and is rounded with one step for all channels.
     """
-    before = estimated_error(ranges, layers, np.ones(len(ranges.low)), activation, weight)
+    before = estimated_error(ranges, layers, np.ones(len(ranges.low)), activation, weight, makers)
     best, least = np.ones(len(ranges.low)), before
     for factors in _candidates(ranges, layers, activation):
-        error = estimated_error(ranges, layers, factors, activation, weight)
+        error = estimated_error(ranges, layers, factors, activation, weight, makers)
         if error < least:
             best, least = factors, error
+    if not weight.per_channel:
+        refined = _refined(ranges, layers, best, activation, weight, makers)
+        error = estimated_error(ranges, layers, refined, activation, weight, makers)
+        if error < least:
+            best, least = refined, error
     return best, before, least
 
 
@@ -136,6 +154,7 @@ def estimated_error(
     factors: np.ndarray,
     activation: Rounding,
     weight: Rounding,
+    makers: Sequence[SharedStep] = (),
 ) -> float:
     """Return the estimate behind all layers, each in proportion to the energy of its output.
 
@@ -145,6 +164,7 @@ def estimated_error(
         factors: [C].
         activation: How the tensor is rounded.
         weight: How the weights are.
+        makers: What makes the tensor and is rounded with one step for all channels.
     """
     low, high = float((ranges.low / factors).min()), float((ranges.high / factors).max())
     span = 2 * max(-low, high) if activation.symmetric else max(high, 0.0) - min(low, 0.0)
@@ -158,9 +178,9 @@ def estimated_error(
         steps = (peak if weight.per_channel else np.full_like(peak, peak.max())) * (2 / weight.steps)
         of_tensor = step**2 / 12 * float((layer.squares * scale**2).sum())
         of_weight = float((steps[:, :, None] ** 2 / 12 * layer.taps * energy / scale**2).sum())
-        signal = float((layer.squares * energy).sum())
-        total += (of_tensor + of_weight) / max(signal, np.finfo(np.float64).tiny)
-    return total
+        total += (of_tensor + of_weight) / layer.signal(ranges.energy)
+    importance = _importance(ranges, layers)
+    return total + sum(maker.error(factors, importance) for maker in makers)
 
 
 def powers_of_two(factors: np.ndarray, span: int) -> np.ndarray:
@@ -187,6 +207,32 @@ def _candidates(ranges: ChannelRanges, layers: Sequence[ReadingLayer], activatio
             for alpha in ALPHAS:
                 yield _factors(extent, peak, alpha, 1.0 - alpha)
                 yield _factors(extent, peak, alpha, 0.0)
+
+
+def _refined(
+    ranges: ChannelRanges,
+    layers: Sequence[ReadingLayer],
+    start: np.ndarray,
+    activation: Rounding,
+    weight: Rounding,
+    makers: Sequence[SharedStep],
+) -> np.ndarray:
+    """Return factors near which no others are better, by an estimate with one step for each weight."""
+    extent = np.maximum(np.abs(ranges.low), np.abs(ranges.high))
+    tensor = SharedStep(extent, (2 if activation.symmetric else 1) ** 2 / activation.steps**2 / 12)
+    weights = []
+    for layer in layers:
+        outputs = layer.peak.shape[1]
+        noise = (2 / weight.steps) ** 2 / 12 * layer.taps * outputs * ranges.energy / layer.signal(ranges.energy)
+        weights.append(ReadingWeight(layer.input_peak, noise))
+    return descended(start, [tensor, *makers], weights, _importance(ranges, layers))
+
+
+def _importance(ranges: ChannelRanges, layers: Sequence[ReadingLayer]) -> np.ndarray:
+    """Return how much of each channel's mean square reaches the outputs, in proportion to their energy."""
+    parts = [layer.squares.sum(axis=1).reshape(-1) / layer.signal(ranges.energy) for layer in layers]
+    total: np.ndarray = np.sum(parts, axis=0)
+    return total
 
 
 def _input_peak(layers: Sequence[ReadingLayer]) -> np.ndarray:

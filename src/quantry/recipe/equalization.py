@@ -29,6 +29,8 @@ class SmoothQuant(Checked):
             what costs no operator is done from a tenth on.
         tolerance: With ``alpha=None``, no multiplication is inserted where the estimated error is below this part of
             the energy of the layer's output; 0.001 is 30 dB.
+        sweeps: How often to go through the model. Where a weight has one scale, the factors before and behind a layer
+            depend on each other, and further sweeps bring them together.
     """
 
     alpha: float | None = None
@@ -36,6 +38,7 @@ class SmoothQuant(Checked):
     insert: bool = False
     gain: float = 4.0
     tolerance: float = 0.001
+    sweeps: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +48,8 @@ class SmoothQuant(Checked):
             raise RecipeError(f"SmoothQuant.gain must be at least 1, got {self.gain!r}")
         if not self.tolerance >= 0:
             raise RecipeError(f"SmoothQuant.tolerance must not be negative, got {self.tolerance!r}")
+        if self.sweeps < 1:
+            raise RecipeError(f"SmoothQuant.sweeps must be at least 1, got {self.sweeps!r}")
         for operator in self.operators:
             if operator not in SMOOTHABLE_OPERATORS:
                 raise RecipeError(

@@ -17,7 +17,10 @@ from quantry.recipe.tuning import Gptq, TuneOptions
 _SAMPLES = 64
 """More samples hardly move means and Gram matrices, and cost time in proportion."""
 
-_NPU_SUMMARY = "best for NPUs without training: XINT8 that keeps Sigmoid, ranges judged behind the next function, GPTQ"
+_NPU_SUMMARY = (
+    "best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it pays, ranges judged behind the next "
+    "function, GPTQ"
+)
 _CPU_SUMMARY = (
     "best for CPUs without training: CPU_INT8, SmoothQuant where it pays, ranges judged behind the next function, GPTQ"
 )
@@ -37,6 +40,7 @@ def recommended(npu: Recipe, cpu: Recipe) -> tuple[tuple[Recipe, str], ...]:
                 name="RECOMMENDED-NPU",
                 # A network trained with Sigmoid loses more by HardSigmoid than by all of its rounding.
                 prepare=replace(npu.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
+                equalize=replace(npu.equalize, smooth=SmoothQuant()),
                 scale=replace(npu.scale, activation=MinMSE(behind=True)),
                 tune=TuneOptions((Gptq(samples=_SAMPLES),)),
             ),
