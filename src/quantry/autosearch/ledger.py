@@ -52,6 +52,7 @@ class Ledger:
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
         self.restored: frozenset[int] = frozenset()
+        self._on_disk: set[int] = set()
         self._unwritten: Trial | None = None
         self._started = time.monotonic() - study.seconds
 
@@ -122,6 +123,8 @@ class Ledger:
         self.costs.learn(proposal.configuration.recipe, outcome)
         trial = self._trial(proposal, outcome)
         self.trials.append(trial)
+        if trial.model_path is not None:
+            self._on_disk.add(trial.number)
         self.study.report(proposal, self._values(trial))
         self._rank(trial)
         if trial.number not in self.restored:
@@ -221,15 +224,16 @@ class Ledger:
 
     def _keep_or_delete(self) -> None:
         """Delete the models of settled trials that the options do not ask for."""
+        if self.options.keep_models == "all":
+            return
         kept = {trial.number for trial in (*self.pareto, self.best) if trial is not None}
-        for index, trial in enumerate(self.trials):
-            if trial.model_path is None or trial.number in kept or self.options.keep_models == "all":
-                continue
+        for number in sorted(self._on_disk - kept):
+            trial = self.trials[number]
             if self.options.keep_models == "accepted" and self.tolerance is not None and trial.accepted:
                 continue
-            for file in trial.model_path.parent.glob(f"{trial.model_path.name}*"):
-                file.unlink(missing_ok=True)
-            self.trials[index] = replace(trial, model_path=None)
+            self.directory.delete_model(number)
+            self.trials[number] = replace(trial, model_path=None)
+            self._on_disk.discard(number)
 
     def _stop(self) -> str | None:
         stop = self.options.stop

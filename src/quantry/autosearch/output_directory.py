@@ -88,6 +88,11 @@ class OutputDirectory:
         """The model of a trial."""
         return self.path / f"iter_{number}.onnx"
 
+    def delete_model(self, number: int) -> None:
+        """Delete the model of a trial, with the files of its weights."""
+        for file in self.path.glob(f"{self.model(number).name}*"):
+            file.unlink(missing_ok=True)
+
     def scores(self, number: int) -> Path:
         """Scores of single samples of a trial."""
         return self.path / "scores" / self.study / f"{number}.npy"

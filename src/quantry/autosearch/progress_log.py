@@ -22,7 +22,7 @@ class ProgressLog:
 
     def settled(self, ledger: Ledger, trial: Trial) -> None:
         """Log what came of a trial, unless it finished before an interruption."""
-        if trial.number in ledger.restored:
+        if trial.number in ledger.restored or not self._log.isEnabledFor(logging.INFO):
             return
         best = ", best so far" if ledger.best is not None and ledger.best.number == trial.number else ""
         result = "failed" if trial.score is None else f"score {trial.score:.6g}, drop {trial.drop:.4g}{best}"

@@ -10,18 +10,20 @@ from quantry.autosearch.trial import Trial
 from quantry.recipe import to_plain
 
 VERSION = 1
-_SECONDS_BETWEEN = 2.0
+_SECONDS_BETWEEN, _SHARE = 2.0, 20
 
 
 class SummaryFile:
     """Writes search.json, whole and in one step, after trials and at the end.
 
-    In a fast search of many trials it is written every two seconds.
+    In a fast search of many trials it is written every two seconds, and seldom enough to take no more than a twentieth
+    of the time.
     """
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._written = -math.inf
+        self._due = -math.inf
+        self._texts: dict[int, tuple[Trial, str]] = {}
 
     def opened(self, ledger: Ledger, lines: list[str]) -> None:
         """Remember what the search is about."""
@@ -31,7 +33,7 @@ class SummaryFile:
     def settled(self, ledger: Ledger, trial: Trial) -> None:
         """Write what is known."""
         is_best = ledger.best is not None and ledger.best.number == trial.number
-        if is_best or time.monotonic() - self._written >= _SECONDS_BETWEEN:
+        if is_best or time.monotonic() >= self._due:
             self._write(ledger, None)
 
     def closed(self, ledger: Ledger, reason: str) -> None:
@@ -39,18 +41,26 @@ class SummaryFile:
         self._write(ledger, reason)
 
     def _write(self, ledger: Ledger, reason: str | None) -> None:
-        content = json.dumps(summary(ledger, self._lines, reason), indent=1)
+        started = time.monotonic()
+        opening = json.dumps(_speakable(_overview(ledger, self._lines, reason)), indent=1)
+        trials = ",\n".join(map(self._text, ledger.trials))
+        content = f'{opening[:-2]},\n "trials": [\n{trials}\n ]\n}}'
         ledger.directory.write(ledger.directory.summary, content.encode())
-        self._written = time.monotonic()
+        now = time.monotonic()
+        self._due = now + max(_SECONDS_BETWEEN, _SHARE * (now - started))
+
+    def _text(self, trial: Trial) -> str:
+        """Return a trial as one line; it is made once, because a search may have thousands."""
+        known = self._texts.get(trial.number)
+        if known is None or known[0] is not trial:
+            known = self._texts[trial.number] = (trial, f"  {json.dumps(_speakable(_trial(trial)))}")
+        return known[1]
 
 
-def summary(ledger: Ledger, notes: list[str], reason: str | None) -> dict[str, Any]:
-    """Return a search as plain data.
-
-    Numbers that JSON has no word for are texts: "inf", "-inf" and "nan".
-    """
+def _overview(ledger: Ledger, notes: list[str], reason: str | None) -> dict[str, Any]:
+    """Return all but the trials. Numbers that JSON has no word for are texts: "inf", "-inf" and "nan"."""
     reference = ledger.reference
-    plain = {
+    return {
         "version": VERSION,
         "stopped_by": reason,
         "seconds": ledger.seconds,
@@ -62,10 +72,7 @@ def summary(ledger: Ledger, notes: list[str], reason: str | None) -> dict[str, A
         "candidates": [trial.number for trial in ledger.candidates],
         "pareto": [trial.number for trial in ledger.pareto],
         "notes": list(notes),
-        "trials": [_trial(trial) for trial in ledger.trials],
     }
-    speakable: dict[str, Any] = _speakable(plain)
-    return speakable
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs trials in processes of their own."""
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -160,6 +161,8 @@ def _serve(connection: Connection, runner: TrialRunner, limits: _Limits) -> None
     # Ctrl-C reaches every process of the terminal; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     runner.place.directory.close()
+    # What was there before the fork is never garbage here; looking through it again and again takes time.
+    gc.freeze()
     if limits.device is not None and ":" in limits.device:
         os.environ["CUDA_VISIBLE_DEVICES"] = limits.device.split(":")[1]
     limit_threads(limits.threads)
