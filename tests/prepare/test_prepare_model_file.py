@@ -10,6 +10,8 @@ from prepare_oracle import from_text, graph_from_text, run
 
 from quantry.errors import ModelError
 from quantry.prepare import read_model, serialize, write_model
+from quantry.prepare.float_model import model_fingerprint
+from quantry.prepare.weights import all_weights
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2, 300] x) => (float[2, 300] y, float[2, 300] z) {
   h = Add(x, w)
@@ -167,3 +169,29 @@ def test_too_large_for_one_piece():
     model.graph.register_initializer(ir.Value(name="w", const_value=huge))
     with pytest.raises(ModelError, match=r"below 2 GB.*2147483648 bytes"):
         serialize(model)
+
+
+BRANCHES = """<ir_version: 10, opset_import: ["": 21]>
+g (float[2] x, bool c) => (float[2] y) <float[2] w = {3.0, 4.0}> {
+  h = Add(x, w)
+  y = If(c)<then_branch = t () => (float[2] a) <float[2] k = {1.0, 2.0}> { a = Add(h, k) },
+            else_branch = e () => (float[2] b) { b = Neg(h) }>
+}"""
+
+
+@pytest.mark.parametrize("write", [serialize, model_fingerprint])
+def test_weights_stay_in_place_while_the_structure_is_written(write, monkeypatch):
+    # Threads that share a store share models: another one may read them at this moment.
+    model = graph_from_text(BRANCHES)
+    before = {key: value.const_value for key, value in all_weights(model).items()}
+    seen = []
+    original = ir.serde.serialize_model
+
+    def watched(given):
+        seen.append({key: value.const_value for key, value in all_weights(model).items()})
+        return original(given)
+
+    monkeypatch.setattr(ir.serde, "serialize_model", watched)
+    write(model)
+    assert len(before) == 2
+    assert seen == [before]

@@ -8,7 +8,6 @@ are streamed: the peak is one weight, not the whole file, and no weight passes t
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -16,7 +15,7 @@ import onnx_ir as ir
 
 from quantry.errors import InternalError, ModelError
 from quantry.prepare.collection import collection_paused
-from quantry.prepare.weights import WeightKey, all_weights, external_placeholder, raw_bytes, swapped_weights
+from quantry.prepare.weights import WeightKey, all_weights, external_placeholder, raw_bytes, written_with
 
 INLINE_LIMIT_BYTES = 1_500_000_000
 """Weights above this total go to an external data file; protobuf itself ends at 2 GB."""
@@ -166,38 +165,22 @@ def _exactly(size: int, content: bytes, name: str) -> bytes:
 def _structure(model: ir.Model) -> onnx.ModelProto:
     """Return the proto of everything but the weights of the main graph."""
     inner = {key: _plain_tensor(value) for key, value in all_weights(model).items() if key[0] > 0}
-    with collection_paused(), swapped_weights(model, inner), _without_weights(model.graph):
-        proto = ir.serde.serialize_model(model)
+    # A quantized model has more weights than nodes. Only those with an annotation are written here, without their data.
+    weights = dict(model.graph.initializers)
+    annotated = {
+        (0, name): external_placeholder(value.const_value)
+        for name, value in weights.items()
+        if value.meta and value.const_value is not None
+    }
+    left_out = {name for name in weights if (0, name) not in annotated}
+    with collection_paused():
+        proto = written_with(model, inner | annotated, left_out)
     # An initializer has its own type and shape; saying them again costs a sixth of a small model's bytes.
     described = {tensor.name for tensor in proto.graph.initializer}
     del proto.graph.initializer[:]
     for index in reversed([at for at, info in enumerate(proto.graph.value_info) if info.name in described]):
         del proto.graph.value_info[index]
     return proto
-
-
-@contextmanager
-def _without_weights(graph: ir.Graph) -> Iterator[None]:
-    """Take the weights out of a graph's table for the duration of a block, but for those with an annotation.
-
-    A quantized model has more of them than nodes. The table is written to directly because the values stay
-    initializers of this graph; an annotated weight is written by the block, without its data.
-    """
-    table = graph.initializers.data
-    weights = dict(table)
-    annotated = {name: value for name, value in weights.items() if value.meta and value.const_value is not None}
-    contents = {name: value.const_value for name, value in annotated.items()}
-    try:
-        table.clear()
-        table.update(annotated)
-        for name, content in contents.items():
-            annotated[name].const_value = None if content is None else external_placeholder(content)
-        yield
-    finally:
-        for name, content in contents.items():
-            annotated[name].const_value = content
-        table.clear()
-        table.update(weights)
 
 
 def _plain_tensor(value: ir.Value) -> ir.TensorProtocol:

@@ -5,8 +5,8 @@ ends at 2 GB and copies what it is given. They therefore get a model whose large
 with a name, a type and a shape that claim to lie in an external file.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import copy
+from collections.abc import Container, Mapping
 
 import numpy as np
 import onnx
@@ -38,18 +38,57 @@ def all_weights(model: ir.Model) -> dict[WeightKey, ir.Value]:
     }
 
 
-@contextmanager
-def swapped_weights(model: ir.Model, replacements: Mapping[WeightKey, ir.TensorProtocol]) -> Iterator[None]:
-    """Exchange the data of some initializers for the duration of a block; order and identity stay."""
-    weights = all_weights(model) if replacements else {}
-    originals = {key: weights[key].const_value for key in replacements}
-    try:
-        for key, tensor in replacements.items():
+def written_with(
+    model: ir.Model, replacements: Mapping[WeightKey, ir.TensorProtocol], left_out: Container[str] = ()
+) -> onnx.ModelProto:
+    """Return the model as a proto in which some weights have other data.
+
+    The model is only read: what is exchanged stands in a view of its graph. Threads that share a store share models
+    too, and one may read weights while another writes the structure.
+
+    Args:
+        model: The model.
+        replacements: What to write instead of the data of some initializers.
+        left_out: Initializers of the main graph that are not written at all.
+    """
+    inner = {key: tensor for key, tensor in replacements.items() if key[0] > 0}
+    if inner:
+        # Bodies of If and Loop are written by the nodes that hold them, which know no views.
+        model = model.clone()
+        weights = all_weights(model)
+        for key, tensor in inner.items():
             weights[key].const_value = tensor
-        yield
-    finally:
-        for key, original in originals.items():
-            weights[key].const_value = original
+    graph = model.graph
+    initializers = [value for name, value in graph.initializers.items() if name not in left_out]
+    view = ir.GraphView(
+        graph.inputs,
+        graph.outputs,
+        nodes=graph,
+        initializers=[_stand_in(value, replacements.get((0, value.name or ""))) for value in initializers],
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    shell = copy.copy(model)
+    shell.graph = view  # type: ignore[assignment]  # writing needs nothing that a view lacks
+    return ir.serde.serialize_model(shell)
+
+
+def _stand_in(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
+    """Return a value that is written like another, with other data; the other itself where there are none."""
+    if tensor is None:
+        return value
+    stand_in = ir.Value(
+        name=value.name,
+        shape=value.shape,
+        type=value.type,
+        doc_string=value.doc_string,
+        const_value=tensor,
+        metadata_props=value.metadata_props,
+    )
+    stand_in.meta.update(value.meta)
+    return stand_in
 
 
 def structure_proto(
@@ -68,8 +107,7 @@ def structure_proto(
         and value.const_value.dtype != ir.DataType.STRING
         and (value.const_value.nbytes > keep_below or isinstance(value.const_value, ir.ExternalTensor))
     }
-    with swapped_weights(model, {key: external_placeholder(tensor) for key, tensor in taken.items()}):
-        return ir.serde.serialize_model(model), taken
+    return written_with(model, {key: external_placeholder(tensor) for key, tensor in taken.items()}), taken
 
 
 def restore_weights(model: ir.Model, taken: Mapping[WeightKey, ir.TensorProtocol]) -> None:
