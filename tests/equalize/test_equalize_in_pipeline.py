@@ -58,10 +58,12 @@ def test_equalization_helps_and_is_judged_by_the_original_model(
     assert result.evaluation.metrics["sqnr"].value > plain.evaluation.metrics["sqnr"].value + 10
 
 
-NOT_EQUALIZED = ("CPU_INT8", "RECOMMENDED-CPU", "UINT8_DYNAMIC_QUANT", "MATMUL_NBITS")
+NOT_EQUALIZED = ("CPU_INT8", "UINT8_DYNAMIC_QUANT", "MATMUL_NBITS")
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in NOT_EQUALIZED])
+@pytest.mark.parametrize(
+    "name", [name for name in PRESETS if name not in NOT_EQUALIZED and not name.startswith("RECOMMENDED")]
+)
 def test_presets_of_amd_equalize_once(name: str) -> None:
     assert PRESETS[name].recipe.equalize == EqualizeOptions(CrossLayer(steps=1))
 

@@ -1,5 +1,7 @@
 """SmoothQuant: the same function, fewer outliers, and factors only where they pay."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 import onnx
@@ -113,6 +115,17 @@ def test_function_stays_for_any_weights_and_alpha(case: str, seed: int, alpha: f
     np.testing.assert_allclose(outputs(after, case), reference, rtol=1e-3, atol=1e-5 * np.abs(reference).max())
 
 
+@pytest.mark.parametrize("case", BODIES)
+def test_further_sweeps_keep_the_function_and_insert_nothing_more(case: str) -> None:
+    options = SmoothQuant(gain=1.0, tolerance=0.0)
+    before, once = smoothed(case, options)
+    _, thrice = smoothed(case, replace(options, sweeps=3))
+    reference = outputs(before, case)
+    np.testing.assert_allclose(outputs(thrice, case), reference, rtol=1e-3, atol=1e-5 * np.abs(reference).max())
+    counted = [[node.op_type for node in model.model.graph].count("Mul") for model in (once, thrice)]
+    assert counted[1] <= counted[0] + (case == "twice")
+
+
 def test_nothing_is_inserted_unless_allowed() -> None:
     before, after = smoothed("input", SmoothQuant(alpha=0.5))
     assert [node.op_type for node in after.model.graph] == [node.op_type for node in before.model.graph]
@@ -197,7 +210,9 @@ def test_types_with_many_scales_need_no_smoothing() -> None:
     assert after.model is model.model
 
 
-@pytest.mark.parametrize("options", [{"alpha": 1.5}, {"gain": 0.5}, {"tolerance": -1.0}, {"operators": ("Convv",)}])
+@pytest.mark.parametrize(
+    "options", [{"alpha": 1.5}, {"gain": 0.5}, {"tolerance": -1.0}, {"sweeps": 0}, {"operators": ("Convv",)}]
+)
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(RecipeError, match="SmoothQuant"):
         SmoothQuant(**options)  # type: ignore[arg-type]

@@ -24,7 +24,10 @@ def network() -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize(("name", "plain"), [("recommended-npu", "XINT8"), ("recommended-cpu", "CPU_INT8")])
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [("recommended-npu", "XINT8"), ("recommended-npu-mixed", "XINT8"), ("recommended-cpu", "CPU_INT8")],
+)
 def test_recommended_is_better_than_plain(name: str, plain: str) -> None:
     random = np.random.default_rng(1)
     data = [{"x": random.uniform(-1, 2, (1, 3, 8, 8)).astype(np.float32)} for _ in range(8)]
@@ -35,7 +38,7 @@ def test_recommended_is_better_than_plain(name: str, plain: str) -> None:
     assert better > worse + 1
 
 
-@pytest.mark.parametrize("name", ["recommended-npu", "recommended-cpu"])
+@pytest.mark.parametrize("name", ["recommended-npu", "recommended-npu-mixed", "recommended-cpu"])
 def test_recommended_recipes_go_through_files(name: str) -> None:
     recipe = find_preset(name).recipe
     assert from_plain(to_plain(recipe)) == recipe
