@@ -14,6 +14,7 @@ from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import LOOK_AHEAD, propose
 from quantry.autosearch.samplers import KINDS
 from quantry.autosearch.study import Proposal, StudyFile
+from quantry.autosearch.study_storage import open_storage
 from quantry.errors import MissingExtraError
 from quantry.recipe import CrossLayer, MinMax, MinMSE, Percentile, Recipe
 
@@ -47,7 +48,7 @@ def draw(directory: Path, sampler: str, count: int, score: Callable[[Any], float
     """Let a sampler propose configurations and hear of their scores, without quantizing anything."""
     output = OutputDirectory(directory)
     output.open()
-    study = StudyFile(output, "study", ["maximize"], [mixed_space()])
+    study = StudyFile(open_storage(output, None), "study", ["maximize"], [mixed_space()])
     known = study.restore()
     ledger = Ledger(numbers(directory, sampler, seed=seed), output, study, "maximize")
     proposer, _ = propose(ledger, known)

@@ -11,6 +11,7 @@ from quantry.autosearch.outcome import Outcome
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import propose
 from quantry.autosearch.study import StudyFile
+from quantry.autosearch.study_storage import open_storage
 from quantry.recipe import AdaRound, CrossLayer, MinMax, MinMSE, Percentile, Recipe
 
 FIELDS: dict[str, Any] = {
@@ -23,7 +24,7 @@ def order(directory: Path, space: Space, seconds: float | None, cost: dict[str, 
     """Return assignments in the order tried, where MinMSE is good, equalization bad, and stages take what is said."""
     output = OutputDirectory(directory)
     output.open()
-    study = StudyFile(output, "study", ["maximize"], [space])
+    study = StudyFile(open_storage(output, None), "study", ["maximize"], [space])
     ledger = Ledger(SearchOptions("grid", stop=StopConditions(seconds=seconds)), output, study, "maximize")
     ledger.reference = Score(1.0)
     proposer, _ = propose(ledger, [])

@@ -216,9 +216,12 @@ class Ledger:
         if trial is None:
             return
         source = self.directory.model(trial.number)
-        if source.exists():
-            with disk_errors(self.directory.best_model):
+        with disk_errors(self.directory.best_model):
+            if source.exists():
                 _copy_model(source, self.directory.best_model)
+            else:
+                # The trial ran on another machine; an older model must not stand beside the recipe.
+                self.directory.best_model.unlink(missing_ok=True)
         self.directory.write(self.directory.best_recipe, to_yaml(trial.recipe).encode())
         self._unwritten = None
 

@@ -65,6 +65,7 @@ class SearchSettings(TypedDict, total=False):
     log_path: str | Path | None
     devices: tuple[str, ...]
     keep_models: str
+    storage: str | None
 
 
 def search(

@@ -65,6 +65,8 @@ class SearchOptions:
         devices: Which devices the workers take in turn, such as ("cuda:0", "cuda:1"); empty is the CPU.
         keep_models: Which trials' models stay on disk: "accepted" (with a tolerance the ones within it, else best and
             Pareto front), "best" or "all". Every model can be made again from its recipe.
+        storage: The database that keeps the study, as SQLAlchemy names it, such as
+            ``postgresql+psycopg://user@host/name``; None is study.journal in the output directory.
     """
 
     sampler: str = "tpe"
@@ -80,6 +82,7 @@ class SearchOptions:
     log_path: Path | None = None
     devices: tuple[str, ...] = ()
     keep_models: str = "accepted"
+    storage: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_dir", Path(self.output_dir))
@@ -87,6 +90,10 @@ class SearchOptions:
         object.__setattr__(self, "devices", tuple(self.devices))
         if self.log_path is not None:
             object.__setattr__(self, "log_path", Path(self.log_path))
+        if self.storage is not None and "://" not in self.storage:
+            raise RecipeError(
+                f"SearchOptions.storage must be a database's URL, such as 'sqlite:///study.db', got {self.storage!r}"
+            )
         _check_name("sampler", self.sampler, SAMPLERS)
         _check_name("keep_models", self.keep_models, ("accepted", "best", "all"))
         for objective in self.objectives:

@@ -28,6 +28,7 @@ from quantry.autosearch.space import AnySpace, spaces_of
 from quantry.autosearch.stream import TRIED, Stream
 from quantry.autosearch.study import Proposal
 from quantry.autosearch.summary_file import SummaryFile
+from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import StoreError
 from quantry.memo import Store
 from quantry.observe import pixel_notes
@@ -67,30 +68,36 @@ def run_search(
         directory.open()
         place = Place.of(directory, store)
         setting = open_setting(model, data, judge, spaces, chosen, place)
-        directions: list[Direction] = [judge.direction]
-        directions += ["minimize"] * (len(chosen.objectives) - 1)
-        of_data = pixel_notes(undivided(setting.data))
-        for note in of_data:
-            # At once: a search on wrong pixels may take hours before its notes are read.
-            warnings.warn(note, UserWarning, stacklevel=2)
+        of_data = _pixels(setting)
         directory.study = search_identity(setting, spaces, chosen)
-        continuation = Continuation(directory, directions, spaces)
-        judge.prepare(setting.float_path)
-        with closing(make_executor(setting, place, chosen)) as executor:
-            continuation.check_reference(executor)
-            study = continuation.study
-            directory.write(
-                directory.calibration, "".join(f"{line}\n" for line in calibration_lines(setting.data)).encode()
-            )
-            ledger = Ledger(chosen, directory, study, judge.direction)
-            known = study.restore()
-            proposer, notes = propose(ledger, known)
-            notes = (*of_data, *continuation.notes, *notes)
-            ledger.expected = proposer.recipes
-            ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
-            with _told(ledger, [*_about(setting, chosen), *notes]):
-                _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
+        directions: list[Direction] = ["minimize"] * len(chosen.objectives)
+        directions[0] = judge.direction
+        with closing(Continuation(directory, directions, spaces, chosen.storage)) as continuation:
+            judge.prepare(setting.float_path)
+            with closing(make_executor(setting, place, chosen)) as executor:
+                continuation.check_reference(executor)
+                lines = "".join(f"{line}\n" for line in calibration_lines(setting.data))
+                directory.write(directory.calibration, lines.encode())
+                ledger = Ledger(chosen, directory, continuation.study, judge.direction)
+                known = ledger.study.restore()
+                proposer, notes = propose(ledger, known)
+                notes = (*of_data, *continuation.notes, *notes)
+                ledger.expected = proposer.recipes
+                ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
+                with _told(ledger, [*_about(setting, chosen), *notes]):
+                    _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
+            if ledger.best is not None and not directory.best_model.exists():
+                # Its trial ran on another machine, or its file was taken away.
+                TrialRunner(setting, place).write_model(ledger.best.recipe, directory.best_model)
         return result_of(ledger, notes, len(setting.order))
+
+
+def _pixels(setting: Setting) -> tuple[str, ...]:
+    """Return what there is to note on pixels, and warn of it: a search on wrong ones may take hours before its end."""
+    notes = pixel_notes(undivided(setting.data))
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=3)
+    return notes
 
 
 def _go_through(ledger: Ledger, proposer: Proposer, desk: Desk, known: Sequence[Proposal], size: int) -> None:

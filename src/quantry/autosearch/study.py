@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantry.autosearch.configurations import Configuration
 from quantry.autosearch.evaluator import Direction, Score
-from quantry.autosearch.journal import JournalFile
 from quantry.autosearch.outcome import Outcome
-from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.quiet_optuna import quiet_optuna
 from quantry.autosearch.space import Space
 from quantry.autosearch.suggestion import from_plain_values, plain_values, study_params
@@ -40,37 +38,27 @@ class Proposal:
     attempts: int = 0
 
 
-def study_names(directory: OutputDirectory) -> list[str]:
-    """Return the names of the searches whose trials are in a folder's journal."""
-    import optuna
-
-    if not directory.journal.exists():
-        return []
-    with quiet_optuna():
-        backend: Any = JournalFile(directory.journal)
-        return list(optuna.get_all_study_names(optuna.storages.JournalStorage(backend)))
-
-
 class StudyFile:
     """Reads and writes the study.
 
     Args:
-        directory: Where it lies.
+        storage: Where it is kept.
         name: Its name; another space, model or evaluator has another.
         directions: One for each objective.
         spaces: What is searched.
     """
 
     def __init__(
-        self, directory: OutputDirectory, name: str, directions: Sequence[Direction], spaces: Sequence[Space]
+        self,
+        storage: "optuna.storages.BaseStorage",
+        name: str,
+        directions: Sequence[Direction],
+        spaces: Sequence[Space],
     ) -> None:
         import optuna
 
         self.spaces = spaces
         with quiet_optuna():
-            # The base class of backends is only an interface, and inheriting would load Optuna with this module.
-            backend: Any = JournalFile(directory.journal)
-            storage = optuna.storages.JournalStorage(backend)
             self.study = optuna.create_study(
                 storage=storage, study_name=name, directions=list(directions), load_if_exists=True
             )

@@ -100,6 +100,14 @@ class TrialRunner:
             content=content,
         )
 
+    def write_model(self, recipe: Recipe, path: Path) -> None:
+        """Write the model of a recipe, without judging it.
+
+        Raises:
+            StoreError: The disk is full.
+        """
+        self._write(self._quantize(recipe, Trace()), path)
+
     def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
         memo = Memo(self.place.store, trace)
         prepared = run_prepare(self.setting.source, recipe, memo)
