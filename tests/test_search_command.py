@@ -115,6 +115,12 @@ def test_a_float_model_no_better_than_chance_is_warned_of(folder: Path) -> None:
     assert "chance" not in told["right"]
 
 
+def test_a_study_may_be_in_a_database(folder: Path) -> None:
+    given = ("search", "net.onnx", "-d", "images", "--pixel-scale", 1, "--trials", 1, "--sampler", "grid")
+    run(*given, "--storage", "sqlite:///mine.db")
+    assert (folder / "mine.db").exists()
+
+
 def test_folders_are_labels_and_calibration_is_apart(folder: Path) -> None:
     output = run("search", "net.onnx", "-d", "images", "--metric", "top1", "--trials", 2, "--sampler", "grid")
     assert "top1" in output

@@ -107,7 +107,6 @@ def test_an_evaluator_and_its_direction(tmp_path: Path) -> None:
         ({"direction": "maximize"}, "must be 'minimize' for l2"),
         ({"search_algo": "TPS"}, "must be one of"),
         ({"plot_results": True}, "search.json"),
-        ({"study_storage_db": "other.db"}, "study.journal"),
         ({"search_space": {"activaton": ["Int8"]}}, "did you mean 'activation'"),
         ({"search_space": {"cle_params": [1]}}, "dict of lists"),
         ({"search_space": {"activation": "Int8"}}, "list or a range"),
@@ -119,6 +118,13 @@ def test_slips_are_told_at_once(tmp_path: Path, changes: dict, message: str) -> 
         AutoSearchPro(small(tmp_path, **changes))
     with pytest.raises(RecipeError, match="did you mean 'XINT8_SEARCH'"):
         get_auto_search_config("XINT8_SERCH")
+
+
+def test_the_study_may_be_in_a_database(tmp_path: Path) -> None:
+    AutoSearchPro(small(tmp_path, study_storage_db="other.db")).run()
+    output = Path(small(tmp_path)["output_dir"])
+    assert (output / "other.db").exists()
+    assert not (output / "study.journal").exists()
 
 
 def test_unknown_names_in_a_space_are_told(tmp_path: Path) -> None:

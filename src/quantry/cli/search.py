@@ -51,6 +51,9 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
         "quantry_search"
     ),
+    storage: Annotated[
+        str | None, typer.Option(help="Database of the study, as a URL; without it, a file in the folder.")
+    ] = None,
     mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
     std: Annotated[str | None, typer.Option(help="Per-channel deviation of images.")] = None,
     pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
@@ -90,6 +93,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
             seed=seed,
             timeout=timeout,
             output=output,
+            storage=storage,
         )
     if not job.images:
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)

@@ -51,6 +51,7 @@ class SearchJob:
         timeout: Seconds after which a trial counts as failed.
         output: Folder for everything that is written.
         calibration_samples: Use at most so many samples for calibration.
+        storage: URL of the database that keeps the study; None is a file in the folder.
     """
 
     model: Path
@@ -74,6 +75,7 @@ class SearchJob:
     timeout: float | None = None
     output: Path = Path("quantry_search")
     calibration_samples: int = 100
+    storage: str | None = None
 
     @classmethod
     def from_plain(cls, plain: object, folder: Path) -> "SearchJob":
@@ -159,6 +161,7 @@ class SearchJob:
             racing=self.racing,
             trial_timeout=self.timeout,
             output_dir=self.output,
+            storage=self.storage,
             objectives=("accuracy", *(name for name in self.objectives if name != "accuracy")),
         )
 

@@ -27,6 +27,8 @@ from quantry.prepare import model_source, write_model
 from quantry.prepare.float_model import input_signatures
 from quantry.recipe import Recipe
 
+# AMD Quark's name for the study that is always there; ours is study.journal in output_dir.
+_USUAL_DATABASE = "auto_search.db"
 _DEFAULTS: dict[str, Any] = {
     "search_space": PRESETS["ADVANCED_SEARCH"]["search_space"],
     "n_trials": 20,
@@ -43,10 +45,10 @@ _DEFAULTS: dict[str, Any] = {
     "calib_data_reader": None,
     "eval_data_reader": None,
     "seed": 0,
+    "study_storage_db": _USUAL_DATABASE,
 }
 # Of these there is one way here; the value beside asks for it, and others are refused with the reason.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "study_storage_db": ((None, "auto_search.db"), "the study is study.journal in output_dir"),
     "load_study_if_exists": ((True,), "a search always goes on; to begin anew choose another output_dir"),
     "study_name": ((None, "AutoSearch"), "a search is named by its content"),
     "plot_results": ((False,), "search.json in output_dir has every trial; `quantry.report` draws a search"),
@@ -105,6 +107,7 @@ class AutoSearchPro:
             seed=self.config["seed"],
             output_dir=Path(self.config["output_dir"]),
             keep_models="best",
+            storage=self._storage(),
         )
         evaluator = self._evaluator(model, evaluation)
         store = None if self.config["temp_dir"] is None else Path(self.config["temp_dir"]) / "store"
@@ -122,6 +125,13 @@ class AutoSearchPro:
         stages = run_two_stage(model, data, evaluator, (calibration, second), options, store)
         self.result = stages.best
         return self._best(self.result, chosen if self.result is stages.finetuning else {})
+
+    def _storage(self) -> str | None:
+        """Return the database of the study: a URL as it is, or a file in the output directory."""
+        name = self.config["study_storage_db"]
+        if name is None or name == _USUAL_DATABASE:
+            return None
+        return str(name) if "://" in str(name) else f"sqlite:///{Path(self.config['output_dir']) / str(name)}"
 
     def _best(self, result: SearchResult, chosen: Mapping[str, Any]) -> Candidate:
         if result.best is None:
