@@ -24,6 +24,7 @@ from quantry.errors import (
     StoreError,
     UserError,
 )
+from quantry.quantization import default_store_path
 from quantry.recipe import (
     EvaluateOptions,
     ObserveOptions,
@@ -344,3 +345,10 @@ def test_unknown_keyword_is_refused_with_the_name_that_was_meant() -> None:
         quantry.quantize("model.onnx", **settings)
     with pytest.raises(RecipeError, match=r"got 'evaluation_dat'; did you mean 'evaluation_data'"):
         quantry.quantize("model.onnx", **dict.fromkeys(["evaluation_dat"]))
+
+
+def test_empty_cache_variable_means_the_home_directory(monkeypatch):
+    # As the XDG base directory specification has it; a relative folder would fill whatever directory one is in.
+    monkeypatch.delenv("QUANTRY_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert default_store_path() == Path.home() / ".cache" / "quantry"

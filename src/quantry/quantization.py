@@ -15,7 +15,7 @@ from quantry.errors import RecipeError
 from quantry.evaluate import Evaluation, find_metric
 from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
-from quantry.mix import Score
+from quantry.mix import Score, check_goal
 from quantry.observe import CalibrationData, ImageOptions, calibration_data, pixel_notes
 from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
@@ -154,8 +154,7 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
         >>> result.save("model.int8.onnx")  # doctest: +SKIP
     """
     wanted, notes = resolve_recipe(recipe)
-    for metric in wanted.evaluate.metrics:
-        find_metric(metric)  # a misspelt one is told now, not after all the work
+    _check_judges(wanted, score)
     trace = Trace()
     memo = Memo(_open_store(store), trace)
     prepared = run_prepare(model_source(model), wanted, memo)
@@ -171,6 +170,13 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
     return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
 
 
+def _check_judges(recipe: Recipe, score: Score | None) -> None:
+    """Tell now, and not after all the work, of what results cannot be judged by."""
+    for metric in recipe.evaluate.metrics:
+        find_metric(metric)
+    check_goal(None if recipe.mix.mixed is None else recipe.mix.mixed.goal, score)
+
+
 def _calibration_data(
     data: Any, inputs: tuple[InputSignature, ...], images: ImageOptions | None, samples: int | None
 ) -> CalibrationData:
@@ -183,7 +189,7 @@ def default_store_path() -> Path:
     configured = os.environ.get("QUANTRY_CACHE")
     if configured:
         return Path(configured)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "quantry"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quantry"
 
 
 def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:

@@ -180,7 +180,7 @@ def test_latency_is_measured_and_kept() -> None:
     everything = quantized(recipe((A8, W8), (A16, W16), LatencyBudget(1e6, runs=3)))
     assert set(bits(everything.plan)) == {16}
     with pytest.raises(RecipeError, match="budget of mixed precision must be at least"):
-        quantized(recipe((A8, W8), (A16, W16), LatencyBudget(0.0, runs=3)))
+        quantized(recipe((A8, W8), (A16, W16), LatencyBudget(1e-6, runs=3)))
 
 
 def test_sensitivity_serves_every_goal() -> None:
@@ -202,12 +202,15 @@ def test_mixed_recipe_round_trips_and_gives_the_same_model() -> None:
     ("fields", "error_type", "message"),
     [
         ({"operators": ("LSTM",)}, SelectionError, "must have layers whose types the targets change"),
+        ({"operators": ("Conv", "Sigmod")}, SelectionError, "MixedPrecision.operators .*'Sigmoid'"),
+        ({"operators": ("^[",)}, SelectionError, "valid regular expressions"),
+        ({"output": 9}, RecipeError, "MixedPrecision.output must be the index"),
         ({"include": ("frist",)}, SelectionError, "'first'"),
         ({"exclude": ("^.*",)}, SelectionError, "must have layers"),
     ],
 )
 def test_selection_without_layers_is_refused(
-    fields: dict[str, tuple[str, ...]], error_type: type[Exception], message: str
+    fields: dict[str, object], error_type: type[Exception], message: str
 ) -> None:
     wanted = recipe((A8, W8), (A16, W16), LayerCount(1))
     with pytest.raises(error_type, match=message):
@@ -220,6 +223,21 @@ def test_layers_with_shared_inputs_can_be_left_alone() -> None:
     plan = quantized(replace(wanted, mix=MixOptions(mixed))).plan
     assert plan.spec_of("c") == A8, "both Sigmoid and Mul read it"
     assert plan.spec_of("b") == A16
+
+
+def test_goal_that_cannot_be_judged_is_told_before_any_work() -> None:
+    misspelt = recipe((A8, W8), (A16, W16), WithinError(0.1, "cosin"))
+    with pytest.raises(RecipeError, match=r"did you mean 'cosine'.* in WithinError\.metric"):
+        quantry.quantize("no such file", recipe=misspelt)
+    with pytest.raises(RecipeError, match="needs a function that scores outputs"):
+        quantry.quantize("no such file", recipe=recipe((A8, W8), (A16, W16), WithinDrop(0.1)))
+
+
+@pytest.mark.parametrize("goal", [None, LayerCount(1)])
+def test_score_that_no_goal_asks_for_is_refused(goal: Goal | None) -> None:
+    wanted = Recipe() if goal is None else recipe((A8, W8), (A16, W16), goal)
+    with pytest.raises(RecipeError, match="score goes with mixed precision of the goal WithinDrop"):
+        quantry.quantize("no such file", recipe=wanted, score=lambda _: 1.0)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from quantry.recipe import (
     Format,
     LayerTypes,
     OwnBias,
+    PerBlock,
+    PerChannel,
     PlanOptions,
     PowerOfTwoScale,
     PrepareOptions,
@@ -48,6 +50,7 @@ fork (float[N,4,8,8] x) => (float[N,4,8,8] left, float[N,4,8,8] right) {
 }
 """
 INT8 = TensorSpec(DataType.INT8)
+BLOCKS = TensorSpec(DataType.BFP16, granularity=PerBlock())
 INT16 = TensorSpec(DataType.INT16)
 NARROW = {
     "int4": TensorSpec(DataType.INT4),
@@ -143,6 +146,12 @@ def test_pinned_tensor_has_its_type_for_all_readers() -> None:
     assert not result.conversions
 
 
+def test_activation_pinned_to_a_scale_for_each_channel_is_refused() -> None:
+    channels = TensorTypes(("t",), TensorSpec(granularity=PerChannel()))
+    with pytest.raises(RecipeError, match=r"activation 't', must be PerTensor\(\)"):
+        planned(tensors=(channels,))
+
+
 def test_later_entry_wins_field_by_field() -> None:
     result = planned(
         LayerTypes(operators=("Conv",), weight=INT16, activation=INT16), LayerTypes(("^[ab]$",), weight=NARROW["int4"])
@@ -223,7 +232,8 @@ def test_vendors_formats_carry_conversions(written: Format) -> None:
     [
         (LayerTypes(("a",), activation=INT16), QOperator(), r"plan.layers\[0\]: plan.activation.dtype .*QOperator"),
         (LayerTypes(("a",), activation=NARROW["bfloat16"]), VitisQdq(), r"plan.layers\[0\]: .*bfloat16"),
-        (LayerTypes(("a",), output=TensorSpec(DataType.INT32)), None, r"plan.layers\[0\]: .*got int32"),
+        (LayerTypes(("a",), output=TensorSpec(DataType.INT32)), None, r"plan.layers\[0\]\.output: .*got int32"),
+        (LayerTypes(("a",), activation=INT16, output=BLOCKS), None, r"plan.layers\[0\]\.output: .*got bfp16"),
     ],
 )
 def test_format_that_cannot_carry_a_layers_type_is_refused(

@@ -68,6 +68,7 @@ def test_reason_names_the_entry() -> None:
         ({"input_nodes": ("fist",)}, "did you mean 'first'"),
         ({"output_nodes": ("lst",)}, "did you mean 'last'"),
         ({"operators": ("Sigmod",)}, "did you mean 'Sigmoid'"),
+        ({"exclude_operators": ("^[",)}, "valid regular expressions"),
         ({"exclude_operators": ("Conv",)}, "it has Add, Relu, Sigmoid, Tanh"),
         ({"exclude_subgraphs": (Subgraph(("left",), ("right",)),)}, "no path from"),
     ],

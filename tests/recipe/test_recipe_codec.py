@@ -119,6 +119,13 @@ def test_preset_round_trips_through_a_file(name: str, tmp_path: typing.Any) -> N
         ({"plan": {"force_pass_through": "yes"}}, r"force_pass_through must be bool, got 'yes'"),
         ({"plan": {"selection": {"exclude": "Conv_1"}}}, r"exclude must be a list, got 'Conv_1'"),
         ({"observe": {"samples": True}}, r"recipe.observe.samples must be int, got True"),
+        ({"scale": {"activation": {"kind": ["MinMax"]}}}, r"scale.activation must be one of .* got \['MinMax'\]"),
+        ({"scale": {"activation": {1: 2, "a": 3}}}, r"must say its 'kind'.* got the keys \['1', 'a'\]"),
+        (
+            {"plan": {"selection": {"exclude_subgraphs": [{"starts": ["a"]}]}}},
+            r"exclude_subgraphs\[0\] must have ends in Subgraph, got the keys \['starts'\]",
+        ),
+        ({"mix": {"mixed": {"targets": []}}}, r"recipe.mix.mixed must have goal in MixedPrecision"),
         ({"version": 99}, r"recipe version must be 1, got 99"),
         ([], r"a recipe must be a mapping"),
     ],

@@ -5,6 +5,7 @@ import pytest
 
 from quantry.errors import RecipeError
 from quantry.recipe import (
+    BitOperationsBudget,
     CrossLayer,
     DataType,
     DerivedBias,
@@ -12,6 +13,7 @@ from quantry.recipe import (
     Entropy,
     EvaluateOptions,
     FloatBias,
+    LatencyBudget,
     LayerWisePercentile,
     MinMax,
     ObserveOptions,
@@ -20,8 +22,10 @@ from quantry.recipe import (
     PerChannel,
     PlanOptions,
     PowerOfTwoScale,
+    PrepareOptions,
     Recipe,
     ScaleOptions,
+    SizeBudget,
     TensorSpec,
     VitisDialect,
     VitisQdq,
@@ -56,6 +60,13 @@ from quantry.recipe import (
             emit=EmitOptions(VitisQdq(VitisDialect.QUARK)),
         ),
         lambda: Recipe(plan=PlanOptions(bias=OwnBias(TensorSpec(DataType.UINT8)))),
+        lambda: Recipe(plan=PlanOptions(bias=OwnBias(TensorSpec(granularity=PerChannel())))),
+        lambda: PrepareOptions(opset=0),
+        lambda: SizeBudget(0),
+        lambda: BitOperationsBudget(1.5),
+        lambda: BitOperationsBudget(float("nan")),
+        lambda: LatencyBudget(0.0),
+        lambda: LatencyBudget(1.0, runs=0),
         lambda: Recipe(
             plan=PlanOptions(TensorSpec(DataType.INT16), TensorSpec(DataType.INT16), DerivedBias()),
         ),

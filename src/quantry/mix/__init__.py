@@ -1,7 +1,7 @@
 """Mixed precision: which tensors need more bits, and which can do with fewer."""
 
 from quantry.mix.chain import MixInputs, run_mix
-from quantry.mix.judge import Score
+from quantry.mix.judge import Score, check_goal
 from quantry.mix.mixer import Mixer
 from quantry.mix.sensitivity import Sensitivity, sensitivity
 from quantry.mix.stage import MixRequest, candidates, mix, mixed, target_options
@@ -13,6 +13,7 @@ __all__ = [
     "Score",
     "Sensitivity",
     "candidates",
+    "check_goal",
     "mix",
     "mixed",
     "run_mix",

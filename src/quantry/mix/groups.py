@@ -1,15 +1,14 @@
 """What changes together: single tensors, or layers with those that read the same tensors."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.errors import SelectionError
+from quantry.errors import RecipeError, SelectionError
 from quantry.plan import QuantPlan
-from quantry.plan.selected_nodes import matching
+from quantry.plan.selected_nodes import matching, of_types
 from quantry.prepare import FloatModel
 from quantry.recipe import MixedPrecision
 
@@ -38,8 +37,14 @@ def find_groups(model: FloatModel, plans: Sequence[QuantPlan], options: MixedPre
         options: Which layers take part.
 
     Raises:
-        SelectionError: Nothing may change.
+        SelectionError: Nothing may change, or a layer or operator type is misspelt.
+        RecipeError: The model has no such output.
     """
+    outputs = len(model.model.graph.outputs)
+    if options.output is not None and not -outputs <= options.output < outputs:
+        raise RecipeError(
+            f"MixedPrecision.output must be the index of one of the model's {outputs} outputs, got {options.output}"
+        )
     layers = [(node, _tensors(node, plans, options)) for node in _layers(model.model.graph, plans[0], options)]
     layers = [(node, tensors) for node, tensors in layers if tensors]
     if not layers:
@@ -52,19 +57,19 @@ def find_groups(model: FloatModel, plans: Sequence[QuantPlan], options: MixedPre
 
 def _layers(graph: ir.Graph, plan: QuantPlan, options: MixedPrecision) -> list[ir.Node]:
     nodes = list(graph)
-    types = [re.compile(name if name.startswith("^") else f"{re.escape(name)}$") for name in options.operators]
+    chosen = of_types(nodes, options.operators, "MixedPrecision.operators")
     included = _named(nodes, options.include, "MixedPrecision.include") if options.include else set(nodes)
     excluded = _named(nodes, options.exclude, "MixedPrecision.exclude")
     quantized = frozenset(plan.quantized_nodes)
-    chosen = [
+    return [
         node
         for node in nodes
         if node.name in quantized
+        and node in chosen
         and node in included
         and node not in excluded
-        and any(pattern.match(node.op_type) for pattern in types)
+        and not (options.unshared_inputs and _shares_input(node, plan))
     ]
-    return [node for node in chosen if not (options.unshared_inputs and _shares_input(node, plan))]
 
 
 def _named(nodes: list[ir.Node], entries: Iterable[str], where: str) -> set[ir.Node]:

@@ -15,7 +15,7 @@ from quantry.evaluate.sessions import ModelLike
 from quantry.observe import CalibrationData, Statistics
 from quantry.plan import QuantPlan
 from quantry.prepare import FloatModel
-from quantry.recipe import EmitOptions, ScaleOptions, VitisDialect, VitisQdq, WithinDrop, WithinError
+from quantry.recipe import EmitOptions, Goal, ScaleOptions, VitisDialect, VitisQdq, WithinDrop, WithinError
 from quantry.scale import scale
 
 Outputs = list[list[npt.NDArray[Any]]]
@@ -25,6 +25,28 @@ where they are better."""
 
 # A dialect that carries every type; the functions in it are inlined before anything runs.
 _CARRIER = EmitOptions(VitisQdq(VitisDialect.QUARK))
+
+
+def check_goal(goal: Goal | None, score: Score | None) -> None:
+    """Refuse what a goal cannot be judged by.
+
+    Args:
+        goal: The goal of mixed precision; None where there is none.
+        score: The user's function of outputs, if any.
+
+    Raises:
+        RecipeError: The goal's metric is unknown, or it has no score and needs one, or the reverse.
+    """
+    if isinstance(goal, WithinError):
+        find_metric(goal.metric, "WithinError.metric")
+    if isinstance(goal, WithinDrop) and score is None:
+        raise RecipeError(
+            "the goal WithinDrop needs a function that scores outputs, got none; give it to quantize as score, or "
+            "use WithinError"
+        )
+    if score is not None and not isinstance(goal, WithinDrop):
+        given = "a recipe without mixed precision" if goal is None else f"the goal {type(goal).__name__}"
+        raise RecipeError(f"score goes with mixed precision of the goal WithinDrop, which asks for it, got {given}")
 
 
 @dataclass(frozen=True)
@@ -92,11 +114,8 @@ class Judge:
         return self._scored(self._reference)
 
     def _scored(self, outputs: Outputs) -> float:
-        if self.score is None:
-            raise RecipeError(
-                "the goal WithinDrop needs a function that scores outputs, got none; give it to quantize as score, or "
-                "use WithinError"
-            )
+        check_goal(self.goal, self.score)
+        assert self.score is not None
         return float(self.score([np.concatenate(parts) for parts in zip(*outputs, strict=True)]))
 
     def _outputs(self, model: ModelLike) -> Outputs:

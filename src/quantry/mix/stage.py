@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from quantry.evaluate.stage import environment
 from quantry.memo import stage
 from quantry.mix.groups import find_groups
 from quantry.mix.mixer import Mixer
@@ -53,7 +54,7 @@ def candidates(model: FloatModel, plans: Sequence[QuantPlan], mixed: MixedPrecis
     return tuple(dict.fromkeys(tensor for group in groups for tensor in group.tensors))
 
 
-@stage(name="mix", version=1)
+@stage(name="mix", version=1, environment=environment)
 def mix(
     model: FloatModel,
     statistics: Statistics,

@@ -23,6 +23,7 @@ from quantry.plan.rules import Annotation, SameAs, Within, is_float
 from quantry.plan.tensor_pins import TensorPins
 from quantry.plan.type_resolution import Read, Resolution, finest, resolve_types
 from quantry.recipe import FloatBias, OwnBias, PerChannel, PerGroup, PlanOptions, TensorSpec, nearest_bias
+from quantry.recipe.layers import check_activation
 
 FUSING_PRODUCERS = frozenset(
     {
@@ -99,11 +100,13 @@ class Draft:
 
         Raises:
             SelectionError: An entry for a tensor names none that is quantized.
-            RecipeError: Types of a layer do not go together.
+            RecipeError: Types of a layer do not go together, or an activation shall have one scale for each channel.
         """
         for node in self._quantized.values():
             if node.op_type in self.options.fused_activations:
                 self._fuse(node)
+        for tensor in self._activations:
+            check_activation(f"plan.tensors, for the activation {tensor!r},", self._pins.spec(tensor))
         resolved = resolve_types(self._activations, self._reads, self._written, self._pins.spec)
         biases = {
             name: bias

@@ -61,10 +61,7 @@ def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Itera
         included = _union(nodes, selection.include, "Selection.include")
         yield (node for node in nodes if node not in included), "not among the included nodes"
     if selection.operators:
-        present = {node.op_type for node in nodes}
-        # A type that is known and merely absent is no misspelling: a network without MatMul has none to quantize.
-        named = [entry for entry in selection.operators if entry in present or entry not in RULE_OF_OPERATOR]
-        wanted = {node for entry in named for node in of_type(nodes, entry, "Selection.operators")}
+        wanted = of_types(nodes, selection.operators, "Selection.operators")
         yield (node for node in nodes if node not in wanted), "not among the operator types to quantize"
 
 
@@ -117,7 +114,10 @@ def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
     Raises:
         SelectionError: There is none.
     """
-    pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
+    try:
+        pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
+    except re.error as error:
+        raise SelectionError(f"{where} must hold valid regular expressions, got {operator!r}: {error}") from error
     found = [node for node in nodes if pattern.match(node.op_type)]
     if not found:
         known = sorted({node.op_type for node in nodes})
@@ -126,6 +126,23 @@ def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
             f"{nearest_spelling(operator, known)} (it has {', '.join(known)})"
         )
     return found
+
+
+def of_types(nodes: list[ir.Node], operators: Iterable[str], where: str) -> set[ir.Node]:
+    """Return the nodes of several operator types, of which some may be absent.
+
+    Args:
+        nodes: All nodes.
+        operators: The types, as for `of_type`.
+        where: The field they were written in, for messages.
+
+    Raises:
+        SelectionError: There is none of a type that no rule knows.
+    """
+    present = {node.op_type for node in nodes}
+    # A type that is known and merely absent is no misspelling: a network without MatMul has none to quantize.
+    named = [entry for entry in operators if entry in present or entry not in RULE_OF_OPERATOR]
+    return {node for entry in named for node in of_type(nodes, entry, where)}
 
 
 def _union(nodes: list[ir.Node], entries: Iterable[str], where: str) -> set[ir.Node]:

@@ -7,6 +7,7 @@ reading; everything is written out when writing.
 
 import dataclasses
 import enum
+import functools
 import json
 import types
 import typing
@@ -184,14 +185,14 @@ def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
         raise RecipeError(f"{where} must be one of {sorted(choices)} or a mapping with a 'kind', got {value!r}")
     kind = value.get(_KIND, next(iter(choices)) if len(choices) == 1 else None)
     if kind is None:
-        raise RecipeError(f"{where} must say its 'kind', one of {sorted(choices)}; got the keys {sorted(value)}")
+        raise RecipeError(f"{where} must say its 'kind', one of {sorted(choices)}; got the keys {[*map(str, value)]}")
     return _decode_dataclass(
         _choose(choices, kind, where), {key: item for key, item in value.items() if key != _KIND}, where
     )
 
 
 def _choose(choices: Mapping[str, Any], kind: Any, where: str) -> Any:
-    if kind not in choices:
+    if not isinstance(kind, str) or kind not in choices:
         raise RecipeError(
             f"{where} must be one of {sorted(choices)}, got {kind!r}{nearest_spelling(str(kind), choices)}"
         )
@@ -199,12 +200,23 @@ def _choose(choices: Mapping[str, Any], kind: Any, where: str) -> Any:
 
 
 def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
-    names = [part.name for part in dataclasses.fields(cls)]
+    names, required = _fields(cls)
     for key in values:
         if key not in names:
             raise RecipeError(f"{where} has no key {key!r}{nearest_spelling(str(key), names)} (it has {names})")
+    missing = [name for name in required if name not in values]
+    if missing:
+        raise RecipeError(f"{where} must have {', '.join(missing)} in {cls.__name__}, got the keys {[*values]}")
     hints = type_hints(cls)
     return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
+
+
+@functools.cache
+def _fields(cls: Any) -> tuple[list[str], list[str]]:
+    """Return the names of all fields, and of those without a default."""
+    parts = dataclasses.fields(cls)
+    given = (dataclasses.MISSING, dataclasses.MISSING)
+    return [part.name for part in parts], [part.name for part in parts if (part.default, part.default_factory) == given]
 
 
 def _decode_tuple(item_type: Any, value: Any, where: str) -> tuple[Any, ...]:

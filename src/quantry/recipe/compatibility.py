@@ -3,7 +3,7 @@
 from quantry.errors import RecipeError
 from quantry.recipe.bias import DerivedBias, OwnBias
 from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import PerTensor
+from quantry.recipe.granularity import PerChannel, PerTensor
 from quantry.recipe.options import FixNeuron, Format, PlanOptions, Qdq, QOperator, VitisDialect, VitisQdq
 from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
 from quantry.recipe.scale_kind import PowerOfTwoScale
@@ -64,6 +64,11 @@ def _carried(emitted: Format) -> tuple[DataType, ...]:
 
 
 def _check_own_bias(plan: PlanOptions) -> None:
+    if isinstance(plan.bias, OwnBias) and isinstance(plan.bias.spec.granularity, PerChannel):
+        raise RecipeError(
+            f"plan.bias.spec must be PerTensor(), because a bias has one value for each channel; got "
+            f"{plan.bias.spec.granularity}"
+        )
     if not isinstance(plan.bias, OwnBias) or plan.bias.spec.dtype not in _WIDE or plan.weights_only:
         return
     if all(dtype.is_integer and dtype.bits == 8 for dtype in (plan.activation.dtype, plan.weight.dtype)):

@@ -7,7 +7,7 @@ from quantry.errors import RecipeError
 from quantry.recipe.bias import Bias, OwnBias
 from quantry.recipe.compatibility import check_types
 from quantry.recipe.data_type import DataType
-from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
+from quantry.recipe.layers import TensorTypes, nearest_bias
 from quantry.recipe.mixing import MixOptions
 from quantry.recipe.npu_compatibility import check_npu
 from quantry.recipe.options import Format, PlanOptions, ScaleOptions
@@ -39,16 +39,14 @@ def _variants(plan: PlanOptions, mix: MixOptions) -> Iterator[tuple[str, PlanOpt
     whole = replace(plan, layers=(), tensors=())
     for index, layer in enumerate(plan.layers):
         if not layer.keep_float:
-            yield f"plan.layers[{index}]", _with_layer(whole, layer)
+            yield f"plan.layers[{index}]", _with_types(whole, layer.activation, layer.weight, layer.bias)
+        if layer.output is not None:
+            # What a layer writes is what others read, so it must be a type of activations as well.
+            yield f"plan.layers[{index}].output", _with_types(whole, layer.output, None, None)
     for index, tensor in enumerate(plan.tensors):
         yield f"plan.tensors[{index}]", _with_tensor(whole, tensor)
     for index, target in enumerate(() if mix.mixed is None else mix.mixed.targets):
         yield f"mix.mixed.targets[{index}]", _with_types(whole, target.activation, target.weight, target.bias)
-
-
-def _with_layer(whole: PlanOptions, layer: LayerTypes) -> PlanOptions:
-    # What a layer writes is what others read, so it must be a type of activations as well.
-    return _with_types(whole, layer.activation or layer.output, layer.weight, layer.bias)
 
 
 def _with_types(

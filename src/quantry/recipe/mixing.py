@@ -98,6 +98,11 @@ class SizeBudget(Checked):
 
     size: int
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 1:
+            raise RecipeError(f"SizeBudget.size must be at least 1, got {self.size}")
+
 
 @dataclass(frozen=True)
 class BitOperationsBudget(Checked):
@@ -111,6 +116,11 @@ class BitOperationsBudget(Checked):
 
     share: float
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise RecipeError(f"BitOperationsBudget.share must lie between 0 and 1, got {self.share}")
+
 
 @dataclass(frozen=True)
 class LatencyBudget(Checked):
@@ -123,6 +133,13 @@ class LatencyBudget(Checked):
 
     milliseconds: float
     runs: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.milliseconds > 0:
+            raise RecipeError(f"LatencyBudget.milliseconds must be above 0, got {self.milliseconds}")
+        if self.runs < 1:
+            raise RecipeError(f"LatencyBudget.runs must be at least 1, got {self.runs}")
 
 
 Goal = WithinError | WithinDrop | LayerCount | TensorShare | SizeBudget | BitOperationsBudget | LatencyBudget

@@ -40,6 +40,11 @@ class PrepareOptions(Checked):
     opset: int | None = None
     npu: NpuConversions | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.opset is not None and self.opset < 1:
+            raise RecipeError(f"PrepareOptions.opset must be at least 1, got {self.opset!r}")
+
 
 @dataclass(frozen=True)
 class CrossLayer(Checked):

@@ -15,11 +15,12 @@ METRICS: tuple[Metric, ...] = (L1(), L2(), Cosine(), Psnr(), Ssim(), Sqnr())
 """Every built-in metric."""
 
 
-def find_metric(name: str) -> Metric:
+def find_metric(name: str, where: str = "EvaluateOptions.metrics") -> Metric:
     """Return the metric of that name.
 
     Args:
         name: A metric's name or one of its aliases, in any case.
+        where: The field it was written in, for the message.
 
     Returns:
         The metric.
@@ -35,7 +36,5 @@ def find_metric(name: str) -> Metric:
     metric = known.get(name.casefold())
     if metric is None:
         names = ", ".join(metric.name for metric in METRICS)
-        raise RecipeError(
-            f"a metric must be one of {names}; got {name!r}{nearest_spelling(name, known)} in EvaluateOptions.metrics"
-        )
+        raise RecipeError(f"a metric must be one of {names}; got {name!r}{nearest_spelling(name, known)} in {where}")
     return metric

@@ -47,7 +47,7 @@ class OutputDistance(SampleMean):
     _expected: dict[int, Outputs] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "metric", find_metric(self.metric).name)
+        object.__setattr__(self, "metric", find_metric(self.metric, "OutputDistance.metric").name)
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the kept outputs behind: a process that is started anew, not forked, computes its own."""
