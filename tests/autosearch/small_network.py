@@ -1,5 +1,6 @@
 """A small network, samples, an evaluator and a space."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -75,3 +76,13 @@ def small_space() -> Space:
         "scale.reduce_range": [False, True],
     }
     return Space.of(Recipe(), fields)
+
+
+class VisibleDevice:
+    """Scores a model by the CUDA device that its process sees."""
+
+    fingerprint = "device"
+    reference_score = 0.0
+
+    def __call__(self, model_path: Path) -> float:
+        return float(os.environ["CUDA_VISIBLE_DEVICES"])

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from killed_search import Witness, killed_options
-from small_network import Distance, random_samples, small_space
+from small_network import Distance, VisibleDevice, random_samples, small_space
 
 from quantry.autosearch import SearchOptions, StopConditions, run_search
+from quantry.autosearch.worker_pool import Staffing
 from quantry.recipe import from_plain
 
 HERE = Path(__file__).parent
@@ -166,3 +167,31 @@ def test_search_killed_at_random_moments_repeats_no_finished_trial(network: Path
     assert summary["stopped_by"] == "9 trials"
     assert [trial["score"] for trial in summary["trials"]] == [trial.score for trial in whole.trials]
     assert [from_plain(trial["recipe"]) for trial in summary["trials"]] == [trial.recipe for trial in whole.trials]
+
+
+def test_workers_take_the_devices_in_turn_and_are_started_anew(network: Path, tmp_path: Path) -> None:
+    options = SearchOptions(
+        "grid", n_jobs=2, devices=("cuda:3", "cuda:1"), output_dir=tmp_path, stop=StopConditions(iterations=4)
+    )
+    data = iter(random_samples(4))  # such as a reader, whose samples can be read once
+    found = run_search(network, data, VisibleDevice(), small_space(), options)
+    assert [trial.error for trial in found.trials] == [None] * 4
+    assert {trial.score for trial in found.trials} <= {3.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("devices", "index", "expected"),
+    [
+        ((), 5, None),
+        (("cuda:0", "cuda:1"), 0, "cuda:0"),
+        (("cuda:0", "cuda:1"), 3, "cuda:1"),
+        (("cuda:2",), 1, "cuda:2"),
+    ],
+        ((), 5, None),
+        (("cuda:0", "cuda:1"), 0, "cuda:0"),
+        (("cuda:0", "cuda:1"), 3, "cuda:1"),
+        (("cuda:2",), 1, "cuda:2"),
+    ],
+)
+def test_device_of_a_worker(devices: tuple[str, ...], index: int, expected: str | None) -> None:
+    assert Staffing(4, devices=devices).device(index) == expected

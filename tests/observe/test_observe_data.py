@@ -1,5 +1,9 @@
 import gc
+import multiprocessing
+import os
+import pickle
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -367,3 +371,50 @@ def test_hidden_files_are_left_out(tmp_path):
     npy(tmp_path, a=ROWS[0])
     Path(tmp_path / ".DS_Store.npy").write_bytes(b"junk")
     assert len(calibration_data(tmp_path, X)) == 1
+
+
+def _reads_right(data, expected, times):
+    for _ in range(times):
+        for sample, array in zip(data, expected, strict=True):
+            if not (sample["x"] == array).all():
+                os._exit(3)
+    os._exit(0)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+def test_forked_processes_read_a_spool_beside_each_other():
+    arrays = [np.full((1, 2000), number, np.float32) for number in range(16)]
+    data = calibration_data(iter([{"x": array} for array in arrays]), (signature(shape=(1, 2000)),))
+    assert len(list(data)) == 16
+    context = multiprocessing.get_context("fork")
+    readers = [context.Process(target=_reads_right, args=(data, arrays, 60)) for _ in range(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for reader in readers:
+            reader.start()
+    for reader in readers:
+        reader.join()
+    assert [reader.exitcode for reader in readers] == [0, 0, 0]
+
+
+def test_a_spool_travels_with_all_of_its_samples():
+    arrays = [np.full((1, 3), number, np.float32) for number in range(5)]
+    data = calibration_data(iter([{"x": array} for array in arrays]), (signature(shape=(1, 3)),))
+    next(iter(data))
+    there = pickle.loads(pickle.dumps(data))
+    assert [sample["x"][0, 0] for sample in there] == [0, 1, 2, 3, 4]
+    assert fingerprint(there) == fingerprint(data)
+
+
+def test_opened_data_take_no_image_options():
+    opened = calibration_data(np.zeros((2, 3), np.float32), X)
+    with pytest.raises(DataError, match="ImageOptions go with a path"):
+        calibration_data(opened, X, ImageOptions())
+
+
+def test_data_opened_for_other_inputs_are_checked_again():
+    arrays = calibration_data([np.zeros((1, 3), np.float32)], X)
+    assert [list(sample) for sample in calibration_data(arrays, (replace(X[0], name="z"),))] == [["z"]]
+    named = calibration_data([{X[0].name: np.zeros((1, 3), np.float32)}], X)
+    with pytest.raises(DataError, match="the model's inputs are"):
+        calibration_data(named, (replace(X[0], name="z"),))

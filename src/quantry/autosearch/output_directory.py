@@ -54,6 +54,10 @@ class OutputDirectory:
         self.study = "study"
         self._lock: IO[bytes] | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the lock with the process that holds it."""
+        return {**self.__dict__, "_lock": None}
+
     @property
     def journal(self) -> Path:
         """The Optuna study."""

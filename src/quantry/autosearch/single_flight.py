@@ -25,6 +25,10 @@ class SingleFlightStore:
         self._held: int | None = None
         self._process = 0
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the locks with the process that holds them."""
+        return {**self.__dict__, "_file": None, "_held": None, "_process": 0}
+
     def lookup(self, key: Digest) -> Digest | None:
         """Return the digest of the result, waiting while another process computes it; None is the caller's to fill."""
         known = self._store.lookup(key)

@@ -41,6 +41,10 @@ class Staffing:
     timeout: float | None = None
     devices: tuple[str, ...] = ()
 
+    def device(self, index: int) -> str | None:
+        """Return what a worker takes; None is the CPU."""
+        return self.devices[index % len(self.devices)] if self.devices else None
+
 
 @dataclass
 class _Worker:
@@ -132,8 +136,8 @@ class WorkerPool:
 
     def _start(self, index: int) -> _Worker:
         ours, theirs = self._context.Pipe()
-        device = self._staffing.devices[index % len(self._staffing.devices)] if self._staffing.devices else None
-        arguments = (theirs, self._runner, _Limits(self._staffing.threads, device, os.getpid()))
+        limits = _Limits(self._staffing.threads, self._staffing.device(index), os.getpid())
+        arguments = (theirs, self._runner, limits)
         process = self._context.Process(target=_serve, args=arguments, daemon=True)  # type: ignore[attr-defined]
         with warnings.catch_warnings():
             # Python warns of forking beside threads; the child uses none of what they may hold.

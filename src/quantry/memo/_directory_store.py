@@ -65,6 +65,10 @@ class DirectoryStore:
         self._total_bytes: int | None = None
         self._written_bytes = 0
 
+    def __reduce__(self) -> tuple[type["DirectoryStore"], tuple[Path, int]]:
+        """Travel to other processes as the path of the directory."""
+        return type(self), (self.path, self.limit_bytes)
+
     def lookup(self, key: Digest) -> Digest | None:
         """Return the digest of the result remembered under the key, or None.
 

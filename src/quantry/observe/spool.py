@@ -102,11 +102,42 @@ class Spool(SampleSource):
         sample = {}
         for name, dtype, shape, offset in entry:
             array = np.empty(shape, dtype)
-            self._file.seek(offset)
-            if self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:  # type: ignore[attr-defined]
+            if self._fill(array.reshape(-1).view(np.uint8).data, offset) != array.nbytes:
                 raise DataError(f"the temporary copy of the calibration data was cut short; input {name!r}")
             sample[name] = array
         return sample
+
+    def _fill(self, buffer: memoryview, offset: int) -> int:
+        """Read what is at a place of the file, and return how many bytes there were.
+
+        Forked processes share the file with its position, so that one must not rely on where another left it.
+        """
+        if not hasattr(os, "preadv"):  # Windows, which cannot fork either
+            self._file.seek(offset)
+            return int(self._file.readinto(buffer))  # type: ignore[attr-defined]
+        done = 0
+        while done < len(buffer):
+            got = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Take all samples along, for a process that is started anew."""
+        for _ in self._read(len(self._entries), None):
+            pass
+        content = bytearray(os.fstat(self._file.fileno()).st_size)
+        self._fill(memoryview(content), 0)
+        return {**self.__dict__, "_file": bytes(content)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Put the samples into a temporary file of this process."""
+        self.__dict__ |= state
+        self._file = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
+        weakref.finalize(self, self._file.close)
+        self._file.write(state["_file"])
+        self._file.flush()
 
 
 def drain(reader: Any) -> Iterator[object]:
