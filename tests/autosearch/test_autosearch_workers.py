@@ -187,11 +187,6 @@ def test_workers_take_the_devices_in_turn_and_are_started_anew(network: Path, tm
         (("cuda:0", "cuda:1"), 3, "cuda:1"),
         (("cuda:2",), 1, "cuda:2"),
     ],
-        ((), 5, None),
-        (("cuda:0", "cuda:1"), 0, "cuda:0"),
-        (("cuda:0", "cuda:1"), 3, "cuda:1"),
-        (("cuda:2",), 1, "cuda:2"),
-    ],
 )
 def test_device_of_a_worker(devices: tuple[str, ...], index: int, expected: str | None) -> None:
     assert Staffing(4, devices=devices).device(index) == expected
