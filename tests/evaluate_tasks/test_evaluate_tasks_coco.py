@@ -119,10 +119,25 @@ def test_images_that_the_file_does_not_know_are_left_out_with_a_warning(
     assert "1 of 13 images" in caplog.text
 
 
+def test_images_of_one_name_in_two_folders_have_boxes_of_their_own(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / place / "1.png")
+    images = [{"id": n, "file_name": f"{place}/1.png", "width": 8, "height": 8} for n, place in enumerate("ab")]
+    notes = [{"image_id": n, "category_id": 1, "bbox": [n, n, 2, 2]} for n in range(2)]
+    plain = {"images": images, "annotations": notes, "categories": [{"id": 1, "name": "thing"}]}
+    (tmp_path / "labels.json").write_text(json.dumps(plain))
+    assert [image.boxes[0, 0] for image in coco_labels(tmp_path, tmp_path / "labels.json").images] == [0.0, 1.0]
+
+
 def test_files_that_are_no_coco_files_are_refused(folder: Path) -> None:
     (folder / "bad.json").write_text('{"images": []}')
     with pytest.raises(DataError, match="no annotations"):
         coco_labels(folder / "images", folder / "bad.json")
+    for images, notes in (([{"id": 1}], []), ([], [{"image_id": 1}, 3])):
+        (folder / "bad.json").write_text(json.dumps({"images": images, "annotations": notes, "categories": []}))
+        with pytest.raises(DataError, match="a COCO file must have file_name and id for each image"):
+            coco_labels(folder / "images", folder / "bad.json")
     (folder / "bad.json").write_text('{"images": [], "annotations": [], "categories": []}')
     with pytest.raises(DataError, match="got none of 12"):
         coco_labels(folder / "images", folder / "bad.json")

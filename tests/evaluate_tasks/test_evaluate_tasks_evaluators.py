@@ -82,6 +82,19 @@ def test_labels_are_read_from_every_kind_of_file(images: Path, tmp_path: Path, f
     assert found.labels == tuple(index % 4 for index in range(9))
 
 
+@pytest.mark.parametrize("form", ["bare.txt", "csv"])
+def test_files_of_one_name_in_two_folders_have_labels_of_their_own(tmp_path: Path, form: str) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "images" / folder / "1.png")
+    path = tmp_path / f"labels.{form}"
+    path.write_text("0\n1\n" if form == "bare.txt" else "a/1.png,0\nb/1.png,1\n")
+    assert labelled_images(tmp_path / "images", path).labels == (0, 1)
+    path.write_text("1.png 1\n" if form == "bare.txt" else "1.png,1\n")
+    with pytest.raises(DataError, match="none for 2 of 2"):
+        labelled_images(tmp_path / "images", path)
+
+
 def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("red0.png,1\n")

@@ -171,6 +171,13 @@ def test_unreadable_image_is_named(content, tmp_path):
         calibration_data(tmp_path, NCHW)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_image_of_more_than_eight_bits_is_refused(channels, tmp_path):
+    Image.fromarray(np.arange(96, dtype=np.uint16).reshape(8, 12) * 600).save(tmp_path / "wide.png")
+    with pytest.raises(DataError, match=r"8 bits for each channel, got mode 'I;16'.*wide\.png"):
+        calibration_data(tmp_path, inputs(1, channels, 8, 12))
+
+
 def test_truncated_image_is_named(tmp_path):
     save(tmp_path / "a.png")
     whole = (tmp_path / "a.png").read_bytes()
@@ -192,6 +199,14 @@ def test_truncated_image_is_named(tmp_path):
         ({"std": (1.0, 0.0, 1.0)}, "std"),
         ({"pad_value": 300}, "pad_value"),
         ({"crop_fraction": 0.0}, "crop_fraction"),
+        ({"crop_fraction": "most"}, "crop_fraction must be a finite number, got 'most'"),
+        ({"scale": "1/255"}, "scale must be a finite number, got '1/255'"),
+        ({"scale": 0}, "scale must not be zero"),
+        ({"scale": float("nan")}, "scale must be a finite number, got nan"),
+        ({"mean": 0.5}, "mean must be finite numbers"),
+        ({"mean": "0.5"}, "mean must be finite numbers"),
+        ({"std": (1.0, "x")}, "std must be finite numbers"),
+        ({"size": 224}, "size must be finite numbers"),
     ],
 )
 def test_image_options_are_checked(wrong, message):

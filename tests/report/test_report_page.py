@@ -104,6 +104,10 @@ def test_place_that_cannot_be_written_is_an_error_of_ours(result: quantry.Quanti
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="place to be written"):
         quantry.write_report(result, tmp_path / "file" / "report.html")
+    (tmp_path / "folder" / "report.html").mkdir(parents=True)
+    with pytest.raises(StoreError, match="place to be written"):
+        quantry.write_report(result, tmp_path / "folder" / "report.html")
+    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["report.html"], "nothing half-written stays"
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no browser")

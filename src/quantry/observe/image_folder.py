@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
+_WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+"""Pillow's modes of more than 8 bits."""
+
 
 @dataclass(frozen=True)
 class ImageFolder:
@@ -146,17 +149,22 @@ def load_image(path: Path, options: ImageOptions, frame: Frame) -> Array:
     """Return one image file as the model wants it, without batch axis.
 
     Raises:
-        DataError: If the file cannot be decoded.
+        DataError: If the file cannot be decoded, or has more than 8 bits for each channel.
     """
     # Pillow is imported only when images are read: `import quantry` must stay light.
     from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as file:
+            mode = file.mode
             upright = ImageOps.exif_transpose(file)
             image = upright.convert("L" if frame.channels == 1 else "RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"an image file must be readable, got {error}; in {path}") from error
+    if mode in _WIDE_MODES:
+        # Pillow has cut off what is above 255.
+        advice = "convert it as was done for training"
+        raise DataError(f"an image must have 8 bits for each channel, got mode {mode!r}; {advice}; in {path}")
     pixels = np.asarray(_fit(image, options, frame))
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
     if options.color == "BGR":

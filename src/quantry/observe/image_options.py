@@ -1,5 +1,8 @@
 """How an image file becomes a model's input."""
 
+import math
+import numbers
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -24,7 +27,7 @@ class ImageOptions:
         mean: Subtracted for each channel, in the order of ``color``, after the scale.
         std: Divided by for each channel, in the order of ``color``.
         scale: Multiplied with the pixel first; ``1 / 255`` gives 0..1.
-        layout: Order of the model's axes; "auto" takes the axis of length 1, 3 or 4 for the channels.
+        layout: Order of the model's axes; "auto" takes the axis of length 1 or 3 for the channels.
         color: Order of the channels.
         resize: "stretch" ignores the aspect ratio; "letterbox" keeps it and pads; "center-crop" keeps it, fills the
             frame and cuts off what stands out.
@@ -47,10 +50,13 @@ class ImageOptions:
     interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
-        object.__setattr__(self, "std", tuple(float(value) for value in self.std))
+        for field in ("mean", "std"):
+            object.__setattr__(self, field, _numbers(field, getattr(self, field)))
         if self.size is not None:
-            object.__setattr__(self, "size", tuple(int(side) for side in self.size))
+            object.__setattr__(self, "size", tuple(int(side) for side in _numbers("size", self.size)))
+        for field in ("scale", "pad_value", "crop_fraction"):
+            _check_number(field, getattr(self, field))
+        object.__setattr__(self, "scale", float(self.scale))
         _check_choice("layout", self.layout, get_args(Layout))
         _check_choice("color", self.color, get_args(Color))
         _check_choice("resize", self.resize, get_args(Resize))
@@ -61,6 +67,8 @@ class ImageOptions:
     def _check_numbers(self) -> None:
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise DataError(f"ImageOptions.size must be height and width, both positive, got {self.size!r}")
+        if self.scale == 0:
+            raise DataError("ImageOptions.scale must not be zero, which leaves nothing of the image, got 0")
         if 0.0 in self.std:
             raise DataError(f"ImageOptions.std must not contain zero, got {self.std!r}")
         if not 0 <= self.pad_value <= 255:
@@ -72,6 +80,19 @@ class ImageOptions:
     def keeps_pixels(self) -> bool:
         """Whether the arithmetic changes nothing, so that integer inputs can be fed."""
         return self.scale == 1.0 and not any(self.mean) and all(value == 1.0 for value in self.std)
+
+
+def _numbers(field: str, given: object) -> tuple[float, ...]:
+    values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
+    found = tuple(float(value) for value in values if isinstance(value, numbers.Real) and math.isfinite(value))
+    if len(found) != len(values):
+        raise DataError(f"ImageOptions.{field} must be finite numbers, one for each channel or side, got {given!r}")
+    return found
+
+
+def _check_number(field: str, given: object) -> None:
+    if not isinstance(given, numbers.Real) or not math.isfinite(given):
+        raise DataError(f"ImageOptions.{field} must be a finite number, got {given!r}")
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

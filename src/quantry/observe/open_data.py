@@ -31,7 +31,7 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
     Args:
         data: One of these.
 
-            - `CalibrationData`: passed through.
+            - `CalibrationData`: passed through; checked again where they were opened for inputs of other names.
             - None: one random sample, uniform in [0, 1), with a warning; a `RandomData` asks for more of them.
             - A path to a folder of images (also `ImageFolder`), to a folder of .npy or .npz files with one sample
               each, to a folder with one sub-folder of .npy files for each input, or to one .npy or .npz file whose
@@ -56,10 +56,11 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
         >>> [sample["x"].shape for sample in calibration_data(np.zeros((2, 3)), (signature,))]
         [(1, 3), (1, 3)]
     """
-    if isinstance(data, CalibrationData):
-        return data
     if options is not None and not isinstance(data, str | os.PathLike):
         raise DataError(f"ImageOptions go with a path to a folder of images, got {type(data).__name__} data")
+    if isinstance(data, CalibrationData):
+        same = [one.name for one in data.inputs] == [other.name for other in inputs]
+        return data if same else CalibrationData(data.source, inputs, data.limit)
     return CalibrationData(_source(data, inputs, options), inputs)
 
 

@@ -52,12 +52,17 @@ def write_search_report(result: SearchResult, path: str | os.PathLike[str], titl
 
 
 def _write(page: str, target: Path) -> Path:
+    written: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as partial:
+            written = Path(partial.name)
             partial.write(page)
-        Path(partial.name).chmod(0o644)
-        Path(partial.name).replace(target)
+        written.chmod(0o644)
+        written.replace(target)
     except OSError as error:
         raise StoreError(f"the report must have a place to be written to, got {error}; in {target}") from error
+    finally:
+        if written is not None:
+            written.unlink(missing_ok=True)
     return target

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +41,11 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
             - A ``.txt`` file: "file label" in each line, or one label in each line for the images in the order of
               their paths.
 
-            Files are named by their path in the folder or their name alone. Labels are class numbers; words are
-            numbered in alphabetical order, so there must be one for each class of the model.
+            Files are named by their path in the folder or, where no other has it, their name alone. Labels are class
+            numbers; words are numbered in alphabetical order, so there must be one for each class of the model.
 
     Raises:
-        DataError: There are no images, a file has no label, or a label names no file.
+        DataError: There are no images, or a file has no label, or only one that several files of its name could mean.
     """
     root = Path(folder)
     files = image_files(root)
@@ -57,13 +58,15 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
                 f"got {loose.name}; in {root}"
             )
         return _numbered(files, words)
-    table = _read(Path(labels), files)
-    found = [_label_of(path, root, table) for path in files]
+    names = {path: path.relative_to(root).as_posix() for path in files}
+    table = _read(Path(labels), tuple(names.values()))
+    alone = Counter(path.name for path in files)
+    found = [_label_of(path, names[path], table, unique=alone[path.name] == 1) for path in files]
     missing = [path for path, label in zip(files, found, strict=True) if label is None]
     if missing:
         raise DataError(
             f"every image must have a label, got none for {len(missing)} of {len(files)}, such as "
-            f"{missing[0].relative_to(root).as_posix()}; in {labels}"
+            f"{names[missing[0]]}; in {labels}"
         )
     return _numbered(files, [label for label in found if label is not None])
 
@@ -91,7 +94,7 @@ def _numbered(files: tuple[Path, ...], words: list[str]) -> LabelledFiles:
     return LabelledFiles(files, tuple(number[word] for word in words), names)
 
 
-def _read(path: Path, files: tuple[Path, ...]) -> dict[str, str]:
+def _read(path: Path, files: tuple[str, ...]) -> dict[str, str]:
     """Return file names to labels as text."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -116,7 +119,7 @@ def _from_json(text: str, path: Path) -> dict[str, str]:
     return {str(name): str(label).strip() for name, label in plain.items()}
 
 
-def _from_rows(rows: list[list[str]], files: tuple[Path, ...], path: Path) -> dict[str, str]:
+def _from_rows(rows: list[list[str]], files: tuple[str, ...], path: Path) -> dict[str, str]:
     if rows and len(rows[0]) > 1 and rows[0][-1].strip().casefold() in _HEADINGS:
         rows = rows[1:]
     if all(len(row) == 1 for row in rows):
@@ -125,13 +128,13 @@ def _from_rows(rows: list[list[str]], files: tuple[Path, ...], path: Path) -> di
                 f"a list of labels without file names must have one for each of the {len(files)} images, "
                 f"got {len(rows)}; in {path}"
             )
-        return {file.name: row[0].strip() for file, row in zip(files, rows, strict=True)}
+        return {file: row[0].strip() for file, row in zip(files, rows, strict=True)}
     for number, row in enumerate(rows, start=1):
         if len(row) < 2:
             raise DataError(f"each line of labels must have a file and a label, got {row}; line {number} of {path}")
     return {row[0].strip(): row[-1].strip() for row in rows}
 
 
-def _label_of(file: Path, root: Path, table: Mapping[str, str]) -> str | None:
-    names = (file.relative_to(root).as_posix(), file.name, file.stem)
+def _label_of(file: Path, name: str, table: Mapping[str, str], *, unique: bool) -> str | None:
+    names = (name, file.name, file.stem) if unique else (name,)
     return next((table[name] for name in names if name in table), None)

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,26 @@ def coco_labels(folder: str | Path, annotations: str | Path) -> CocoLabels:
         DataError: The file is no COCO file, or knows none of the images.
     """
     source = Path(annotations)
-    plain = _load(source)
-    known = {Path(image["file_name"]).name: image for image in plain["images"]}
+    try:
+        return _labels(Path(folder), source, _load(source))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            "a COCO file must have file_name and id for each image, id for each category, and image_id, category_id "
+            f"and a bbox of four numbers for each annotation, got {type(error).__name__}: {error}; in {source}"
+        ) from error
+
+
+def _labels(folder: Path, source: Path, plain: Mapping[str, Any]) -> CocoLabels:
     ids = sorted(category["id"] for category in plain["categories"])
     names = {category["id"]: str(category.get("name", category["id"])) for category in plain["categories"]}
     objects: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
     for annotation in plain["annotations"]:
         objects[annotation["image_id"]].append(annotation)
-    files = image_files(Path(folder))
-    images = tuple(_labelled(file, known[file.name], objects, ids) for file in files if file.name in known)
+    files = image_files(folder)
+    known = _known_images(plain["images"], files, folder)
+    images = tuple(_labelled(file, known[file], objects, ids) for file in files if file in known)
     if not images:
         raise DataError(f"a COCO file must know images of {folder}, got none of {len(files)}; in {source}")
     if len(images) < len(files):
@@ -78,6 +89,22 @@ def coco_labels(folder: str | Path, annotations: str | Path) -> CocoLabels:
             "%d of %d images in %s are not in %s and are left out", len(files) - len(images), len(files), folder, source
         )
     return CocoLabels(images, tuple(names[category] for category in ids))
+
+
+def _known_images(
+    images: Sequence[Mapping[str, Any]], files: Sequence[Path], folder: Path
+) -> dict[Path, Mapping[str, Any]]:
+    """Return the entry of each file: by its path in the folder, else by its name where that is the only one."""
+    by_path = {str(image["file_name"]): image for image in images}
+    named = Counter(Path(path).name for path in by_path)
+    counted = Counter(file.name for file in files)
+    by_name = {Path(path).name: image for path, image in by_path.items() if named[Path(path).name] == 1}
+    found = {
+        file: by_path.get(file.relative_to(folder).as_posix())
+        or (by_name.get(file.name) if counted[file.name] == 1 else None)
+        for file in files
+    }
+    return {file: image for file, image in found.items() if image is not None}
 
 
 def _load(path: Path) -> dict[str, Any]:
