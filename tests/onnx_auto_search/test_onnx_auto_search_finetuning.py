@@ -100,6 +100,22 @@ def test_advanced_search_refuses_other_spaces(tmp_path: Path, space: dict, tuned
         instance.search_model()
 
 
+def test_advanced_search_in_legs_goes_on_from_shorter_trials(tmp_path: Path) -> None:
+    space = {"extra_options": {"FastFinetune": {"NumIterations": [20, 60]}}}
+    changes = {"advanced_fastft_search": True, "search_space": space}
+    own = {"FastFinetune": {"OptimAlgorithm": "adaquant"}}
+    config = Config(QuantizationConfig(include_cle=False, include_fast_ft=True, extra_options=own))
+    instance = search(tmp_path, config, **changes, advanced_fastft_params={"n_trials": 3, "leg": 20})
+    instance.search_model()
+    trials = sorted(instance.result.trials, key=lambda trial: len(trial.recipe.tune.steps))
+    short, long = trials[0].recipe.tune.steps, trials[-1].recipe.tune.steps
+    assert long[:1] == short[:1]
+    assert all(step.iterations <= 20 for step in long)
+    rounding = search(tmp_path, start(tuned=True), **changes, advanced_fastft_params={"leg": 20})
+    with pytest.raises(RecipeError, match="leg must be at least 1"):
+        rounding.search_model()
+
+
 def test_advanced_search_takes_no_assigned_configurations(tmp_path: Path) -> None:
     instance = search(tmp_path, start(tuned=True), advanced_fastft_search=True)
     instance.all_configs = [{}]

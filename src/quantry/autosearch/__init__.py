@@ -3,7 +3,7 @@
 from quantry.autosearch.data_split import split_data
 from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, default_space, named_space
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
-from quantry.autosearch.finetuning import TwoStageResult, finetune_space, run_two_stage
+from quantry.autosearch.finetuning import TwoStageResult, finetune_space, in_legs, run_two_stage
 from quantry.autosearch.function_digest import function_digest
 from quantry.autosearch.native import SearchSettings, search
 from quantry.autosearch.options import OBJECTIVES, SAMPLERS, SearchOptions, StopConditions, budget_seconds
@@ -43,6 +43,7 @@ __all__ = [
     "default_space",
     "finetune_space",
     "function_digest",
+    "in_legs",
     "named_space",
     "run_search",
     "run_two_stage",

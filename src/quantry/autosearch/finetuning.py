@@ -38,8 +38,8 @@ class FinetuneBuild:
         """
         *before, last = self.base.tune.steps
         step: Any = dataclasses.replace(last, **dict(assignment))
-        steps = (step,) if self.leg is None else _legs(step, self.leg)
-        return dataclasses.replace(self.base, tune=TuneOptions((*before, *steps)))
+        tuned = dataclasses.replace(self.base, tune=TuneOptions((*before, step)))
+        return tuned if self.leg is None else in_legs(tuned, self.leg)
 
 
 def finetune_space(
@@ -69,9 +69,8 @@ def finetune_space(
     last = base.tune.steps[-1] if base.tune.steps else None
     if not hasattr(last, "iterations"):
         raise RecipeError(f"finetune_space needs a recipe whose last tuning step trains, got {base.tune}")
-    if leg is not None and (leg < 1 or not isinstance(last, _CONTINUABLE)):
-        names = ", ".join(kind.__name__ for kind in _CONTINUABLE)
-        raise RecipeError(f"leg must be at least 1 and the last step one of {names}, got {leg!r} and {last}")
+    if leg is not None:
+        in_legs(base, leg)
     parameters = {"iterations": _parameter(iterations)}
     if learning_rate is not None:
         parameters["learning_rate"] = _parameter(learning_rate)
@@ -138,10 +137,25 @@ def run_two_stage(
     return TwoStageResult(first, second)
 
 
-def _legs(step: Any, leg: int) -> tuple[Any, ...]:
-    whole, rest = divmod(step.iterations, leg)
+def in_legs(recipe: Recipe, leg: int) -> Recipe:
+    """Return a recipe whose last tuning step is cut into legs, so that a longer one goes on from a shorter one.
+
+    Args:
+        recipe: The recipe.
+        leg: Iterations of one leg; the last may have fewer.
+
+    Raises:
+        RecipeError: The leg is below 1, or the step is none that can be continued: AdaRound's schedule needs to know
+            its end.
+    """
+    *before, last = recipe.tune.steps or (None,)
+    if isinstance(leg, bool) or not isinstance(leg, int) or leg < 1 or not isinstance(last, _CONTINUABLE):
+        names = ", ".join(kind.__name__ for kind in _CONTINUABLE)
+        raise RecipeError(f"leg must be at least 1 and the last step one of {names}, got {leg!r} and {last}")
+    whole, rest = divmod(last.iterations, leg)
     lengths = [leg] * whole + ([rest] if rest else [])
-    return tuple(dataclasses.replace(step, iterations=length) for length in lengths)
+    steps = (dataclasses.replace(last, iterations=length) for length in lengths)
+    return dataclasses.replace(recipe, tune=TuneOptions((*(step for step in before if step is not None), *steps)))
 
 
 def _parameter(given: Parameter | Sequence[Any]) -> Parameter:

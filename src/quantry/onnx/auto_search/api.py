@@ -240,9 +240,10 @@ class AutoSearch:
         sampler, trials = self.settings.advanced()
         devices = self.settings.devices
         jobs = max(self.settings.n_jobs, len(devices) or 1)
-        # A worker of several sees its own device alone, under the first number.
-        device = None if not devices else ("cuda:0" if jobs > 1 else devices[0])
-        space = finetune_space(self.settings.search_space, self._maker, device)
+        # A worker sees its own device alone, under the first number.
+        device = "cuda:0" if devices else None
+        leg = self.settings.advanced_fastft_params.get("leg")
+        space = finetune_space(self.settings.search_space, self._maker, device, leg)
         stop = type(self.settings.stop)(iterations=trials * jobs)
         result = self._run(space, self._options(sampler=sampler, stop=stop, n_jobs=jobs, racing=False))
         found = candidates(result, lambda trial: (None, nested(trial.assignment)), self._metric)

@@ -1,18 +1,39 @@
 """The space of the search of finetuning parameters: lists become the bounds of ranges."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from quantry.autosearch import Choice, IntRange, Parameter, Space, Uniform
+from quantry.autosearch import Assignment, Choice, IntRange, Parameter, Space, Uniform, in_legs
 from quantry.errors import RecipeError
 from quantry.onnx.auto_search.conditions import FINETUNE
 from quantry.onnx.auto_search.configuration import JOINT, RecipeMaker
 from quantry.onnx.auto_search.search_space import NestedBuild
+from quantry.recipe import Recipe
 
 _SEARCHED = ("NumIterations", "LearningRate")
 
 
-def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker, device: str | None = None) -> Space:
+@dataclass(frozen=True)
+class LegsBuild:
+    """Makes recipes of flat assignments whose finetuning goes in legs.
+
+    Attributes:
+        build: Makes the recipe with finetuning in one go.
+        leg: Iterations of one leg.
+    """
+
+    build: NestedBuild
+    leg: int
+
+    def __call__(self, assignment: Assignment) -> Recipe:
+        """Return the recipe of an assignment."""
+        return in_legs(self.build(assignment), self.leg)
+
+
+def finetune_space(
+    search_space: Mapping[str, Any], maker: RecipeMaker, device: str | None = None, leg: int | None = None
+) -> Space:
     """Return the space of iterations and learning rate.
 
     Args:
@@ -20,6 +41,7 @@ def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker, device: 
             smallest and the largest value of a list are the bounds.
         maker: Knows the starting configuration, which must have include_fast_ft=True.
         device: Where layers are trained, unless the starting configuration says it; None is the CPU.
+        leg: Tune in legs of so many iterations, so that longer trials go on from shorter ones; None in one go.
 
     Raises:
         RecipeError: Something else is in the space, or finetuning is off.
@@ -43,7 +65,11 @@ def finetune_space(search_space: Mapping[str, Any], maker: RecipeMaker, device: 
     fixed = None
     if device is not None and "OptimDevice" not in own:
         fixed = {"extra_options": {"FastFinetune": {"OptimDevice": device}}}
-    return Space(parameters, NestedBuild(maker, fixed), name=f"finetuning parameters {device or ''}".strip())
+    build: NestedBuild | LegsBuild = NestedBuild(maker, fixed)
+    if leg is not None:
+        in_legs(maker({}), leg)
+        build = LegsBuild(NestedBuild(maker, fixed), leg)
+    return Space(parameters, build, name=f"finetuning parameters {device or ''}".strip())
 
 
 def _settings(search_space: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ _STOP = {
     "iteration_limit": "iterations",
     "time_limit": "seconds",
 }
-_ADVANCED = ("sampler_algo", "direction", "n_trials")
+_ADVANCED = ("sampler_algo", "direction", "n_trials", "leg")
 
 
 class _DictConfig(SimpleNamespace):
@@ -67,7 +67,8 @@ class Settings:
         search_stop_condition: When to stop; a missing entry or -1 is never.
         two_stage_search: First calibration, then finetuning of the best.
         advanced_fastft_search: Search iterations and learning rate of finetuning as numbers.
-        advanced_fastft_params: Of that search: sampler_algo, direction, n_trials.
+        advanced_fastft_params: Of that search: sampler_algo, direction, n_trials; and leg, which is ours: iterations
+            after which a longer trial can go on from a shorter one (AdaQuant).
         n_jobs: Worker processes.
         search_devices: "cpu", or "cuda:0,1" and the like.
         search_racing: Stop evaluating configurations that cannot win; goes with the built-in metrics.
