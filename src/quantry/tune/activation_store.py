@@ -1,6 +1,7 @@
 """Keeps the tensors that one part of a model passes to the next, of all samples, in memory or on disk."""
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -18,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class ActivationStore:
-    """Arrays by tensor name and sample.
+    """Arrays by tensor name and sample; several threads may put and get at once.
 
     Args:
         level: 0 keeps all in memory, 1 uses the disk above `MEMORY_BYTES`, 2 keeps all on disk.
@@ -32,6 +33,7 @@ class ActivationStore:
         self._held = 0
         self._arrays: dict[str, dict[int, Array | _Place]] = {}
         self._files: dict[str, IO[bytes]] = {}
+        self._lock = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
@@ -41,21 +43,24 @@ class ActivationStore:
 
     def put(self, name: str, sample: int, array: Array) -> None:
         """Keep an array."""
-        entries = self._arrays.setdefault(name, {})
-        if self._budget is None or self._held + array.nbytes <= self._budget:
-            self._held += array.nbytes
-            entries[sample] = array
-        else:
-            entries[sample] = self._write(name, array)
+        with self._lock:
+            entries = self._arrays.setdefault(name, {})
+            if self._budget is None or self._held + array.nbytes <= self._budget:
+                self._held += array.nbytes
+                entries[sample] = array
+            else:
+                entries[sample] = self._write(name, array)
 
     def get(self, name: str, sample: int) -> Array:
         """Return an array that was put; it may be the same object, so nobody changes it."""
         entry = self._arrays[name][sample]
         if not isinstance(entry, _Place):
             return entry
-        file = self._files[name]
-        file.seek(entry.offset)
-        return np.frombuffer(file.read(entry.nbytes), entry.dtype).reshape(entry.shape)
+        with self._lock:
+            file = self._files[name]
+            file.seek(entry.offset)
+            read = file.read(entry.nbytes)
+        return np.frombuffer(read, entry.dtype).reshape(entry.shape)
 
     def drop(self, name: str) -> None:
         """Forget a tensor."""

@@ -15,6 +15,8 @@ _UNFAITHFUL_OPTIMIZERS = ["ReluQuantRewrite", "ClipQuantRewrite", "WeightBiasQua
 
 _PROVIDERS = {"cuda": ("CUDAExecutionProvider",), "hip": ("ROCMExecutionProvider", "MIGraphXExecutionProvider")}
 
+CPU = "CPUExecutionProvider"
+
 Provider = tuple[str, Mapping[str, Any]]
 
 
@@ -31,7 +33,7 @@ def provider_of(device: str) -> Provider:
 
     kind, _, number = device.partition(":")
     if kind == "cpu":
-        return "CPUExecutionProvider", {}
+        return CPU, {}
     available = onnxruntime.get_available_providers()
     for name in _PROVIDERS[kind]:
         if name in available:
@@ -42,8 +44,13 @@ def provider_of(device: str) -> Provider:
     )
 
 
-def open_part(segment: Segment, provider: Provider) -> "InferenceSession":
+def open_part(segment: Segment, provider: Provider, *, threads: int) -> "InferenceSession":
     """Return a session that computes exactly what a part of a model says.
+
+    Args:
+        segment: The part.
+        provider: Where it runs.
+        threads: How many threads compute one sample.
 
     Raises:
         ModelError: onnxruntime cannot load it.
@@ -54,6 +61,7 @@ def open_part(segment: Segment, provider: Provider) -> "InferenceSession":
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     # Sessions take turns: threads that spin after a run would take the cores from the next one.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.intra_op_num_threads = threads
     options.enable_mem_pattern = False
     options.log_severity_level = 4
     try:

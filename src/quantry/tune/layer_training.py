@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from quantry.errors import MissingExtraError
 from quantry.recipe import LayerTraining
+from quantry.tune.blas_threads import one_blas_thread
 from quantry.tune.column_rounding import least_squares
 from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem
@@ -17,7 +18,7 @@ from quantry.tune.walker import LayerVisit
 
 _LOG = logging.getLogger("quantry.tune")
 
-_LARGEST_PRODUCT = 4e8
+_LARGEST_PRODUCT = 2e9
 """Multiplications in one step above which mini-batches are cheaper than the Gram matrix."""
 
 _NORMALIZATION_DAMPING = 1e-3
@@ -104,7 +105,8 @@ class LayerTrainer:
                 f"{type(self.step).__name__} with mini-batches or on a GPU needs torch, which is not installed; in "
                 "tune; install quantry[torch], or train on the processor with whole_data and without output_pair"
             )
-        return self._loop(training, patience_from)
+        with one_blas_thread():
+            return self._loop(training, patience_from)
 
     def _loop(self, training: Training, patience_from: int) -> LayerConstants:
         problem, step = self.problem, self.step

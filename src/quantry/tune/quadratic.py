@@ -8,12 +8,15 @@ so that after one pass over the samples, which gathers ``G = E x x'``, ``d = E x
 needed any more: neither for the best weights (least squares), nor for their best rounding.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from quantry.tune.blas_threads import one_blas_thread
 from quantry.tune.layer_matrix import LayerMatrix
+from quantry.tune.threads import in_threads
 from quantry.tune.walker import LayerVisit
 
 Float = npt.NDArray[np.float64]
@@ -23,6 +26,8 @@ _POSITIONS_PER_COLUMN = 24
 _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
 _POSITIONS_AT_ONCE = 2_048
+_PARTS = 4
+"""Parts of the samples that are added up on their own; a fixed number, so that sums do not depend on the machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,16 +126,24 @@ def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
         visit: Inputs and targets.
         matrix: The layer as a product of matrices.
     """
-    random = np.random.default_rng(visit.seed)
     width = matrix.width
     fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
     share = int(max(fewest, _POSITIONS_PER_COLUMN * min(width, 4096)) // visit.samples) + 1
-    moments = _Moments()
-    for sample in range(visit.samples):
-        values, output = visit.pair(sample)
-        batch = max(1, values.shape[0] if values.ndim > 2 else 1)
-        moments.add(*matrix.columns(values, output, max(1, share // batch), random))
-    count, sums = moments.finish()
+    parts = min(_PARTS, visit.samples)
+
+    def add(first: int) -> tuple[int, list[Float]]:
+        moments = _Moments()
+        for sample in range(first, visit.samples, parts):
+            values, output = visit.pair(sample)
+            batch = max(1, values.shape[0] if values.ndim > 2 else 1)
+            random = np.random.default_rng((visit.seed, sample))
+            moments.add(*matrix.columns(values, output, max(1, share // batch), random))
+        return moments.finish()
+
+    with one_blas_thread():
+        found = in_threads(add, range(parts))
+    count = sum(number for number, _ in found)
+    sums = [functools.reduce(np.add, same) for same in zip(*(part for _, part in found), strict=True)]
     gram, cross, power, columns, targets = (total / count for total in sums)
     return Quadratic(
         gram=gram - columns[:, :, None] * columns[:, None, :],

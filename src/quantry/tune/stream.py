@@ -8,9 +8,13 @@ import onnx_ir as ir
 
 from quantry.errors import DataError
 from quantry.observe import CalibrationData
-from quantry.observe.segments import segment_of, values_used
+from quantry.observe.segments import Segment, segment_of, values_used
 from quantry.tune.activation_store import ActivationStore
-from quantry.tune.execution import Provider, open_part
+from quantry.tune.execution import CPU, Provider, open_part
+from quantry.tune.threads import in_threads, threads
+
+_MOST_AT_ONCE = 8
+"""Samples that run at the same time; each needs memory."""
 
 
 class Stream:
@@ -55,16 +59,25 @@ class Stream:
             segment = segment_of(self.model, nodes, frozenset(show), later)
             names = [value.name or "" for value in segment.view.outputs]
             if names:
-                session = open_part(segment, self._provider)
-                for sample in range(self.samples):
-                    feeds = {name: self._store.get(name, sample) for name in segment.inputs}
-                    for name, array in zip(names, _run(session, names, feeds, sample), strict=True):
-                        self._store.put(name, sample, array)
+                self._run(segment, names)
         self._position = max(end, self._position)
         kept = {value.name for value in later} | set(show)
         for name in self._store:
             if name not in kept:
                 self._store.drop(name)
+
+    def _run(self, segment: Segment, names: list[str]) -> None:
+        """Run a part over all samples, several at once: small parts do not keep more than one thread busy."""
+        at_once = min(threads(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU else 1
+        session = open_part(segment, self._provider, threads=max(1, threads() // max(1, at_once)))
+
+        def run(first: int) -> None:
+            for sample in range(first, self.samples, at_once):
+                feeds = {name: self._store.get(name, sample) for name in segment.inputs}
+                for name, array in zip(names, _run(session, names, feeds, sample), strict=True):
+                    self._store.put(name, sample, array)
+
+        in_threads(run, range(at_once))
 
     def get(self, name: str, sample: int) -> npt.NDArray[Any]:
         """Return a tensor that is still kept."""

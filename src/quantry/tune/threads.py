@@ -20,15 +20,16 @@ def threads() -> int:
 
 
 def in_threads(function: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
-    """Return what a function gives for each item, computed at the same time.
+    """Return what a function gives for each item, several at a time where there are threads for it.
 
     Args:
         function: It leaves the interpreter's lock to others while it works.
         items: What it is called with.
     """
-    if len(items) < 2:
+    workers = min(threads(), len(items))
+    if workers < 2:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(len(items)) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, items))
 
 
