@@ -209,6 +209,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
     "target behind a file": (("m.onnx", "-d", "data", "-o", "empty.onnx/out.onnx"), "empty.onnx is a file"),
     "target is a directory": (("m.onnx", "-d", "data", "-o", "data"), "directory"),
     "target is the model": (("m.onnx", "-d", "data", "-o", "m.onnx"), "float model itself"),
+    "report is the model": (("m.onnx", "-d", "data", "--report", "m.onnx"), "--report must not be the float model"),
+    "report is the target": (("m.onnx", "-d", "data", "--report", "out.onnx"), "another file than the quantized"),
+    "report is a directory": (("m.onnx", "-d", "data", "--report", "data"), "--report must be a file"),
+    "images without data": (("m.onnx", "--mean", "0.5"), "options of images go with --data"),
 }
 
 

@@ -215,6 +215,11 @@ def load_plain_recipe(plain: dict) -> Recipe:
         ({"scale.activation": ["MinMux"]}, "MinMax"),
         ({"scale.activation": {"low": 1}}, "low and high"),
         ({"scale.activation": {"vals": [1]}}, "must hold"),
+        ({"scale.activation": {"values": "MinMax"}}, "values of scale.activation of a space must be a list"),
+        ({"scale.activation": {"values": ["MinMax"], "only_if": ["x"]}}, "must map paths to values"),
+        ({"equalize.cross_layer.steps": {"low": 1, "high": 3, "step": "x"}}, "numbers for bounds, got 'x'"),
+        ({"tune.steps.x": ["Gptq"]}, "by its index, got 'tune.steps.x'"),
+        ({"tune.steps.7": ["Gptq"]}, "by its index, got 'tune.steps.7'"),
         ({}, "mapping of recipe paths"),
     ],
 )
@@ -228,6 +233,13 @@ def test_slips_in_a_space_are_told(plain: dict, message: str) -> None:
     [
         ({"modle": "x"}, "did you mean 'model'"),
         ({"data": "x"}, "must name the model"),
+        ({"model": "m", "jobs": "two"}, "jobs of a search's configuration must be a whole number, got 'two'"),
+        ({"model": "m", "seed": True}, "seed of a search's configuration must be a whole number"),
+        ({"model": "m", "timeout": "5min"}, "timeout of a search's configuration must be a number"),
+        ({"model": "m", "racing": "no"}, "racing of a search's configuration must be true or false"),
+        ({"model": "m", "objectives": "latency"}, "objectives of a search's configuration must be a list"),
+        ({"model": "m", "images": [1]}, "images of a search's configuration must be a mapping"),
+        ({"model": "m", "metric": 3}, "metric of a search's configuration must be text"),
         ([1], "mapping"),
     ],
 )
@@ -236,6 +248,23 @@ def test_slips_in_a_configuration_are_told(tmp_path: Path, plain: object, messag
     path.write_text(yaml.safe_dump(plain))
     with pytest.raises(RecipeError, match=message):
         load_job(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"decoder": "yolo9"}, "a decoder must be one of"),
+        ({"calibration_samples": 8}, "calibration_samples goes with labelled images"),
+        ({"images": {"scale": "1/0"}}, "images.scale must be a number"),
+    ],
+)
+def test_what_decides_nothing_or_cannot_be_is_refused(fields: dict, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        SearchJob(model=Path("m.onnx"), data=Path("images"), **fields).run()
+
+
+def test_fractions_in_a_configuration_are_numbers() -> None:
+    assert SearchJob(model=Path("m.onnx"), images={"scale": "1/255"}).image_options().scale == 1 / 255
 
 
 def test_tolerance_below_zero_is_refused_and_seconds_need_no_unit(folder: Path) -> None:

@@ -418,3 +418,10 @@ def test_data_opened_for_other_inputs_are_checked_again():
     named = calibration_data([{X[0].name: np.zeros((1, 3), np.float32)}], X)
     with pytest.raises(DataError, match="the model's inputs are"):
         calibration_data(named, (replace(X[0], name="z"),))
+
+
+def test_files_of_arrays_take_no_image_options(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((1, 3), np.float32))
+    for path in (tmp_path, tmp_path / "a.npy"):
+        with pytest.raises(DataError, match="ImageOptions go with a path to a folder of images, got arrays"):
+            calibration_data(path, X, ImageOptions())

@@ -88,9 +88,14 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
         Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(note)}", soft_wrap=True)
 
 
+def holds_arrays(data: Path) -> bool:
+    """Return whether data are arrays, in a file or a folder, and not images."""
+    return not data.is_dir() or next(data.glob("*.np[yz]"), next(data.glob("*/*.npy"), None)) is not None
+
+
 def image_notes(data: Path | None, options: "ImageOptions") -> tuple[str, ...]:
     """Return how images became inputs, as a note; none where the data are arrays."""
-    if data is None or not data.is_dir() or next(data.glob("*.np[yz]"), next(data.glob("*/*.npy"), None)):
+    if data is None or holds_arrays(data):
         return ()
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))

@@ -68,7 +68,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
     _check_target(target, model)
     if report is not None:
-        check_output(report)
+        _check_report(report, target, model)
     if not model.is_file():
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
@@ -80,10 +80,12 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     given = given_images(
         mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
     )
+    if given and data is None:
+        raise RecipeError("options of images go with --data, got none; random data are no images")
     images = ImageOptions(**given) if given else None
     if images is None:
         warn_of_default_pixels(model, data)
-    result = run(model, data, wanted, images=None if data is None else images, store=None if store == "none" else store)
+    result = run(model, data, wanted, images=images, store=None if store == "none" else store)
     written = result.save(target)
     if report is not None:
         written = (*written, write_report(result, report, model.name))
@@ -101,6 +103,14 @@ def _check_target(target: Path, model: Path) -> None:
     check_output(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise RecipeError(f"--output must not be the float model itself, got {target}")
+
+
+def _check_report(report: Path, target: Path, model: Path) -> None:
+    check_output(report, "--report")
+    if report.absolute() == target.absolute():
+        raise RecipeError(f"--report must be another file than the quantized model, got {report}")
+    if report.exists() and model.exists() and report.samefile(model):
+        raise RecipeError(f"--report must not be the float model itself, got {report}")
 
 
 def _adjusted(recipe: Recipe, samples: int | None, exclude: tuple[str, ...], latency: int) -> Recipe:

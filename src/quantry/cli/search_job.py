@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantry.cli.image_arguments import holds_arrays, number
 from quantry.errors import DataError, RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
@@ -21,6 +22,21 @@ _IMAGE_FLAGS = {
     "color": "--color",
     "resize": "--resize",
     "crop_fraction": "--crop-fraction",
+}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("metric", "decoder", "recipe", "sampler", "storage"), str),
+    **dict.fromkeys(("trials", "candidates", "jobs", "seed", "calibration_samples"), int),
+    "timeout": (int, float),
+    "racing": bool,
+    "images": Mapping,
+    "objectives": list,
+}
+_TYPE_NAMES: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    Mapping: "a mapping",
+    list: "a list",
 }
 
 
@@ -50,7 +66,7 @@ class SearchJob:
         seed: Start of random numbers.
         timeout: Seconds after which a trial counts as failed.
         output: Folder for everything that is written.
-        calibration_samples: Use at most so many samples for calibration.
+        calibration_samples: Use at most so many labelled images for calibration; None uses 100.
         storage: URL of the database that keeps the study; None is a file in the folder.
     """
 
@@ -74,7 +90,7 @@ class SearchJob:
     seed: int = 0
     timeout: float | None = None
     output: Path = Path("quantry_search")
-    calibration_samples: int = 100
+    calibration_samples: int | None = None
     storage: str | None = None
 
     @classmethod
@@ -86,7 +102,7 @@ class SearchJob:
             folder: The file's, from which relative paths of inputs are taken.
 
         Raises:
-            RecipeError: A key is unknown, or the model is missing.
+            RecipeError: A key is unknown, a value has the wrong type, or the model is missing.
         """
         if not isinstance(plain, Mapping):
             raise RecipeError(f"a search's configuration must be a mapping, got {type(plain).__name__}")
@@ -99,6 +115,8 @@ class SearchJob:
         if not plain.get("model"):
             raise RecipeError("a search's configuration must name the model, got none; write model: model.onnx")
         values = {key: value for key, value in plain.items() if value is not None}
+        for key, value in values.items():
+            _check_type(key, value)
         for key in ("model", "data", "evaluation_data", "labels"):
             if key in values:
                 values[key] = folder / str(values[key])
@@ -127,7 +145,11 @@ class SearchJob:
         for key in self.images:
             if key not in known:
                 raise RecipeError(f"images must hold known keys, got {key!r}{nearest_spelling(str(key), known)}")
-        given = dict(self.images)
+        # YAML has no fractions: 1/255 arrives as text.
+        given: dict[str, Any] = {
+            key: number(f"images.{key}", value) if key == "scale" and isinstance(value, str) else value
+            for key, value in self.images.items()
+        }
         if self.judged_by in DETECTOR_METRICS:
             given.setdefault("resize", "letterbox")
         return ImageOptions(**given)
@@ -140,9 +162,11 @@ class SearchJob:
         """
         from quantry.autosearch import StopConditions, search
         from quantry.cli.search_space_file import space_from_plain
+        from quantry.evaluate.tasks import find_decoder
         from quantry.recipe import resolve_recipe
 
         base, _ = resolve_recipe(self.recipe)
+        find_decoder(self.decoder)  # a misspelt one is told also where boxes are not judged
         data, evaluator, evaluation = self._judge()
         return search(
             self.model,
@@ -152,7 +176,7 @@ class SearchJob:
             self.budget,
             recipe=base,
             evaluation_data=evaluation,
-            images=self.image_options() if isinstance(data, Path) else None,
+            images=self.image_options() if isinstance(data, Path) and (self.images or not holds_arrays(data)) else None,
             sampler=self.sampler,
             tolerance=_tolerance(self.tolerance),
             stop=StopConditions(n_candidates=self.candidates, iterations=self.trials),
@@ -199,7 +223,21 @@ class SearchJob:
             raise RecipeError(
                 f"labels go with the metrics {', '.join((*CLASSIFIER_METRICS, *DETECTOR_METRICS))}, got {metric!r}"
             )
+        if self.calibration_samples is not None:
+            raise RecipeError(
+                f"calibration_samples goes with labelled images, got the metric {metric!r}; use observe.samples of the "
+                "recipe"
+            )
+        if self.data is None:
+            return self.evaluation_data, metric, None
         return self.data, metric, self.evaluation_data
+
+
+def _check_type(key: str, value: object) -> None:
+    wanted = _TYPES.get(key)
+    if wanted is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
+        name = "a number" if isinstance(wanted, tuple) else _TYPE_NAMES.get(wanted, wanted.__name__)
+        raise RecipeError(f"{key} of a search's configuration must be {name}, got {value!r}")
 
 
 def load_job(path: Path) -> SearchJob:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from quantry.evaluate.tasks import DetectionPrecision, TopAccuracy
     from quantry.observe import CalibrationData, ImageOptions
 
+_CALIBRATION_SAMPLES = 100
+
 
 def classifier_parts(job: "SearchJob", k: int) -> tuple["CalibrationData", "TopAccuracy"]:
     """Return calibration data and the evaluator of a classifier.
@@ -61,7 +63,7 @@ def _kept_for_calibration(job: "SearchJob", count: int) -> set[int]:
         return set()
     if count < 2:
         raise DataError(f"there must be an image to calibrate on and one to judge by, got {count}; give --eval-data")
-    number = max(1, min(job.calibration_samples, count // 4))
+    number = max(1, min(job.calibration_samples or _CALIBRATION_SAMPLES, count // 4))
     return {index * count // number for index in range(number)}
 
 
@@ -74,4 +76,4 @@ def _calibration(job: "SearchJob", files: list[Path], options: "ImageOptions") -
     if files:
         return image_data(job.model, tuple(files), options)
     inputs = input_signatures(model_source(job.model).load())
-    return calibration_data(job.data, inputs, options).take(job.calibration_samples)
+    return calibration_data(job.data, inputs, options).take(job.calibration_samples or _CALIBRATION_SAMPLES)

@@ -49,6 +49,10 @@ def _parameter(path: str, given: object, base: Recipe) -> Parameter:
     for key in given:
         if key not in known:
             raise RecipeError(f"{path} of a space must hold {known}, got {key!r}{nearest_spelling(str(key), known)}")
+    if not isinstance(given.get("only_if") or {}, Mapping):
+        raise RecipeError(f"only_if of {path} of a space must map paths to values, got {given['only_if']!r}")
+    if not isinstance(given.get("values", []), list):
+        raise RecipeError(f"values of {path} of a space must be a list, got {given['values']!r}")
     conditions = {
         str(other): [_value(str(other), value, base) for value in (wanted if isinstance(wanted, list) else [wanted])]
         for other, wanted in (given.get("only_if") or {}).items()
@@ -58,9 +62,10 @@ def _parameter(path: str, given: object, base: Recipe) -> Parameter:
     if "low" not in given or "high" not in given:
         raise RecipeError(f"{path} of a space must have values, or low and high, got {dict(given)!r}")
     low, high, log = _number(given["low"], path), _number(given["high"], path), bool(given.get("log", False))
+    step = None if given.get("step") is None else _number(given["step"], path)
     if isinstance(low, int) and isinstance(high, int):
-        return IntRange(low, high, log, int(given.get("step") or 1), conditions)
-    return Uniform(float(low), float(high), log, given.get("step"), conditions)
+        return IntRange(low, high, log, int(step or 1), conditions)
+    return Uniform(float(low), float(high), log, step, conditions)
 
 
 def _number(value: object, path: str) -> int | float:
@@ -84,6 +89,8 @@ def _value(path: str, plain: object, base: Recipe) -> Any:
             return plain  # leads into a value that another parameter puts there, or nowhere, which Space.of tells
         node = node[part]
     if isinstance(node, list):
+        if not last.isdigit() or int(last) >= len(node):
+            return plain  # leads nowhere, which Space.of tells
         node[int(last)] = plain
     else:
         node[last] = plain

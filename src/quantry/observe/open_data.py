@@ -120,6 +120,16 @@ def _sample_source(data: object, inputs: Signatures) -> SampleSource:
 def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
     if not path.exists():
         raise DataError(f"calibration data must exist, got the path {path}, where nothing is")
+    arrays = _array_source(path, inputs)
+    if arrays is None:
+        return _image_source(path, options, inputs)
+    if options is not None:
+        raise DataError(f"ImageOptions go with a path to a folder of images, got arrays; in {path}")
+    return arrays
+
+
+def _array_source(path: Path, inputs: Signatures) -> SampleSource | None:
+    """Return the arrays at a path, or None where there are none."""
     if path.is_file():
         return _file_source(path, inputs)
     arrays = _files(path.iterdir(), ARRAY_SUFFIXES)
@@ -128,9 +138,8 @@ def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -
     by_input = {signature.name: path / signature.name for signature in inputs}
     if by_input and all(folder.is_dir() for folder in by_input.values()):
         folders = {name: _files(folder.iterdir(), (".npy",)) for name, folder in by_input.items()}
-        if any(folders.values()):
-            return InputFolders(folders, str(path))
-    return _image_source(path, options, inputs)
+        return InputFolders(folders, str(path)) if any(folders.values()) else None
+    return None
 
 
 def _file_source(path: Path, inputs: Signatures) -> SampleSource:
