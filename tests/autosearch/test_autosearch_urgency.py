@@ -63,9 +63,8 @@ def test_values_that_did_well_come_first_where_time_is_short(tmp_path: Path) -> 
 def test_expensive_stages_wait_where_time_is_short(tmp_path: Path) -> None:
     tuned = {"tune.steps": [(), (AdaRound(iterations=1000),)], **FIELDS}
     tried = order(tmp_path, Space.of(Recipe(), tuned), 1e-3, {"observe": 500.0})
-    # All that share the first observation come before what needs another, and tuning is last.
-    assert [entry["equalize.cross_layer"] is None for entry in tried[:6]] == [True] * 6
-    assert all(entry["tune.steps"] == () for entry in tried[:6])
+    # MinMSE is good, and still its tuning waits for what is cheap.
+    assert all(entry["tune.steps"] == () for entry in tried[:12])
 
 
 def test_own_prior_keeps_its_order(tmp_path: Path) -> None:

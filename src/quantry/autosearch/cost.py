@@ -24,6 +24,8 @@ _PRIOR_SECONDS = {
 """What stages cost relative to each other on a small convolutional network, until the first of each has run."""
 
 _TYPICAL_ITERATIONS = 1000
+_EXPENSIVE = ("prepare", "convert", "equalize", "observe", "mix")
+_FIRSTS = 8
 
 
 def stage_chain(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
@@ -105,7 +107,8 @@ def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequen
     """Return configurations so that the cheap come first and neighbours share as many stages as they can.
 
     Spaces stay in their order. Within one, its own prior decides; without one, configurations that need less tuning
-    come first, and those that share an expensive stage stand together.
+    come first, and those that share an expensive stage stand together. The first of each such group, eight at most,
+    come before all others: workers that begin together then have a float pass each, and none waits for another's.
     """
     places: dict[Any, int] = {}
 
@@ -115,15 +118,29 @@ def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequen
     def priority(configuration: Configuration) -> tuple[float, ...]:
         prior = spaces[configuration.space].prior
         if prior is not None:
-            return (configuration.space, prior(configuration.assignment))
+            return (prior(configuration.assignment),)
         chain = stage_chain(configuration.recipe)
         work = sum(tuning_work(key) for stage, key in chain if stage == "tune")
-        expensive = [
-            (stage, key) for stage, key in chain if stage in ("prepare", "convert", "equalize", "observe", "mix")
-        ]
-        return (configuration.space, work, len(expensive), *(place(entry) for entry in expensive))
+        expensive = [(stage, key) for stage, key in chain if stage in _EXPENSIVE]
+        return (work, len(expensive), *(place(entry) for entry in expensive))
 
-    return sorted(configurations, key=priority)
+    ordered: list[Configuration] = []
+    for index, space in enumerate(spaces):
+        own = [(priority(entry), entry) for entry in configurations if entry.space == index]
+        own.sort(key=lambda pair: pair[0])
+        firsts = _first_of_each([keys for keys, _ in own]) if space.prior is None else []
+        ordered += [own[number][1] for number in firsts]
+        ordered += [entry for number, (_, entry) in enumerate(own) if number not in firsts]
+    return ordered
+
+
+def _first_of_each(keys: Sequence[tuple[float, ...]]) -> list[int]:
+    """Return where groups begin that share their expensive stages, of those that need the least tuning."""
+    found: dict[tuple[float, ...], int] = {}
+    for number, key in enumerate(keys):
+        if key[0] == keys[0][0]:
+            found.setdefault(key, number)
+    return list(found.values())[:_FIRSTS]
 
 
 def tuning_work(key: Any) -> float:
