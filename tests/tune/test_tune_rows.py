@@ -1,6 +1,7 @@
 """Training of rows: compiled, in numpy, and against autograd and an error measured without any Gram matrix."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from quantry.tune import adaquant, adaround, compiled_rows, row_steps
 from quantry.tune.adaround import second_term
 from quantry.tune.layer import find_layers
 from quantry.tune.layer_problem import LayerProblem
-from quantry.tune.row_problem import HIGH, LOW, BiasGrid, RowProblem
+from quantry.tune.row_problem import HIGH, LOW, BiasGrid, RowProblem, low_rank
 from quantry.tune.row_steps import NumpyRows
 from quantry.tune.row_training import corrected
 from quantry.tune.walker import LayerVisit, LayerWalker
@@ -76,6 +77,24 @@ def test_compiled_and_numpy_train_alike(shape: tuple[int, int, int], rounds: boo
         np.testing.assert_allclose(ours, theirs, rtol=2e-3, atol=2e-3 * np.abs(theirs).max())
     for left, right in zip(compiled.trained(), plain.trained(), strict=True):
         assert np.mean(np.abs(left - right) < 1e-2) > 0.97
+
+
+@needs_compiler
+@pytest.mark.parametrize("rounds", [True, False], ids=["adaround", "adaquant"])
+def test_gram_matrix_of_low_rank_is_used_by_its_factor(rounds: bool) -> None:
+    full = problem_of((1, 12, 90), rounds=rounds)
+    seen = np.random.default_rng(3).standard_normal((1, 9, 90))
+    gram = seen.transpose(0, 2, 1) @ seen
+    factor = low_rank(gram, 10)
+    assert factor is not None
+    assert low_rank(gram, 31) is None
+    np.testing.assert_allclose(factor @ factor.transpose(0, 2, 1), gram, atol=1e-4)
+    plain = replace(full, gram=gram.astype(np.float32))
+    short = replace(plain, factor=factor)
+    entries = schedule(0, 40, 0.1 if rounds else 1e-3, AdaRound(iterations=40) if rounds else None)
+    expected = NumpyRows(plain).advance(entries)
+    for rows in (NumpyRows(short), compiled_rows.CompiledRows(short)):
+        np.testing.assert_allclose(rows.advance(entries), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
 @needs_compiler

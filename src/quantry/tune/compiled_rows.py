@@ -22,9 +22,9 @@ _COLUMNS = 32
 _ROWS = 8
 """A thread gets a multiple of so many rows, where there are enough."""
 
-_SIZES = ("rows", "width", "padded")
+_SIZES = ("rows", "width", "padded", "rank", "rank_padded")
 _ARRAYS = (
-    "gram", "cross", "scale", "lowest", "highest", "mean", "value", "first", "second", "floor", "target",
+    "gram", "factor", "cross", "scale", "lowest", "highest", "mean", "value", "first", "second", "floor", "target",
     "bias_scale", "bias_lowest", "bias_highest", "bias", "bias_first", "bias_second",
 )  # fmt: skip
 _FLAGS = ("bias_moves", "rounds")
@@ -47,7 +47,7 @@ def compiled() -> ctypes.CDLL | None:
     if found is None:
         return None
     size, pointer = ctypes.c_size_t, ctypes.c_void_p
-    found.pack_gram.argtypes, found.pack_gram.restype = [pointer, size, size, pointer], None
+    found.pack_columns.argtypes, found.pack_columns.restype = [pointer, size, size, size, pointer], None
     found.train_rows.argtypes = [ctypes.POINTER(_Layer), pointer, size, size, size, pointer]
     found.train_rows.restype = ctypes.c_int
     return found
@@ -65,17 +65,26 @@ class CompiledRows:
         assert functions is not None
         self._functions = functions
         self._shape = problem.value.shape
-        groups, rows, width = self._shape
-        padded = -(-width // _COLUMNS) * _COLUMNS
-        self._arrays = _padded(problem, padded)
-        packed = np.empty((groups, width * padded), np.float32)
-        for group in range(groups):
-            gram = np.ascontiguousarray(problem.gram[group])
-            functions.pack_gram(gram.ctypes.data, width, padded, packed[group].ctypes.data)
-        self._arrays["gram"] = packed
-        numbers: dict[str, Any] = {"rows": rows, "width": width, "padded": padded}
+        _, rows, width = self._shape
+        self._arrays = _padded(problem, _up(width))
+        numbers: dict[str, Any] = {"rows": rows, "width": width, "padded": _up(width), "rank": 0, "rank_padded": 0}
+        if problem.factor is None:
+            self._arrays |= {"gram": self._packed(problem.gram), "factor": np.empty(0, np.float32)}
+        else:
+            turned = problem.factor.transpose(0, 2, 1)
+            self._arrays |= {"gram": self._packed(turned), "factor": self._packed(problem.factor)}
+            numbers |= {"rank": turned.shape[1], "rank_padded": _up(turned.shape[1])}
         numbers |= {"bias_moves": problem.bias_moves, "rounds": problem.floor is not None}
         self._layer = _Layer(**numbers, **{name: array.ctypes.data for name, array in self._arrays.items()})
+
+    def _packed(self, matrices: Single) -> Single:
+        """Return the columns of matrices ``[groups, lines, columns]`` in panels."""
+        groups, lines, columns = matrices.shape
+        packed = np.empty((groups, lines * _up(columns)), np.float32)
+        for group in range(groups):
+            matrix = np.ascontiguousarray(matrices[group])
+            self._functions.pack_columns(matrix.ctypes.data, lines, columns, _up(columns), packed[group].ctypes.data)
+        return packed
 
     def advance(self, schedule: Single) -> Float:
         """Make a step for each row of a schedule; return the loss before each."""
@@ -99,6 +108,10 @@ class CompiledRows:
         groups, rows, width = self._shape
         value = self._arrays["value"].reshape(groups, rows, -1)[:, :, :width]
         return value, self._arrays["bias"].reshape(groups, rows)
+
+
+def _up(columns: int) -> int:
+    return -(-columns // _COLUMNS) * _COLUMNS
 
 
 def _padded(problem: RowProblem, padded: int) -> dict[str, npt.NDArray[Any]]:

@@ -71,6 +71,12 @@ class LayerProblem:
         return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
 
     @cached_property
+    def positions(self) -> int:
+        """About how many positions the samples have in all, as many as there are equations for a row of weights."""
+        output = self.visit.walker.target(self.visit.layer, 0)
+        return output.size // self.bias.size * self.visit.samples
+
+    @cached_property
     def bias_params(self) -> TensorParams | None:
         """How the bias is rounded; None where it is not."""
         name, task = self.visit.layer.bias, self.visit.walker.task

@@ -71,7 +71,9 @@ class LayerTrainer:
         if not self.step.whole_data or self.step.output_pair:
             return False
         groups, rows, width = self.problem.weight.shape
-        return groups * rows * width**2 <= _LARGEST_PRODUCT or not _has_torch()
+        # Few positions make a Gram matrix of low rank; see `quantry.tune.row_problem.low_rank`.
+        operations = groups * rows * width * min(width, 3 * (self.problem.positions + 1))
+        return operations <= _LARGEST_PRODUCT or not _has_torch()
 
     def closed_form(self) -> LayerConstants | None:
         """Return the constants of a layer whose weight stays float, for which least squares is the best there is."""

@@ -1,6 +1,7 @@
 """The rows of a layer as independent problems: a quadratic form each, with what is trained."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,9 @@ from quantry.tune.layer_problem import LayerProblem
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
+
+_WORTH_IT = 3
+_NOTHING = 1e-10
 
 LOW, HIGH = -0.1, 1.1
 """AdaRound's rounding is ``clip((HIGH - LOW) sigmoid(v) + LOW, 0, 1)``."""
@@ -54,6 +58,7 @@ class RowProblem:
         bias: The bias.
         bias_grid: What values it can take.
         bias_moves: Whether it is trained too.
+        factor: F with ``G = F F'``, ``[groups, width, rank]``, where that has fewer numbers; None elsewhere.
     """
 
     gram: Single
@@ -68,6 +73,13 @@ class RowProblem:
     bias: Single
     bias_grid: BiasGrid
     bias_moves: bool
+    factor: Single | None = None
+
+    def times_gram(self, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return ``w G`` for all rows."""
+        if self.factor is None:
+            return np.asarray(weight @ self.gram)
+        return np.asarray((weight @ self.factor) @ self.factor.transpose(0, 2, 1))
 
 
 def rounding_rows(problem: LayerProblem) -> RowProblem:
@@ -107,6 +119,7 @@ def _rows(problem: LayerProblem, value: Single, floor: Single | None) -> RowProb
         bias=problem.bias if floor is None else form.target_mean.astype(np.float32),
         bias_grid=bias_grid(problem) if floor is None else BiasGrid(*(np.zeros(problem.bias.shape) for _ in range(3))),
         bias_moves=problem.bias_moves,
+        factor=low_rank(form.gram, form.count + 1),
     )
 
 
@@ -118,3 +131,33 @@ def bias_grid(problem: LayerProblem) -> BiasGrid:
     lowest, highest = (np.asarray(end - params.zero_point, np.float64) for end in (params.lowest, params.highest))
     parts = (params.scale.astype(np.float64), lowest, highest)
     return BiasGrid(*(np.broadcast_to(part.reshape(-1), (problem.bias.size,)).reshape(shape).copy() for part in parts))
+
+
+def low_rank(gram: Float, bound: int) -> Single | None:
+    """Return F with ``G = F F'`` by a Cholesky decomposition with pivots; None where it would not save much.
+
+    A layer that sees one position of each sample, such as the last one of a classifier, has a Gram matrix of as low a
+    rank as there are samples.
+
+    Args:
+        gram: Positive semidefinite, ``[1, width, width]``; None is returned for several groups.
+        bound: The rank is not higher than that.
+
+    Returns:
+        ``[1, width, rank]``.
+    """
+    groups, width, _ = gram.shape
+    if groups > 1 or bound * _WORTH_IT > width:
+        return None
+    rest = np.diagonal(gram[0]).copy()
+    factor = np.zeros((width, bound))
+    smallest = float(rest.max()) * _NOTHING
+    for column in range(bound):
+        pivot = int(rest.argmax())
+        if rest[pivot] <= smallest:
+            break
+        found = gram[0, :, pivot] - factor[:, :column] @ factor[pivot, :column]
+        factor[:, column] = found / np.sqrt(rest[pivot])
+        rest = np.maximum(rest - factor[:, column] ** 2, 0.0)
+        rest[pivot] = 0.0
+    return factor[None].astype(np.float32)

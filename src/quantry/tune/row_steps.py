@@ -60,7 +60,7 @@ class NumpyRows:
         up = np.clip(sigmoid * (HIGH - LOW) + LOW, 0.0, 1.0)
         levels = floor + up
         weight = np.clip(levels, problem.lowest, problem.highest) * problem.scale
-        product = weight @ problem.gram
+        product = problem.times_gram(weight)
         slope = 2.0 * (product - problem.cross) * problem.scale
         slope *= (levels >= problem.lowest) & (levels <= problem.highest)
         if entry[WEIGHT]:
@@ -75,7 +75,7 @@ class NumpyRows:
         problem = self._problem
         levels = np.rint(self._value / problem.scale)
         weight = np.clip(levels, problem.lowest, problem.highest) * problem.scale
-        product = weight @ problem.gram
+        product = problem.times_gram(weight)
         shift = (weight @ problem.mean[:, :, None])[:, :, 0] + problem.bias_grid.round(self._bias) - problem.target
         slope = 2.0 * (product - problem.cross + shift[:, :, None] * problem.mean[:, None, :])
         slope *= (levels >= problem.lowest) & (levels <= problem.highest)

@@ -33,7 +33,9 @@ typedef struct {
 
 typedef struct {
     size_t rows, width, padded;                                 /* rows of a group */
-    const float *gram;                                          /* packed, [groups] */
+    size_t rank, rank_padded;                                   /* of a G that is F F', else 0 */
+    const float *gram;                                          /* packed, [groups]; F' instead where there is a rank */
+    const float *factor;                                        /* F, packed, [groups] */
     const float *cross, *scale, *lowest, *highest;              /* [groups * rows, padded] */
     const float *mean;                                          /* [groups, padded] */
     float *value, *first, *second;                              /* trained, with Adam's moments, [groups * rows, padded] */
@@ -46,7 +48,8 @@ typedef struct {
 
 /* What a block of rows needs beside that. */
 typedef struct {
-    float *weight, *product, *sigmoid, *waste;                  /* [rows of a block, padded] */
+    float *weight, *product, *sigmoid, *waste;                  /* [rows of a block, padded]; waste is one row */
+    float *inner;                                               /* weight F, [rows of a block, rank_padded] */
     int32_t *changed;                                           /* columns of a row whose weight has changed */
     float *change;
 } scratch_t;
@@ -113,13 +116,13 @@ static inline float within(float x, float low, float high)
     return (x >= low ? 1.0f : 0.0f) * (x <= high ? 1.0f : 0.0f);
 }
 
-/* Lays the columns of a Gram matrix [width, width] out in panels, so that a product reads memory in order. */
-void pack_gram(const float *gram, size_t width, size_t padded, float *packed)
+/* Lays the columns of a matrix [lines, columns] out in panels, so that a product reads memory in order. */
+void pack_columns(const float *matrix, size_t lines, size_t columns, size_t padded, float *packed)
 {
     for (size_t panel = 0; panel < padded; panel += PANEL) {
-        for (size_t k = 0; k < width; k++) {
+        for (size_t k = 0; k < lines; k++) {
             for (size_t j = panel; j < panel + PANEL; j++) {
-                *packed++ = j < width ? gram[k * width + j] : 0.0f;
+                *packed++ = j < columns ? matrix[k * columns + j] : 0.0f;
             }
         }
     }
@@ -155,37 +158,58 @@ static void multiply_row(const float *weight, const float *panel, size_t width, 
     *(loose *)(product + LANES) = right;
 }
 
-/* product = weight G for some rows of a block. */
-static void multiply(const layer_t *layer, const float *gram, const scratch_t *scratch, const int *rows, int count)
+/* A matrix with packed columns. */
+typedef struct {
+    const float *packed;
+    size_t lines, padded;
+} packed_t;
+
+/* product = left right for some rows of a block; rows of left lie `stride` apart. */
+static void multiply(const float *left, size_t stride, packed_t right, float *product, float *waste, const int *rows,
+                     int count)
 {
-    size_t padded = layer->padded, width = layer->width;
-    for (size_t column = 0; column < padded; column += PANEL) {
-        const float *panel = gram + column * width;
+    for (size_t column = 0; column < right.padded; column += PANEL) {
+        const float *panel = right.packed + column * right.lines;
         for (int start = 0; start < count; start += TILE) {
             if (count - start < (TILE + 1) / 2) {
                 for (int t = start; t < count; t++) {
-                    multiply_row(scratch->weight + rows[t] * padded, panel, width,
-                                 scratch->product + rows[t] * padded + column);
+                    multiply_row(left + rows[t] * stride, panel, right.lines,
+                                 product + rows[t] * right.padded + column);
                 }
                 continue;
             }
-            const float *weights[TILE];
+            const float *lefts[TILE];
             float *products[TILE];
             for (int t = 0; t < TILE; t++) {
                 int real = start + t < count;
-                size_t place = (size_t)rows[real ? start + t : start] * padded;
-                weights[t] = scratch->weight + place;
-                products[t] = (real ? scratch->product + place : scratch->waste) + column;
+                size_t row = (size_t)rows[real ? start + t : start];
+                lefts[t] = left + row * stride;
+                products[t] = (real ? product + row * right.padded : waste) + column;
             }
-            multiply_tile(weights, panel, width, products);
+            multiply_tile(lefts, panel, right.lines, products);
         }
     }
 }
 
+/* product = weight G for some rows of a block, by way of weight F where G has a low rank. */
+static void multiply_gram(const layer_t *layer, size_t group, const scratch_t *scratch, const int *rows, int count)
+{
+    if (layer->rank == 0) {
+        packed_t gram = {layer->gram + group * layer->width * layer->padded, layer->width, layer->padded};
+        multiply(scratch->weight, layer->padded, gram, scratch->product, scratch->waste, rows, count);
+        return;
+    }
+    packed_t factor = {layer->factor + group * layer->width * layer->rank_padded, layer->width, layer->rank_padded};
+    packed_t turned = {layer->gram + group * layer->rank * layer->padded, layer->rank, layer->padded};
+    multiply(scratch->weight, layer->padded, factor, scratch->inner, scratch->waste, rows, count);
+    multiply(scratch->inner, layer->rank_padded, turned, scratch->product, scratch->waste, rows, count);
+}
+
 /* product += change G for a row of which few weights have changed. */
-static void update(const layer_t *layer, const float *gram, const scratch_t *scratch, int count, float *product)
+static void update(const layer_t *layer, size_t group, const scratch_t *scratch, int count, float *product)
 {
     size_t padded = layer->padded, width = layer->width;
+    const float *gram = layer->gram + group * width * padded;
     for (size_t column = 0; column < padded; column += PANEL) {
         const float *panel = gram + column * width;
         vec left = *(loose *)(product + column), right = *(loose *)(product + column + LANES);
@@ -395,7 +419,7 @@ static double step_row(const layer_t *layer, const step_t *step, size_t row, con
 static void train_block(const layer_t *layer, const step_t *steps, size_t count, size_t begin, int rows,
                         const scratch_t *scratch, double *losses)
 {
-    const float *gram = layer->gram + begin / layer->rows * layer->width * layer->padded;
+    size_t group = begin / layer->rows;
     int dense[MANY], waiting = 0, settled[MANY] = {0};
     double last[MANY];
     for (int at = 0; at < rows; at++) {
@@ -408,17 +432,17 @@ static void train_block(const layer_t *layer, const step_t *steps, size_t count,
         }
     }
     for (size_t i = 0; i < count; i++) {
-        multiply(layer, gram, scratch, dense, waiting);
+        multiply_gram(layer, group, scratch, dense, waiting);
         waiting = 0;
         for (int at = 0; at < rows; at++) {
             size_t local = at * layer->padded;
             if (!settled[at]) {
                 last[at] = step_row(layer, steps + i, begin + at, scratch, at);
                 int changes = (i + 1) % REFRESH ? list_changes(layer, scratch->waste, scratch) : -1;
-                if (changes < 0) {
+                if (changes < 0 || (changes > 0 && layer->rank > 0)) {
                     dense[waiting++] = at;
                 } else if (changes > 0) {
-                    update(layer, gram, scratch, changes, scratch->product + local);
+                    update(layer, group, scratch, changes, scratch->product + local);
                 } else {
                     settled[at] = layer->rounds && is_rounded(scratch->sigmoid + local, layer->padded);
                 }
@@ -433,7 +457,7 @@ static void train_block(const layer_t *layer, const step_t *steps, size_t count,
 int train_rows(const layer_t *layer, const step_t *steps, size_t count, size_t begin, size_t end, double *losses)
 {
     size_t block = layer->width > WIDE ? MANY : BLOCK;
-    float *memory = malloc(sizeof(float) * layer->padded * (3 * block + 3));
+    float *memory = malloc(sizeof(float) * (layer->padded * (3 * block + 3) + layer->rank_padded * block));
     if (memory == NULL) {
         return 1;
     }
@@ -443,7 +467,8 @@ int train_rows(const layer_t *layer, const step_t *steps, size_t count, size_t b
     scratch.sigmoid = scratch.product + block * layer->padded;
     scratch.waste = scratch.sigmoid + block * layer->padded;
     scratch.change = scratch.waste + layer->padded;
-    scratch.changed = (int32_t *)(scratch.change + layer->padded);
+    scratch.inner = scratch.change + layer->padded;
+    scratch.changed = (int32_t *)(scratch.inner + layer->rank_padded * block);
     for (size_t row = begin; row < end;) {
         size_t group_end = (row / layer->rows + 1) * layer->rows;
         size_t stop = group_end < end ? group_end : end;
