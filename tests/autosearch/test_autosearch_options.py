@@ -48,11 +48,23 @@ def test_minus_one_switches_a_stop_condition_off() -> None:
         {"tolerance": "-1%"},
         {"tolerance": float("nan")},
         {"keep_models": "some"},
+        {"n_jobs": "2"},
+        {"n_jobs": 2.5},
+        {"seed": "a"},
+        {"stop": {"iterations": 1}},
+        {"devices": "gpu"},
+        {"devices": ("cuda",)},
+        {"sampler": "cmaes", "objectives": ("accuracy", "size")},
     ],
 )
 def test_options_that_mean_nothing_are_refused(given: dict[str, object]) -> None:
     with pytest.raises(RecipeError):
         SearchOptions(**given)  # type: ignore[arg-type]
+
+
+def test_one_device_and_one_objective_need_no_tuple() -> None:
+    options = SearchOptions(devices="cuda:1", objectives="accuracy")  # type: ignore[arg-type]
+    assert (options.devices, options.objectives) == (("cuda:1",), ("accuracy",))
 
 
 @pytest.mark.parametrize("given", [{"iterations": 0}, {"seconds": -2}, {"n_candidates": True}])

@@ -177,6 +177,18 @@ def test_failing_trial_is_recorded_and_the_search_goes_on(
     assert "bad mood" in (tmp_path / "auto_search.log").read_text()
 
 
+def test_evaluator_that_leaves_fails_its_trial_only(
+    network: Path, samples: Samples, space: Space, tmp_path: Path
+) -> None:
+    def leaves(path: Path) -> float:
+        if path != network:
+            raise SystemExit(3)
+        return 1.0
+
+    found = run_search(network, samples, leaves, space, grid(tmp_path, stop=StopConditions(iterations=2)))
+    assert [trial.error for trial in found.trials] == ["SystemExit: 3"] * 2
+
+
 @pytest.mark.parametrize("answer", ["much", float("nan"), None])
 def test_answer_that_is_no_number_fails_the_trial(
     network: Path, samples: Samples, space: Space, tmp_path: Path, answer: object

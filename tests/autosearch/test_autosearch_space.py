@@ -1,6 +1,7 @@
 """Spaces: conditions, invalid and equivalent configurations, order."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,12 @@ def test_paths_are_changed_together_and_into_new_values() -> None:
 def test_path_that_leads_nowhere_is_refused(path: str) -> None:
     with pytest.raises(RecipeError, match="a path must"):
         Space.of(Recipe(), {path: [1]})
+
+
+@pytest.mark.parametrize("given", ["MinMax", True, {"a": 1}])
+def test_values_that_are_no_list_are_refused(given: Any) -> None:
+    with pytest.raises(RecipeError, match="a list of values"):
+        Space.of(Recipe(), {"scale.activation": given})
 
 
 def test_invalid_and_equivalent_configurations_are_removed_with_reasons() -> None:

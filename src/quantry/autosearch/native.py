@@ -126,8 +126,8 @@ def search(
 def _options(settings: SearchSettings, budget: float | str | None) -> SearchOptions:
     names = {part.name for part in fields(SearchOptions)}
     given: dict[str, Any] = {name: value for name, value in settings.items() if name in names}
-    if budget is not None:
-        stop = given.get("stop", StopConditions())
+    stop = given.get("stop", StopConditions())
+    if budget is not None and isinstance(stop, StopConditions):
         if stop.seconds is not None:
             raise RecipeError(f"the time to spend must be given once, got budget={budget!r} and stop={stop}")
         given["stop"] = StopConditions(stop.n_candidates, stop.best_candidates, stop.iterations, budget_seconds(budget))

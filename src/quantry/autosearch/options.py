@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 from quantry.errors import RecipeError, nearest_spelling
@@ -86,8 +87,9 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_dir", Path(self.output_dir))
-        object.__setattr__(self, "objectives", tuple(self.objectives))
-        object.__setattr__(self, "devices", tuple(self.devices))
+        for name in ("objectives", "devices"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
         if self.log_path is not None:
             object.__setattr__(self, "log_path", Path(self.log_path))
         if self.storage is not None and "://" not in self.storage:
@@ -96,18 +98,36 @@ class SearchOptions:
             )
         _check_name("sampler", self.sampler, SAMPLERS)
         _check_name("keep_models", self.keep_models, ("accepted", "best", "all"))
+        self._check_objectives()
+        self._check_numbers()
+        tolerance_of(self.tolerance, 1.0)
+
+    def _check_objectives(self) -> None:
         for objective in self.objectives:
             _check_name("objectives", objective, OBJECTIVES)
         if self.objectives[:1] != ("accuracy",) or len(set(self.objectives)) != len(self.objectives):
             raise RecipeError(
                 f"SearchOptions.objectives must begin with 'accuracy' and name each once, got {self.objectives}"
             )
-        for name in ("n_jobs", "threads"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise RecipeError(f"SearchOptions.{name} must be at least 1, got {getattr(self, name)!r}")
+        if len(self.objectives) > 1 and self.sampler == "cmaes":
+            raise RecipeError(
+                f"the sampler 'cmaes' weighs one objective, got {self.objectives}; use 'nsga2', 'tpe', 'gp' or 'grid'"
+            )
+
+    def _check_numbers(self) -> None:
+        if not isinstance(self.stop, StopConditions):
+            raise RecipeError(f"SearchOptions.stop must be a StopConditions, got {self.stop!r}")
+        for name, least in (("n_jobs", 1), ("threads", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is None and name == "threads":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise RecipeError(f"SearchOptions.{name} must be a whole number, at least {least}, got {value!r}")
+        for device in self.devices:
+            if not re.fullmatch(r"cpu|cuda:[0-9]+", device):
+                raise RecipeError(f"SearchOptions.devices must hold names such as 'cuda:0', got {device!r}")
         if self.trial_timeout is not None and not self.trial_timeout > 0:
             raise RecipeError(f"SearchOptions.trial_timeout must be above 0 seconds, got {self.trial_timeout!r}")
-        tolerance_of(self.tolerance, 1.0)
 
     @property
     def log_file(self) -> Path:

@@ -1,6 +1,6 @@
 """What a search may try: parameters, and how their values become a recipe."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -64,10 +64,7 @@ class Space:
                     "equalize.cross_layer.steps": Choice([1, 2], only_if={"equalize.cross_layer": CrossLayer()}),
                 })
         """
-        parameters = {
-            path: given if isinstance(given, Choice | Uniform | IntRange) else Choice(tuple(given))
-            for path, given in fields.items()
-        }
+        parameters = {path: _parameter(path, given) for path, given in fields.items()}
         space = cls(parameters, RecipeChanges(base), name=name)
         _check_paths(space, base)
         return space
@@ -123,6 +120,14 @@ class RecipeChanges:
     def __call__(self, assignment: Assignment) -> Recipe:
         """Return the changed recipe."""
         return with_fields(self.base, assignment)
+
+
+def _parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
+    if isinstance(given, Choice | Uniform | IntRange):
+        return given
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise RecipeError(f"a space must have a list of values for each path, got {given!r}; {path!r}")
+    return Choice(tuple(given))
 
 
 def _expand(remaining: list[tuple[str, Parameter]], chosen: dict[str, Any]) -> Iterator[Assignment]:

@@ -57,7 +57,7 @@ class TrialRunner:
             outcome = self._judge_float() if task.number == REFERENCE else self._run(task, trace)
         except StoreError:
             raise
-        except Exception as error:  # whatever a trial ends with must not end the search
+        except (Exception, SystemExit) as error:  # whatever a trial ends with must not end the search
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 with disk_errors(self.place.directory.path):
                     raise
