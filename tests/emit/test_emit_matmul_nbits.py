@@ -128,6 +128,18 @@ def test_gemm_becomes_a_product_and_an_addition() -> None:
     np.testing.assert_allclose(run(written, {"x": x})[0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (), (1,)], ids=str)
+def test_gemm_has_groups_whatever_the_shape_of_its_bias(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(6)
+    weight, bias = rng.normal(size=(40, 5)).astype(np.float32), rng.normal(size=shape).astype(np.float32)
+    x = rng.normal(size=(4, 40)).astype(np.float32)
+    source = model("g (float[4,40] x) => (float[4,5] y) { y = Gemm (x, w, b) }", {"w": weight, "b": bias})
+    spec = TensorSpec(DataType.INT4, granularity=PerGroup(32))
+    written = quantry.quantize(source, recipe=recipe(spec), store=None).to_bytes()
+    assert [node.op_type for node in onnx.load_from_string(written).graph.node] == ["MatMulNBits", "Add"]
+    np.testing.assert_allclose(run(written, {"x": x})[0], x @ reference(weight, spec) + bias, atol=1e-5)
+
+
 @pytest.mark.parametrize("level", [0, 1, 4])
 def test_accuracy_level_is_written(level: int) -> None:
     spec = TensorSpec(DataType.INT4, granularity=PerGroup(16))

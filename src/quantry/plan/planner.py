@@ -21,7 +21,7 @@ from quantry.recipe import PlanOptions
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
-@stage(name="plan", version=4)
+@stage(name="plan", version=5)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, to what.
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.errors import InternalError
+from quantry.prepare.weights import release
 from quantry.recipe import Method, PerGroup, TensorSpec
 from quantry.scale.affine import Affine, affine
 from quantry.scale.exact_values import ExactValues
@@ -72,8 +73,7 @@ def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Res
     if tensor is None:
         raise InternalError(f"the plan must name initializers of the model, got {name!r}, in the scale stage")
     result = measure(np.asarray(tensor.numpy(), dtype=np.float32))
-    if isinstance(tensor, ir.ExternalTensor):
-        tensor.release()
+    release(tensor)
     return result
 
 

@@ -148,14 +148,13 @@ ROWS = (
         Kind.BOOL,
         "False",
         "Widen weight scales until the int32 bias does not overflow.",
-        refused="weights keep their scale; where biases overflow use Int32Bias=False, which gives them their own",
-        harmless=(False,),
+        satisfied="weight scales are always widened where an int32 bias would overflow, and only there",
     ),
     OptionRow(
         "AlignEltwiseQuantType",
         Kind.BOOL,
         "False",
         "One type for both operands of elementwise operators.",
-        satisfied="all activations of a model have one type",
+        satisfied="an operator reads its activations in one type, unless a tensor was given another by name",
     ),
 )

@@ -44,7 +44,8 @@ class GemmRule:
         bias_index = None if bias is None else 2
         if is_constant(node.inputs[1]):
             axis = 0 if node.attributes.get_int("transB", 0) else 1
-            per_channel = bias is None or _one_for_each_channel(bias, node.inputs[1], axis)
+            # Beside float activations no bias has the scale of a weight.
+            per_channel = bias is None or options.weights_only or _one_for_each_channel(bias, node.inputs[1], axis)
             return Annotation(activations=(0,), weight=1, weight_axis=axis if per_channel else None, bias=bias_index)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")

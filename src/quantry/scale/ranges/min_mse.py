@@ -13,7 +13,7 @@ def min_mse_range(observed: Observed, options: MinMSE, grid: Grid) -> Range:
 
     Args:
         observed: The values.
-        options: Has no fields.
+        options: Not used: what errors are looked at behind is in the values.
         grid: The integers in use, at whose ends values saturate.
     """
     del options
