@@ -3,6 +3,7 @@ from pathlib import Path
 import convert_models as models
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from convert_models import cases
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from quantry.cli.app import app
 from quantry.convert import Target, translate
 from quantry.errors import ModelError, RecipeError
+from quantry.evaluate import run_session, simulation_session
 from quantry.prepare import serialize
 from quantry.recipe import (
     DataType,
@@ -143,3 +145,34 @@ def test_command_refuses_an_unknown_target_with_the_nearest(tmp_path: Path) -> N
     done = CliRunner().invoke(app, ["convert", "in.onnx", "-o", str(tmp_path / "out.onnx"), "--to", "quarks"])
     assert isinstance(done.exception, RecipeError)
     assert "did you mean 'quark'" in str(done.exception)
+
+
+_PAIRS = [target for target in Target if target is not Target.STANDARD]
+_HEAD = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]> g (float[1,4] x) => (float[1,4] y)'
+LEFT_OUT = "<float s = {0.5}> { q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) y = Relu(d) }"
+CONSTANTS = """{
+    s = Constant<value = float {0.5}>()
+    z = Constant<value = uint8 {0}>()
+    q = QuantizeLinear(x, s, z)
+    d = DequantizeLinear(q, s, z)
+    y = Relu(d)
+}"""
+POSITION = '{ d = ai.onnx.contrib.FixNeuron<bit_width = "8", pos = "1">(x) y = Relu(d) }'
+
+
+@pytest.mark.parametrize("target", _PAIRS)
+@pytest.mark.parametrize("body", [LEFT_OUT, CONSTANTS, POSITION], ids=["left out", "constants", "position"])
+def test_parameters_of_any_form_are_taken_on(body: str, target: Target) -> None:
+    source = ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}"))
+    session = simulation_session(serialize(translate(source, target)), threads=1)
+    found = run_session(session, {"x": np.array([[-1.0, 0.3, 1.7, 60.0]], np.float32)})["y"]
+    np.testing.assert_array_equal(found, [[0.0, 0.5, 1.5, 60.0]])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"), [("", "or its position"), ('<bit_width = "7", pos = "1">', "4, 8 or 16 bits, got 7")]
+)
+def test_fix_neuron_that_says_too_little_is_refused(attributes: str, message: str) -> None:
+    body = f"{{ y = ai.onnx.contrib.FixNeuron{attributes}(x) }}"
+    with pytest.raises(ModelError, match=message):
+        translate(ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}")), Target.QDQ)

@@ -9,6 +9,7 @@ the outputs do too. The functions of the old dialect go and those of the new one
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
+from quantry.convert.parameters import add_fix_neuron_parameters, add_zero_points, lift_constants
 from quantry.convert.target import Target
 from quantry.emit import (
     CONTRIB,
@@ -56,6 +57,7 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
     dialect = target.dialect
     if dialect is None:
         return _inlined(copy)
+    lift_constants(copy)
     _split_fix_neurons(copy)
     pairs = [node for node in copy.graph if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
     if not pairs:
@@ -64,6 +66,8 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
             f"graph {copy.graph.name!r}"
         )
     _check_vendor_nodes(copy, dialect)
+    if not dialect.is_native:
+        add_zero_points(copy, pairs, {node for node in pairs if _operator(node) in _QUANTIZERS})
     _rename(copy, pairs, dialect)
     _drop_unused_domains(copy)
     return copy
@@ -138,6 +142,7 @@ def _split_fix_neurons(model: ir.Model) -> None:
     """Replace every FixNeuron by a standard pair, which the renaming then takes on."""
     for node in [node for node in model.graph if _operator(node) == FIX_NEURON]:
         output = node.outputs[0]
+        add_fix_neuron_parameters(model, node)
         scale, zero_point = node.inputs[1], node.inputs[2]
         if zero_point is None or zero_point.dtype is None:
             raise ModelError(f"a FixNeuron must have a typed zero point, got none; node {node.name!r}")
