@@ -88,10 +88,10 @@ def detector(folder: Path, name: str) -> Any:
 
 
 def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
-    """Print time and memory of a training step."""
+    """Print time and memory of a training step; of recorded kernels the memory is not counted by torch."""
     import torch
 
-    from quantry.torchfront import capture, freeze_batch_norm, learn_scales, quantize_graph
+    from quantry.torchfront import capture, quantize_graph
 
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
@@ -101,53 +101,12 @@ def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
         capture(body, torch.from_numpy(pictures[:1])), list(pictures[:, None]), document_recipe()
     )
     images = torch.from_numpy(pictures).repeat(batch // 8, 1, 1, 1).cuda()
-
-    def measured(model: Any, precision: Any) -> tuple[float, float]:
-        model.cuda().train()
-        optimizer = torch.optim.SGD(model.parameters(), 1e-9)
-
-        def step() -> None:
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
-                leaves = torch.utils._pytree.tree_leaves(model(images))
-                loss = sum(leaf.float().square().mean() for leaf in leaves)
-            loss.backward()
-            optimizer.step()
-
-        for _ in range(5):
-            step()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            for _ in range(5):
-                step()
-            torch.cuda.synchronize()
-            times.append((time.perf_counter() - start) / 5)
-        return min(times), torch.cuda.max_memory_allocated() / 2**30
-
-    def variants() -> Iterator[tuple[str, Any]]:
-        yield "float", copy.deepcopy(body)
-        yield "quantized, batch statistics", copy.deepcopy(quantized)
-        frozen = copy.deepcopy(quantized)
-        freeze_batch_norm(frozen)
-        yield "quantized, statistics frozen", frozen
-        learned = copy.deepcopy(frozen)
-        learn_scales(learned)
-        yield "quantized, frozen, scales learned", learned
-
-    def started(model: Any, mode: str) -> Any:
-        if mode == "recorded":
-            return torch.cuda.make_graphed_callables(model.cuda().train(), (images,), allow_unused_input=True)
-        return torch.compile(model) if mode == "compiled" else model
-
     # Compiling takes longer than measuring, so that only the two ends are compiled.
     modes = [("eager", "float32"), ("eager", "bfloat16"), ("recorded", "float32")]
     for mode, precision in [*modes, *([("compiled", "float32")] if compile_too else [])]:
         base: tuple[float, float] | None = None
-        for label, model in itertools.islice(variants(), 2 if mode == "compiled" else None):
-            found = measured(started(model, mode), precision)
+        for label, model in itertools.islice(variants(body, quantized), 2 if mode == "compiled" else None):
+            found = measured(started(model.cuda().train(), mode, images), images, precision)
             base = base or found
             print(
                 f"{mode:8} {precision:8} {label:34} "
@@ -157,6 +116,57 @@ def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
             )
             del model
             torch.cuda.empty_cache()
+
+
+def variants(body: Any, quantized: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what is compared, the float model first."""
+    from quantry.torchfront import freeze_batch_norm, learn_scales
+
+    yield "float", copy.deepcopy(body)
+    yield "quantized, batch statistics", copy.deepcopy(quantized)
+    frozen = copy.deepcopy(quantized)
+    freeze_batch_norm(frozen)
+    yield "quantized, statistics frozen", frozen
+    learned = copy.deepcopy(frozen)
+    learn_scales(learned)
+    yield "quantized, frozen, scales learned", learned
+
+
+def started(model: Any, mode: str, images: Any) -> Any:
+    """Return the model as it is run: as it is, compiled, or with its kernels recorded."""
+    import torch
+
+    if mode == "recorded":
+        return torch.cuda.make_graphed_callables(model, (images,), allow_unused_input=True)
+    return torch.compile(model) if mode == "compiled" else model
+
+
+def measured(model: Any, images: Any, precision: str) -> tuple[float, float]:
+    """Return the seconds of a training step and the peak of its memory in GiB."""
+    import torch
+
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
+            leaves = torch.utils._pytree.tree_leaves(model(images))
+            loss = sum(leaf.float().square().mean() for leaf in leaves)
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / 5)
+    return min(times), torch.cuda.max_memory_allocated() / 2**30
 
 
 def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> None:
