@@ -6,6 +6,7 @@ from typing import Protocol
 
 from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.outcome import Outcome, TrialTask
+from quantry.autosearch.ray_pool import RayPool
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.autosearch.worker_pool import Staffing, WorkerPool
@@ -65,9 +66,12 @@ class InlineExecutor:
 def make_executor(setting: Setting, place: Place, options: SearchOptions) -> Executor:
     """Return workers in processes of their own, or this process where one worker with all its cores is enough."""
     apart = options.n_jobs > 1 or options.threads is not None or options.trial_timeout is not None or options.devices
-    if not apart:
+    if not apart and options.cluster is None:
         return InlineExecutor(TrialRunner(setting, place))
     threads = options.threads or (1 if options.n_jobs > 1 else available_cores())
+    if options.cluster is not None:
+        limits = (options.threads or 1, options.trial_timeout)
+        return RayPool(setting, place, options.cluster, options.n_jobs, limits)
     return WorkerPool(setting, place, Staffing(options.n_jobs, threads, options.trial_timeout, options.devices))
 
 

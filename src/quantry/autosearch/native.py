@@ -66,6 +66,7 @@ class SearchSettings(TypedDict, total=False):
     devices: tuple[str, ...]
     keep_models: str
     storage: str | None
+    cluster: str | None
 
 
 def search(

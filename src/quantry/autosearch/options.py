@@ -68,6 +68,8 @@ class SearchOptions:
             Pareto front), "best" or "all". Every model can be made again from its recipe.
         storage: The database that keeps the study, as SQLAlchemy names it, such as
             ``postgresql+psycopg://user@host/name``; None is study.journal in the output directory.
+        cluster: Address of the Ray cluster whose machines run the trials, "auto" or "ray://host:10001", or "local" to
+            start one; all of them must see the same files. None is this machine alone.
     """
 
     sampler: str = "tpe"
@@ -84,6 +86,7 @@ class SearchOptions:
     devices: tuple[str, ...] = ()
     keep_models: str = "accepted"
     storage: str | None = None
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_dir", Path(self.output_dir))

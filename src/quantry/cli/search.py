@@ -54,6 +54,9 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     storage: Annotated[
         str | None, typer.Option(help="Database of the study, as a URL; without it, a file in the folder.")
     ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster that runs the trials; its machines see the same files.")
+    ] = None,
     mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
     std: Annotated[str | None, typer.Option(help="Per-channel deviation of images.")] = None,
     pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
@@ -94,6 +97,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
             timeout=timeout,
             output=output,
             storage=storage,
+            cluster=cluster,
         )
     if not job.images:
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)

@@ -68,6 +68,7 @@ class SearchJob:
         output: Folder for everything that is written.
         calibration_samples: Use at most so many labelled images for calibration; None uses 100.
         storage: URL of the database that keeps the study; None is a file in the folder.
+        cluster: Address of the Ray cluster that runs the trials; None is this machine.
     """
 
     model: Path
@@ -92,6 +93,7 @@ class SearchJob:
     output: Path = Path("quantry_search")
     calibration_samples: int | None = None
     storage: str | None = None
+    cluster: str | None = None
 
     @classmethod
     def from_plain(cls, plain: object, folder: Path) -> "SearchJob":
@@ -186,6 +188,7 @@ class SearchJob:
             trial_timeout=self.timeout,
             output_dir=self.output,
             storage=self.storage,
+            cluster=self.cluster,
             objectives=("accuracy", *(name for name in self.objectives if name != "accuracy")),
         )
 
