@@ -49,7 +49,7 @@ class LayerTuning(Checked):
         operators: Operator types whose layers are tuned (TargetOpType).
         selective: Take a layer's result only where the model's outputs do not come out worse for it (SelectiveUpdate).
         output_index: Which output of the model that comparison looks at; None takes all (OutputIndex).
-        memory: 0 keeps activations in memory, 1 uses the disk above 256 MB in all, 2 keeps all on disk (MemOptLevel).
+        memory: 0 keeps activations in memory, 1 uses the disk above 128 MB in all, 2 keeps all on disk (MemOptLevel).
         cache_directory: Where activations on disk lie; None uses the system's temporary folder (CacheDir).
     """
 

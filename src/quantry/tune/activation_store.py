@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quantry.errors import StoreError
 
-MEMORY_BYTES = 128_000_000
+MEMORY_BYTES = 64_000_000
 """What is kept in memory before the disk is used; the float and the quantized model have a store each."""
 
 _BUDGETS = {0: None, 1: MEMORY_BYTES, 2: 0}

@@ -63,6 +63,8 @@ def open_part(segment: Segment, provider: Provider, *, threads: int) -> "Inferen
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.intra_op_num_threads = threads
     options.enable_mem_pattern = False
+    # A session serves for a moment; an arena of its own would only grow.
+    options.enable_cpu_mem_arena = False
     options.log_severity_level = 4
     try:
         return onnxruntime.InferenceSession(

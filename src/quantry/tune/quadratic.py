@@ -25,9 +25,10 @@ Single = npt.NDArray[np.float32]
 _POSITIONS_PER_COLUMN = 24
 _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
-_POSITIONS_AT_ONCE = 2_048
-_PARTS = 4
-"""Parts of the samples that are added up on their own; a fixed number, so that sums do not depend on the machine."""
+_NUMBERS_AT_ONCE = 2_000_000
+_PARTS, _WIDE = 4, 512
+"""Parts of the samples that are added up on their own, two where matrices are large; a fixed number, so that sums do not
+depend on the machine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +90,15 @@ class _Moments:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Single, Single]] = []
-        self._positions = 0
+        self._numbers = 0
         self._sums: list[Float] = []
         self._count = 0
 
     def add(self, columns: Single, targets: Single) -> None:
         """Take in columns and their targets."""
         self._waiting.append((columns, targets))
-        self._positions += columns.shape[1]
-        if self._positions >= _POSITIONS_AT_ONCE:
+        self._numbers += columns.size
+        if self._numbers >= _NUMBERS_AT_ONCE:
             self._flush()
 
     def finish(self) -> tuple[int, list[Float]]:
@@ -116,7 +117,7 @@ class _Moments:
         else:
             self._sums = [part.astype(np.float64) for part in parts]
         self._count += x.shape[1]
-        self._waiting, self._positions = [], 0
+        self._waiting, self._numbers = [], 0
 
 
 def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
@@ -129,7 +130,7 @@ def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
     width = matrix.width
     fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
     share = int(max(fewest, _POSITIONS_PER_COLUMN * min(width, 4096)) // visit.samples) + 1
-    parts = min(_PARTS, visit.samples)
+    parts = min(_PARTS if width < _WIDE else 2, visit.samples)
 
     def add(first: int) -> tuple[int, list[Float]]:
         moments = _Moments()

@@ -16,6 +16,7 @@ from quantry.scale import dequantize_array, fake_quantize
 from quantry.tune.activation_store import ActivationStore
 from quantry.tune.execution import provider_of
 from quantry.tune.layer import Layer
+from quantry.tune.memory import give_back
 from quantry.tune.simulation import simulate
 from quantry.tune.stream import Stream
 from quantry.tune.task import TuneTask
@@ -59,7 +60,9 @@ class LayerWalker:
             for number, layer in enumerate(progress(self._layers, title, len(self._layers))):
                 self._float.advance(self._float.position_of(layer.name) + 1, (layer.source, layer.output))
                 self._quantized.advance(self._before(layer))
+                give_back()
                 yield LayerVisit(self, layer, number)
+                give_back()
         finally:
             self._float.close()
             self._quantized.close()
