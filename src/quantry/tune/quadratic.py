@@ -27,8 +27,8 @@ _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
 _NUMBERS_AT_ONCE = 2_000_000
 _PARTS, _WIDE = 4, 512
-"""Parts of the samples that are added up on their own, two where matrices are large; a fixed number, so that sums do not
-depend on the machine."""
+"""Parts of the samples that are added up on their own, two where matrices are large; the number does not depend on the
+machine, so that sums do not either."""
 
 
 @dataclass(frozen=True, eq=False)
