@@ -71,6 +71,21 @@ def test_channel_that_starves_the_others_is_found_and_the_remedy_works() -> None
     assert "very different size" not in titles(cured)
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_starved_columns_of_a_matrix_are_found_along_its_outputs(transposed: int) -> None:
+    weight = np.random.default_rng(2).standard_normal((16, 8)).astype(np.float32)
+    weight[:, 3] *= 400
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,16] x) => (float[1,8] y) <float[1] w> '
+        f"{{ y = Gemm<transB = {transposed}>(x, w) }}"
+    )
+    del model.graph.initializer[:]
+    model.graph.initializer.append(numpy_helper.from_array(weight.T.copy() if transposed else weight, "w"))
+    data = [np.random.default_rng(3).standard_normal((1, 16)).astype(np.float32)]
+    found = diagnosed(model, data, quantry.Recipe())
+    assert [finding.tensors for finding in found.findings if "very different size" in finding.title] == [("w",)]
+
+
 def test_outliers_of_an_activation_are_found() -> None:
     data = samples(64, scale=0.5)
     data[0][0, 0, 0, 0] = 100.0

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from facade_models import Reader, cnn, run, samples
 
@@ -52,3 +53,22 @@ def test_float_model_and_empty_reader_are_errors(tmp_path: Path) -> None:
         dump_model(cnn(), Reader(), tmp_path)
     with pytest.raises(DataError, match="sample left"):
         dump_model(quantized(), Reader([]), tmp_path)
+
+
+def test_tensors_whose_names_differ_by_a_sign_alone_have_files_of_their_own(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y)
+        <float s = {0.5}, float t = {0.25}, int8 z = {0}> {
+            a = QuantizeLinear(x, s, z)
+            b = QuantizeLinear(x, t, z)
+            c = DequantizeLinear(a, s, z)
+            d = DequantizeLinear(b, t, z)
+            y = Add(c, d)
+        }"""
+    )
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [{"a": "n/q", "b": "n_q"}.get(name, name) for name in names]
+    dump_model(model, None, tmp_path)
+    assert {path.name for path in tmp_path.glob("*.bin")} == {"n_q.bin", "n_q_2.bin"}
+    assert (tmp_path / "n_q.bin").read_bytes() != (tmp_path / "n_q_2.bin").read_bytes()

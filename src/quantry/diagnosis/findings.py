@@ -109,12 +109,13 @@ def _coarse(evidence: Evidence) -> Iterator[Finding]:
 
 def _starved_channels(evidence: Evidence) -> Iterator[Finding]:
     spreads: dict[str, float] = {}
+    readers = {node.name: node for node in evidence.model.graph}
     for tensor in evidence.tensors:
         planned = evidence.plan.weights.get(tensor.name) if tensor.kind == "weight" else None
         constant = evidence.model.graph.initializers[tensor.name].const_value if planned is not None else None
         if planned is None or planned.axis is not None or constant is None or len(constant.shape) < 2:
             continue
-        axis = 1 if tensor.operator in ("ConvTranspose", "MatMul") else 0
+        axis = _output_axis(readers.get(tensor.node), len(constant.shape))
         ranges = np.abs(np.moveaxis(constant.numpy(), axis, 0)).reshape(constant.shape[axis], -1).max(axis=1)
         middle = float(np.median(ranges))
         spread = float(ranges.max()) / middle if middle > 0 else 0.0
@@ -128,6 +129,15 @@ def _starved_channels(evidence: Evidence) -> Iterator[Finding]:
             "one scale for each channel (plan.weight.granularity: PerChannel) where the target has them, else "
             "cross-layer equalization (equalize.cross_layer)",
         )
+
+
+def _output_axis(node: ir.Node | None, rank: int) -> int:
+    """Return the axis of a weight along which output channels lie."""
+    if node is None or node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else 1
+    return rank - 1 if node.op_type == "MatMul" else 1
 
 
 def _ill_matched(evidence: Evidence) -> Iterator[Finding]:

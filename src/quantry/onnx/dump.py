@@ -52,8 +52,9 @@ def dump_model(
     outputs = _run(graph, quantized + (others if dump_float else []), sample)
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, array in (*_constants(graph), *outputs.items()):
-        _write(folder / _file_name(name), array)
+    taken: set[str] = set()
+    for name, array in {**dict(_constants(graph)), **outputs}.items():
+        _write(folder / _file_name(name, taken), array)
 
 
 def _tensors(model: ir.Model) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -82,8 +83,15 @@ def _run(model: ir.Model, values: list[ir.Value], sample: Mapping[str, Any]) -> 
     return {name: array for name, array in results.items() if name in wanted}
 
 
-def _file_name(tensor: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in tensor)
+def _file_name(tensor: str, taken: set[str]) -> str:
+    """Return a name for a tensor's files that no other tensor has: ``a/b`` and ``a_b`` are both ``a_b``."""
+    plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in tensor)
+    name, count = plain, 1
+    while name.casefold() in taken:
+        count += 1
+        name = f"{plain}_{count}"
+    taken.add(name.casefold())
+    return name
 
 
 def _write(stem: Path, array: NDArray[Any]) -> None:
