@@ -44,8 +44,8 @@ from quantry.torch import (
 SHAPES = {"nano": yolox_model.NANO, "tiny": yolox_model.TINY}
 
 
-def configuration(algorithms: tuple[str, ...]) -> Config:
-    """Return int8 with one power-of-two scale for each tensor: weights, biases and activations."""
+def configuration(algorithms: tuple[str, ...], exclude: tuple[str, ...] = ()) -> Config:
+    """Return int8 with one power-of-two scale for each tensor: weights, biases and activations; exclude stays float."""
     spec = QuantizationSpec(
         dtype=Dtype.int8,
         qscheme=QSchemeType.per_tensor,
@@ -57,7 +57,10 @@ def configuration(algorithms: tuple[str, ...]) -> Config:
     )
     layer = QuantizationConfig(weight=spec, input_tensors=spec, output_tensors=spec, bias=spec)
     return Config(
-        global_quant_config=layer, quant_mode=QuantizationMode.fx_graph_mode, algo_config=list(algorithms) or None
+        global_quant_config=layer,
+        quant_mode=QuantizationMode.fx_graph_mode,
+        exclude=exclude,
+        algo_config=list(algorithms) or None,
     )
 
 
@@ -81,7 +84,7 @@ def with_shared_data(options: argparse.Namespace) -> argparse.Namespace:
 
 def quantize(model: nn.Module, task: Task, algorithms: tuple[str, ...]) -> QuantizedModule:
     """Calibrate ``base_model`` and put its quantized twin in its place."""
-    quantizer = ModelQuantizer(configuration(algorithms))
+    quantizer = ModelQuantizer(configuration(algorithms, getattr(model, "float_part", ())))
     source = getattr(model, "source", model.base_model)  # the embedded detector comes as an ONNX file
     quantized = quantizer.quantize_model(source, task.calibration())
     model.base_model = quantized

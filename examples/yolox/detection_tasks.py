@@ -83,7 +83,10 @@ class EmbeddedDetector(nn.Module):
     Attributes:
         source: Its file.
         base_model: What computes: first the float graph, then the quantized one.
+        float_part: Its nodes that stay float: the scores' sigmoid and the joining of the levels, as in `Yolox`.
     """
+
+    float_part = ("sigmoid*", "cat_1[2-5]", "flatten*", "transpose")
 
     def __init__(self) -> None:
         super().__init__()

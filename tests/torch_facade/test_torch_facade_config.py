@@ -119,6 +119,12 @@ def test_missing_fields_are_named_once_with_values_that_work(given: dict[str, ob
     assert QTensorConfig(dtype=Dtype.int8, **given, **values).is_integer
 
 
+def test_missing_type_is_named_with_an_example_that_works() -> None:
+    with pytest.raises(RecipeError, match=r"QTensorConfig\.dtype must say") as caught:
+        QTensorConfig()
+    assert eval(str(caught.value).split("for example ")[1], vars(facade)).is_integer
+
+
 def test_scheme_in_the_message_fits_the_observer_given() -> None:
     with pytest.raises(RecipeError, match=re.escape("qscheme=QSchemeType.per_channel")):
         QTensorConfig(Dtype.int8, observer_cls=facade.PerChannelMinMaxObserver)

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import onnx
+import onnx.parser
 import pytest
 import torch
 from torch import Tensor, nn
 
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError, SelectionError
 from quantry.recipe import find_preset, to_plain, to_yaml
 from quantry.torch import (
     Config,
@@ -102,6 +103,27 @@ def test_plain_module_is_captured_with_the_first_sample(model: Wrapped, data: li
     assert "head.weight" not in quantized.blueprint.plan.weights
     with pytest.raises(ModelError, match="no data"):
         ModelQuantizer(config()).quantize_model(model.base_model)
+
+
+def test_names_of_an_onnx_model_stay_float(data: list[Tensor]) -> None:
+    float_model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[N, 3, 8, 8] x) => (float[N, 3, 8, 8] y) { a = Relu(x) b = Sigmoid(a) y = Mul(a, b) }"""
+    )
+    for node, name in zip(float_model.graph.node, ("relu", "gate", "mul"), strict=True):
+        node.name = name
+    source = float_model.SerializeToString()
+    for pattern in ("gate", "b", "ga*"):
+        quantized = ModelQuantizer(config(exclude=[pattern])).quantize_model(source, data)
+        assert quantized.blueprint.plan.quantized_nodes == ("relu", "mul")
+    with pytest.raises(SelectionError, match="'gate'"):
+        ModelQuantizer(config(exclude=["gat"])).quantize_model(source, data)
+
+
+def test_example_by_name_is_refused_on_export(model: Wrapped, data: list[Tensor], tmp_path: Path) -> None:
+    quantized = ModelQuantizer("XINT8").quantize_model(model.base_model, data)
+    with pytest.raises(DataError, match="mapping of x"):
+        export_onnx(quantized, tmp_path, {"x": data[0]})
 
 
 def test_learning_observers_give_scales_to_train(model: Wrapped, data: list[Tensor]) -> None:

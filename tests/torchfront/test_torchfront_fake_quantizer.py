@@ -16,6 +16,7 @@ from quantry.scale.grid import Grid
 from quantry.scale.range import Range
 from quantry.torchfront import FakeQuantizer
 from quantry.torchfront.extremes import scale_of
+from quantry.torchfront.operators.elementwise import sigmoid
 from quantry.tune.fake_quant import Gradient, fake_quantize_log2
 
 TYPES = [DataType.INT4, DataType.INT8, DataType.UINT8, DataType.INT16]
@@ -68,6 +69,28 @@ def test_learned_scale_has_the_gradients_of_the_tune_stage() -> None:
     (fake_quantize_log2(again, log2_scale, module.zero_point, module.limits) * weights).sum().backward()
     assert torch.equal(values.grad, again.grad)
     torch.testing.assert_close(module.log2_scale.grad, log2_scale.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_learned_scale_of_narrow_floats_has_the_gradient_of_wide_ones() -> None:
+    module = quantizer(DataType.INT8, 2.0**-5)
+    module.learn(Gradient.TQT)
+    values = torch.randn(4000).bfloat16()
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        given = values.to(dtype, copy=True).requires_grad_()
+        module.log2_scale.grad = None
+        result = module(given)
+        assert result.dtype == dtype
+        result.sum().backward()
+        found.append((given.grad.float(), module.log2_scale.grad.clone()))
+    assert torch.equal(found[0][0], found[1][0])
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=2e-2, atol=1e-2)
+
+
+def test_sigmoid_of_training_is_that_of_torch() -> None:
+    values = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(sigmoid(values), torch.sigmoid(values))
+    assert torch.autograd.gradcheck(sigmoid, values)
 
 
 def test_straight_through_gradient_stops_where_values_saturate() -> None:

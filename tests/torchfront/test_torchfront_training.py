@@ -6,6 +6,7 @@ import pickle
 import socket
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch.multiprocessing
 from torch import fx, nn
 from torch_nets import SmallNet, batches
 
-from quantry.errors import DataError, RecipeError, SelectionError
+from quantry.errors import DataError, ModelError, RecipeError, SelectionError
 from quantry.recipe import DataType, FloatBias, PlanOptions, Recipe, TensorSpec
 from quantry.torchfront import (
     DistillationLoss,
@@ -21,6 +22,7 @@ from quantry.torchfront import (
     QatOptions,
     QatSchedule,
     QuantizedModule,
+    capture,
     float_twin,
     freeze,
     freeze_batch_norm,
@@ -204,6 +206,22 @@ def test_training_on_labels_takes_any_loss(quantized: QuantizedModule) -> None:
 def test_training_without_batches_is_refused(quantized: QuantizedModule) -> None:
     with pytest.raises(DataError, match="at least one batch"):
         qat(quantized, [])
+
+
+def test_frozen_module_is_not_trained(quantized: QuantizedModule) -> None:
+    with pytest.raises(ModelError, match="frozen"):
+        qat(freeze(quantized), batches())
+
+
+@pytest.mark.parametrize("wrong", [{"decay": 1.5}, {"clip": 0.0}, {"schedule": 3}, {"steps": 0}], ids=str)
+def test_options_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match="QatOptions"):
+        QatOptions(**wrong)
+
+
+def test_only_modules_are_captured() -> None:
+    with pytest.raises(ModelError, match="torch module"):
+        capture("model.onnx", batches()[0])
 
 
 def test_calibration_data_come_as_tensors_tuples_dicts_and_loaders(captured: object, npu_recipe: Recipe) -> None:

@@ -118,7 +118,7 @@ def _places(graph: Any) -> tuple[Place, ...]:
     from quantry.torchfront.lowering import lower
 
     if not is_captured(graph):
-        return ()
+        return _places_in_onnx(graph)
     lowered = lower(graph)
     places = []
     for node in lowered.model.graph:
@@ -131,6 +131,20 @@ def _places(graph: Any) -> tuple[Place, ...]:
         tensors = [output.name or "" for output in node.outputs]
         places.append(Place(name, (*paths, *tensors, name), scope.classes))
     return tuple(places)
+
+
+def _places_in_onnx(model: Any) -> tuple[Place, ...]:
+    """Return the nodes of an ONNX model, which has names of nodes and tensors, and operators in place of classes."""
+    import onnx_ir as ir
+
+    from quantry.prepare import read_model
+
+    graph = model if isinstance(model, ir.Model) else read_model(model)
+    return tuple(
+        Place(node.name or "", (*(output.name or "" for output in node.outputs), node.name or ""), (node.op_type,))
+        for node in graph.graph
+        if node.op_type != "BatchNormalization"
+    )
 
 
 def _learn(module: "QuantizedModule", layer: QLayerConfig) -> None:

@@ -1,6 +1,6 @@
 """What one tensor becomes, in the words of Quark for PyTorch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quantry.errors import RecipeError
@@ -38,12 +38,20 @@ _UNUSED = {
 _DEFAULT_NUMEL = 4_194_304
 
 
+def _no_dtype() -> Dtype:
+    raise RecipeError(
+        "QTensorConfig.dtype must say which number type a tensor gets, got none; give for example "
+        "QTensorConfig(dtype=Dtype.int8, observer_cls=PerTensorMinMaxObserver, is_dynamic=False, "
+        "qscheme=QSchemeType.per_tensor, symmetric=True, round_method=RoundType.half_even, scale_type=ScaleType.float)"
+    )
+
+
 @dataclass(frozen=True)
 class QTensorConfig:
     """What one kind of tensor becomes; older scripts call it ``QuantizationSpec``.
 
     Attributes:
-        dtype: The number type.
+        dtype: The number type; must be given.
         observer_cls: The observer, which chooses the calibration method.
         is_dynamic: Whether scales are found at run time; only False.
         qscheme: How many scales.
@@ -63,7 +71,7 @@ class QTensorConfig:
         max_input_numel: Only its default; observation here has no such limit.
     """
 
-    dtype: Dtype
+    dtype: Dtype = field(default_factory=_no_dtype)
     observer_cls: type[ObserverBase] | None = None
     is_dynamic: bool | None = None
     qscheme: QSchemeType | None = None

@@ -35,6 +35,8 @@ def capture(
     Example:
         >>> detector.base_model = capture(detector.base_model, torch.rand(1, 3, 416, 416))  # doctest: +SKIP
     """
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"what is captured must be a torch module, got {type(model).__name__}; in capture")
     arguments = tuple(example) if isinstance(example, tuple | list) else (example,)
     named = dict(kwargs or {})
     if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves((arguments, named))):

@@ -1,6 +1,6 @@
 """Writes a quantized module, or a model with one inside, as ONNX, and compares the two."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import nn
 import quantry
 from quantry.check import Violation, check_npu
 from quantry.emit import QuantizedModel, emit
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.evaluate import run_session, simulation_session
 from quantry.prepare import FloatModel, convert_opset
 from quantry.prepare.passes import infer_shapes
@@ -109,8 +109,14 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
 
     Raises:
         ModelError: There is no quantized module in the model, or torch cannot capture what is around it.
+        DataError: The example is no tensor or tuple.
     """
     options = options or ExportOptions()
+    if isinstance(example, Mapping):
+        raise DataError(
+            f"an example must be a tensor or a tuple of positional arguments, got a mapping of {', '.join(example)}; "
+            "in export"
+        )
     arguments = tuple(example) if isinstance(example, tuple | list) else (example,)
     arguments = torch.utils._pytree.tree_map(lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, arguments)
     if isinstance(model, QuantizedModule):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantry.errors import DataError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.moving_average import MovingAverage
 from quantry.torchfront.quantized_module import QuantizedModule
@@ -47,6 +47,10 @@ class QatOptions:
     def __post_init__(self) -> None:
         if self.steps < 1 or self.learning_rate <= 0 or (self.scale_rate is not None and self.scale_rate <= 0):
             raise RecipeError(f"QatOptions needs positive steps and rates, got {self}")
+        if self.clip <= 0 or (self.decay is not None and not 0 <= self.decay < 1):
+            raise RecipeError(f"QatOptions needs a positive clip and a decay in [0, 1) or None, got {self}")
+        if not isinstance(self.schedule, QatSchedule):
+            raise RecipeError(f"QatOptions.schedule must be a QatSchedule, got {self.schedule!r}")
 
 
 def qat(
@@ -72,7 +76,13 @@ def qat(
 
     Raises:
         DataError: There are no batches.
+        ModelError: The module is frozen, or has nothing to train.
     """
+    if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
+        raise ModelError(
+            "a module must have weights to train, got one that is frozen; train what quantize_model returned, and "
+            "freeze it afterwards; in qat"
+        )
     options = options or QatOptions()
     learned = learn_scales(module) if options.scale_rate is not None else []
     optimizer = _optimizer(module, learned, options)
