@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from quantry.tune.blas_threads import one_blas_thread
 from quantry.tune.layer_matrix import LayerMatrix
-from quantry.tune.threads import in_threads
+from quantry.tune.threads import in_threads, threads
 from quantry.tune.walker import LayerVisit
 
 Float = npt.NDArray[np.float64]
@@ -26,6 +26,7 @@ _POSITIONS_PER_COLUMN = 24
 _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
 _NUMBERS_AT_ONCE = 2_000_000
+_SMALL_PRODUCT = 1e7
 _PARTS, _WIDE = 4, 512
 """Parts of the samples that are added up on their own, two where matrices are large; the number does not depend on the
 machine, so that sums do not either."""
@@ -58,13 +59,20 @@ class Quadratic:
             weight: ``[groups, rows, width]``.
             bias: ``[groups, rows]``.
         """
-        exact = weight.astype(np.float64)
+        rows = weight.shape[1]
+        share = rows if weight.size * self.gram.shape[1] < _SMALL_PRODUCT else -(-rows // threads())
+        parts = [slice(start, start + share) for start in range(0, rows, share)]
+        return np.concatenate(in_threads(lambda part: self._error(weight, bias, part), parts), axis=1)
+
+    def _error(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating], part: slice) -> Float:
+        """Return the error of some rows."""
+        exact = weight[:, part].astype(np.float64)
         centered = (
             np.einsum("grk,grk->gr", exact @ self.gram, exact)
-            - 2.0 * np.einsum("grk,gkr->gr", exact, self.cross)
-            + self.power
+            - 2.0 * np.einsum("grk,gkr->gr", exact, self.cross[:, :, part])
+            + self.power[:, part]
         )
-        shift = np.einsum("grk,gk->gr", exact, self.column_mean) + bias - self.target_mean
+        shift = np.einsum("grk,gk->gr", exact, self.column_mean) + bias[:, part] - self.target_mean[:, part]
         return np.asarray(np.maximum(centered, 0.0) + shift**2)
 
     def best_bias(self, weight: npt.NDArray[np.floating]) -> Float:
