@@ -148,7 +148,7 @@ FINETUNE_ROWS = (
         Kind.BOOL,
         False,  # noqa: FBT003
         "Only try whether the largest layer fits the memory.",
-        "activations move to disk above 256 MB; use MemOptLevel=2 where memory is short",
+        "activations move to disk above 128 MB; use MemOptLevel=2 where memory is short",
     ),
     OptionRow("NumWorkers", Kind.INT, "1", "Workers of the loader.", satisfied=_LOADER),
     OptionRow("PinMemory", Kind.BOOL, "False", "Pinned memory of the loader.", satisfied=_LOADER),
