@@ -141,6 +141,22 @@ def test_compiled_module_computes_the_same(quantized: QuantizedModule) -> None:
     torch.testing.assert_close(found, quantized(x))
 
 
+def test_compiled_module_has_the_same_gradients(quantized: QuantizedModule) -> None:
+    learn_scales(quantized, activations=False)
+    freeze_batch_norm(quantized.train())
+    x = batches()[0]
+    torch._dynamo.reset()
+    found = []
+    for module in (quantized, torch.compile(quantized, backend="aot_eager", dynamic=False)):
+        quantized.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module(x).square().sum().backward()
+        found.append({name: part.grad.clone() for name, part in quantized.named_parameters()})
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-3, atol=1e-4)
+
+
 def test_learned_scales_train(quantized: QuantizedModule) -> None:
     learned = learn_scales(quantized)
     before = [part.detach().clone() for part in learned]
