@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
+from PIL import Image
 
 import quantry
 from quantry.errors import (
@@ -171,6 +172,29 @@ def test_without_data_random_samples_serve_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="no calibration data"):
         result = quantry.quantize(float_model(), recipe="XINT8", store=None)
     assert result.evaluation.samples == 1
+    assert "one random sample" in result.notes[0]
+
+
+def test_without_data_nothing_is_warned_of_where_nothing_is_calibrated() -> None:
+    result = quantry.quantize(float_model(), recipe="UINT8_DYNAMIC_QUANT", store=None)
+    assert result.evaluation.samples == 1
+    assert result.notes[0].startswith("no data were given, and none are needed")
+
+
+def test_doubtful_options_of_images_are_warned_of_and_noted(tmp_path: Path) -> None:
+    Image.fromarray(np.ones((8, 8, 3), np.uint8)).save(tmp_path / "a.png")
+    options = quantry.ImageOptions(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    with pytest.warns(UserWarning, match="--pixel-scale 1/255"):
+        result = quantry.quantize(float_model(), tmp_path, images=options, store=None)
+    assert "--pixel-scale 1/255" in result.notes[0]
+
+
+def test_result_is_not_saved_over_the_float_model(model_file: Path) -> None:
+    before = model_file.read_bytes()
+    result = quantry.quantize(model_file, images(), store=None)
+    with pytest.raises(RecipeError, match="must not overwrite the float model"):
+        result.save(model_file)
+    assert model_file.read_bytes() == before
 
 
 def test_evaluation_runs_on_the_data_given_for_it() -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +17,7 @@ from quantry.evaluate import Evaluation, find_metric
 from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
-from quantry.observe import CalibrationData, ImageOptions, calibration_data, pixel_notes
+from quantry.observe import CalibrationData, ImageOptions, RandomData, calibration_data, pixel_doubts, pixel_notes
 from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
 from quantry.prepare import InputSignature, model_source
@@ -25,6 +26,15 @@ from quantry.scale import QuantParams
 
 DEFAULT_STORE = "default"
 """Names the store in the user's cache directory."""
+
+_NO_DATA = (
+    "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the model is of no use "
+    "and its metrics say nothing; give --data, or data="
+)
+_RANDOM_EVALUATION = (
+    "no data were given, and none are needed to quantize with this recipe; the comparison with the float model is on "
+    "one random sample, uniform in [0, 1), and says little"
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class QuantizationResult:
     notes: tuple[str, ...]
     _memo: Memo = field(repr=False)
     _evaluation_data: DataLike = field(repr=False)
+    _float_file: Path | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"QuantizationResult({self.recipe.name!r}, {len(self.notes)} notes, {self.trace!r})"
@@ -99,7 +110,13 @@ class QuantizationResult:
 
         Returns:
             The files written.
+
+        Raises:
+            RecipeError: The path is that of the float model.
         """
+        target, source = Path(path), self._float_file
+        if source is not None and source.exists() and target.exists() and target.samefile(source):
+            raise RecipeError(f"save must not overwrite the float model, got its path {target}; give another")
         return self.quantized.save(path)
 
 
@@ -161,13 +178,28 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
     inputs = prepared.value.inputs
     calibration = functools.cache(lambda: _calibration_data(data, inputs, images, wanted.observe.samples))
     # Data that do not fit are told now, needed or not.
-    of_data = () if data is None else pixel_notes(calibration())
+    of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     stages = run_quantize(prepared, calibration, wanted, memo, score)
+    if data is None and calibration.cache_info().currsize:
+        of_data = (_NO_DATA,)
+    elif data is None and evaluation_data is None:
+        of_data = (_RANDOM_EVALUATION,)
+        evaluation = functools.partial(calibration_data, RandomData(), inputs)
+    source = Path(model) if isinstance(model, str | os.PathLike) else None
+    return QuantizationResult(wanted, stages, trace, (*of_data, *notes, *_notes(stages)), memo, evaluation, source)
+
+
+def _notes(stages: Stages) -> tuple[str, ...]:
     tuning = (note for tuned in stages.tuned for note in tuned.value.notes)
-    before = (*of_data, *notes, *stages.equalized.value.notes, *stages.plan.value.notes, *stages.params.value.notes)
-    all_notes = (*before, *tuning, *stages.quantized.value.notes)
-    return QuantizationResult(wanted, stages, trace, all_notes, memo, evaluation)
+    before = (*stages.equalized.value.notes, *stages.plan.value.notes, *stages.params.value.notes)
+    return (*before, *tuning, *stages.quantized.value.notes)
+
+
+def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:
+    for doubt in pixel_doubts(data):
+        warnings.warn(doubt, UserWarning, stacklevel=4)
+    return pixel_notes(data)
 
 
 def _check_judges(recipe: Recipe, score: Score | None) -> None:

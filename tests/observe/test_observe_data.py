@@ -226,6 +226,8 @@ def test_fixed_batch_takes_whole_groups_and_warns_of_the_rest():
         ([np.array(["a", "b", "c"])], "array of numbers"),
         ([([1.0, [2.0], 3.0],)], "ragged"),
         ([np.float32([0, np.nan, 1])], r"NaN at \(0, 1\); sample 0"),
+        ([np.float32([0, 1, np.inf])], r"an infinity at \(0, 2\); sample 0"),
+        ([np.float32([-np.inf, 1, 0])], r"an infinity at \(0, 0\); sample 0"),
         (42, "must be a path"),
         (np.float32(3), "must be a path"),
         (np.array(3.0), "got a scalar"),

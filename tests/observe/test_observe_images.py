@@ -4,7 +4,7 @@ from PIL import Image
 
 from quantry.errors import DataError
 from quantry.memo import fingerprint
-from quantry.observe import ImageFolder, ImageOptions, calibration_data
+from quantry.observe import ImageFolder, ImageOptions, calibration_data, pixel_doubts, pixel_notes
 from quantry.prepare import InputSignature
 
 
@@ -217,3 +217,45 @@ def test_image_options_are_checked(wrong, message):
 def test_missing_folder_is_refused(tmp_path):
     with pytest.raises(DataError, match="must be a folder"):
         calibration_data(ImageFolder(tmp_path / "missing"), NCHW)
+
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+IMAGENET_BYTES = {"mean": (123.7, 116.3, 103.5), "std": (58.4, 57.1, 57.4)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ImageOptions(),
+        ImageOptions(scale=1 / 255),
+        ImageOptions(scale=1 / 255, **IMAGENET),
+        ImageOptions(**IMAGENET_BYTES),
+        ImageOptions(mean=(104, 117, 123), color="BGR"),
+        ImageOptions(mean=(127.5,), std=(127.5,)),
+        ImageOptions(scale=1 / 127.5, mean=(1.0, 1.0, 1.0)),
+        ImageOptions(std=(255.0, 255.0, 255.0)),
+    ],
+)
+def test_usual_options_of_images_are_not_doubted(options, tmp_path):
+    assert pixel_doubts(calibration_data(save(tmp_path / "a.png"), NCHW, options)) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (ImageOptions(**IMAGENET), "--pixel-scale 1/255"),
+        (ImageOptions(mean=IMAGENET["mean"]), "--pixel-scale 1/255"),
+        (ImageOptions(std=IMAGENET["std"]), "--pixel-scale 1/255"),
+        (ImageOptions(scale=1 / 255, **IMAGENET_BYTES), "leave out --pixel-scale"),
+        (ImageOptions(scale=1 / 255, mean=IMAGENET_BYTES["mean"]), "leave out --pixel-scale"),
+        (ImageOptions(scale=1 / 255, std=IMAGENET_BYTES["std"]), "leave out --pixel-scale"),
+    ],
+)
+def test_mean_and_std_of_another_scale_are_doubted_with_the_likely_remedy(options, advice, tmp_path):
+    (doubt,) = pixel_notes(calibration_data(save(tmp_path / "a.png"), NCHW, options))
+    assert advice in doubt
+
+
+def test_options_of_images_for_bytes_are_not_doubted(tmp_path):
+    data = calibration_data(save(tmp_path / "a.png"), inputs(1, 8, 12, 3, dtype=np.uint8), ImageOptions())
+    assert pixel_doubts(data) == ()

@@ -5,7 +5,7 @@ from quantry.observe.distribution import Distribution
 from quantry.observe.image_folder import ImageFolder
 from quantry.observe.image_options import ImageOptions
 from quantry.observe.needs import Needs
-from quantry.observe.open_data import calibration_data, pixel_notes
+from quantry.observe.open_data import calibration_data, pixel_doubts, pixel_notes
 from quantry.observe.random_data import RandomData
 from quantry.observe.sample_source import SampleSource
 from quantry.observe.stage import observe
@@ -24,5 +24,6 @@ __all__ = [
     "TensorStats",
     "calibration_data",
     "observe",
+    "pixel_doubts",
     "pixel_notes",
 ]

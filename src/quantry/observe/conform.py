@@ -31,7 +31,7 @@ def conform(raw: object, inputs: Signatures, index: int) -> Sample:
         index: Position of the sample, for messages.
 
     Raises:
-        DataError: If a name, number type or shape does not fit, or a value is NaN.
+        DataError: If a name, number type or shape does not fit, or a value is NaN or infinite.
     """
     named = _by_name(raw, inputs, f"sample {index}")
     return {
@@ -120,9 +120,11 @@ def _by_position(raw: Sequence[object], names: list[str], where: str) -> Mapping
 def _conform_array(value: object, signature: InputSignature, where: str) -> Array:
     array = _cast(to_numpy(value, where), signature, where)
     array = _shaped(array, signature, where)
-    if array.dtype.kind == "f" and array.size and np.isnan(array.min()):
-        position = tuple(int(axis[0]) for axis in np.nonzero(np.isnan(array)))
-        raise DataError(f"calibration data must not contain NaN, got NaN at {position}; {where}")
+    # The extremes tell without an array of flags: NaN wins both.
+    if array.dtype.kind == "f" and array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        position = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(array)))
+        found = "NaN" if np.isnan(array[position]) else "an infinity"
+        raise DataError(f"data must be finite numbers, got {found} at {position}; {where}")
     return np.asarray(array, order="C")
 
 

@@ -12,6 +12,7 @@ from quantry.memo import Digest, fingerprint, fingerprint_file
 from quantry.observe.array_source import group_size, whole_groups
 from quantry.observe.conform import Array, Signatures, describe
 from quantry.observe.image_options import ImageOptions
+from quantry.observe.pixel_doubt import pixel_doubt
 from quantry.observe.sample_source import SampleSource
 from quantry.prepare import InputSignature
 
@@ -42,6 +43,7 @@ class ImageSource(SampleSource):
 
     Attributes:
         pixels_by_default: Whether nobody said how pixels become the floats that the model takes.
+        doubt: What is doubtful about how they become floats; None where nothing is.
     """
 
     def __init__(self, files: Sequence[Path], given: ImageOptions | None, inputs: Signatures, where: str) -> None:
@@ -51,6 +53,7 @@ class ImageSource(SampleSource):
         self._options = options = given or ImageOptions()
         self._frame = Frame.of(inputs[0], options, where)
         self.pixels_by_default = given is None and not self._frame.integer
+        self.doubt = None if self._frame.integer else pixel_doubt(options, self._frame.channels)
         self._group = group_size(inputs) if len(inputs[0].shape) == 4 else 1
         groups = whole_groups(len(files), self._group, where)
         self._files = tuple(files[: groups * self._group])

@@ -65,13 +65,13 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
 
 
 def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
-    """Return what to tell where images went into a float model and nobody said how; else nothing.
+    """Return what to tell where images went into a float model and nobody said how, or what was said is doubtful.
 
     Args:
         data: The opened data.
     """
     if not isinstance(data.source, ImageSource) or not data.source.pixels_by_default:
-        return ()
+        return pixel_doubts(data)
     note = (
         "the images went in as RGB pixels 0..255, because no pixel option was given; a model trained on other numbers "
         "(most are) is calibrated on wrong ranges and useless: give --pixel-scale 1/255, --mean and --std, or "
@@ -79,6 +79,16 @@ def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
         "--pixel-scale 1 or ImageOptions() says that 0..255 is right"
     )
     return (note,)
+
+
+def pixel_doubts(data: CalibrationData) -> tuple[str, ...]:
+    """Return what is doubtful about the given options of images; nothing for other data.
+
+    Args:
+        data: The opened data.
+    """
+    doubt = data.source.doubt if isinstance(data.source, ImageSource) else None
+    return () if doubt is None else (doubt,)
 
 
 def _source(data: object, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
