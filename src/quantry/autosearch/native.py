@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from quantry.autosearch.absent_data import data_or_none_needed
 from quantry.autosearch.data_split import split_data
 from quantry.autosearch.default_space import default_space, named_space
 from quantry.autosearch.options import SearchOptions, StopConditions, budget_seconds
@@ -81,7 +82,8 @@ def search(
 
     Args:
         model: Path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        data: Calibration data in any form that `quantry.quantize` takes. Without an evaluator of your own, half of the
+        data: Calibration data in any form that `quantry.quantize` takes; None only where an evaluator is given and no
+            scale has to be found in data. Without an evaluator of your own, half of the
             samples are kept from calibration and models are judged by them.
         evaluator: A function of a model's path that returns a number to be maximized; an evaluator object, such as one
             of `quantry.evaluate.tasks`; or the name of a metric between the outputs of both models, such as "cosine".
@@ -114,13 +116,14 @@ def search(
             hint = f"; did you mean '{meant}'?" if meant else nearest_spelling(name, (*known, *_POSITIONAL))
             raise RecipeError(f"search must be given known arguments, got {name!r}{hint}")
     options = _options(settings, budget)
+    chosen = _space(space, settings.get("recipe", "S8S8_AAWS"))
+    data = data_or_none_needed(data, evaluator, chosen)
     path = _model_path(model, options.output_dir)
     given = calibration_data(data, input_signatures(model_source(path).load()), settings.get("images"))
     judge, calibration = evaluator, given
     if evaluator is None or isinstance(evaluator, str):
         calibration, evaluation = _evaluation_data(given, settings)
         judge = OutputDistance(path, SampleBook(evaluation), evaluator or DEFAULT_METRIC)
-    chosen = _space(space, settings.get("recipe", "S8S8_AAWS"))
     return run_search(path, calibration, judge, chosen, options, settings.get("store"))
 
 

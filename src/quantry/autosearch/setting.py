@@ -60,7 +60,7 @@ def open_setting(
         UserError: The model or the data cannot be used.
     """
     source = model_source(model)
-    prepared = run_prepare(source, _any_recipe(spaces), Memo(place.store)).value
+    prepared = run_prepare(source, any_recipe(spaces), Memo(place.store)).value
     size = judge.size or 0
     return Setting(
         source=source,
@@ -109,7 +109,7 @@ def search_identity(setting: Setting, spaces: Sequence[Space], options: SearchOp
     return f"search-{fingerprint((setting.source, setting.data, setting.judge.identity, described, way)).short}"
 
 
-def _any_recipe(spaces: Sequence[Space]) -> Recipe:
+def any_recipe(spaces: Sequence[Space]) -> Recipe:
     """Return a recipe of the space: all of them prepare a model with the same inputs."""
     return next((recipe for recipe in map(_first_recipe, spaces) if recipe is not None), Recipe())
 
