@@ -131,13 +131,26 @@ def test_folders_are_labels_and_calibration_is_apart(folder: Path) -> None:
     assert not {feeds["x"].tobytes() for feeds in calibration} & set(judged)
 
 
+def test_order_of_named_classes_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    SearchJob(Path("net.onnx"), Path("images"), metric="top1")._judge()
+    assert "alphabetical order: 0 a, 1 b, 2 c" in capsys.readouterr().err
+
+
+def test_label_out_of_range_is_told_before_an_earlier_search_is_touched(folder: Path) -> None:
+    files = [path.relative_to(folder / "images") for path in sorted((folder / "images").rglob("*.png"))]
+    (folder / "labels.csv").write_text("".join(f"{file},{30 if file == files[0] else 0}\n" for file in files))
+    with pytest.raises(DataError, match=r"0 to 2, got 30 for 0.png; in .*labels.csv"):
+        SearchJob(Path("net.onnx"), Path("images"), labels=folder / "labels.csv", output=folder / "found").run()
+    assert not (folder / "found").exists()
+
+
 def test_other_data_to_judge_by_leave_all_for_calibration(folder: Path) -> None:
     job = SearchJob(Path("net.onnx"), Path("images/a"), Path("images"), metric="top5")
     calibration, evaluator, _ = job._judge()
     assert (len(calibration), evaluator.size, evaluator.k) == (4, 12, 5)
 
 
-def test_a_coco_file_means_a_detector(folder: Path) -> None:
+def test_a_coco_file_means_a_detector(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = sorted(path.name for path in (folder / "images" / "a").iterdir())
     boxes = {
         "images": [{"id": index, "file_name": name, "width": 6, "height": 6} for index, name in enumerate(names)],
@@ -149,6 +162,7 @@ def test_a_coco_file_means_a_detector(folder: Path) -> None:
     assert job.judged_by == "map"
     assert job.image_options().resize == "letterbox"
     calibration, evaluator, _ = job._judge()
+    assert "--resize letterbox" in capsys.readouterr().err
     assert (len(calibration), len(evaluator.labels.images)) == (1, 3)
 
 

@@ -111,6 +111,25 @@ def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
         labelled_images(tmp_path / "images" / "none") if (images / "none").mkdir() is None else None
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["0", "1", "cat"], r"6 numbers such as '0' and 3 names such as 'cat'; in .*labels.csv"),
+        (["0", "1.0", "2"], r"must be class numbers 0, 1, 2, ..., got '1.0'; in .*labels.csv"),
+        (["0", "-1", "2"], r"got '-1'; in .*labels.csv"),
+        (["0", "1", "30"], r"0 to 2, got 30 for .*png; in .*labels.csv"),
+    ],
+)
+def test_labels_that_cannot_be_classes_are_refused_with_their_file(
+    labels: list[str], message: str, model: Path, images: Path, tmp_path: Path
+) -> None:
+    files = sorted(images.rglob("*.png"))
+    path = tmp_path / "labels.csv"
+    path.write_text("".join(f"{file.relative_to(images)},{labels[index % 3]}\n" for index, file in enumerate(files)))
+    with pytest.raises(DataError, match=message):
+        classifier_evaluator(model, images, path)
+
+
 def test_classes_by_name_must_be_as_many_as_the_models(model: Path, images: Path, tmp_path: Path) -> None:
     assert class_count(model) == 3
     path = tmp_path / "labels.csv"

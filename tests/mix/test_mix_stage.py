@@ -106,7 +106,9 @@ def test_layers_are_promoted_until_the_limit_holds(pair: str) -> None:
 def test_limit_that_the_whole_model_misses_demotes_nothing() -> None:
     result = quantized(recipe((A16, W16), (A8, W8), WithinError(1e-12)))
     assert set(bits(result.plan)) == {16}
-    assert any("which is missed" in note for note in result.notes)
+    missed, counted = [note for note in result.notes if "mixed precision" in note][:2]
+    assert "mixed precision misses its goal: l2 is" in missed
+    assert counted.startswith("mixed precision: 0 of 4 layers")
 
 
 def test_limit_that_all_layers_keep_demotes_all() -> None:
@@ -116,7 +118,27 @@ def test_limit_that_all_layers_keep_demotes_all() -> None:
 def test_fixed_number_of_layers_takes_those_that_gain_most() -> None:
     result = quantized(recipe((A8, W8), (A8, W16), LayerCount(1)))
     assert [name for name, entry in result.plan.weights.items() if entry.spec == W16] == ["fc_w"]
-    assert any("1 of 4 layers have int16 weights" in note for note in result.notes)
+    assert any("1 of 4 layers that may change have int16 weights" in note for note in result.notes)
+
+
+def test_number_of_layers_beyond_the_model_is_noted() -> None:
+    result = quantized(recipe((A8, W8), (A8, W16), LayerCount(500)))
+    assert any("500 layers were to change, but only 4 can: all do" in note for note in result.notes)
+
+
+def test_share_of_tensors_says_what_it_counts() -> None:
+    result = quantized(recipe((A8, W8), (A16, W16), TensorShare(0.25)))
+    (note,) = [note for note in result.notes if "quantized activations, weights and biases" in note]
+    found = re.search(r"(\d+) of (\d+) quantized .* share allows (\d+)", note)
+    assert found is not None
+    finer, everything, allowed = map(int, found.groups())
+    assert 0 < finer <= allowed == int(0.25 * everything)
+
+
+def test_fault_in_the_users_score_is_told_as_one() -> None:
+    wanted = recipe((A8, W8), (A8, W16), WithinDrop(0.1))
+    with pytest.raises(RecipeError, match=r"score must be a function of a list of arrays.*got TypeError"):
+        quantized(wanted, score=lambda path: float(onnxruntime.InferenceSession(path).run(None, {})[0]))
 
 
 def test_output_that_counts_decides_which_layer_matters() -> None:

@@ -1,7 +1,11 @@
 """Labelled images of a search: some calibrate, the others judge."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
 
 from quantry.errors import DataError
 
@@ -11,6 +15,7 @@ if TYPE_CHECKING:
     from quantry.observe import CalibrationData, ImageOptions
 
 _CALIBRATION_SAMPLES = 100
+_NAMED = 10
 
 
 def classifier_parts(job: "SearchJob", k: int) -> tuple["CalibrationData", "TopAccuracy"]:
@@ -19,15 +24,19 @@ def classifier_parts(job: "SearchJob", k: int) -> tuple["CalibrationData", "TopA
     Raises:
         DataError: There are no images, or they do not go with the labels.
     """
-    from quantry.evaluate.tasks import LabelledFiles, classifier_evaluator, labelled_images
+    from quantry.evaluate.tasks import class_count, classifier_evaluator, labelled_images
 
     options = job.image_options()
     found = labelled_images(_judged_folder(job), job.labels)
+    # All of them, also those that will calibrate: one that is wrong makes the others doubtful.
+    found.check_classes(class_count(job.model))
+    if found.names:
+        _note_order(found.names)
     kept = _kept_for_calibration(job, len(found.files))
     calibration = _calibration(job, [found.files[index] for index in kept], options)
     judged = [index for index in range(len(found.files)) if index not in kept]
     files = tuple(found.files[index] for index in judged)
-    rest = LabelledFiles(files, tuple(found.labels[index] for index in judged), found.names)
+    rest = replace(found, files=files, labels=tuple(found.labels[index] for index in judged))
     return calibration, classifier_evaluator(job.model, rest, k=k, options=options)
 
 
@@ -42,12 +51,30 @@ def detector_parts(job: "SearchJob", kind: str) -> tuple["CalibrationData", "Det
     if job.labels is None:
         raise DataError(f"the metric {kind} needs a COCO file of labelled boxes, got none; give --labels")
     options = job.image_options()
+    if "resize" not in job.images:
+        _note(
+            "images of a detector are fitted as letterboxes; give --resize if it was trained otherwise; "
+            "`quantry quantize` wants --resize letterbox for the same"
+        )
     found = coco_labels(_judged_folder(job), job.labels)
     kept = _kept_for_calibration(job, len(found.images))
     calibration = _calibration(job, [found.images[index].file for index in kept], options)
     rest = tuple(image for index, image in enumerate(found.images) if index not in kept)
     labels = CocoLabels(rest, found.categories)
     return calibration, detector_evaluator(job.model, labels, decoder=job.decoder, options=options, kind=kind)
+
+
+def _note_order(names: tuple[str, ...]) -> None:
+    shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_NAMED]))
+    more = f", ... {len(names) - 1} {names[-1]}" if len(names) > _NAMED else ""
+    _note(
+        f"classes are named and the names numbered in alphabetical order: {shown}{more}; if the model numbers them "
+        "otherwise, give its class numbers: a .csv of file,number as --labels"
+    )
+
+
+def _note(text: str) -> None:
+    Console(stderr=True).print(f"note: {escape(text)}", soft_wrap=True)
 
 
 def _judged_folder(job: "SearchJob") -> Path:

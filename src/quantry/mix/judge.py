@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.emit import emit
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, UserError
 from quantry.evaluate import find_metric, run_session, simulation_session
 from quantry.evaluate.sessions import ModelLike
 from quantry.observe import CalibrationData, Statistics
@@ -22,6 +22,11 @@ Outputs = list[list[npt.NDArray[Any]]]
 Score = Callable[[Sequence[npt.NDArray[Any]]], float]
 """From the outputs of the model, each with the results of all samples along its first axis, to a number that is larger
 where they are better."""
+
+_SIGNATURE = (
+    "score must be a function of a list of arrays, the model's outputs for all calibration samples, one array for each "
+    "output with the samples along its first axis, that returns a number"
+)
 
 # A dialect that carries every type; the functions in it are inlined before anything runs.
 _CARRIER = EmitOptions(VitisQdq(VitisDialect.QUARK))
@@ -116,7 +121,13 @@ class Judge:
     def _scored(self, outputs: Outputs) -> float:
         check_goal(self.goal, self.score)
         assert self.score is not None
-        return float(self.score([np.concatenate(parts) for parts in zip(*outputs, strict=True)]))
+        joined = [np.concatenate(parts) for parts in zip(*outputs, strict=True)]
+        try:
+            return float(self.score(joined))
+        except UserError:
+            raise
+        except Exception as error:
+            raise RecipeError(f"{_SIGNATURE}, got {type(error).__name__}: {error}; in quantize") from error
 
     def _outputs(self, model: ModelLike) -> Outputs:
         session = simulation_session(model)

@@ -63,14 +63,28 @@ class Mixer:
         """Return the plan that reaches the goal, with notes on what changed and why."""
         goal = self.options.goal
         verdict: Verdict | None = None
+        of_goal: tuple[str, ...] = ()
         if isinstance(goal, LayerCount):
             chosen = self._first(min(goal.count, len(self.groups)))
+            if goal.count > len(self.groups):
+                can = len(self.groups)
+                of_goal = (f"mixed precision: {goal.count} layers were to change, but only {can} can: all do",)
         elif isinstance(goal, WithinError | WithinDrop):
             chosen, verdict = self._within(goal)
         else:
-            chosen = allocate(self._problem(), self.options.allocation)
-        notes = notes_of(self.groups, self.noise, chosen, self.options, verdict)
+            problem = self._problem()
+            chosen = allocate(problem, self.options.allocation)
+            if isinstance(goal, TensorShare):
+                of_goal = (self._share_note(problem, chosen),)
+        notes = (*of_goal, *notes_of(self.groups, self.noise, chosen, self.options, verdict))
         return replace(self._merged(chosen), notes=(*self.plans[0].notes, *notes))
+
+    def _share_note(self, problem: Problem, chosen: Choices) -> str:
+        finer = int(problem.cost[np.arange(len(chosen)), chosen].sum())
+        return (
+            f"mixed precision: {finer} of {quantized_tensors(self.plans[0])} quantized activations, weights and biases "
+            f"have the finer types, of which the share allows {int(problem.budget)}"
+        )
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

@@ -32,15 +32,12 @@ def notes_of(
     rows = np.arange(len(groups))
     total, left = float(noise[:, 0].sum()), float(noise[rows, chosen].sum())
     notes = [
-        f"mixed precision: {int((chosen == index).sum())} of {len(groups)} {what} have {_text(target)}"
+        f"mixed precision: {int((chosen == index).sum())} of {len(groups)} {what} that may change have {_text(target)}"
         for index, target in enumerate(options.targets, start=1)
     ]
     notes[0] += f"; the error that {what} cause goes from {total:.3g} to {left:.3g} of the outputs' power"
     if verdict is not None:
-        limit = options.goal.limit if hasattr(options.goal, "limit") else float("nan")
-        name = options.goal.metric if isinstance(options.goal, WithinError) else "drop of the score"
-        held = "" if verdict.accepted else ", which is missed"
-        notes.append(f"mixed precision: {name} {verdict.value:.6g}, limit {limit:.6g}{held}")
+        notes.insert(0 if not verdict.accepted else len(notes), _verdict_text(verdict, options, what))
     changed = [index for index in np.argsort(-np.abs(noise[rows, chosen] - noise[:, 0])) if chosen[index]]
     if changed:
         named = [
@@ -49,6 +46,17 @@ def notes_of(
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         notes.append(f"mixed precision: error of the {what} that changed: {', '.join(named[:_NAMED])}{more}")
     return tuple(notes)
+
+
+def _verdict_text(verdict: Verdict, options: MixedPrecision, what: str) -> str:
+    limit = options.goal.limit if hasattr(options.goal, "limit") else float("nan")
+    name = options.goal.metric if isinstance(options.goal, WithinError) else "drop of the score"
+    if verdict.accepted:
+        return f"mixed precision: {name} {verdict.value:.6g}, limit {limit:.6g}"
+    return (
+        f"mixed precision misses its goal: {name} is {verdict.value:.6g}, limit {limit:.6g}, with all {what} in the "
+        "finer types; finer types yet, or another limit, may reach it"
+    )
 
 
 def _text(target: LayerTarget) -> str:

@@ -54,7 +54,7 @@ def candidates(model: FloatModel, plans: Sequence[QuantPlan], mixed: MixedPrecis
     return tuple(dict.fromkeys(tensor for group in groups for tensor in group.tensors))
 
 
-@stage(name="mix", version=1, environment=environment)
+@stage(name="mix", version=2, environment=environment)
 def mix(
     model: FloatModel,
     statistics: Statistics,

@@ -2,14 +2,16 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from quantry.errors import DataError
 from quantry.observe.image_folder import IMAGE_SUFFIXES
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _HEADINGS = ("label", "class", "class_id", "category", "target")
 
 
@@ -21,11 +23,40 @@ class LabelledFiles:
         files: The files, in the order of their paths.
         labels: The class of each.
         names: Names of the classes where folders or words name them; empty where labels are numbers.
+        where: The file or folder the labels are from, for messages.
     """
 
     files: tuple[Path, ...]
     labels: tuple[int, ...]
     names: tuple[str, ...] = ()
+    where: str = field(default="the labels", compare=False)
+
+    def check_classes(self, classes: int | None) -> None:
+        """Refuse labels that cannot be classes of a model.
+
+        Args:
+            classes: How many classes the model tells apart; None where that is not known.
+
+        Raises:
+            DataError: A number is out of range, or there are more or fewer names than classes.
+        """
+        if classes is None:
+            return
+        if self.names and len(self.names) != classes:
+            # Words are numbered by their order, which says nothing about the model's where some are missing.
+            few = ", ".join(self.names[:3])
+            raise DataError(
+                f"classes given by name must be as many as the model's, {classes}, since they are numbered in "
+                f"alphabetical order, got {len(self.names)}: {few}{', ...' if len(self.names) > 3 else ''}; give the "
+                f"model's class numbers, 0 to {classes - 1}: a .csv of file,number as labels, or folders named by "
+                f"number; in {self.where}"
+            )
+        for file, label in zip(self.files, self.labels, strict=True):
+            if not 0 <= label < classes:
+                raise DataError(
+                    f"labels must be class numbers of the model, 0 to {classes - 1}, got {label} for {file.name}; "
+                    f"in {self.where}"
+                )
 
 
 def labelled_images(folder: str | Path, labels: str | Path | None = None) -> LabelledFiles:
@@ -45,7 +76,8 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
             numbers; words are numbered in alphabetical order, so there must be one for each class of the model.
 
     Raises:
-        DataError: There are no images, or a file has no label, or only one that several files of its name could mean.
+        DataError: There are no images, or a file has no label, or only one that several files of its name could mean;
+            or some labels are numbers and others names.
     """
     root = Path(folder)
     files = image_files(root)
@@ -57,7 +89,7 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
                 "without a file of labels every image must be in a sub-folder named for its class, "
                 f"got {loose.name}; in {root}"
             )
-        return _numbered(files, words)
+        return _numbered(files, words, str(root))
     names = {path: path.relative_to(root).as_posix() for path in files}
     table = _read(Path(labels), tuple(names.values()))
     alone = Counter(path.name for path in files)
@@ -68,7 +100,7 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
             f"every image must have a label, got none for {len(missing)} of {len(files)}, such as "
             f"{names[missing[0]]}; in {labels}"
         )
-    return _numbered(files, [label for label in found if label is not None])
+    return _numbered(files, [label for label in found if label is not None], str(labels))
 
 
 def image_files(root: Path) -> tuple[Path, ...]:
@@ -86,12 +118,27 @@ def image_files(root: Path) -> tuple[Path, ...]:
     return files
 
 
-def _numbered(files: tuple[Path, ...], words: list[str]) -> LabelledFiles:
+def _numbered(files: tuple[Path, ...], words: list[str], where: str) -> LabelledFiles:
     if all(word.isdecimal() for word in words):
-        return LabelledFiles(files, tuple(int(word) for word in words))
+        return LabelledFiles(files, tuple(int(word) for word in words), where=where)
+    _check_words(words, where)
     names = tuple(sorted(set(words)))
     number = {name: index for index, name in enumerate(names)}
-    return LabelledFiles(files, tuple(number[word] for word in words), names)
+    return LabelledFiles(files, tuple(number[word] for word in words), names, where)
+
+
+def _check_words(words: list[str], where: str) -> None:
+    """Refuse numbers among names: numbering both by the alphabet would move every class."""
+    numbers = Counter(word for word in words if _NUMBER.fullmatch(word))
+    if numbers.total() == len(words):
+        wrong = next(word for word in words if not word.isdecimal())
+        raise DataError(f"labels that are numbers must be class numbers 0, 1, 2, ..., got {wrong!r}; in {where}")
+    if numbers:
+        name = next(word for word in words if word not in numbers)
+        raise DataError(
+            f"labels must be all class numbers or all names, got {numbers.total()} numbers such as "
+            f"{next(iter(numbers))!r} and {len(words) - numbers.total()} names such as {name!r}; in {where}"
+        )
 
 
 def _read(path: Path, files: tuple[str, ...]) -> dict[str, str]:

@@ -41,7 +41,7 @@ def classifier_evaluator(
         DataError: Images, labels and model do not go together.
     """
     found = images if isinstance(images, LabelledFiles) else labelled_images(images, labels)
-    _check_names(found.names, class_count(model))
+    found.check_classes(class_count(model))
     book = SampleBook(image_data(model, found.files, options or ImageOptions()))
     group = len(found.files) // len(book)
     classes = np.array(found.labels[: group * len(book)], np.int64)
@@ -61,17 +61,6 @@ def class_count(model: str | Path) -> int | None:
     # The first axis counts samples; where it is the only one, there is one sample.
     sides = [side for side in tuple(shape)[1:] or tuple(shape) if isinstance(side, int)]
     return math.prod(sides) if len(sides) == max(1, len(shape) - 1) else None
-
-
-def _check_names(names: tuple[str, ...], classes: int | None) -> None:
-    """Words are numbered by their order, which says nothing about the model's where some are missing."""
-    if names and classes is not None and len(names) != classes:
-        few = ", ".join(names[:3])
-        raise DataError(
-            f"classes given by name must be as many as the model's, {classes}, since they are numbered in alphabetical "
-            f"order, got {len(names)}: {few}{', ...' if len(names) > 3 else ''}; give the model's class numbers, "
-            f"0 to {classes - 1}: a .csv of file,number as labels, or folders named by number"
-        )
 
 
 def detector_evaluator(
