@@ -1,7 +1,7 @@
 """Where the error of a quantized model comes from, tensor by tensor, and what to do about it."""
 
-from quantry.diagnosis.diagnosis import Diagnosis, Fall, diagnose
-from quantry.diagnosis.findings import Finding
+from quantry.diagnosis.diagnosis import Diagnosis, diagnose
+from quantry.diagnosis.evidence import Fall, Finding
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 
 __all__ = ["Diagnosis", "Fall", "Finding", "TensorHealth", "diagnose", "tensor_health"]

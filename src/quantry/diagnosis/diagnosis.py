@@ -6,42 +6,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.diagnosis.findings import Evidence, Finding, find_causes
+from quantry.diagnosis.causes import find_causes
+from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding
+from quantry.diagnosis.measured_errors import measured_errors
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
-from quantry.evaluate.tensor_errors import tensor_errors
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 
-GOOD_SQNR = 40.0
-"""dB beyond which more would change no answer: what is lost above it does not count."""
-
-NOTABLE_FALL = 6.0
-"""dB lost in one node that deserve a word when nothing else explains the loss: half of the signal's resolution."""
-
 _SHOWN_FALLS = 20
 _TOLD_FALLS = 5
-
-
-@dataclass(frozen=True)
-class Fall:
-    """A node behind which more error has gathered than before it.
-
-    Attributes:
-        node: Its name.
-        operator: Its operator type.
-        tensor: Its output.
-        before: SQNR in dB of its worst input; infinite where all inputs are exact.
-        after: SQNR in dB of its output.
-        lost: dB lost here, of the first 40 that matter.
-    """
-
-    node: str
-    operator: str
-    tensor: str
-    before: float
-    after: float
-    lost: float
 
 
 @dataclass(frozen=True)
@@ -94,30 +68,16 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
     health = tensor_health(model, statistics, result.plan, result.params)
     names = [value.name for node in model.graph for value in node.outputs if value.name]
     feeds = list(result.evaluation_data.take(samples))
-    gathered = tensor_errors(model, result.model, names, feeds, samples)
+    errors = measured_errors(model, result.model, names, feeds, samples)
+    gathered = {name: error.sqnr for name, error in errors.items()}
     converted: dict[str, float] = {}
     if stages.equalized.digest != stages.prepared.digest:
         outputs = [value.name for value in model.graph.outputs if value.name]
-        converted = tensor_errors(stages.prepared.value.model, model, outputs, feeds, samples)
+        changed = measured_errors(stages.prepared.value.model, model, outputs, feeds, samples)
+        converted = {name: error.sqnr for name, error in changed.items()}
     falls = _falls(model, gathered)
-    causes = find_causes(Evidence(model, result.plan, health, converted)) or _unexplained(falls)
+    causes = find_causes(Evidence(model, result.recipe, result.plan, health, errors, falls, converted))
     return Diagnosis(health, gathered, falls, causes, len(feeds))
-
-
-def _unexplained(falls: tuple[Fall, ...]) -> tuple[Finding, ...]:
-    """Return where to look when no rule knows the cause."""
-    worst = [fall for fall in falls if fall.lost > NOTABLE_FALL]
-    if not worst:
-        return ()
-    return (
-        Finding(
-            f"no rule knows the cause, but {worst[0].operator} {worst[0].node} leaves {worst[0].after:.0f} dB of "
-            f"{min(worst[0].before, GOOD_SQNR):.0f}",
-            tuple(fall.tensor for fall in worst),
-            "more bits for these layers (plan.layers, mixed precision), or better rounding of their weights (Gptq in "
-            "tune.steps)",
-        ),
-    )
 
 
 def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:

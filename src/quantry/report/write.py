@@ -2,11 +2,13 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from quantry.autosearch import SearchResult
-from quantry.diagnosis import diagnose
+from quantry.diagnosis import Diagnosis, diagnose
 from quantry.errors import StoreError
+from quantry.memo import TraceEntry
 from quantry.quantization import QuantizationResult
 from quantry.report.facts import collect_facts
 from quantry.report.page import render_page
@@ -31,7 +33,16 @@ def write_report(
         StoreError: The file cannot be written.
     """
     heading = title or result.model.graph.name or "model"
-    return _write(render_page(collect_facts(result, diagnose(result, samples), heading)), Path(path))
+    return _write(render_page(collect_facts(result, _diagnosed(result, samples), heading)), Path(path))
+
+
+def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:
+    """Diagnose, and take down in the trace how long that took: both models run, beside those of the stages."""
+    started = time.perf_counter()
+    diagnosis = diagnose(result, samples)
+    digest = result.stages.quantized.digest
+    result.trace.add(TraceEntry("diagnose", digest, "computed", time.perf_counter() - started, digest))
+    return diagnosis
 
 
 def write_search_report(result: SearchResult, path: str | os.PathLike[str], title: str = "search") -> Path:

@@ -1,0 +1,32 @@
+"""Known causes of lost accuracy, one file each; each says what was found and what helps."""
+
+from collections.abc import Callable, Iterator
+
+from quantry.diagnosis.causes.conversions import conversions
+from quantry.diagnosis.causes.joined_ranges import joined_ranges
+from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers
+from quantry.diagnosis.causes.shifted_means import shifted_means
+from quantry.diagnosis.causes.starved_activations import starved_activations
+from quantry.diagnosis.causes.starved_weights import starved_weights
+from quantry.diagnosis.causes.unexplained import unexplained
+from quantry.diagnosis.evidence import Evidence, Finding
+
+RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    conversions,
+    starved_activations,
+    shifted_means,
+    starved_weights,
+    outliers,
+    joined_ranges,
+    coarse_ranges,
+)
+"""Every known cause; the gravest first."""
+
+
+def find_causes(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return what the rules find, in their order; where none does, the places that lose most."""
+    found = tuple(finding for rule in RULES for finding in rule(evidence))
+    return found or tuple(unexplained(evidence))
+
+
+__all__ = ["RULES", "find_causes"]

@@ -1,0 +1,109 @@
+"""Tensors that must use the range of a larger one, with which they share or are aligned."""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from quantry.diagnosis.evidence import Evidence, Finding, counted
+from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.recipe import Recipe
+
+USED_SHARE = 0.5
+"""Part of a range in use below which a bit or more is lost to what it is shared with."""
+
+SMALL_SHARE = 0.125
+"""Part of a range in use that is told whatever else the tensor has lost."""
+
+_NOTABLE_SQNR = 35.0
+_SWITCHES = {
+    "Concat": "align_concat",
+    "MaxPool": "align_pool",
+    "AveragePool": "align_pool",
+    "GlobalAveragePool": "align_pool",
+    "Pad": "align_pad",
+    "Slice": "align_slice",
+}
+
+
+def joined_ranges(evidence: Evidence) -> Iterator[Finding]:
+    """Find tensors that use less than half of a range that another tensor needs."""
+    health = {tensor.name: tensor for tensor in evidence.activations}
+    partners = {
+        tensor.name: partner
+        for tensor in health.values()
+        if _is_cause(evidence, tensor) and (partner := _partner(evidence.model, tensor, health)) is not None
+    }
+    if not partners:
+        return
+    found = sorted((health[name] for name in partners), key=_used)
+    worst, (other, operator) = found[0], partners[found[0].name]
+    yield Finding(
+        f"{counted(len(found), 'tensor')} with less than half of a shared range in use: {worst.name} has values "
+        f"{_span(worst.seen)} and a range of {_span(worst.range)}, which {other.name} needs for {_span(other.seen)}",
+        tuple(tensor.name for tensor in found),
+        _remedy(evidence.recipe, operator),
+    )
+
+
+def _is_cause(evidence: Evidence, tensor: TensorHealth) -> bool:
+    """Whether a tensor loses by its range, and more by that than had been lost before it."""
+    used = _used(tensor)
+    if used < SMALL_SHARE and tensor.shared_with:
+        return True
+    before = evidence.errors.get(tensor.name)
+    return used < USED_SHARE and tensor.sqnr < _NOTABLE_SQNR and (before is None or before.sqnr > tensor.sqnr + 1)
+
+
+def _partner(model: ir.Model, tensor: TensorHealth, health: dict[str, TensorHealth]) -> tuple[TensorHealth, str] | None:
+    """Return the largest tensor with the same scale on the way through nodes that copy values, and the first node."""
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    values |= {value.name: value for value in model.graph.inputs}
+    start = values.get(tensor.name)
+    waiting = [] if start is None else [(value, node.op_type) for node, value in _neighbours(start)]
+    met, best = {tensor.name}, None
+    while waiting:
+        value, operator = waiting.pop()
+        near = health.get(value.name or "")
+        if near is None or near.name in met or near.scales != tensor.scales:
+            continue
+        met.add(near.name)
+        if _reach(near.seen) > _reach((best[0] if best else tensor).seen):
+            best = near, operator
+        waiting += [(other, operator) for _, other in _neighbours(value)]
+    return best
+
+
+def _neighbours(value: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """Yield what stands on the other side of the nodes that make and read a value."""
+    producer = value.producer()
+    nodes = [use.node for use in value.uses()] + ([] if producer is None else [producer])
+    for node in nodes:
+        for other in (*node.inputs, *node.outputs):
+            if other is not None and other is not value and other.const_value is None:
+                yield node, other
+
+
+def _remedy(recipe: Recipe, operator: str) -> str:
+    switch = _SWITCHES.get(operator, "")
+    if recipe.scale.npu is not None and switch and getattr(recipe.scale.npu, switch):
+        return (
+            f"the NPU's limits put one range around {operator}: scale.npu.{switch}: false where your target needs it "
+            "not, else more bits for these tensors (plan.tensors, mixed precision)"
+        )
+    if operator == "Concat":
+        return (
+            "what is joined there has different sizes: leave the join in float (plan.selection.exclude), or equalize it"
+        )
+    return f"leave {operator} in float (plan.selection.exclude), or more bits for these tensors (plan.tensors)"
+
+
+def _reach(ends: tuple[float, float]) -> float:
+    return max(-ends[0], ends[1])
+
+
+def _used(tensor: TensorHealth) -> float:
+    return _reach(tensor.seen) / _reach(tensor.range)
+
+
+def _span(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:.3g} .. {ends[1]:.3g}"

@@ -1,0 +1,86 @@
+"""Activations with channels so small that the one scale of the tensor leaves nothing of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantry.diagnosis.evidence import Evidence, Finding, counted
+from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.equalize.linear_layer import OPERATORS, LinearLayer, array_of, linear_layer
+
+STARVED_SHARE = 0.1
+"""Share of what a layer reads that must come from starved channels. Channels that nobody reads harm nobody."""
+
+
+@dataclass(frozen=True)
+class _Starved:
+    share: float
+    channels: int
+    tensor: TensorHealth
+    deviation: NDArray[np.float64]
+
+    def __str__(self) -> str:
+        live = self.deviation[self.deviation > 0]
+        return (
+            f"channels of {self.tensor.name} vary by {live.min():.2g} to {live.max():.2g}, and {self.channels} of "
+            f"{len(self.deviation)} by less than its step of {self.tensor.scales[0]:.2g}"
+        )
+
+
+def starved_activations(evidence: Evidence) -> Iterator[Finding]:
+    """Find activations of which a layer reads channels that vary by less than one step."""
+    health = {tensor.name: tensor for tensor in evidence.activations}
+    found: dict[str, _Starved] = {}
+    for layer in _layers(evidence):
+        source = layer.node.inputs[0]
+        tensor = health.get(source.name or "") if source is not None else None
+        starved = None if tensor is None else _starved(evidence, layer, tensor)
+        if starved is not None and (
+            starved.tensor.name not in found or found[starved.tensor.name].share < starved.share
+        ):
+            found[starved.tensor.name] = starved
+    if not found:
+        return
+    worst_first = sorted(found.values(), key=lambda one: -one.share)
+    yield Finding(
+        f"one scale serves channels of very different size in {counted(len(found), 'activation')}: {worst_first[0]}",
+        tuple(one.tensor.name for one in worst_first),
+        "16 bits for these layers (plan.layers, mixed precision)"
+        if evidence.recipe.equalize.smooth is not None
+        else "SmoothQuant (equalize.smooth), which divides large channels and multiplies the weights that read them, "
+        "through SiLU too; else 16 bits for these layers (plan.layers, mixed precision)",
+    )
+
+
+def _layers(evidence: Evidence) -> Iterator[LinearLayer]:
+    for node in evidence.layers():
+        layer = linear_layer(node) if node.op_type in OPERATORS else ""
+        if isinstance(layer, LinearLayer):
+            yield layer
+
+
+def _starved(evidence: Evidence, layer: LinearLayer, tensor: TensorHealth) -> _Starved | None:
+    error = evidence.errors.get(tensor.name)
+    if error is None or len(error.deviation) != layer.layout.inputs or not _harms(evidence, layer.node):
+        return None
+    starved = error.deviation < tensor.scales[0]
+    share = float(_read_shares(layer, error.deviation)[starved].sum())
+    return _Starved(share, int(starved.sum()), tensor, error.deviation) if share > STARVED_SHARE else None
+
+
+def _harms(evidence: Evidence, node: ir.Node) -> bool:
+    return evidence.is_harmed(node.outputs[0].name)
+
+
+def _read_shares(layer: LinearLayer, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of each input channel in what the layer's outputs vary by; over all channels at most 1."""
+    layout = layer.layout
+    powers = np.square(layout.view(array_of(layer.weight).astype(np.float64))).sum(axis=3)
+    drawn = powers * np.square(deviation).reshape(layout.groups, 1, -1)
+    total = drawn.sum(axis=2, keepdims=True)
+    shares = np.divide(drawn, total, out=np.zeros_like(drawn), where=total > 0)
+    result: NDArray[np.float64] = shares.sum(axis=1).reshape(-1) / layout.outputs
+    return result

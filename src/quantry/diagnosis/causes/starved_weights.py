@@ -1,0 +1,103 @@
+"""Weights with channels of very different size under one scale, and what keeps equalization from mending that."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.diagnosis.evidence import Evidence, Finding, counted
+from quantry.equalize.passage import Channels, passage
+from quantry.recipe import PerChannel, Recipe
+
+CHANNEL_SPREAD = 32.0
+"""Ratio of the largest to the median channel range beyond which one scale starves most channels."""
+
+LOW_SPREAD = 10.0
+"""Ratio of the largest channel range to that of the tenth from below; counts where the result is harmed."""
+
+_DEAD = 1e-3
+"""Channels with less than this part of the largest range were pruned by training, and need no resolution."""
+
+
+@dataclass(frozen=True)
+class _Spread:
+    weight: str
+    ratio: float
+    blocked: str
+
+
+def starved_weights(evidence: Evidence) -> Iterator[Finding]:
+    """Find weights whose small channels get few steps of the one scale."""
+    found = list(_spreads(evidence))
+    if not found:
+        return
+    found.sort(key=lambda one: -one.ratio)
+    reasons = [one.blocked for one in found if one.blocked]
+    blocked = max(set(reasons), key=reasons.count) if reasons else ""
+    behind = f"; no equalization behind {len(reasons)} of them: {blocked}" if blocked else ""
+    yield Finding(
+        f"one scale serves channels of very different size in {counted(len(found), 'weight')}, the largest up to "
+        f"{found[0].ratio:.0f} times the small ones{behind if evidence.recipe.equalize.cross_layer else ''}",
+        tuple(one.weight for one in found),
+        _remedy(evidence.recipe, blocked),
+    )
+
+
+def _remedy(recipe: Recipe, blocked: str) -> str:
+    options = []
+    if recipe.scale.npu is None and not isinstance(recipe.plan.weight.granularity, PerChannel):
+        options.append("one scale for each channel (plan.weight.granularity: PerChannel) where the target has them")
+    if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
+        options.append(
+            "Relu in place of Clip(0, 6) (prepare.clip6_to_relu), through which cross-layer equalization passes"
+            + ("" if recipe.equalize.cross_layer is not None else " (equalize.cross_layer)")
+            + "; it changes the function a little, so look at the score"
+        )
+    elif recipe.equalize.cross_layer is None:
+        options.append("cross-layer equalization (equalize.cross_layer)")
+    if blocked and not blocked.startswith("Clip") and recipe.equalize.smooth is None:
+        options.append("SmoothQuant (equalize.smooth), which passes gates such as SiLU")
+    if not options:
+        options.append("16 bits for these layers (plan.layers, mixed precision)")
+    return ", else ".join(options)
+
+
+def _spreads(evidence: Evidence) -> Iterator[_Spread]:
+    for node in evidence.layers():
+        for value in node.inputs[1:2]:
+            planned = evidence.plan.weights.get(value.name or "") if value is not None else None
+            constant = value.const_value if value is not None else None
+            if planned is None or planned.axis is not None or constant is None or len(constant.shape) < 2:
+                continue
+            axis = _output_axis(node, len(constant.shape))
+            ranges = np.abs(np.moveaxis(constant.numpy(), axis, 0)).reshape(constant.shape[axis], -1).max(axis=1)
+            ratio = _ratio(ranges.astype(np.float64), evidence.is_harmed(node.outputs[0].name))
+            if ratio is not None and value is not None:
+                yield _Spread(value.name or "", ratio, _blocked(node))
+
+
+def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
+    """Return the spread of channel ranges where it is too large, else None."""
+    largest = float(ranges.max())
+    live = ranges[ranges > _DEAD * largest]
+    middle, low = (float(np.quantile(live, share)) for share in (0.5, 0.1)) if len(live) else (0.0, 0.0)
+    if not low or not (largest > CHANNEL_SPREAD * middle or (harmed and largest > LOW_SPREAD * low)):
+        return None
+    return largest / low
+
+
+def _output_axis(node: ir.Node, rank: int) -> int:
+    """Return the axis of a weight along which output channels lie."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else 1
+    return rank - 1 if node.op_type == "MatMul" else 1
+
+
+def _blocked(node: ir.Node) -> str:
+    """Return why factors of channels cannot leave a layer, or an empty string."""
+    readers = [use.node for use in node.outputs[0].uses()]
+    answers = (passage(reader, Channels(1)) for reader in readers if reader.op_type not in ("Conv", "Gemm", "MatMul"))
+    return next((answer for answer in answers if isinstance(answer, str)), "")

@@ -1,0 +1,44 @@
+"""Where to look when no rule knows the cause."""
+
+from collections.abc import Iterator
+
+from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding
+from quantry.recipe import AdaQuant, AdaRound, Brecq, Distill, Gptq, Tqt
+
+NOTABLE_FALL = 6.0
+"""dB lost in one node that deserve a word when nothing else explains the loss: half of the signal's resolution."""
+
+_MORE_BITS = "more bits for these layers (plan.layers, mixed precision)"
+
+
+def unexplained(evidence: Evidence) -> Iterator[Finding]:
+    """Tell the nodes that lose most: layers with weights by themselves, others by what they read."""
+    worst = [fall for fall in evidence.falls if fall.lost > NOTABLE_FALL]
+    if not worst:
+        return
+    layers = {node.name for node in evidence.layers()}
+    first = worst[0]
+    alike = [fall for fall in worst if (fall.node in layers) == (first.node in layers)]
+    before = min(first.before, GOOD_SQNR)
+    lost = f"leaves {first.after:.0f} dB of {before:.0f}"
+    if first.node in layers:
+        tuned = evidence.has_step(Gptq, AdaRound, AdaQuant, Brecq, Tqt, Distill)
+        remedy = _MORE_BITS if tuned else f"{_MORE_BITS}, or better rounding of their weights (Gptq in tune.steps)"
+        yield Finding(f"no rule knows the cause, but {first.operator} {first.node} {lost}", _outputs(alike), remedy)
+        return
+    yield Finding(
+        f"no rule knows the cause, but rounding what {first.operator} {first.node} reads {lost}",
+        tuple(dict.fromkeys(name for fall in alike for name in _read(evidence, fall))) or _outputs(alike),
+        "more bits for these tensors (plan.tensors, mixed precision)",
+    )
+
+
+def _outputs(falls: list[Fall]) -> tuple[str, ...]:
+    return tuple(fall.tensor for fall in falls)
+
+
+def _read(evidence: Evidence, fall: Fall) -> list[str]:
+    node = next((node for node in evidence.model.graph if node.name == fall.node), None)
+    inputs = () if node is None else node.inputs
+    names = [value.name or "" for value in inputs if value is not None]
+    return [name for name in names if name in evidence.plan.activations]

@@ -1,0 +1,185 @@
+"""How far each tensor of the quantized model is from the float one, with all the error that has gathered before it."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantry.evaluate.metrics.decibel import unlimited_decibels
+from quantry.evaluate.pairing import Pair, pair_outputs
+from quantry.evaluate.progress import with_progress
+from quantry.evaluate.sessions import run_session, simulation_session
+
+GROUP_BYTES = 1 << 28
+"""Memory for the tensors of one run of one model; more tensors than that take several runs."""
+
+_CHANNELS_FIRST = ("Conv", "ConvTranspose")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredError:
+    """What separates a tensor of the quantized model from that of the float one.
+
+    Attributes:
+        sqnr: Signal over noise in dB; infinite where nothing differs.
+        shifted: Share of the noise, 0 to 1, that is the same in every sample: a shift of the mean of each channel,
+            which a bias can take back. 0 where there is one sample only, because nobody knows then.
+        deviation: Standard deviation of each channel of the float tensor, float64 [c]; empty for one without channels.
+    """
+
+    sqnr: float
+    shifted: float
+    deviation: NDArray[np.float64] = field(repr=False)
+
+
+def measured_errors(
+    reference: ir.Model,
+    quantized: ir.Model,
+    names: Sequence[str],
+    samples: Iterable[Mapping[str, NDArray[Any]]],
+    limit: int,
+) -> dict[str, MeasuredError]:
+    """Return the error of every tensor that both models have.
+
+    Args:
+        reference: The float model that was quantized.
+        quantized: The quantized model.
+        names: Tensors of interest; those that only one model has are left out.
+        samples: What to feed to both.
+        limit: Use at most this many samples.
+
+    Returns:
+        By name, in the given order. Tensors that are not float, or become NaN or infinite in one model only, are left
+        out.
+    """
+    both = _produced(reference) & _produced(quantized)
+    shown = [name for name in names if name in both]
+    feeds = list(islice(samples, limit))
+    axes = _channel_axes(reference)
+    sums: dict[str, _Sums | None] = {}
+    groups = list(_groups(reference, shown))
+    for group in with_progress(groups, "diagnose", len(groups)):
+        expected = simulation_session(_showing(reference, group), in_turn=True)
+        got = simulation_session(_showing(quantized, group), in_turn=True)
+        for feed in feeds:
+            ours, theirs = run_session(expected, feed), run_session(got, feed)
+            for name in group:
+                _add(sums, name, _pair(ours[name], theirs[name]), axes.get(name))
+    return {name: found.error() for name in shown if (found := sums.get(name)) is not None}
+
+
+def _pair(ours: NDArray[Any], theirs: NDArray[Any]) -> Pair | None:
+    """Return both as float64 arrays, or None where they are not float or cannot be compared."""
+    return pair_outputs(ours, theirs) if ours.dtype.kind == "f" else None
+
+
+class _Sums:
+    """What is added up over the samples of one tensor."""
+
+    def __init__(self) -> None:
+        self._signal = self._noise = 0.0
+        self._values = 0
+        self._samples = 0
+        # Over samples: shifts of the channels, their squares; values of the channels, and their squares.
+        self._shift = self._shift_squares = np.zeros(0)
+        self._mean = self._squares = np.zeros(0)
+
+    def add(self, pair: Pair, axis: int | None) -> None:
+        """Count one sample, whose channels lie along an axis; None takes the usual one of the tensor's rank."""
+        ours, error = pair.reference, pair.quantized - pair.reference
+        self._signal += float(np.vdot(ours, ours))
+        self._noise += float(np.vdot(error, error))
+        self._values += error.size
+        self._samples += 1
+        if ours.ndim < 2 or not ours.size:
+            return
+        along = _usual_axis(ours.ndim) if axis is None else axis
+        others = tuple(index for index in range(ours.ndim) if index != along % ours.ndim)
+        shift = error.mean(axis=others)
+        if len(self._shift) not in (0, len(shift)):
+            return  # The axis counts positions, as many as a sample has, and no channels.
+        parts = (shift, shift**2, ours.mean(axis=others), (ours**2).mean(axis=others))
+        if not len(self._shift):
+            self._shift, self._shift_squares, self._mean, self._squares = parts
+            return
+        self._shift = self._shift + parts[0]
+        self._shift_squares = self._shift_squares + parts[1]
+        self._mean = self._mean + parts[2]
+        self._squares = self._squares + parts[3]
+
+    def error(self) -> MeasuredError:
+        count = max(self._samples, 1)
+        variance = np.maximum(self._squares / count - (self._mean / count) ** 2, 0.0)
+        return MeasuredError(unlimited_decibels(self._signal, self._noise), self._shifted(), np.sqrt(variance))
+
+    def _shifted(self) -> float:
+        """Products of different samples estimate the square of the mean without the scatter of the samples."""
+        count = self._samples
+        if count < 2 or not len(self._shift) or self._noise == 0:
+            return 0.0
+        common = (self._shift**2 - self._shift_squares) / (count * (count - 1))
+        noise = self._noise / self._values * len(self._shift)
+        return float(np.clip(common.sum() / noise, 0.0, 1.0))
+
+
+def _usual_axis(rank: int) -> int:
+    return 1 if rank > 3 else -1
+
+
+def _channel_axes(model: ir.Model) -> dict[str, int]:
+    """Return where channels lie for certain: a convolution makes and reads them along axis 1."""
+    values = (
+        value
+        for node in model.graph
+        if node.op_type in _CHANNELS_FIRST
+        for value in (node.inputs[0], node.outputs[0])
+        if value is not None
+    )
+    return {value.name: 1 for value in values if value.name}
+
+
+def _produced(model: ir.Model) -> set[str]:
+    return {value.name for node in model.graph for value in node.outputs if value.name}
+
+
+def _groups(model: ir.Model, names: Sequence[str]) -> Iterator[list[str]]:
+    sizes = {value.name: _bytes(value) for node in model.graph for value in node.outputs}
+    group: list[str] = []
+    total = 0
+    for name in names:
+        if group and total + sizes[name] > GROUP_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(name)
+        total += sizes[name]
+    if group:
+        yield group
+
+
+def _bytes(value: ir.Value) -> int:
+    shape = value.shape
+    return (
+        4 * math.prod(dim if isinstance(dim, int) else 1 for dim in shape) if shape is not None else GROUP_BYTES // 64
+    )
+
+
+def _showing(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy whose outputs are these tensors."""
+    copy = model.clone()
+    by_name = {value.name: value for node in copy.graph for value in node.outputs}
+    copy.graph.outputs.clear()
+    copy.graph.outputs.extend(by_name[name] for name in names)
+    return copy
+
+
+def _add(sums: dict[str, _Sums | None], name: str, pair: Pair | None, axis: int | None) -> None:
+    known = sums.setdefault(name, None if pair is None else _Sums())
+    if pair is None or known is None:
+        sums[name] = None
+        return
+    known.add(pair, axis)
