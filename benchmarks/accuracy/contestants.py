@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.accuracy.schemes import GOALS, scheme
 from benchmarks.rows.quantize import ONNXRUNTIME, QUANTRY, QUARK
 from quantry.recipe import PRESETS
 
@@ -61,9 +62,11 @@ def contestants(suite: str) -> tuple[Contestant, ...]:
     transformer = _QUARK_TRANSFORMER_PRESETS if suite == "minilm_stsb" else ()
     recommended = tuple(preset for preset in PRESETS if preset.startswith("RECOMMENDED"))
     ours = tuple(PRESETS) if suite == _SMALL_SUITE else (*_EVERYWHERE, *transformer, *recommended)
+    schemes = tuple(name for name in GOALS.get(suite, {}) if name not in PRESETS)
     return (
         FLOAT,
         *(quantry(preset) for preset in ours),
+        *(Contestant(f"quantry {name}", QUANTRY, {"recipe": scheme(name)}) for name in schemes),
         search_winner("XINT8"),
         search_winner("CPU_INT8"),
         ONNXRUNTIME_PER_CHANNEL,

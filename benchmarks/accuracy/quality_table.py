@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from benchmarks.accuracy.schemes import GOALS
 from benchmarks.markdown import table
 
-_HEADINGS = ("model", "contestant", "metric", "value", "95 % interval", "minus float", "its 95 % interval")
+_HEADINGS = ("model", "contestant", "metric", "value", "95 % interval", "minus float", "its 95 % interval", "goal")
 
 
 def quality_table(entries: dict[str, Any]) -> str:
@@ -14,8 +15,15 @@ def quality_table(entries: dict[str, Any]) -> str:
         reference = next((score["value"] for score in entry["scores"].values() if "value" in score), None)
         for place, (label, score) in enumerate(entry["scores"].items()):
             head = (name if place == 0 else "", label, entry["metric"] if place == 0 else "")
-            lines.append((*head, *_cells(score, reference)))
+            goal = GOALS.get(name, {}).get(label.removeprefix("quantry "))
+            lines.append((*head, *_cells(score, reference), _verdict(score, goal)))
     return table(_HEADINGS, lines)
+
+
+def _verdict(score: dict[str, Any], goal: float | None) -> str:
+    if goal is None or "value" not in score:
+        return ""
+    return f"{'yes' if score['value'] >= goal else '**NO**'}: >= {goal:g}"
 
 
 def _cells(score: dict[str, Any], reference: float | None) -> tuple[str, ...]:
