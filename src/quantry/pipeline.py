@@ -7,7 +7,7 @@ from typing import Any
 
 import quantry
 from quantry.emit import QuantizedModel, emit
-from quantry.equalize import equalize, smooth, smooth_needs
+from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
 from quantry.evaluate import Evaluation, evaluate
 from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
@@ -60,16 +60,7 @@ def run_quantize(
     Returns:
         Handles on all results.
     """
-    equalized = prepared
-    if recipe.prepare.npu is not None:
-        equalized = memo.run(convert, equalized, recipe.prepare.npu)
-    if recipe.equalize.smooth is not None:
-        needs = smooth_needs(equalized.value, recipe.equalize.smooth)
-        seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
-        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
-        equalized = memo.run(smooth, equalized, seen, recipe.equalize.smooth, *types)
-    if recipe.equalize.cross_layer is not None:
-        equalized = memo.run(equalize, equalized, EqualizeOptions(recipe.equalize.cross_layer))
+    equalized = _run_equalize(prepared, data, recipe, memo)
     planned = memo.run(plan, equalized, recipe.plan)
     statistics = None
     if planned.value.needs_calibration or recipe.mix.mixed is not None:
@@ -87,6 +78,30 @@ def run_quantize(
         params = memo.run(tuned_params, model, planned, tuned[-1], recipe.scale.npu)
     quantized = memo.run(emit, model, planned, params, recipe.emit, _metadata(recipe))
     return Stages(prepared, equalized, statistics, planned, params, quantized, tuple(tuned))
+
+
+def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
+    """Run conversions for the target and what changes weights but not the function."""
+    equalized = prepared
+    if recipe.prepare.npu is not None:
+        equalized = memo.run(convert, equalized, recipe.prepare.npu)
+    if recipe.equalize.smooth is not None:
+        needs = smooth_needs(equalized.value, recipe.equalize.smooth)
+        seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
+        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
+        equalized = memo.run(smooth, equalized, seen, recipe.equalize.smooth, *types)
+    if recipe.equalize.cross_layer is not None:
+        equalized = memo.run(equalize, equalized, EqualizeOptions(recipe.equalize.cross_layer))
+    options = recipe.equalize
+    if options.absorb is not None:
+        needs = absorb_needs(equalized.value, options.absorb)
+        seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
+        equalized = memo.run(absorb, equalized, seen, options.absorb)
+    if options.split is not None:
+        equalized = memo.run(split_outliers, equalized, options.split, recipe.plan.weight)
+    if options.groups is not None:
+        equalized = memo.run(group_channels, equalized, options.groups, recipe.plan.weight)
+    return equalized
 
 
 def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:

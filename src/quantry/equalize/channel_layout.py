@@ -50,11 +50,36 @@ class ChannelLayout:
         channels *= inputs.reshape(self.groups, 1, -1, 1)
         return result.astype(weight.dtype)
 
+    def taken(self, weight: np.ndarray, outputs: np.ndarray | None, inputs: np.ndarray | None) -> np.ndarray:
+        """Return the weight with its channels in another order, which may name some twice; None keeps them.
+
+        Args:
+            weight: In the operator's own shape; of one group, or depthwise, where ``outputs`` names the groups.
+            outputs: Old numbers of the new output channels.
+            inputs: Old numbers of the new input channels; None for a depthwise weight.
+        """
+        if self.groups > 1:
+            return np.ascontiguousarray(weight if outputs is None else weight[outputs])
+        first, second = (inputs, outputs) if self.input_first else (outputs, inputs)
+        rows = weight if first is None else weight[first]
+        return np.ascontiguousarray(rows if second is None else rows[:, second])
+
 
 def scaled_bias(bias: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """Return a bias times one factor for each output channel, which lie on its last axis or are all given the same."""
     product: np.ndarray = _spread(bias, len(outputs)) * outputs
     return product.astype(bias.dtype)
+
+
+def shifted_bias(bias: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Return a bias plus one constant for each output channel."""
+    total: np.ndarray = _spread(bias, len(outputs)) + outputs
+    return total.astype(bias.dtype)
+
+
+def taken_bias(bias: np.ndarray, order: np.ndarray, outputs: int) -> np.ndarray:
+    """Return a bias of ``outputs`` channels with its channels in another order, which may name some twice."""
+    return np.ascontiguousarray(_spread(bias, outputs)[..., order]).astype(bias.dtype)
 
 
 def bias_magnitude(bias: np.ndarray | None, outputs: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from quantry.recipe.codec import (
     to_yaml,
 )
 from quantry.recipe.data_type import DataType
-from quantry.recipe.equalization import SmoothQuant
+from quantry.recipe.equalization import BiasAbsorption, ChannelGroups, OutlierSplitting, SmoothQuant
 from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerGroup, PerTensor
 from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
 from quantry.recipe.methods import (
@@ -99,9 +99,11 @@ __all__ = [
     "Allocation",
     "BestPercentile",
     "Bias",
+    "BiasAbsorption",
     "BiasCorrection",
     "BitOperationsBudget",
     "Brecq",
+    "ChannelGroups",
     "CrossLayer",
     "DataType",
     "DerivedBias",
@@ -140,6 +142,7 @@ __all__ = [
     "NpuConversions",
     "NpuLimits",
     "ObserveOptions",
+    "OutlierSplitting",
     "OwnBias",
     "PerBlock",
     "PerChannel",

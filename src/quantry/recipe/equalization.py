@@ -1,4 +1,4 @@
-"""Options of equalization that looks at activations."""
+"""Options of equalization that looks at activations, and of rewrites that give weights more scales."""
 
 from dataclasses import dataclass
 
@@ -56,3 +56,90 @@ class SmoothQuant(Checked):
                     f"SmoothQuant.operators must be among {SMOOTHABLE_OPERATORS}, got {operator!r}"
                     f"{nearest_spelling(operator, SMOOTHABLE_OPERATORS)}"
                 )
+
+
+@dataclass(frozen=True)
+class BiasAbsorption(Checked):
+    """Moves what a channel always has on top of zero from one layer's bias into the next one's (Nagel et al. 2019).
+
+    Where the input ``x`` of a Relu was never below ``c``, ``Relu(x) = Relu(x - c) + c``. The layer before makes
+    ``x - c``, the layers behind add ``W @ c`` to their biases, and the tensor between has a smaller range. Smallest
+    values are those seen on the calibration data: there the function stays the same, and on other data as long as no
+    ``x`` falls below ``c``.
+
+    Attributes:
+        margin: What is held back for data that were not seen, as a part of a channel's range.
+        gain: By what factor the largest value of the tensor must fall to be worth it.
+    """
+
+    margin: float = 0.1
+    gain: float = 1.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.margin >= 0:
+            raise RecipeError(f"BiasAbsorption.margin must not be negative, got {self.margin!r}")
+        if not self.gain >= 1:
+            raise RecipeError(f"BiasAbsorption.gain must be at least 1, got {self.gain!r}")
+
+
+MOST_GROUPS = 4
+"""More convolutions than this in the place of one are no longer few."""
+
+
+@dataclass(frozen=True)
+class ChannelGroups(Checked):
+    """Splits a convolution's output channels into few groups by the size of their weights, each a Conv of its own.
+
+    Each group has its own scales of weight and bias, for targets with one scale for each tensor. Channels are put in
+    order in all layers that make and read them, so that the groups are joined by one Concat. Depthwise convolutions
+    read their groups from a Split. Nothing is done where weights have a scale for each channel anyway.
+
+    Attributes:
+        groups: How many groups at most, 2 to 4.
+        gain: By what factor the estimated rounding error must fall, and again for each further group.
+        tolerance: No convolution is split whose estimated rounding error is below this part of the energy of its
+            output; 0.001 is 30 dB.
+    """
+
+    groups: int = MOST_GROUPS
+    gain: float = 2.0
+    tolerance: float = 0.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 2 <= self.groups <= MOST_GROUPS:
+            raise RecipeError(f"ChannelGroups.groups must be 2 to {MOST_GROUPS}, got {self.groups!r}")
+        _check_pays("ChannelGroups", self.gain, self.tolerance)
+
+
+@dataclass(frozen=True)
+class OutlierSplitting(Checked):
+    """Makes input channels with outlying weights twice and halves the weights that read them (Zhao et al. 2019).
+
+    The channels are made twice by the layers before, so that no operator is added. Nothing is done where weights have a
+    scale for each channel anyway.
+
+    Attributes:
+        share: How many channels of a tensor may be added, as a part of their number; at least one may.
+        gain: By what factor the estimated rounding error of the reading layer must fall.
+        tolerance: No layer is changed whose estimated rounding error is below this part of the energy of its output;
+            0.001 is 30 dB.
+    """
+
+    share: float = 0.05
+    gain: float = 1.5
+    tolerance: float = 0.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share <= 1:
+            raise RecipeError(f"OutlierSplitting.share must be above 0 and at most 1, got {self.share!r}")
+        _check_pays("OutlierSplitting", self.gain, self.tolerance)
+
+
+def _check_pays(name: str, gain: float, tolerance: float) -> None:
+    if not gain >= 1:
+        raise RecipeError(f"{name}.gain must be at least 1, got {gain!r}")
+    if not tolerance >= 0:
+        raise RecipeError(f"{name}.tolerance must not be negative, got {tolerance!r}")

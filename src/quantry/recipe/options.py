@@ -7,7 +7,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.bias import Bias, DerivedBias
 from quantry.recipe.checked import Checked
 from quantry.recipe.data_type import DataType
-from quantry.recipe.equalization import SmoothQuant
+from quantry.recipe.equalization import BiasAbsorption, ChannelGroups, OutlierSplitting, SmoothQuant
 from quantry.recipe.layers import LayerTypes, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
 from quantry.recipe.npu import NpuConversions, NpuLimits
@@ -50,8 +50,8 @@ class PrepareOptions(Checked):
 class CrossLayer(Checked):
     """Cross-layer equalization: gives the channels of consecutive layers like ranges without changing the function.
 
-    In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is not among them: it needs the
-    mean and deviation of activations and is exact only where an activation never reaches zero.
+    In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is an option of its own,
+    `BiasAbsorption`.
 
     Attributes:
         steps: Sweeps over the model, at least 1; -1 repeats until the weights rest (CLESteps).
@@ -88,10 +88,16 @@ class EqualizeOptions(Checked):
     Attributes:
         cross_layer: Cross-layer equalization; None does none.
         smooth: SmoothQuant, which comes first and needs a float pass of its own; None does none.
+        absorb: High-bias absorption, which comes behind these and needs a float pass of its own; None does none.
+        split: Outlier-channel splitting; None does none.
+        groups: Convolutions split into groups of channels, which comes last; None splits none.
     """
 
     cross_layer: CrossLayer | None = None
     smooth: SmoothQuant | None = None
+    absorb: BiasAbsorption | None = None
+    split: OutlierSplitting | None = None
+    groups: ChannelGroups | None = None
 
 
 @dataclass(frozen=True)
