@@ -144,6 +144,24 @@ def test_images_with_a_pixel_option_get_no_warning(folder: Path) -> None:
     assert not any("went in as" in note for note in notes)
 
 
+def test_mean_and_std_of_another_scale_are_warned_of(folder: Path) -> None:
+    pictures_in(folder)
+    with pytest.warns(UserWarning, match="give --pixel-scale 1/255"):
+        told = in_process(
+            "quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--mean", "0.5,0.5,0.5", "--std", "0.2"
+        )
+    assert "note: pixels 0..255 become inputs" in told
+    assert "letterbox for most detectors" in " ".join(told.split())
+
+
+def test_comparison_may_be_on_data_of_its_own(folder: Path) -> None:
+    (folder / "other").mkdir()
+    np.save(folder / "other" / "a.npy", images(1)[0])
+    told = in_process("quantize", "m.onnx", "-d", "data", "--eval-data", "other", "-o", "out.onnx")
+    assert "on other (1)" in " ".join(told.split())
+    assert "one sample" in told
+
+
 def test_arrays_get_no_note_about_images(folder: Path) -> None:
     assert "images enter" not in in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--no-evaluate")
 
@@ -257,6 +275,7 @@ def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith("warning: no calibration data")
+    assert "note: no calibration data were given" in done.stdout
     assert Path("out.onnx").exists()
 
 

@@ -1,3 +1,6 @@
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -259,3 +262,11 @@ def test_mean_and_std_of_another_scale_are_doubted_with_the_likely_remedy(option
 def test_options_of_images_for_bytes_are_not_doubted(tmp_path):
     data = calibration_data(save(tmp_path / "a.png"), inputs(1, 8, 12, 3, dtype=np.uint8), ImageOptions())
     assert pixel_doubts(data) == ()
+
+
+def test_misspelt_option_of_images_gets_the_nearest_spelling():
+    with pytest.raises(DataError, match="known options, got 'men'; did you mean 'mean'"):
+        ImageOptions(men=(0.5,))
+    assert replace(ImageOptions(scale=0.5), color="BGR") == pickle.loads(
+        pickle.dumps(ImageOptions(None, scale=0.5, color="BGR"))
+    )

@@ -137,7 +137,7 @@ def test_mistaken_recipe_is_refused_with_place_and_nearest_spelling(plain: typin
 
 def test_short_spelling_of_a_choice_takes_its_defaults() -> None:
     assert from_yaml("scale: {activation: Percentile}").scale.activation == Percentile()
-    assert from_yaml("") == Recipe()
+    assert from_yaml("{}") == Recipe()
 
 
 def test_unreadable_text_is_a_recipe_error(tmp_path: typing.Any) -> None:
@@ -149,6 +149,25 @@ def test_unreadable_text_is_a_recipe_error(tmp_path: typing.Any) -> None:
         load_recipe(tmp_path / "missing.yaml")
     with pytest.raises(RecipeError, match="readable text"):
         load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("r.yaml", "", "must hold options, got an empty text"),
+        ("r.yaml", "# nothing but this\n", "must hold options, got an empty text"),
+        ("r.yaml", "plan:\n  a: [1\nscale: 2\n", r"must be valid YAML, got .* at line 3, column \d+"),
+        ("r.json", "{", "must be valid JSON, got "),
+        ("r.yaml", "scale: {activatoin: MinMax}", "did you mean 'activation'"),
+    ],
+)
+def test_fault_in_a_recipe_file_names_the_file(name: str, text: str, message: str, tmp_path: typing.Any) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RecipeError, match=message) as told:
+        load_recipe(tmp_path / name)
+    assert str(told.value).endswith(f"; in {tmp_path / name}")
+    assert "\n" not in str(told.value)
+    assert "unicode string" not in str(told.value)
 
 
 def test_preset_is_found_in_any_case_and_a_wrong_name_gets_the_nearest() -> None:

@@ -98,10 +98,11 @@ def image_notes(data: Path | None, options: "ImageOptions") -> tuple[str, ...]:
     if data is None or holds_arrays(data):
         return ()
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""
+    hint = " (letterbox for most detectors)" if options.resize == "stretch" else ""
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))
     note = (
         f"images enter as {options.color}, pixels 0..255 times {options.scale:.6g}, minus mean {mean}, over std {std}; "
         f"resize {options.resize}{crop}. If the model was trained otherwise: --color, --pixel-scale, --mean, --std, "
-        "--resize, --crop-fraction"
+        f"--resize{hint}, --crop-fraction"
     )
     return (note,)

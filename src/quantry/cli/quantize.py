@@ -30,6 +30,9 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, or one such file.")
     ] = None,
+    eval_data: Annotated[
+        Path | None, typer.Option(help="Data to compare with the float model on; default: --data.")
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default=_DEFAULT_PRESET),
@@ -85,12 +88,15 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     images = ImageOptions(**given) if given else None
     if images is None:
         warn_of_default_pixels(model, data)
-    result = run(model, data, wanted, images=images, store=None if store == "none" else store)
+    result = run(
+        model, data, wanted, evaluation_data=eval_data, images=images, store=None if store == "none" else store
+    )
     written = result.save(target)
     if report is not None:
         written = (*written, write_report(result, report, model.name))
     told = (*notes, *image_notes(data, images or ImageOptions()))
-    show(Console(), result, written, evaluate=evaluate, extra_notes=told)
+    compared_on = "the calibration samples" if eval_data is None else str(eval_data)
+    show(Console(), result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on)
 
 
 def _file_name(label: str) -> str:
@@ -132,6 +138,7 @@ def show(
     *,
     evaluate: bool,
     extra_notes: tuple[str, ...] = (),
+    compared_on: str = "the calibration samples",
 ) -> None:
     """Print what was done.
 
@@ -141,6 +148,7 @@ def show(
         written: The files.
         evaluate: Whether to compare with the float model.
         extra_notes: Notes that are not in the result.
+        compared_on: What the data of the comparison are called.
     """
     plan = result.plan
     console.print(
@@ -150,7 +158,7 @@ def show(
     for reason, count in Counter(declined.reason for declined in plan.declined).most_common(8):
         console.print(f"  {count} left float: {escape(reason)}")
     if evaluate:
-        console.print(_evaluation_table(result))
+        console.print(_evaluation_table(result, compared_on))
     for note in (*extra_notes, *result.notes):
         console.print(f"  note: {escape(note)}")
     stages = ", ".join(
@@ -162,18 +170,21 @@ def show(
         console.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
 
 
-def _evaluation_table(result: "QuantizationResult") -> Table:
+def _evaluation_table(result: "QuantizationResult", compared_on: str) -> Table:
     evaluation = result.evaluation
-    table = Table(title=f"against the float model, on the calibration samples ({evaluation.samples})")
+    table = Table(title=f"against the float model, on {escape(compared_on)} ({evaluation.samples})")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
     for name, score in evaluation.metrics.items():
         low, high = score.interval
         arrow = "higher is better" if score.higher_is_better else "lower is better"
-        table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", f"{low:.5g} .. {high:.5g}")
+        # One sample says nothing about how others vary.
+        interval = f"{low:.5g} .. {high:.5g}" if evaluation.samples > 1 else "one sample"
+        table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", interval)
     ratio = evaluation.float_bytes / evaluation.quantized_bytes
-    table.add_row("size", f"{evaluation.quantized_bytes:,} bytes", f"{ratio:.2f}x smaller")
+    change = f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
+    table.add_row("size", f"{evaluation.quantized_bytes:,} bytes", change)
     if evaluation.latency is not None:
         latency = evaluation.latency
         table.add_row("latency", f"{latency.quantized_ms:.2f} ms", f"float {latency.float_ms:.2f} ms")

@@ -49,6 +49,14 @@ class ImageOptions:
     crop_fraction: float = 1.0
     interpolation: Interpolation = "bilinear"
 
+    def __new__(cls, *_: object, **given: object) -> "ImageOptions":
+        """Refuse misspelt names with the nearest spelling, before the dataclass does in its own words."""
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                hint = nearest_spelling(name, cls.__dataclass_fields__)
+                raise DataError(f"ImageOptions must be given known options, got {name!r}{hint}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for field in ("mean", "std"):
             object.__setattr__(self, field, _numbers(field, getattr(self, field)))

@@ -67,7 +67,7 @@ def from_json(text: str) -> Recipe:
     try:
         plain = json.loads(text)
     except json.JSONDecodeError as error:
-        raise RecipeError(f"a recipe must be valid JSON: {error}") from error
+        raise RecipeError(f"a recipe must be valid JSON, got {error}") from error
     return from_plain(plain)
 
 
@@ -84,9 +84,16 @@ def from_yaml(text: str) -> Recipe:
 
     try:
         plain = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        # The library's own text has the name of a stream, which there is none of, in two or more lines.
+        mark = error.problem_mark
+        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+        raise RecipeError(f"a recipe must be valid YAML, got {error.problem or error.context}{place}") from error
     except yaml.YAMLError as error:
-        raise RecipeError(f"a recipe must be valid YAML: {error}") from error
-    return from_plain(plain if plain is not None else {})
+        raise RecipeError(f"a recipe must be valid YAML, got {error}") from error
+    if plain is None:
+        raise RecipeError("a recipe must hold options, got an empty text; {} is the recipe of all defaults")
+    return from_plain(plain)
 
 
 def load_recipe(path: str | Path) -> Recipe:
@@ -108,7 +115,10 @@ def load_recipe(path: str | Path) -> Recipe:
         raise RecipeError(f"the recipe file must exist, got the path {file}, where nothing is") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"a recipe file must be readable text, got {file}: {error}") from error
-    return from_json(text) if file.suffix == ".json" else from_yaml(text)
+    try:
+        return from_json(text) if file.suffix == ".json" else from_yaml(text)
+    except RecipeError as error:
+        raise RecipeError(f"{error}; in {file}") from error
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
