@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 
 
 def warn_of_chance(job: "SearchJob", reference: float) -> None:
-    """Warn on stderr where the float model is no better than chance.
+    """Warn on stderr where the float model is no better than chance, or hardly.
 
     Args:
         job: The search.
         reference: The float model's score.
     """
     chance = _chance(job)
-    if chance is None or reference > chance:
+    # Luck alone gets a little above chance, and a model that was worth training far above.
+    if chance is None or reference > chance + chance * (1 - chance) / 2:
         return
+    better = "hardly" if reference > chance else "no"
     Console(stderr=True).print(
-        f"[bold yellow]warning:[/] the float model itself has {job.judged_by} {reference:.4f}, no better than chance "
+        f"[bold yellow]warning:[/] the float model itself has {job.judged_by} {reference:.4f}, {better} better than chance "
         f"({chance:.4f}), so this search says nothing: labels must be the model's class numbers, and images must enter "
         "as it was trained (--pixel-scale, --mean, --std, --color, --resize)",
         soft_wrap=True,
