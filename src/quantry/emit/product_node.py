@@ -17,17 +17,22 @@ class ProductNode:
 
     Attributes:
         node: The float node.
-        data: What it multiplies.
         weight: Name of the weight.
         bias: Its constant bias, where it has one.
         transposed: Whether the weight is stored as [N, K], as Gemm may have it.
     """
 
     node: ir.Node
-    data: ir.Value
     weight: ir.Value
     bias: ir.Value | None = None
     transposed: bool = False
+
+    @property
+    def data(self) -> ir.Value:
+        """What it multiplies, as it is now: the product before it may have been replaced since."""
+        data = self.node.inputs[0]
+        assert data is not None
+        return data
 
     @property
     def is_matrix(self) -> bool:
@@ -94,8 +99,7 @@ def product_nodes(model: ir.Model, plan: QuantPlan) -> list[ProductNode]:
         planned = None if weight is None else plan.weights.get(weight.name or "")
         if node.op_type not in ("Conv", *MATRICES) or planned is None or node.name not in planned.users:
             continue
-        data, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
-        assert data is not None
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
         assert weight is not None
-        found.append(ProductNode(node, data, weight, bias, bool(node.attributes.get_int("transB", 0))))
+        found.append(ProductNode(node, weight, bias, bool(node.attributes.get_int("transB", 0))))
     return found

@@ -35,7 +35,8 @@ def joined_ranges(evidence: Evidence) -> Iterator[Finding]:
     }
     if not partners:
         return
-    found = sorted((health[name] for name in partners), key=_used)
+    # What passes a tensor on with its range loses nothing more.
+    found = sorted((health[name] for name in partners if health[name].shared_with not in partners), key=_used)
     worst, (other, operator) = found[0], partners[found[0].name]
     yield Finding(
         f"{counted(len(found), 'tensor')} with less than half of a shared range in use: {worst.name} has values "

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 
+import onnx_ir as ir
+
 from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.equalize.linear_layer import OPERATORS, LinearLayer, linear_layer
 from quantry.recipe import BiasCorrection
 
 SHIFTED_SHARE = 0.3
@@ -13,7 +16,7 @@ _LAYERS_SHARE = 0.1
 
 def shifted_means(evidence: Evidence) -> Iterator[Finding]:
     """Find layers in which a good part of the error is the same in every sample."""
-    layers = [node.outputs[0].name or "" for node in evidence.layers()]
+    layers = [node.outputs[0].name or "" for node in evidence.layers() if _has_bias(node)]
     shares = {
         name: evidence.errors[name].shifted
         for name in layers
@@ -33,3 +36,9 @@ def shifted_means(evidence: Evidence) -> Iterator[Finding]:
         tuple(sorted(shares, key=shares.__getitem__, reverse=True)),
         remedy,
     )
+
+
+def _has_bias(node: ir.Node) -> bool:
+    """Whether a layer has a bias that can take a shift up."""
+    layer = linear_layer(node) if node.op_type in OPERATORS else ""
+    return isinstance(layer, LinearLayer) and layer.bias is not None

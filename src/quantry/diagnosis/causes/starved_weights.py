@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.equalize.passage import Channels, passage
-from quantry.recipe import PerChannel, Recipe
+from quantry.recipe import PerChannel, PerTensor, Recipe
 
 CHANNEL_SPREAD = 32.0
 """Ratio of the largest to the median channel range beyond which one scale starves most channels."""
@@ -64,15 +64,18 @@ def _remedy(recipe: Recipe, blocked: str) -> str:
 
 
 def _spreads(evidence: Evidence) -> Iterator[_Spread]:
+    outputs_harmed = any(evidence.is_harmed(value.name) for value in evidence.model.graph.outputs)
     for node in evidence.layers():
         for value in node.inputs[1:2]:
             planned = evidence.plan.weights.get(value.name or "") if value is not None else None
             constant = value.const_value if value is not None else None
-            if planned is None or planned.axis is not None or constant is None or len(constant.shape) < 2:
+            if planned is None or constant is None or len(constant.shape) < 2:
+                continue
+            if not isinstance(planned.spec.granularity, PerTensor):
                 continue
             axis = _output_axis(node, len(constant.shape))
             ranges = np.abs(np.moveaxis(constant.numpy(), axis, 0)).reshape(constant.shape[axis], -1).max(axis=1)
-            ratio = _ratio(ranges.astype(np.float64), evidence.is_harmed(node.outputs[0].name))
+            ratio = _ratio(ranges.astype(np.float64), outputs_harmed or evidence.is_harmed(node.outputs[0].name))
             if ratio is not None and value is not None:
                 yield _Spread(value.name or "", ratio, _blocked(node))
 

@@ -1,36 +1,52 @@
 """Where to look when no rule knows the cause."""
 
+import math
 from collections.abc import Iterator
 
-from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding
+from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR, Evidence, Fall, Finding
 from quantry.recipe import AdaQuant, AdaRound, Brecq, Distill, Gptq, Tqt
 
 NOTABLE_FALL = 6.0
 """dB lost in one node that deserve a word when nothing else explains the loss: half of the signal's resolution."""
 
 _MORE_BITS = "more bits for these layers (plan.layers, mixed precision)"
+_BETTER_ROUNDING = "better rounding of their weights (Gptq in tune.steps)"
 
 
 def unexplained(evidence: Evidence) -> Iterator[Finding]:
     """Tell the nodes that lose most: layers with weights by themselves, others by what they read."""
-    worst = [fall for fall in evidence.falls if fall.lost > NOTABLE_FALL]
-    if not worst:
+    outputs = [value.name or "" for value in evidence.model.graph.outputs]
+    kept = min((evidence.errors[name].sqnr for name in outputs if name in evidence.errors), default=math.inf)
+    if kept >= GOOD_SQNR:
         return
+    worst = [fall for fall in evidence.falls if fall.lost > NOTABLE_FALL]
+    if worst:
+        yield _largest_fall(evidence, worst)
+    elif kept < HARMED_SQNR:
+        yield Finding(
+            f"no single cause: the outputs keep {kept:.0f} dB, and no node loses more than {NOTABLE_FALL:.0f}",
+            tuple(fall.tensor for fall in evidence.falls),
+            _MORE_BITS if _is_tuned(evidence) else f"{_BETTER_ROUNDING}, or {_MORE_BITS}",
+        )
+
+
+def _largest_fall(evidence: Evidence, worst: list[Fall]) -> Finding:
     layers = {node.name for node in evidence.layers()}
     first = worst[0]
     alike = [fall for fall in worst if (fall.node in layers) == (first.node in layers)]
-    before = min(first.before, GOOD_SQNR)
-    lost = f"leaves {first.after:.0f} dB of {before:.0f}"
+    lost = f"leaves {first.after:.0f} dB of {min(first.before, GOOD_SQNR):.0f}"
     if first.node in layers:
-        tuned = evidence.has_step(Gptq, AdaRound, AdaQuant, Brecq, Tqt, Distill)
-        remedy = _MORE_BITS if tuned else f"{_MORE_BITS}, or better rounding of their weights (Gptq in tune.steps)"
-        yield Finding(f"no rule knows the cause, but {first.operator} {first.node} {lost}", _outputs(alike), remedy)
-        return
-    yield Finding(
+        remedy = _MORE_BITS if _is_tuned(evidence) else f"{_MORE_BITS}, or {_BETTER_ROUNDING}"
+        return Finding(f"no rule knows the cause, but {first.operator} {first.node} {lost}", _outputs(alike), remedy)
+    return Finding(
         f"no rule knows the cause, but rounding what {first.operator} {first.node} reads {lost}",
         tuple(dict.fromkeys(name for fall in alike for name in _read(evidence, fall))) or _outputs(alike),
         "more bits for these tensors (plan.tensors, mixed precision)",
     )
+
+
+def _is_tuned(evidence: Evidence) -> bool:
+    return evidence.has_step(Gptq, AdaRound, AdaQuant, Brecq, Tqt, Distill)
 
 
 def _outputs(falls: list[Fall]) -> tuple[str, ...]:
