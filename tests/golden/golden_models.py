@@ -1,4 +1,4 @@
-"""Three tiny models and their data.
+"""A few tiny models and their data.
 
 All numbers are small multiples of powers of two, so that every sum is exact in float32 and no digest depends on the
 order in which a machine adds. Only the attention model is not: it is prepared, planned and looked at, but no digest is
@@ -23,6 +23,15 @@ conv (float[1,2,4,4] x) => (float[1,3] y) {
     [pool] p = MaxPool<kernel_shape = [2,2], strides = [2,2]>(a)
     [flat] f = Flatten(p)
     [fc] y = Gemm<transB = 1>(f, fc_w, fc_b)
+}
+"""
+
+UNEVEN = """
+<ir_version: 8, opset_import: ["" : 17]>
+uneven (float[1,2,4,4] x) => (float[1,2,4,4] y) {
+    [wide] c = Conv(x, wide_w, wide_b)
+    [relu] r = Relu(c)
+    [narrow] y = Conv(r, narrow_w)
 }
 """
 
@@ -84,6 +93,18 @@ def conv() -> onnx.ModelProto:
         variance=np.array([4, 16], np.float32),
         fc_w=_dyadic(rng, (3, 8)),
         fc_b=_dyadic(rng, (3,)),
+    )
+
+
+def uneven() -> onnx.ModelProto:
+    """Two convolutions whose channels differ in weights and biases, for rewrites of channels."""
+    rng = np.random.default_rng(2)
+    spread = (2.0 ** np.array([0, 3, -3, 0, 4, -4, 2, 0])).astype(np.float32)
+    return _model(
+        UNEVEN,
+        wide_w=_dyadic(rng, (8, 2, 1, 1)) * spread[:, None, None, None],
+        wide_b=np.float32(16) * spread,
+        narrow_w=_dyadic(rng, (2, 8, 1, 1)) * spread[None, ::-1, None, None],
     )
 
 

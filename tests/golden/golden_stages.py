@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from golden_models import EXACT, MODELS, conv, samples
+from golden_models import EXACT, MODELS, conv, samples, uneven
 
 from quantry.emit import emit
-from quantry.equalize import equalize, smooth, smooth_needs
+from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
 from quantry.evaluate import evaluate
 from quantry.memo import Digest, Stage, fingerprint
 from quantry.observe import CalibrationData, Statistics, calibration_data, observe
@@ -16,7 +16,9 @@ from quantry.plan import QuantPlan, plan
 from quantry.prepare import FloatModel, convert, model_source, prepare
 from quantry.recipe import (
     PRESETS,
+    BiasAbsorption,
     BiasCorrection,
+    ChannelGroups,
     CrossLayer,
     DataType,
     EmitOptions,
@@ -30,6 +32,7 @@ from quantry.recipe import (
     NonOverflow,
     NpuConversions,
     ObserveOptions,
+    OutlierSplitting,
     OwnBias,
     Percentile,
     PlanOptions,
@@ -49,7 +52,8 @@ HEADING = "# stage, version, case, digest of the result; written by regenerate.p
 STAGES: dict[str, Stage[..., object]] = {
     stage.name: stage
     for stage in (
-        *(prepare, convert, smooth, equalize, observe, plan, scale, tune, retouch, tuned_params, emit, evaluate),
+        *(prepare, convert, smooth, equalize, absorb, split_outliers, group_channels, observe, plan, scale),
+        *(tune, retouch, tuned_params, emit, evaluate),
     )
 }
 PLANS = {name: PRESETS[name].recipe.plan for name in ("XINT8", "S8S8_AAWS", "CPU_INT8", "A16W8")}
@@ -147,6 +151,7 @@ def _digests() -> Iterator[tuple[str, str, Digest]]:
         yield "convert", name, fingerprint(convert(_prepared(name), NpuConversions()))
     yield "smooth", "conv", fingerprint(_smoothed())
     yield "equalize", "conv", fingerprint(equalize(_prepared("conv"), EqualizeOptions(CrossLayer())))
+    yield from _rewrite_digests()
     for name in EXACT:
         yield "observe", name, fingerprint(_statistics(name))
     yield "observe", "conv-one", fingerprint(observe(_prepared("conv"), _data("conv"), ObserveOptions(samples=1)))
@@ -176,6 +181,17 @@ def _smoothed() -> FloatModel:
     options = SmoothQuant(alpha=0.5)
     seen = observe(_prepared("conv"), _data("conv"), ObserveOptions(), smooth_needs(_prepared("conv"), options))
     return smooth(_prepared("conv"), seen, options, TensorSpec(), TensorSpec())
+
+
+def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
+    model, absorption = prepare(model_source(uneven()), PrepareOptions()), BiasAbsorption(margin=0.0)
+    data = calibration_data(samples(uneven()), model.inputs)
+    seen = observe(model, data, ObserveOptions(), absorb_needs(model, absorption))
+    yield "absorb", "uneven", fingerprint(absorb(model, seen, absorption))
+    splitting = OutlierSplitting(share=0.25, tolerance=0.0)
+    yield "split_outliers", "uneven", fingerprint(split_outliers(model, splitting, TensorSpec()))
+    grouping = ChannelGroups(tolerance=0.0)
+    yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
 
 
 def _tune_digests() -> Iterator[tuple[str, str, Digest]]:
