@@ -1,7 +1,7 @@
 """Hands trials to workers and takes them back, and knows how often each was begun."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from quantry.autosearch.executor import Executor
@@ -77,11 +77,14 @@ class Desk:
         Raises:
             StageError: The float model cannot be judged.
             StoreError: The disk is full.
+            OutOfTime: What is running exceeds the limit of time by far. The float model and the first trial are
+                finished nevertheless: without them the time was wasted.
         """
         if self._ended:
             return self._ended.popleft()
         self._feed()
-        outcome = self._executor.wait()
+        hurried = not self._judging and self._ledger.best is not None
+        outcome = self._executor.wait(self._ledger.time.deadline if hurried else None)
         if outcome.number == REFERENCE:
             self._judging = False
             self._ledger.set_reference(outcome)
@@ -97,16 +100,22 @@ class Desk:
         self._feed()
         return outcome
 
-    def run_all(self, proposals: Sequence[Proposal], stop: int | None, *, first: bool) -> dict[int, Outcome]:
-        """Run several trials, or legs of them, and return what came of them by number."""
+    def run_all(self, proposals: Sequence[Proposal], stop: int | None, *, first: bool) -> Iterator[Outcome]:
+        """Run several trials, or legs of them, and yield what came of them as it comes."""
         for proposal in proposals:
             self.submit(proposal, stop, first=first)
-        outcomes: dict[int, Outcome] = {}
-        while len(outcomes) < len(proposals):
+        expected = len(proposals)
+        while expected:
             outcome = self.wait()
             if outcome is not None:
-                outcomes[outcome.number] = outcome
-        return outcomes
+                expected -= 1
+                yield outcome
+
+    def cut_off(self) -> str:
+        """Leave what is running for another time, because there is none now, and return the reason."""
+        self.give_up()
+        self._ledger.study.add_seconds(self._ledger.seconds)
+        return self._ledger.out_of_time() or "out of time"
 
     def give_up(self) -> None:
         """Count trials that are under way as not begun: somebody stopped the search."""

@@ -8,6 +8,7 @@ from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.ray_pool import RayPool
 from quantry.autosearch.setting import Place, Setting
+from quantry.autosearch.time_limit import interrupted_at
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.autosearch.worker_pool import Staffing, WorkerPool
 
@@ -27,8 +28,15 @@ class Executor(Protocol):
         """Take a task; there are never more than `capacity` that were not handed back."""
         ...
 
-    def wait(self) -> Outcome:
-        """Return the outcome of any task that was submitted and not handed back yet."""
+    def wait(self, deadline: float | None = None) -> Outcome:
+        """Return the outcome of any task that was submitted and not handed back yet.
+
+        Args:
+            deadline: When to wait no longer, in seconds of `time.monotonic`; None never.
+
+        Raises:
+            OutOfTime: There was none until then.
+        """
         ...
 
     def close(self) -> None:
@@ -54,9 +62,14 @@ class InlineExecutor:
         """Take a task."""
         self._tasks.append(task)
 
-    def wait(self) -> Outcome:
-        """Run the oldest task."""
-        return self._runner.run(self._tasks.popleft())
+    def wait(self, deadline: float | None = None) -> Outcome:
+        """Run the oldest task.
+
+        Raises:
+            OutOfTime: It was interrupted, because it was not finished in time.
+        """
+        with interrupted_at(deadline):
+            return self._runner.run(self._tasks.popleft())
 
     def close(self) -> None:
         """Drop what was not begun."""

@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from quantry.autosearch.outcome import Outcome
 from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.pareto import pareto_front
 from quantry.autosearch.study import Proposal, StudyFile
+from quantry.autosearch.time_limit import TimeLimit
 from quantry.autosearch.trial import Trial
 from quantry.errors import StageError
 from quantry.prepare import read_model, write_model
@@ -54,12 +54,12 @@ class Ledger:
         self.restored: frozenset[int] = frozenset()
         self._on_disk: set[int] = set()
         self._unwritten: Trial | None = None
-        self._started = time.monotonic() - study.seconds
+        self.time = TimeLimit(options.stop.seconds, study.seconds)
 
     @property
     def seconds(self) -> float:
         """Time of the search so far, its earlier parts included."""
-        return time.monotonic() - self._started
+        return self.time.seconds
 
     def set_reference(self, outcome: Outcome) -> None:
         """Take the float model's score.
@@ -82,8 +82,7 @@ class Ledger:
     @property
     def seconds_left(self) -> float | None:
         """How long the search will go on at most; None where nothing is known."""
-        limit, work = self.options.stop.seconds, self.work_left
-        left = ([] if limit is None else [limit - self.seconds]) + ([] if work is None else [work])
+        left = [seconds for seconds in (self.time.left, self.work_left) if seconds is not None]
         return max(0.0, min(left)) if left else None
 
     @property
@@ -97,10 +96,22 @@ class Ledger:
         work = self.costs.estimate_all(near) + mean * (total - len(self.trials) - len(near))
         return work / self.options.n_jobs
 
-    def out_of_time(self) -> str | None:
-        """Return a reason to stop where the time is over."""
-        limit = self.options.stop.seconds
-        return None if limit is None or self.seconds < limit else f"time limit of {limit:g} s"
+    def out_of_time(self, upcoming: Recipe | None = None) -> str | None:
+        """Return a reason to stop where the time is over, or too short for a trial.
+
+        Args:
+            upcoming: The recipe to be tried next; None asks whether the time is over.
+        """
+        return self.time.refusal(0.0 if upcoming is None else self.cost(upcoming))
+
+    def cost(self, recipe: Recipe) -> float:
+        """Return the seconds that a trial is expected to take; 0 before the first is settled."""
+        return self.costs.estimate(recipe) if self.trials else 0.0
+
+    def tell(self, line: str) -> None:
+        """Tell whoever listens what goes on between two trials."""
+        for listener in self.listeners:
+            listener.told(self, line)
 
     @property
     def candidates(self) -> tuple[Trial, ...]:

@@ -24,6 +24,10 @@ class Listener(Protocol):
         """A trial is settled."""
         ...
 
+    def told(self, ledger: "Ledger", line: str) -> None:
+        """Something goes on that is worth a line before the next trial is settled."""
+        ...
+
     def closed(self, ledger: "Ledger", reason: str) -> None:
         """The search ended.
 

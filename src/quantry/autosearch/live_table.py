@@ -42,6 +42,11 @@ class LiveTable:
         if self._live is not None:
             self._live.update(self._content(ledger, trial))
 
+    def told(self, ledger: Ledger, line: str) -> None:
+        """Show what goes on below the table."""
+        if self._live is not None:
+            self._live.update(self._content(ledger, None, f"{line}; {progress_text(ledger)}"))
+
     def closed(self, ledger: Ledger, reason: str) -> None:
         """Show why it ended, and stop."""
         if self._live is not None:

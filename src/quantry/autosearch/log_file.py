@@ -53,6 +53,10 @@ class LogFile:
             lines.append("  best so far")
         self._write(lines, "WARNING" if trial.error is not None else "INFO")
 
+    def told(self, ledger: Ledger, line: str) -> None:  # noqa: ARG002 - the line is enough
+        """Write what goes on."""
+        self._write([line])
+
     def closed(self, ledger: Ledger, reason: str) -> None:
         """Write the final table and the candidates."""
         self._write([f"search ends after {len(ledger.trials)} trials and {ledger.seconds:.1f} s: {reason}"])

@@ -27,7 +27,8 @@ class StopConditions:
         n_candidates: So many trials are within tolerance.
         best_candidates: The best candidate within tolerance has not been bettered by so many trials after it.
         iterations: So many trials were run. Configurations that are invalid or equal to others do not count.
-        seconds: So much time has passed. Trials that are running are finished.
+        seconds: So much time has passed. A trial is begun where it is expected to be finished by then; one that takes
+            longer is stopped when it exceeds the limit by more than a fifth.
     """
 
     n_candidates: int | None = None

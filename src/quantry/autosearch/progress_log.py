@@ -28,6 +28,10 @@ class ProgressLog:
         result = "failed" if trial.score is None else f"score {trial.score:.6g}, drop {trial.drop:.4g}{best}"
         self._log.info("trial %d: %s; %s", trial.number, result, progress_text(ledger))
 
+    def told(self, ledger: Ledger, line: str) -> None:  # noqa: ARG002 - the line is enough
+        """Log what goes on."""
+        self._log.info("%s", line)
+
     def closed(self, ledger: Ledger, reason: str) -> None:
         """Log why the search ended."""
         self._log.info("search ends after %d trials: %s", len(ledger.trials), reason)

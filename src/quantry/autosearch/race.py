@@ -1,6 +1,7 @@
 """Stops a configuration once it cannot win: evaluates several on growing subsets of the same samples."""
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ from quantry.autosearch.outcome import Outcome
 from quantry.autosearch.proposer import Proposer
 from quantry.autosearch.stream import TRIED
 from quantry.autosearch.study import Proposal
+from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.verdict import cannot_win
 from quantry.evaluate import bootstrap_interval
 
@@ -63,6 +65,7 @@ class Race:
         self._proposer = proposer
         self._desk = desk
         self._known = list(known)
+        self._pending = deque(proposal for proposal in known if proposal.outcome is None)
         self._size = size
         self._sign = 1.0 if ledger.direction == "maximize" else -1.0
 
@@ -70,19 +73,16 @@ class Race:
         """Run until there is a reason to stop, and return it."""
         while self._ledger.reference is None:
             self._desk.wait()
-        begun = [proposal for proposal in self._known if proposal.outcome is None]
         self._settle({proposal.number: proposal for proposal in self._known}, self._finished())
-        count = len(self._known)
         while self._ledger.stopped_by is None:
-            late = self._ledger.out_of_time()
-            if late is not None:
-                return late
-            cohort = begun or self._propose(count)
-            count += 0 if begun else len(cohort)
-            begun = []
+            cohort = self._cohort()
             if not cohort:
-                return TRIED
-            outcomes = self._run_cohort(cohort)
+                late = self._ledger.time.refusal(math.inf)
+                return late if self._pending and late is not None else TRIED
+            try:
+                outcomes = self._run_cohort(cohort)
+            except OutOfTime:
+                return self._desk.cut_off()
             proposals = {proposal.number: proposal for proposal in cohort}
             for number, outcome in outcomes.items():
                 self._ledger.study.record(proposals[number], outcome)
@@ -97,18 +97,39 @@ class Race:
             if self._ledger.stopped_by is None:
                 self._ledger.settle(proposals[number], outcomes[number])
 
-    def _propose(self, count: int) -> list[Proposal]:
-        limit = self._ledger.options.stop.iterations
+    def _cohort(self) -> list[Proposal]:
+        """Return who races next: those that were proposed already, then others, as many as there is time for.
+
+        Without a limit of time, cohorts begin at the same numbers whenever a search was interrupted.
+        """
+        done, limit = len(self._ledger.trials), self._ledger.options.stop.iterations
         size = _COHORT if self._proposer.look_ahead is None else 2 * self._proposer.look_ahead
-        if limit is not None:
-            size = min(size, limit - count)
+        end = size * (done // size + 1)
         cohort: list[Proposal] = []
-        while len(cohort) < size:
-            proposal = self._proposer.next(count + len(cohort), count)
-            if proposal is None:
+        while done + len(cohort) < (end if limit is None else min(end, limit)):
+            if not self._pending:
+                proposal = self._proposer.next(done + len(cohort), done)
+                if proposal is None:
+                    break
+                self._pending.append(proposal)
+            if not self._has_time([*cohort, self._pending[0]]):
                 break
-            cohort.append(proposal)
+            cohort.append(self._pending.popleft())
         return cohort
+
+    def _has_time(self, cohort: Sequence[Proposal]) -> bool:
+        """Say whether a cohort can be expected to end in time.
+
+        One that holds several may take half of what is left, so that the last trials come one by one; the first has one
+        for each worker, because nothing is known of what trials take.
+        """
+        left, jobs = self._ledger.time.left, self._ledger.options.n_jobs
+        if left is None:
+            return True
+        if not self._ledger.trials:
+            return left > 0 and len(cohort) <= jobs
+        seconds = self._ledger.costs.estimate_all(proposal.configuration.recipe for proposal in cohort)
+        return seconds <= left if len(cohort) == 1 else seconds / jobs <= left / 2
 
     def _run_cohort(self, cohort: Sequence[Proposal]) -> dict[int, Outcome]:
         proposals = {proposal.number: proposal for proposal in cohort}
@@ -116,12 +137,19 @@ class Race:
         alive = set(proposals)
         for leg, stop in enumerate(rungs(self._size)):
             legs = [proposals[number] for number in sorted(alive)]
-            for number, outcome in self._desk.run_all(legs, stop, first=leg == 0).items():
-                self._take(runners, proposals[number], outcome)
+            for outcome in self._desk.run_all(legs, stop, first=leg == 0):
+                self._take(runners, proposals[outcome.number], outcome)
+                self._ledger.tell(self._news(runners[outcome.number], stop))
             alive -= {number for number in alive if runners[number].outcome.state == "failed"}
             alive -= self._twins(runners, alive) if leg == 0 else set()
             alive -= self._beaten(runners, alive, stop)
         return {number: self._concluded(runners, number) for number in runners}
+
+    def _news(self, runner: _Runner, stop: int) -> str:
+        """Return what a leg brought, for those who wait."""
+        done = f"trial {runner.proposal.number}, {min(stop, self._size)} of {self._size} samples"
+        score = runner.outcome.score
+        return f"{done}: {'failed' if score is None else f'{score:.6g}'}"
 
     def _take(self, runners: dict[int, _Runner], proposal: Proposal, outcome: Outcome) -> None:
         """Add what a leg brought to what is known of a runner."""

@@ -8,6 +8,7 @@ from typing import Any
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
+from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import MissingExtraError, RecipeError, StoreError
 from quantry.evaluate.session_limits import limit_threads
@@ -86,20 +87,23 @@ class RayPool:
         worker.task, worker.begun = task, time.monotonic()
         worker.answer = worker.actor.run.remote(task)
 
-    def wait(self) -> Outcome:
+    def wait(self, deadline: float | None = None) -> Outcome:
         """Return the first outcome that arrives; an actor that died or ran out of time has one too.
 
         Raises:
             StoreError: An actor found the disk full.
+            OutOfTime: None arrived until the deadline; `close` ends what is running.
         """
         while True:
             busy = [worker for worker in self._workers if worker.task is not None]
-            self._ray.wait([worker.answer for worker in busy], num_returns=1, timeout=self._patience(busy))
+            self._ray.wait([worker.answer for worker in busy], num_returns=1, timeout=self._patience(busy, deadline))
             for worker in busy:
                 if self._ray.wait([worker.answer], timeout=0)[0]:
                     return self._received(worker)
                 if self._timeout is not None and time.monotonic() - worker.begun >= self._timeout:
                     return self._replaced(worker, f"stopped after the limit of {self._timeout:g} s", died=False)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise OutOfTime
 
     def close(self) -> None:
         """End all actors, whatever they are at, and leave the cluster."""
@@ -131,10 +135,11 @@ class RayPool:
         remote = self._ray.remote(RemoteRunner).options(num_cpus=self._threads)
         return remote.remote(self._runner, self._threads)
 
-    def _patience(self, busy: list[_Worker]) -> float | None:
-        if self._timeout is None:
-            return None
-        return max(0.0, min(worker.begun for worker in busy) + self._timeout - time.monotonic())
+    def _patience(self, busy: list[_Worker], deadline: float | None) -> float | None:
+        ends = [] if deadline is None else [deadline]
+        if self._timeout is not None:
+            ends += [worker.begun + self._timeout for worker in busy]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
 
 def _connected(address: str) -> Any:

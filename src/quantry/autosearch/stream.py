@@ -7,6 +7,7 @@ from quantry.autosearch.desk import Desk
 from quantry.autosearch.ledger import Ledger
 from quantry.autosearch.proposer import Proposer
 from quantry.autosearch.study import Proposal
+from quantry.autosearch.time_limit import OutOfTime
 
 TRIED = "every configuration was tried"
 """Why a search stops that has nothing left to do."""
@@ -37,12 +38,13 @@ class Stream:
             self._settle()
             if self._ledger.stopped_by is not None:
                 return self._ledger.stopped_by
-            late = self._ledger.out_of_time()
-            if late is None:
-                self._fill()
+            late = self._ledger.out_of_time() or self._fill()
             if not self._desk.busy:
                 return late or TRIED
-            outcome = self._desk.wait()
+            try:
+                outcome = self._desk.wait()
+            except OutOfTime:
+                return self._desk.cut_off()
             if outcome is not None:
                 self._ledger.study.record(self._proposals[outcome.number], outcome)
                 self._arrived[outcome.number] = outcome
@@ -55,8 +57,12 @@ class Stream:
             outcome = self._arrived.pop(len(self._ledger.trials))
             self._ledger.settle(self._proposals[outcome.number], outcome)
 
-    def _fill(self) -> None:
-        """Propose as far ahead as is allowed, and give every free worker something to do."""
+    def _fill(self) -> str | None:
+        """Propose as far ahead as is allowed, and give every free worker something to do.
+
+        Returns:
+            Why a worker gets nothing though there is something to do: there is no time for it.
+        """
         while self._may_propose():
             number = len(self._proposals)
             proposal = self._proposer.next(number, number + 1 - (self._proposer.look_ahead or 0))
@@ -66,7 +72,11 @@ class Stream:
                 self._proposals[proposal.number] = proposal
                 self._waiting.append(proposal)
         while self._waiting and self._desk.idle > 0:
+            late = self._ledger.out_of_time(self._waiting[0].configuration.recipe)
+            if late is not None:
+                return late
             self._desk.submit(self._waiting.popleft())
+        return None
 
     def _may_propose(self) -> bool:
         limit = self._ledger.options.stop.iterations

@@ -36,6 +36,9 @@ class SummaryFile:
         if is_best or time.monotonic() >= self._due:
             self._write(ledger, None)
 
+    def told(self, ledger: Ledger, line: str) -> None:
+        """Leave it to the log."""
+
     def closed(self, ledger: Ledger, reason: str) -> None:
         """Write everything."""
         self._write(ledger, reason)

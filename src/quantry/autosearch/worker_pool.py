@@ -18,6 +18,7 @@ from typing import Any
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
+from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import RecipeError, StoreError
 from quantry.evaluate.session_limits import limit_threads
@@ -83,20 +84,25 @@ class WorkerPool:
         worker.task, worker.begun = task, time.monotonic()
         worker.connection.send(task)
 
-    def wait(self) -> Outcome:
+    def wait(self, deadline: float | None = None) -> Outcome:
         """Return the first outcome that arrives; a worker that died or ran out of time has one too.
 
         Raises:
             StoreError: A worker found the disk full.
+            OutOfTime: None arrived until the deadline; `close` ends what is running.
         """
         while True:
             busy = [worker for worker in self._workers if worker.task is not None]
-            ready = multiprocessing.connection.wait([worker.connection for worker in busy], self._patience(busy))
+            ready = multiprocessing.connection.wait(
+                [worker.connection for worker in busy], self._patience(busy, deadline)
+            )
             for worker in busy:
                 if worker.connection in ready:
                     return self._received(worker)
                 if self._is_overdue(worker):
                     return self._replace(worker, f"stopped after the limit of {self._staffing.timeout:g} s")
+            if deadline is not None and time.monotonic() >= deadline:
+                raise OutOfTime
 
     def close(self) -> None:
         """End all workers, whatever they are at."""
@@ -128,11 +134,11 @@ class WorkerPool:
         timeout = self._staffing.timeout
         return timeout is not None and time.monotonic() - worker.begun >= timeout
 
-    def _patience(self, busy: list[_Worker]) -> float | None:
-        if self._staffing.timeout is None:
-            return None
-        first = min((worker.begun for worker in busy), default=time.monotonic())
-        return max(0.0, first + self._staffing.timeout - time.monotonic())
+    def _patience(self, busy: list[_Worker], deadline: float | None) -> float | None:
+        ends = [] if deadline is None else [deadline]
+        if self._staffing.timeout is not None:
+            ends += [worker.begun + self._staffing.timeout for worker in busy]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _start(self, index: int) -> _Worker:
         ours, theirs = self._context.Pipe()

@@ -1,0 +1,71 @@
+"""The time of a search is the most that it takes."""
+
+import time
+from pathlib import Path
+
+import pytest
+from small_network import Distance, random_samples
+
+from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
+from quantry.autosearch.time_limit import OutOfTime, TimeLimit, interrupted_at
+
+
+def options(path: Path, seconds: float, **others: object) -> SearchOptions:
+    return SearchOptions(sampler="grid", output_dir=path, stop=StopConditions(seconds=seconds), **others)
+
+
+class Slow(Distance):
+    """Takes its time for each model; `hangs` names those that it never ends with."""
+
+    fingerprint = "slow"
+
+    def __init__(self, model: Path, seconds: float, hangs: tuple[str, ...] = ()) -> None:
+        super().__init__(model, 4)
+        self.delay, self.hangs = seconds, hangs
+
+    def per_sample(self, model_path: Path, indices: object) -> list[float]:
+        time.sleep(60 if Path(model_path).stem in self.hangs else self.delay)
+        return super().per_sample(model_path, indices)
+
+
+def test_nothing_is_begun_that_would_not_end_in_time() -> None:
+    limit = TimeLimit(100.0, before=70.0)
+    assert limit.refusal(25.0) is None
+    assert "a larger budget" in (limit.refusal(35.0) or "")
+    assert limit.deadline == pytest.approx(time.monotonic() + 50, abs=5)
+    assert TimeLimit(None, 5.0).refusal(1e9) is None
+
+
+def test_search_ends_in_time_and_a_larger_budget_goes_on(network: Path, space: Space, tmp_path: Path) -> None:
+    judge = Slow(network, 0.4)
+    found = run_search(network, random_samples(4), judge, space, options(tmp_path, 2.5))
+    assert 1 <= len(found.trials) < 12
+    assert found.stopped_by.startswith("time limit of 2.5 s; with a larger budget")
+    assert found.seconds < 2.5 * 1.2 + 1
+    judge.delay = 0.0
+    more = run_search(network, random_samples(4), judge, space, options(tmp_path, 600))
+    assert len(more.trials) == 12
+    assert [trial.score for trial in more.trials[: len(found.trials)]] == [trial.score for trial in found.trials]
+
+
+@pytest.mark.parametrize("others", [{}, {"n_jobs": 2}, {"racing": True}])
+def test_trial_that_exceeds_the_time_by_far_is_stopped_and_no_failure(
+    network: Path, space: Space, tmp_path: Path, others: dict[str, object]
+) -> None:
+    judge = Slow(network, 0.0, ("iter_2", "iter_3"))
+    started = time.monotonic()
+    found = run_search(network, random_samples(4), judge, space, options(tmp_path, 3, **others))
+    assert time.monotonic() - started < 30
+    assert [trial.state for trial in found.trials[:1]] == ["complete"]
+    assert len(found.trials) <= 2
+    judge.hangs = ()
+    more = run_search(network, random_samples(4), judge, space, options(tmp_path, 600, **others))
+    assert len(more.trials) == 12
+    assert not any(trial.state == "failed" for trial in more.trials)
+
+
+def test_only_what_takes_too_long_is_interrupted() -> None:
+    with interrupted_at(time.monotonic() + 60), interrupted_at(None):
+        pass
+    with pytest.raises(OutOfTime), interrupted_at(time.monotonic() + 0.05):
+        time.sleep(30)
