@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from quantry.tune.compiled_rounding import compiled, feedback_rounded, sweep
+
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
@@ -83,10 +85,10 @@ def round_with_feedback(weight: Single, gram: Float, grid: WeightGrid, block: in
         shuffled = WeightGrid(*(_columns(part, order) for part in (grid.scale, grid.lowest, grid.highest)))
         inner = round_with_feedback(weight[:, :, order], gram[:, order][:, :, order], shuffled, block, ordered=False)
         return inner[:, :, back]
-    # The upper Cholesky factor of the inverse has, in each row, how an error spreads over the columns that follow.
-    inverse = np.linalg.inv(gram)
-    factor = np.linalg.cholesky(inverse).transpose(0, 2, 1)
-    spread = (factor / np.einsum("gkk->gk", factor)[:, :, None]).astype(np.float32)
+    spread = _spread(gram)
+    functions = compiled()
+    if functions is not None:
+        return feedback_rounded(functions, weight, spread, grid)
     rest = weight.astype(np.float32).copy()
     result = np.empty_like(rest)
     width = rest.shape[2]
@@ -95,13 +97,23 @@ def round_with_feedback(weight: Single, gram: Float, grid: WeightGrid, block: in
         errors = np.empty_like(rest[:, :, start:end])
         for column in range(start, end):
             part = slice(column, column + 1)
-            rounded = grid.round(rest[:, :, part], part)
-            result[:, :, part] = rounded
-            lost = rest[:, :, part] - rounded
+            result[:, :, part] = grid.round(rest[:, :, part], part)
+            lost = weight[:, :, part] - result[:, :, part]
             errors[:, :, column - start] = lost[:, :, 0]
-            rest[:, :, column:end] -= lost * spread[:, None, column, column:end]
-        rest[:, :, end:] -= errors @ spread[:, start:end, end:]
+            rest[:, :, column + 1 : end] += lost * spread[:, None, column, column + 1 : end]
+        rest[:, :, end:] += errors @ spread[:, start:end, end:]
     return result
+
+
+def _spread(gram: Float) -> Single:
+    """Return, in each row, how much of the error of a column those that follow make up for.
+
+    These are the numbers above the diagonal of U in ``gram = U D U^T`` with ones on U's diagonal. Feeding back the
+    whole error of a column with them rounds as feeding back what is lost of the corrected one with the Cholesky factor
+    of the inverse does (Chee et al., "QuIP", https://arxiv.org/abs/2307.13304, theorem 6), without an inverse.
+    """
+    upper = np.linalg.cholesky(gram[:, ::-1, ::-1])[:, ::-1, ::-1]
+    return np.ascontiguousarray(upper / np.einsum("gkk->gk", upper)[:, None, :], np.float32)
 
 
 def descend(rounded: Single, gram: Float, cross: Float, grid: WeightGrid, sweeps: int) -> Single:
@@ -114,9 +126,15 @@ def descend(rounded: Single, gram: Float, cross: Float, grid: WeightGrid, sweeps
         grid: The values to choose from.
         sweeps: How often to go through all columns.
     """
-    current = rounded.copy()
-    single = gram.astype(np.float32)
+    current = np.array(rounded, np.float32, order="C")
+    single = np.ascontiguousarray(gram, np.float32)
     goal = cross.transpose(0, 2, 1).astype(np.float32)
+    functions = compiled()
+    if functions is not None:
+        # The slope is computed anew for each sweep, so that rounding errors do not add up.
+        while sweeps > 0 and sweep(functions, current, current @ single - goal, single, grid):
+            sweeps -= 1
+        return current
     diagonal = np.maximum(np.einsum("gkk->gk", single), np.finfo(np.float32).tiny)
     width, block = current.shape[2], 64
     for _ in range(sweeps):
