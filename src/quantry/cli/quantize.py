@@ -95,7 +95,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if report is not None:
         written = (*written, write_report(result, report, model.name))
     told = (*notes, *image_notes(data, images or ImageOptions()))
-    compared_on = "the calibration samples" if eval_data is None else str(eval_data)
+    compared_on = str(eval_data or ("the calibration samples" if data is not None else "random samples"))
     show(Console(), result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on)
 
 

@@ -103,5 +103,5 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)
     with lines_without_terminal():
         result = job.run()
-    warn_of_chance(job, result.reference.value)
+    warn_of_chance(job, result.reference)
     show_search(Console(), result, job.judged_by, job.command(result.best_recipe or Path("recipe.yaml")))

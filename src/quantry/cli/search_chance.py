@@ -7,25 +7,27 @@ from rich.console import Console
 from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS
 
 if TYPE_CHECKING:
+    from quantry.autosearch.evaluator import Score
     from quantry.cli.search_job import SearchJob
 
 
-def warn_of_chance(job: "SearchJob", reference: float) -> None:
-    """Warn on stderr where the float model is no better than chance, or hardly.
+def warn_of_chance(job: "SearchJob", reference: "Score") -> None:
+    """Warn on stderr where the float model is no better than chance, or not surely.
 
     Args:
         job: The search.
         reference: The float model's score.
     """
     chance = _chance(job)
-    # Luck alone gets a little above chance, and a model that was worth training far above.
-    if chance is None or reference > chance + chance * (1 - chance) / 2:
+    # With few samples luck gets above chance; a model that was worth training gets far above.
+    surely = reference.value if reference.interval is None else min(reference.interval)
+    if chance is None or surely > chance or (chance == 0 and reference.value > 0):
         return
-    better = "hardly" if reference > chance else "no"
+    better = "not surely" if reference.value > chance else "no"
     Console(stderr=True).print(
-        f"[bold yellow]warning:[/] the float model itself has {job.judged_by} {reference:.4f}, {better} better than chance "
-        f"({chance:.4f}), so this search says nothing: labels must be the model's class numbers, and images must enter "
-        "as it was trained (--pixel-scale, --mean, --std, --color, --resize)",
+        f"[bold yellow]warning:[/] the float model itself has {job.judged_by} {reference.value:.4f}, {better} better "
+        f"than chance ({chance:.4f}), so this search says nothing: labels must be the model's class numbers, and "
+        "images must enter as it was trained (--pixel-scale, --mean, --std, --color, --resize)",
         soft_wrap=True,
     )
 
