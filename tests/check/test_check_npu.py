@@ -1,5 +1,6 @@
 """Every constraint on files that quantry did not write."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 from typer.testing import CliRunner
 
+import quantry
 from quantry.check import Violation, check_npu
 from quantry.cli.app import app
 from quantry.errors import ModelError, RecipeError
@@ -213,3 +215,31 @@ def test_command_refuses_an_unknown_target(tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, ["check", str(tmp_path / "good.onnx"), "--target", "npu-int16"])
     assert isinstance(outcome.exception, RecipeError)
     assert "did you mean 'npu-int8'" in str(outcome.exception)
+
+
+def test_command_counts_by_rule_and_says_what_to_do(tmp_path: Path) -> None:
+    onnx.save(conv(rs=np.float32(0.3)), tmp_path / "bad.onnx")
+    bad = CliRunner().invoke(app, ["check", str(tmp_path / "bad.onnx")])
+    assert "power of two 1" in bad.output
+    assert "--recipe recommended-npu" in bad.output
+
+
+def test_command_writes_json_and_still_exits_with_1(tmp_path: Path) -> None:
+    onnx.save(conv(rs=np.float32(32)), tmp_path / "bad.onnx")
+    bad = CliRunner().invoke(app, ["check", str(tmp_path / "bad.onnx"), "--json"])
+    assert bad.exit_code == 1
+    assert {"shift cut"} <= {violation["rule"] for violation in json.loads(bad.output)}
+
+
+@pytest.mark.parametrize("preset", ["UINT8_DYNAMIC_QUANT", "BFP16", "MATMUL_NBITS"])
+def test_formats_that_no_npu_has_are_violations_and_no_error(preset: str) -> None:
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,64] x) => (float[1,32] y) <float[64,32] w> '
+        "{ y = MatMul(x, w) }"
+    )
+    del model.graph.initializer[:]
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((64, 32), np.float32), "w"))
+    data = [np.ones((1, 64), np.float32)]
+    violations = check_npu(quantry.quantize(model, data, preset, store=None).to_bytes())
+    assert {violation.rule for violation in violations} == {"format"}
+    assert all("recommended-npu" in violation.change for violation in violations)

@@ -109,7 +109,7 @@ def test_block_format_is_written_out_as_standard_operators() -> None:
     ("recipe", "format_", "opset", "target", "message"),
     [
         (S16S8, VitisQdq(VitisDialect.CONTRIB), 13, Target.QDQ, "from opset 21 on.*'contrib'"),
-        (BLOCKS, VitisQdq(VitisDialect.QUARK), 17, Target.VAI, "Q/DQ pairs or FixNeuron"),
+        (BLOCKS, VitisQdq(VitisDialect.QUARK), 17, Target.VAI, "BFPQuantizeDequantize.*translate to 'standard'"),
     ],
 )
 def test_what_a_dialect_cannot_say_is_refused(
@@ -117,6 +117,22 @@ def test_what_a_dialect_cannot_say_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         translate(models.source(recipe, format_, opset), target)
+
+
+def test_blocks_stay_as_they_are_in_their_own_dialect() -> None:
+    original = models.source(BLOCKS, VitisQdq(VitisDialect.QUARK))
+    assert_same(original, translate(original, Target.QUARK))
+
+
+@pytest.mark.parametrize(
+    ("operator", "told"), [("DynamicQuantizeLinear", "while the model runs"), ("Relu", "got none among 1 nodes")]
+)
+def test_model_without_pairs_is_refused_with_what_it_has(operator: str, told: str) -> None:
+    data = ir.val("x")
+    only = ir.node(operator, [data], name="only")
+    model = ir.Model(ir.Graph([data], only.outputs, nodes=[only], opset_imports={"": 17}), ir_version=8)
+    with pytest.raises(ModelError, match=told):
+        translate(model, Target.QDQ)
 
 
 def test_vendor_operator_without_its_function_cannot_be_written_out() -> None:

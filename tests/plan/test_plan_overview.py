@@ -71,3 +71,16 @@ def test_only_float_nodes_can_be_asked_for(model: Path) -> None:
 def test_preset_and_recipe_together_are_refused(model: Path) -> None:
     with pytest.raises(RecipeError, match="not both"):
         printed(model, "--preset", "XINT8", "--recipe", "r.yaml")
+
+
+def test_recipe_may_be_the_name_of_a_preset(model: Path) -> None:
+    assert printed(model, "--recipe", "XINT8", "--json") == printed(model, "--preset", "XINT8", "--json")
+
+
+def test_names_stay_whole_where_the_table_is_not_for_a_terminal(model: Path, tmp_path: Path) -> None:
+    proto = onnx.load(model)
+    name = "/backbone/" + "very_long_name/" * 12 + "Conv"
+    proto.graph.node[0].name = name
+    onnx.save(proto, tmp_path / "long.onnx")
+    outcome = CliRunner().invoke(app, ["nodes", str(tmp_path / "long.onnx")], env={"COLUMNS": "80"})
+    assert name in outcome.output

@@ -8,6 +8,7 @@ from onnx_ir.passes import common
 
 from quantry.check.as_pairs import write_as_pairs
 from quantry.check.closure import closure_violations
+from quantry.check.foreign import foreign_violations
 from quantry.check.pairs import QdqTensors, is_dequantize, is_quantize
 from quantry.check.parameters import parameter_violations
 from quantry.check.violation import Violation
@@ -26,10 +27,12 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
 
     Args:
         model: A model with QuantizeLinear and DequantizeLinear nodes of any dialect, with FixNeuron nodes, or with
-            integer operators (QOperator): a path, bytes, a proto or an onnx-ir model.
+            integer operators (QOperator): a path, bytes, a proto or an onnx-ir model. Every node that quantizes at run
+            time or in blocks is a violation, and the only ones of a model that has nothing else.
 
     Returns:
-        The violations, by tensor and then by node, in the order of the graph; empty when the NPU can run the model.
+        The violations: formats first, then by tensor and by node, in the order of the graph; empty when the NPU can run
+        the model.
 
     Raises:
         ModelError: The model cannot be read or is not quantized.
@@ -45,13 +48,17 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
     name_nodes(loaded)
     nodes = len(loaded.graph)
     write_as_pairs(loaded)
-    if not any(is_dequantize(node) for node in loaded.graph):
+    foreign = tuple(foreign_violations(loaded.graph))
+    has_pairs = any(is_dequantize(node) for node in loaded.graph)
+    if foreign and not has_pairs:
+        return foreign
+    if not has_pairs:
         raise ModelError(
             f"a model to check must be quantized: Q/DQ pairs, FixNeuron nodes or integer operators; got none of them "
             f"among {nodes} nodes of {source.label}; quantize it first"
         )
     infer_shapes(loaded)
-    return tuple(_violations(loaded.graph))
+    return (*foreign, *_violations(loaded.graph))
 
 
 def _violations(graph: ir.Graph) -> Iterator[Violation]:

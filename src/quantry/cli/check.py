@@ -1,21 +1,32 @@
 """``quantry check``: can the target run this model?"""
 
+import dataclasses
+import json
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantry.cli.wide_console import table_console
 from quantry.errors import RecipeError, nearest_spelling
 
+if TYPE_CHECKING:
+    from quantry.check import Violation
+
 _TARGETS = ("npu-int8",)
+
+# Rules about what a model is made of, which no change of single scales mends.
+_OF_THE_RECIPE = ("format", "power of two", "per tensor", "zero point", "type")
 
 
 def check(
     model: Annotated[Path, typer.Argument(help="Quantized ONNX model.")],
     target: Annotated[str, typer.Option(help=f"One of: {', '.join(_TARGETS)}.")] = _TARGETS[0],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Verify a quantized model against the constraints of a target; exits with 1 where one does not hold."""
     from quantry.check import check_npu
@@ -25,14 +36,39 @@ def check(
             f"--target must be one of {', '.join(_TARGETS)}, got {target!r}{nearest_spelling(target, _TARGETS)}"
         )
     violations = check_npu(model)
-    console = Console()
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(violation) for violation in violations], indent=2))
+    else:
+        _show(model, target, violations)
+    if violations:
+        raise typer.Exit(1)
+
+
+def _show(model: Path, target: str, violations: tuple["Violation", ...]) -> None:
+    console = table_console()
     if not violations:
         console.print(f"[bold]{escape(str(model))}[/] keeps all constraints of {target}.", soft_wrap=True)
         return
-    table = Table(title=f"{len(violations)} violations of {target}", show_lines=True)
+    table = Table(title=f"{_counted(len(violations))} of {target}", show_lines=console.is_terminal)
     for heading in ("node", "rule", "values", "what to change"):
         table.add_column(heading, overflow="fold")
     for violation in violations:
         table.add_row(*(escape(part) for part in (violation.node, violation.rule, violation.values, violation.change)))
     console.print(table)
-    raise typer.Exit(1)
+    _sum_up(console, violations)
+
+
+def _sum_up(console: Console, violations: tuple["Violation", ...]) -> None:
+    rules = Counter(violation.rule for violation in violations)
+    told = ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
+    console.print(f"{_counted(len(violations))}: {escape(told)}", soft_wrap=True)
+    if any(rule in rules for rule in _OF_THE_RECIPE):
+        console.print(
+            "The model was quantized for another target: quantize the float model with --preset XINT8 or --recipe "
+            "recommended-npu, which keep these rules.",
+            soft_wrap=True,
+        )
+
+
+def _counted(number: int) -> str:
+    return f"{number} violation{'' if number == 1 else 's'}"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantry.cli.wide_console import table_console
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, resolve_recipe
 
@@ -22,7 +22,9 @@ def nodes(
         str | None,
         typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default=_DEFAULT_PRESET),
     ] = None,
-    recipe: Annotated[Path | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, or a preset's name.")
+    ] = None,
     only_float: Annotated[bool, typer.Option("--float", help="Only nodes that stay float.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -32,8 +34,8 @@ def nodes(
     `plan.layers` of a recipe and in `--exclude`. No data are needed; mixed precision is not applied.
     """
     if preset and recipe:
-        raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {str(recipe)!r}")
-    wanted, _ = resolve_recipe(recipe if recipe is not None else preset or _DEFAULT_PRESET)
+        raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
+    wanted, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     rows = [entry for entry in _overview(model, wanted) if entry["reason"] or not only_float]
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
@@ -44,7 +46,7 @@ def nodes(
     for row in rows:
         cells = (row[key] for key in ("node", "operator", "outputs", "reads", "constants", "writes", "reason"))
         table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
-    Console().print(table)
+    table_console().print(table)
 
 
 def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:

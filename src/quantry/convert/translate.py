@@ -41,6 +41,11 @@ _NATIVE_INTEGERS = {
     ir.DataType.INT32,
 }
 
+_WITHOUT_PAIRS = {
+    "DynamicQuantizeLinear": "finds its scale while the model runs",
+    "MatMulNBits": "has no quantized activation",
+}
+
 
 def translate(model: ir.Model, target: Target) -> ir.Model:
     """Return the model in another dialect; its outputs stay the same.
@@ -59,13 +64,15 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
         return _inlined(copy)
     lift_constants(copy)
     _split_fix_neurons(copy)
+    # Before anything is missed: what has no counterpart is refused with what works instead.
+    _check_vendor_nodes(copy, dialect)
     pairs = [node for node in copy.graph if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
-    if not pairs:
+    if not pairs and not any(node.domain in _VENDORS for node in copy.graph):
+        _check_run_time_nodes(copy)
         raise ModelError(
             f"a model to translate must have Q/DQ pairs or FixNeuron nodes, got none among {len(copy.graph)} nodes; "
             f"graph {copy.graph.name!r}"
         )
-    _check_vendor_nodes(copy, dialect)
     if not dialect.is_native:
         add_zero_points(copy, pairs, {node for node in pairs if _operator(node) in _QUANTIZERS})
     _rename(copy, pairs, dialect)
@@ -164,6 +171,16 @@ def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
                 f"a vendor's operator must have a counterpart in the dialect {dialect.quantize!r} of "
                 f"{dialect.domain or 'ai.onnx'}, got {node.domain}.{node.op_type}; node {node.name!r}; translate to "
                 "'standard', which writes out what the operator means"
+            )
+
+
+def _check_run_time_nodes(model: ir.Model) -> None:
+    for node in model.graph:
+        if node.op_type in _WITHOUT_PAIRS:
+            raise ModelError(
+                f"a model to translate must have Q/DQ pairs or FixNeuron nodes, got {node.op_type}, which "
+                f"{_WITHOUT_PAIRS[node.op_type]}; node {node.name!r}; quantize the float model with a preset that "
+                "calibrates, such as S8S8_AAWS or XINT8"
             )
 
 
