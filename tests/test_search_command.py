@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,15 +72,12 @@ def test_a_model_and_images_are_enough(folder: Path) -> None:
     found = folder / "quantry_search"
     assert {"best.onnx", "recipe.yaml", "auto_search.log", "search.json"} <= {path.name for path in found.iterdir()}
     command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
-    assert command.startswith("quantize net.onnx --data images --pixel-scale=0.0039")
+    assert command.startswith("quantize net.onnx --data quantry_search/calibration.txt --pixel-scale=0.0039")
     calibrated = (found / "calibration.txt").read_text().splitlines()
     assert calibrated == [f"images/{kind}/{number}.png" for kind in "abc" for number in (0, 2)]
-    # The command makes the same model where the data are those that calibrated.
-    for path in (folder / "images").glob("*/*.png"):
-        if str(path.relative_to(folder)) not in calibrated:
-            path.unlink()
-    run(*shlex.split(command), "-o", "again.onnx")
-    assert (folder / "again.onnx").read_bytes() == (found / "best.onnx").read_bytes()
+    # It makes the same model, and does not replace one of the preset that the search started from.
+    run(*shlex.split(command))
+    assert (folder / "net.S8S8_AAWS-found-by-search.onnx").read_bytes() == (found / "best.onnx").read_bytes()
 
 
 def test_command_to_quantize_again_has_all_that_was_given() -> None:
@@ -324,8 +323,58 @@ def test_unknown_space_is_told_with_the_nearest_name() -> None:
         space_from_plain("acuracy", Recipe())
 
 
-def test_options_beside_a_configuration_file_are_refused(folder: Path) -> None:
-    Path("search.yaml").write_text("model: net.onnx\ndata: images\n")
-    result = CliRunner().invoke(app, ["search", "search.yaml", "--budget", "5min", "--racing"])
-    assert result.exit_code != 0
-    assert "--budget, --racing" in str(result.exception or result.output)
+def test_options_override_a_configuration_file(folder: Path) -> None:
+    plain = {"model": "net.onnx", "data": "images", "images": {"scale": "1/255", "color": "BGR"}, "output": "theirs"}
+    Path("search.yaml").write_text(yaml.safe_dump({**plain, "trials": 5, "sampler": "grid"}))
+    output = run("search", "search.yaml", "--trials", 2, "-o", "mine", "--pixel-scale", 1, "--tolerance", 5)
+    assert "2 trials" in output
+    assert "--pixel-scale=1.0 --color=BGR" in output
+    assert (folder / "mine" / "best.onnx").exists()
+    assert not (folder / "theirs").exists()
+
+
+def test_a_space_may_be_in_a_file(folder: Path) -> None:
+    space = {"scale.activation": ["MinMax", "MinMSE"]}
+    Path("alone.yaml").write_text(yaml.safe_dump(space))
+    Path("whole.yaml").write_text(yaml.safe_dump({"model": "net.onnx", "space": space}))
+    Path("named.yaml").write_text(yaml.safe_dump({"model": "net.onnx", "space": "alone.yaml"}))
+    for given in ("alone.yaml", "whole.yaml", load_job(folder / "named.yaml").space):
+        assert len(list(space_from_plain(given, Recipe()).assignments())) == 2
+    Path("empty.yaml").write_text("")
+    with pytest.raises(RecipeError, match=r"must hold a space.*empty\.yaml"):
+        space_from_plain("empty.yaml", Recipe())
+
+
+def test_faults_in_a_configuration_name_the_file(folder: Path) -> None:
+    Path("search.yaml").write_text("model: net.onnx\njobs: two\n")
+    with pytest.raises(RecipeError, match=r"got 'two'; in search\.yaml"):
+        load_job(Path("search.yaml"))
+    Path("search.yaml").write_text("model: [")
+    with pytest.raises(RecipeError) as told:
+        load_job(Path("search.yaml"))
+    assert "unicode string" not in str(told.value)
+
+
+def test_the_end_is_loaded_before_the_search(folder: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from quantry.cli import search_job
+from quantry.cli.app import app
+
+def run(job):
+    sys.exit(0 if {"quantry.report", "quantry.evaluate.tasks"} <= sys.modules.keys() else 3)
+
+search_job.SearchJob.run = run
+app(["search", "net.onnx", "--data", "images"])
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=folder)
+
+
+def test_arrays_that_calibrated_are_written_for_the_command(folder: Path) -> None:
+    generator = np.random.default_rng(1)
+    np.save("data.npy", generator.normal(size=(6, 3, 6, 6)).astype(np.float32))
+    output = run("search", "net.onnx", "--data", "data.npy", "--trials", 1, "--sampler", "grid")
+    command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
+    run(*shlex.split(command), "-o", "again.onnx")
+    assert Path("again.onnx").read_bytes() == Path("quantry_search/best.onnx").read_bytes()

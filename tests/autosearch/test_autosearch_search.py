@@ -21,7 +21,7 @@ from quantry.autosearch import (
     run_search,
     search,
 )
-from quantry.errors import RecipeError, StageError, StoreError
+from quantry.errors import DataError, RecipeError, StageError, StoreError
 from quantry.observe import ImageOptions
 from quantry.recipe import MinMax, MinMSE, Percentile, Recipe, load_recipe
 
@@ -441,3 +441,69 @@ def test_images_without_a_word_about_pixels_are_warned_of_before_any_work(networ
     assert [Path(line).name for line in listed] == ["0.png", "2.png"]
     quiet = search(network, tmp_path / "images", output_dir=tmp_path / "quiet", images=ImageOptions(), **options)
     assert not any("pixels" in note for note in quiet.notes)
+
+
+def test_interrupted_search_names_the_best_so_far_and_says_when_it_goes_on(
+    network: Path, space: Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    distance = Distance(network)
+    distance.fingerprint = "same"
+
+    class Interrupted(Distance):
+        fingerprint = "same"
+
+        def per_sample(self, model_path: Path, indices: Any) -> list[float]:
+            if Path(model_path).stem == "iter_2":
+                raise KeyboardInterrupt
+            return super().per_sample(model_path, indices)
+
+    Interrupted.__qualname__ = "Distance"
+    caplog.set_level("INFO", "quantry.autosearch")
+    with pytest.raises(KeyboardInterrupt):
+        run_search(network, random_samples(4), Interrupted(network), space, grid(tmp_path))
+    assert "after 2 trials: interrupted; best so far: trial" in caplog.text
+    assert f"{tmp_path / 'best.onnx'}; started again in the same way it goes on" in caplog.text
+    caplog.clear()
+    run_search(network, random_samples(4), distance, space, grid(tmp_path))
+    assert "search goes on after 2 finished trials" in caplog.text
+
+
+def test_without_a_tolerance_the_log_speaks_of_none(finished: SearchResult) -> None:
+    log = (finished.output_dir / "auto_search.log").read_text()
+    assert "no tolerance was given: all 12 trials that were evaluated in full are accepted" in log
+    assert "within tolerance" not in log
+    assert "None" not in log.partition("no tolerance was given")[2]
+
+
+def test_recipe_that_was_found_has_a_name_of_its_own(finished: SearchResult) -> None:
+    assert finished.best is not None
+    assert finished.best_recipe is not None
+    assert load_recipe(finished.best_recipe).name == f"{finished.best.recipe.name}-found-by-search"
+    assert load_recipe(finished.best_recipe) == finished.best.recipe
+
+
+def test_no_stop_conditions_are_as_good_as_none_given(network: Path, tmp_path: Path) -> None:
+    only = {"scale.activation": [MinMax()]}
+    found = search(network, random_samples(4), "l2", only, "1h", stop=None, output_dir=tmp_path, recipe="XINT8")
+    assert len(found.trials) == 1
+
+
+def test_racing_on_few_samples_is_noted(network: Path, tmp_path: Path) -> None:
+    only = Space.of(Recipe(), {"scale.activation": [MinMax()]})
+    found = run_search(network, random_samples(2), Distance(network, 40), only, grid(tmp_path, racing=True))
+    assert any("from as few as 32 of them" in note for note in found.notes)
+
+
+def test_what_is_wrong_with_an_evaluator_is_told_before_an_earlier_search_is_set_aside(
+    network: Path, tmp_path: Path
+) -> None:
+    only = Space.of(Recipe(), {"scale.activation": [MinMax()]})
+    run_search(network, random_samples(2), Distance(network), only, grid(tmp_path))
+
+    class Broken(Distance):
+        def prepare(self, float_path: Path) -> None:
+            raise DataError("labels are wrong")
+
+    with pytest.raises(DataError):
+        run_search(network, random_samples(2), Broken(network), only, grid(tmp_path))
+    assert not (tmp_path / "previous-1").exists()

@@ -7,7 +7,9 @@ from quantry.autosearch.race import rungs
 from quantry.autosearch.verdict import cannot_win
 
 
-@pytest.mark.parametrize(("size", "expected"), [(5, [5]), (8, [8]), (20, [8, 16, 20]), (160, [10, 20, 40, 80, 160])])
+@pytest.mark.parametrize(
+    ("size", "expected"), [(5, [5]), (32, [32]), (80, [32, 64, 80]), (1600, [100, 200, 400, 800, 1600])]
+)
 def test_legs_double_up_to_all_samples(size: int, expected: list[int]) -> None:
     assert rungs(size) == expected
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import Direction, Score
+from quantry.autosearch.found_recipe import found_recipe
 from quantry.autosearch.listener import Listener
 from quantry.autosearch.options import SearchOptions, tolerance_of
 from quantry.autosearch.outcome import Outcome
@@ -52,6 +53,7 @@ class Ledger:
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
         self.restored: frozenset[int] = frozenset()
+        self.begun_before = False
         self._on_disk: set[int] = set()
         self._unwritten: Trial | None = None
         self.time = TimeLimit(options.stop.seconds, study.seconds)
@@ -112,6 +114,12 @@ class Ledger:
         """Tell whoever listens what goes on between two trials."""
         for listener in self.listeners:
             listener.told(self, line)
+
+    @property
+    def opening(self) -> str:
+        """Whether this search begins or goes on."""
+        done = len(self.restored)
+        return f"search goes on after {done} finished trials" if self.begun_before else "search begins"
 
     @property
     def candidates(self) -> tuple[Trial, ...]:
@@ -233,7 +241,7 @@ class Ledger:
             else:
                 # The trial ran on another machine; an older model must not stand beside the recipe.
                 self.directory.best_model.unlink(missing_ok=True)
-        self.directory.write(self.directory.best_recipe, to_yaml(trial.recipe).encode())
+        self.directory.write(self.directory.best_recipe, to_yaml(found_recipe(trial.recipe)).encode())
         self._unwritten = None
 
     def _keep_or_delete(self) -> None:

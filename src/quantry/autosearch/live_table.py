@@ -32,7 +32,7 @@ class LiveTable:
         from rich.live import Live
 
         console = Console(stderr=True)
-        for line in lines:
+        for line in (ledger.opening, *lines):
             console.print(line, highlight=False, markup=False)
         self._live = Live(self._content(ledger, None), console=console, refresh_per_second=4)
         self._live.start()

@@ -34,9 +34,7 @@ class LogFile:
 
     def opened(self, ledger: Ledger, lines: list[str]) -> None:
         """Write what the search is about."""
-        done = len(ledger.restored)
-        begun = bool(ledger.study.restore())
-        self._write([f"search goes on after {done} finished trials" if begun else "search begins", *lines])
+        self._write([ledger.opening, *lines])
 
     def settled(self, ledger: Ledger, trial: Trial) -> None:
         """Write what came of a trial, unless that was written before an interruption."""
@@ -61,16 +59,12 @@ class LogFile:
         """Write the final table and the candidates."""
         self._write([f"search ends after {len(ledger.trials)} trials and {ledger.seconds:.1f} s: {reason}"])
         table = trial_table(ledger.trials, ledger.options.objectives)
-        accepted = [
-            f"  trial {trial.number}: difference {trial.drop:g}, {trial.model_path}" for trial in ledger.candidates
-        ]
         best = [] if ledger.best is None else [f"best: trial {ledger.best.number}, {ledger.directory.best_model}"]
         self._write(
             [
                 "trials, nearest to the float model first:",
                 *table,
-                f"candidates within tolerance: {len(accepted)}",
-                *accepted,
+                *_candidates(ledger),
                 *how_far(ledger),
                 *best,
             ]
@@ -89,6 +83,16 @@ def _verdict(trial: Trial) -> str:
     accepted = "accepted" if trial.accepted else "not accepted"
     others = "".join(f", {name} {value:g}" for name, value in trial.objectives.items() if name != "accuracy")
     return f"{trial.state}, score {score_text(trial.score, trial.interval)}{others}, drop {trial.drop:g}, {accepted}"
+
+
+def _candidates(ledger: Ledger) -> list[str]:
+    if ledger.tolerance is None:
+        return [f"no tolerance was given: all {len(ledger.candidates)} trials that were evaluated in full are accepted"]
+    lines = [
+        f"  trial {trial.number}: difference {trial.drop:g}, {trial.model_path or 'model not kept'}"
+        for trial in ledger.candidates
+    ]
+    return [f"candidates within the tolerance of {ledger.tolerance:g}: {len(lines)}", *lines]
 
 
 def _stages(trial: Trial) -> str:

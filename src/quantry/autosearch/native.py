@@ -55,7 +55,7 @@ class SearchSettings(TypedDict, total=False):
     store: Store | str | os.PathLike[str] | None
     sampler: str
     tolerance: float | str | None
-    stop: StopConditions
+    stop: StopConditions | None
     seed: int
     n_jobs: int
     threads: int | None
@@ -130,7 +130,7 @@ def search(
 def _options(settings: SearchSettings, budget: float | str | None) -> SearchOptions:
     names = {part.name for part in fields(SearchOptions)}
     given: dict[str, Any] = {name: value for name, value in settings.items() if name in names}
-    stop = given.get("stop", StopConditions())
+    stop = given["stop"] = StopConditions() if given.get("stop") is None else given["stop"]
     if budget is not None and isinstance(stop, StopConditions):
         if stop.seconds is not None:
             raise RecipeError(f"the time to spend must be given once, got budget={budget!r} and stop={stop}")

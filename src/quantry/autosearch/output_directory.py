@@ -18,7 +18,7 @@ _OF_ONE_SEARCH = (
     "report.html",
     "best.onnx*",
     "recipe.yaml",
-    "calibration.txt",
+    "calibration.*",
     "iter_*.onnx*",
     "scores",
 )
@@ -35,7 +35,7 @@ class OutputDirectory:
           search.json         the same for programs
           best.onnx           the best model so far
           recipe.yaml         its recipe
-          calibration.txt     which samples it was calibrated on
+          calibration.txt     which samples it was calibrated on; calibration.npz: parts of an array
           iter_<number>.onnx  models that are kept, and those at work
           scores/<study>/<number>.npy    scores of single samples, in the order of the race
           store/              results of stages, unless another store was given

@@ -18,7 +18,7 @@ class ProgressLog:
 
     def opened(self, ledger: Ledger, lines: list[str]) -> None:
         """Say where to read more."""
-        self._log.info("%s; more in %s", lines[0] if lines else "search", ledger.options.log_file)
+        self._log.info("%s: %s; more in %s", ledger.opening, "".join(lines[:1]), ledger.options.log_file)
 
     def settled(self, ledger: Ledger, trial: Trial) -> None:
         """Log what came of a trial, unless it finished before an interruption."""

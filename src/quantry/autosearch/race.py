@@ -19,7 +19,10 @@ from quantry.autosearch.time_limit import OutOfTime
 from quantry.autosearch.verdict import cannot_win
 from quantry.evaluate import bootstrap_interval
 
-_FIRST_SHARE, _FIRST_SAMPLES = 1 / 16, 8
+_FIRST_SHARE, _FIRST_SAMPLES = 1 / 16, 32
+FEW_SAMPLES = 200
+"""With fewer the user is told that estimates are rough."""
+
 _COHORT = 16
 
 _Entrant = tuple[NDArray[np.float64], Mapping[str, float]]
@@ -27,7 +30,7 @@ _Entrant = tuple[NDArray[np.float64], Mapping[str, float]]
 
 
 def rungs(size: int) -> list[int]:
-    """Return how many samples each leg of a race has: a sixteenth, then twice as many, up to all."""
+    """Return how many samples each leg of a race has: a sixteenth but at least 32, then twice as many, up to all."""
     first = min(size, max(_FIRST_SAMPLES, math.ceil(size * _FIRST_SHARE)))
     legs = [first]
     while legs[-1] < size:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from quantry.autosearch.calibration_list import calibration_lines
+from quantry.autosearch.calibration_list import write_calibration
 from quantry.autosearch.continuation import Continuation
 from quantry.autosearch.data_split import undivided
 from quantry.autosearch.desk import Desk
@@ -20,7 +20,7 @@ from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.progress_log import ProgressLog
 from quantry.autosearch.proposer import Proposer, propose
-from quantry.autosearch.race import Race, rungs
+from quantry.autosearch.race import FEW_SAMPLES, Race, rungs
 from quantry.autosearch.result import SearchResult, result_of
 from quantry.autosearch.samplers import check_sampler
 from quantry.autosearch.setting import Place, Setting, open_setting, search_identity
@@ -72,17 +72,18 @@ def run_search(
         directory.study = search_identity(setting, spaces, chosen)
         directions: list[Direction] = ["minimize"] * len(chosen.objectives)
         directions[0] = judge.direction
+        # Before an earlier search is set aside: what is wrong with the data to judge by is told here.
+        judge.prepare(setting.float_path)
         with closing(Continuation(directory, directions, spaces, chosen.storage)) as continuation:
-            judge.prepare(setting.float_path)
             with closing(make_executor(setting, place, chosen)) as executor:
                 continuation.check_reference(executor)
-                lines = "".join(f"{line}\n" for line in calibration_lines(setting.data))
-                directory.write(directory.calibration, lines.encode())
+                write_calibration(directory, setting.data)
                 ledger = Ledger(chosen, directory, continuation.study, judge.direction)
                 known = ledger.study.restore()
                 proposer, notes = propose(ledger, known)
-                notes = (*of_data, *continuation.notes, *notes)
+                notes = (*of_data, *continuation.notes, *notes, *_rough(setting, chosen))
                 ledger.expected = proposer.recipes
+                ledger.begun_before = bool(known)
                 ledger.restored = frozenset(proposal.number for proposal in known if proposal.outcome is not None)
                 with _told(ledger, [*_about(setting, chosen), *notes]):
                     _go_through(ledger, proposer, Desk(ledger, executor), known, len(setting.order))
@@ -128,12 +129,33 @@ def _told(ledger: Ledger, lines: list[str]) -> Iterator[None]:
         yield
         reason = ledger.stopped_by
     except BaseException as error:
-        reason = f"interrupted: {type(error).__name__} {error}"
+        reason = _interrupted(ledger, error)
         raise
     finally:
         for listener in reversed(listeners):
             with suppress(StoreError):
                 listener.closed(ledger, reason or "unknown")
+
+
+def _rough(setting: Setting, options: SearchOptions) -> tuple[str, ...]:
+    """Return a note where a race has few samples."""
+    size = len(setting.order)
+    if not options.racing or not rungs(FEW_SAMPLES)[0] < size < FEW_SAMPLES:
+        return ()
+    note = (
+        f"racing on {size} samples estimates roughly: scores marked ~ are from as few as {rungs(size)[0]} of them and "
+        "may be far from those on all; without racing every trial is evaluated in full"
+    )
+    return (note,)
+
+
+def _interrupted(ledger: Ledger, error: BaseException) -> str:
+    """Return what to say at the end of a search that did not end by itself."""
+    why = "" if isinstance(error, KeyboardInterrupt) else f" by {type(error).__name__} {error}".rstrip()
+    best = ledger.best
+    found = "no trial is finished" if best is None else f"best so far: trial {best.number} with score {best.score:.6g}"
+    where = "" if best is None else f", {ledger.directory.best_model}"
+    return f"interrupted{why}; {found}{where}; started again in the same way it goes on from here"
 
 
 def _about(setting: Setting, options: SearchOptions) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.autosearch.evaluator import Score
+from quantry.autosearch.found_recipe import found_recipe
 from quantry.autosearch.objectives import Subject, measure_objectives
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.output_directory import disk_errors
@@ -114,7 +115,7 @@ class TrialRunner:
         data = self.setting.data
         if recipe.observe.samples is not None:
             data = data.take(recipe.observe.samples)
-        stages = run_quantize(prepared, data, recipe, memo)
+        stages = run_quantize(prepared, data, found_recipe(recipe), memo)
         self._held.append(stages)
         return stages
 

@@ -1,7 +1,8 @@
 """``quantry search``: the best recipe for a model, by itself."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,14 +12,17 @@ from quantry.cli.search_chance import warn_of_chance
 from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_progress import lines_without_terminal
 from quantry.cli.search_table import show_search
-from quantry.errors import RecipeError
 
 _FILES = (".yaml", ".yml")
+_OPTIONS = {"evaluation_data": "eval_data", "objectives": "objective"}
+"""Fields of a `SearchJob` whose options are called otherwise."""
 
 
 def search(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
     context: typer.Context,
-    what: Annotated[Path, typer.Argument(help="Float ONNX model, or a .yaml file that describes the search.")],
+    what: Annotated[
+        Path, typer.Argument(help="Float ONNX model, or a .yaml file that describes the search; options override it.")
+    ],
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")
     ] = None,
@@ -32,7 +36,8 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     decoder: Annotated[str, typer.Option(help="A detector's output: yolox, yolov5, yolov8 or boxes.")] = "yolox",
     recipe: Annotated[str, typer.Option("--recipe", "-r", help="Preset or recipe file to start from.")] = "S8S8_AAWS",
     space: Annotated[
-        str | None, typer.Option(help="What to try: calibration (default) or accuracy; a .yaml file says more.")
+        str | None,
+        typer.Option(help="What to try: calibration (default), accuracy, or a .yaml file with a space."),
     ] = None,
     budget: Annotated[str | None, typer.Option(help="The most time: 30min, 2h, or seconds.")] = None,
     trials: Annotated[int | None, typer.Option(help="At most so many trials.")] = None,
@@ -65,43 +70,51 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     crop_fraction: Annotated[float | None, typer.Option(help="Part that center-crop keeps.")] = None,
 ) -> None:
     """Find the recipe whose quantized model is best; run it again to go on where it was stopped."""
+    images = given_images(
+        mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
+    )
+    given: dict[str, Any] = {
+        "data": data,
+        "evaluation_data": eval_data,
+        "labels": labels,
+        "metric": metric,
+        "decoder": decoder,
+        "recipe": recipe,
+        "space": space,
+        "budget": budget,
+        "tolerance": tolerance,
+        "sampler": sampler.lower(),
+        "trials": trials,
+        "candidates": candidates,
+        "jobs": jobs,
+        "objectives": tuple(objective or ()),
+        "racing": racing,
+        "seed": seed,
+        "timeout": timeout,
+        "output": output,
+        "storage": storage,
+        "cluster": cluster,
+    }
     if what.suffix.lower() in _FILES:
-        sources = {name: context.get_parameter_source(name) for name in context.params if name != "what"}
-        given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-        if given:
-            options = ", ".join("--" + name.replace("_", "-") for name in given)
-            raise RecipeError(f"give a configuration file or options, not both; got {what} and {options}")
         job = load_job(what)
+        written = {name: value for name, value in given.items() if _is_written(context, name)}
+        job = replace(job, **written, images={**job.images, **images})
     else:
-        job = SearchJob(
-            model=what,
-            data=data,
-            evaluation_data=eval_data,
-            labels=labels,
-            metric=metric,
-            decoder=decoder,
-            recipe=recipe,
-            space=space,
-            images=given_images(
-                mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
-            ),
-            budget=budget,
-            tolerance=tolerance,
-            sampler=sampler.lower(),
-            trials=trials,
-            candidates=candidates,
-            jobs=jobs,
-            objectives=tuple(objective or ()),
-            racing=racing,
-            seed=seed,
-            timeout=timeout,
-            output=output,
-            storage=storage,
-            cluster=cluster,
-        )
+        job = SearchJob(model=what, images=images, **given)
     if not job.images:
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)
+    # What the end needs is loaded before hours of search, in which an installation may change.
+    import quantry.evaluate.tasks
+    import quantry.report  # noqa: F401
+
     with lines_without_terminal():
         result = job.run()
     warn_of_chance(job, result.reference)
-    show_search(Console(), result, job.judged_by, job.command(result.best_recipe or Path("recipe.yaml")))
+    again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
+    show_search(Console(), result, job.judged_by, again)
+
+
+def _is_written(context: typer.Context, field: str) -> bool:
+    """Return whether the user wrote the option of a field of `SearchJob` on the command line."""
+    source = context.get_parameter_source(_OPTIONS.get(field, field))
+    return source is not None and source.name == "COMMANDLINE"

@@ -53,7 +53,7 @@ class SearchJob:
         metric: top1, top5, map, map50, or a metric between outputs; None follows from the labels.
         decoder: From a detector's outputs to boxes: yolox, yolov5, yolov8 or boxes.
         recipe: Name of a preset or a recipe file that the space starts from.
-        space: What is tried, or the name of it: calibration (also None) or accuracy.
+        space: What is tried, a file that holds it, or the name of it: calibration (also None) or accuracy.
         images: How images become inputs.
         budget: The most time, such as "30min".
         tolerance: How much worse than the float model is accepted: a number or "1%".
@@ -119,16 +119,10 @@ class SearchJob:
         values = {key: value for key, value in plain.items() if value is not None}
         for key, value in values.items():
             _check_type(key, value)
-        for key in ("model", "data", "evaluation_data", "labels"):
-            if key in values:
-                values[key] = folder / str(values[key])
-        recipe = str(values.get("recipe", cls.recipe))
-        if Path(recipe).suffix in (".yaml", ".yml", ".json"):
-            values["recipe"] = str(folder / recipe)
         if "output" in values:
             values["output"] = Path(str(values["output"]))
         values["objectives"] = tuple(values.get("objectives", ()))
-        return cls(**values)
+        return cls(**values | _beside(values, folder))
 
     @property
     def judged_by(self) -> str:
@@ -192,14 +186,18 @@ class SearchJob:
             objectives=("accuracy", *(name for name in self.objectives if name != "accuracy")),
         )
 
-    def command(self, recipe: Path) -> str:
+    def command(self, recipe: Path, found: Path | None = None) -> str:
         """Return the command that quantizes this model on these data with a recipe.
 
         Args:
             recipe: The recipe's file.
+            found: The folder of the search, which names the samples that it calibrated on; None takes all data.
         """
         words = ["quantry", "quantize", str(self.model)]
         data = self.data or self.evaluation_data
+        if found is not None and self._calibrates_on_a_part:
+            arrays = found / "calibration.npz"
+            data = arrays if arrays.exists() else found / "calibration.txt"
         if data is not None:
             words += ["--data", str(data)]
         given = dict(self.images)
@@ -212,6 +210,11 @@ class SearchJob:
             words.append(f"{_IMAGE_FLAGS[name]}={text}")
         rest = f"  # and, in Python only: ImageOptions of {unsaid}" if unsaid else ""
         return shlex.join([*words, "--recipe", str(recipe)]) + rest
+
+    @property
+    def _calibrates_on_a_part(self) -> bool:
+        labelled = self.judged_by in CLASSIFIER_METRICS or self.judged_by in DETECTOR_METRICS
+        return labelled or self.data is None or self.evaluation_data is None
 
     def _judge(self) -> tuple[Any, Any, Any]:
         """Return calibration data, the evaluator or a metric's name, and data for the latter."""
@@ -243,6 +246,16 @@ def _check_type(key: str, value: object) -> None:
         raise RecipeError(f"{key} of a search's configuration must be {name}, got {value!r}")
 
 
+def _beside(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the inputs of a search whose paths are relative to its configuration file."""
+    files = ("model", "data", "evaluation_data", "labels")
+    named = [key for key in ("recipe", "space") if isinstance(values.get(key), str)]
+    return {
+        **{key: folder / str(values[key]) for key in files if key in values},
+        **{key: str(folder / values[key]) for key in named if Path(values[key]).suffix in (".yaml", ".yml", ".json")},
+    }
+
+
 def load_job(path: Path) -> SearchJob:
     """Read a configuration file, YAML or JSON.
 
@@ -252,10 +265,14 @@ def load_job(path: Path) -> SearchJob:
     import yaml
 
     try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            plain = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecipeError(f"a search's configuration must be a readable YAML file, got {error}; in {path}") from error
-    return SearchJob.from_plain(plain, path.parent)
+    try:
+        return SearchJob.from_plain(plain, path.parent)
+    except RecipeError as error:
+        raise RecipeError(f"{error}; in {path}") from error
 
 
 def _tolerance(given: float | str | None) -> float | str | None:

@@ -1,12 +1,16 @@
 """Search spaces in files: dotted paths of a recipe to lists of values as recipes write them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from quantry.autosearch import Choice, IntRange, Parameter, Space, SpaceUnion, Uniform, named_space
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe, from_plain, to_plain
 
+_FILES = (".yaml", ".yml", ".json")
 _RANGE = ("low", "high", "log", "step", "only_if")
 
 
@@ -21,17 +25,32 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
         equalize.cross_layer.steps: {values: [1, 2], only_if: {equalize.cross_layer: CrossLayer}}
 
     Args:
-        plain: A mapping, a list of mappings that are tried one after the other, or the name of a space.
+        plain: A mapping, a list of mappings that are tried one after the other, the name of a space, or a file that
+            holds one of these, by itself or as ``space`` of a whole search.
         base: The recipe that the space starts from.
 
     Raises:
         RecipeError: A path leads nowhere, or a value cannot be there.
     """
     if isinstance(plain, str):
-        return named_space(plain, base)
+        file = Path(plain)
+        return space_from_plain(_read(file), base) if file.suffix.lower() in _FILES else named_space(plain, base)
     if isinstance(plain, list):
         return SpaceUnion(tuple(_space(part, base, f"space {number}") for number, part in enumerate(plain)))
     return _space(plain, base, "space")
+
+
+def _read(path: Path) -> object:
+    """Return the space that a file holds."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            plain = yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(f"a space must be in a readable YAML file, got {error}; in {path}") from error
+    held = plain.get("space") if isinstance(plain, Mapping) and "space" in plain else plain
+    if not isinstance(held, Mapping | list):
+        raise RecipeError(f"a file must hold a space, a mapping of recipe paths to lists of values; in {path}")
+    return held
 
 
 def _space(plain: object, base: Recipe, name: str) -> Space:

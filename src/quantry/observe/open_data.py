@@ -18,6 +18,7 @@ from quantry.observe.array_source import (
 )
 from quantry.observe.calibration_data import CalibrationData
 from quantry.observe.conform import Signatures
+from quantry.observe.file_list import LIST_SUFFIX, listed_source
 from quantry.observe.image_folder import IMAGE_SUFFIXES, ImageFolder, ImageSource
 from quantry.observe.image_options import ImageOptions
 from quantry.observe.random_data import RandomData, RandomSource
@@ -34,8 +35,8 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
             - `CalibrationData`: passed through; checked again where they were opened for inputs of other names.
             - None: one random sample, uniform in [0, 1), with a warning; a `RandomData` asks for more of them.
             - A path to a folder of images (also `ImageFolder`), to a folder of .npy or .npz files with one sample
-              each, to a folder with one sub-folder of .npy files for each input, or to one .npy or .npz file whose
-              first axis counts samples.
+              each, to a folder with one sub-folder of .npy files for each input, to one .npy or .npz file whose
+              first axis counts samples, or to a .txt file that names images or arrays, one sample in each line.
             - An array, or a mapping from input names to arrays, whose first axis counts samples.
             - A list or tuple of samples; it is not copied.
             - An onnxruntime data reader (anything with ``get_next()``), a PyTorch DataLoader, a generator or any
@@ -130,6 +131,8 @@ def _sample_source(data: object, inputs: Signatures) -> SampleSource:
 def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
     if not path.exists():
         raise DataError(f"calibration data must exist, got the path {path}, where nothing is")
+    if path.is_file() and path.suffix.lower() == LIST_SUFFIX:
+        return listed_source(path, inputs, options)
     arrays = _array_source(path, inputs)
     if arrays is None:
         return _image_source(path, options, inputs)
@@ -154,7 +157,9 @@ def _array_source(path: Path, inputs: Signatures) -> SampleSource | None:
 
 def _file_source(path: Path, inputs: Signatures) -> SampleSource:
     if path.suffix.lower() not in ARRAY_SUFFIXES:
-        raise DataError(f"a file of calibration data must be .npy or .npz, got {path.name!r}; in {path}")
+        raise DataError(
+            f"a file of calibration data must be .npy, .npz or a .txt list of files, got {path.name!r}; in {path}"
+        )
     loaded = load_arrays(path)
     stacks = loaded if isinstance(loaded, dict) else {_only_name(inputs, "a .npy file"): loaded}
     return StackedSource(stacks, inputs, str(path))
