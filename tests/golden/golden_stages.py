@@ -184,13 +184,13 @@ def _smoothed() -> FloatModel:
 
 
 def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
-    model, absorption = prepare(model_source(uneven()), PrepareOptions()), BiasAbsorption(margin=0.0)
+    model, absorption = prepare(model_source(uneven()), PrepareOptions()), BiasAbsorption(margin=0.0, gain=1.1)
     data = calibration_data(samples(uneven()), model.inputs)
     seen = observe(model, data, ObserveOptions(), absorb_needs(model, absorption))
     yield "absorb", "uneven", fingerprint(absorb(model, seen, absorption))
-    splitting = OutlierSplitting(share=0.25, tolerance=0.0)
+    splitting = OutlierSplitting(share=0.25, gain=1.5, tolerance=0.0)
     yield "split_outliers", "uneven", fingerprint(split_outliers(model, splitting, TensorSpec()))
-    grouping = ChannelGroups(tolerance=0.0)
+    grouping = ChannelGroups(gain=1.5, tolerance=0.0)
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
 
 
