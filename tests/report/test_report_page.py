@@ -126,3 +126,22 @@ def test_browser_shows_every_tensor_and_filters_them(result: quantry.Quantizatio
         [*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=60, check=True
     )
     assert "<title>1</title>" in shown.stdout
+
+
+def test_model_that_grew_is_called_larger(facts: ReportFacts) -> None:
+    assert "1.04x larger" in render_page(dataclasses.replace(facts, sizes=(1000, 1040)))
+    assert "4.0x smaller" in render_page(dataclasses.replace(facts, sizes=(1000, 250)))
+
+
+def test_one_sample_has_no_interval() -> None:
+    data = [np.ones((1, 2, 6, 6), np.float32)]
+    alone = quantry.quantize(onnx.parser.parse_model(MODEL), data, "S8S8_AAWS", store=None)
+    page = render_page(collect_facts(alone, diagnose(alone), "small.onnx"))
+    assert "of one sample" in page
+    assert "95 %" not in page
+
+
+def test_time_of_the_diagnosis_is_in_the_trace(result: quantry.QuantizationResult, tmp_path: Path) -> None:
+    page = quantry.write_report(result, tmp_path / "report.html").read_text()
+    assert result.trace.computed("diagnose")
+    assert "<td>diagnose</td>" in page

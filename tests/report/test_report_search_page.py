@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +49,10 @@ def test_best_recipe_on_the_page_can_be_run_again(result: SearchResult) -> None:
 
 def test_report_is_written(result: SearchResult, tmp_path: Path) -> None:
     assert write_search_report(result, tmp_path / "a" / "search.html").exists()
+
+
+def test_equal_scores_show_no_rest_of_rounding(result: SearchResult) -> None:
+    trials = tuple(dataclasses.replace(trial, drop=3.701e-17) for trial in result.trials)
+    reference = dataclasses.replace(result.reference, value=0.9)
+    page = render_search_page(dataclasses.replace(result, trials=trials, reference=reference), "small.onnx")
+    assert "e-17" not in page

@@ -26,7 +26,7 @@ class ReportFacts:
         title: The model's name.
         recipe_name: The recipe's label.
         recipe: The recipe as YAML, ready for ``quantry quantize --recipe``.
-        scores: One entry for each metric: name, value, interval, higher_is_better.
+        scores: One entry for each metric: name, value, interval or None where one sample was judged, higher_is_better.
         sizes: Bytes of the float and of the quantized model.
         latency: Median milliseconds of both models and the ratio, or None.
         nodes: Number of nodes, and of those that compute on quantized tensors.
@@ -79,7 +79,8 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
             {
                 "name": score.name,
                 "value": score.value,
-                "interval": score.interval,
+                # One sample says nothing of how far others are from it.
+                "interval": score.interval if evaluation.samples > 1 else None,
                 "higher_is_better": score.higher_is_better,
             }
             for score in evaluation.metrics.values()

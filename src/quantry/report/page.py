@@ -43,11 +43,11 @@ def render_page(facts: ReportFacts) -> str:
 
 def _cards(facts: ReportFacts) -> str:
     before, after = facts.sizes
-    boxes = [(f"{before / after:.1f}x smaller", f"{_bytes(before)} to {_bytes(after)}")]
+    size = f"{before / after:.1f}x smaller" if before >= after else f"{after / before:.2f}x larger"
+    boxes = [(size, f"{_bytes(before)} to {_bytes(after)}")]
     for score in facts.scores:
-        low, high = score["interval"]
         better = "higher is better" if score["higher_is_better"] else "lower is better"
-        boxes.append((f"{score['name']} {score['value']:.4g}", f"95 % within {low:.4g} to {high:.4g}; {better}"))
+        boxes.append((f"{score['name']} {score['value']:.4g}", f"{_interval(score['interval'])}; {better}"))
     nodes, quantized = facts.nodes
     boxes.append((f"{quantized} of {nodes} nodes", "compute on quantized tensors"))
     if facts.latency is not None:
@@ -58,6 +58,10 @@ def _cards(facts: ReportFacts) -> str:
             )
         )
     return cards(boxes)
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "of one sample" if interval is None else f"95 % within {interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def _bytes(size: int) -> str:

@@ -10,6 +10,8 @@ from quantry.recipe import brief, to_yaml
 from quantry.report.html_pieces import bullets, cards, document, section, table
 from quantry.report.trial_chart import trial_chart
 
+_ROUNDING = 1e-12
+
 
 def render_search_page(result: SearchResult, title: str) -> str:
     """Return the page.
@@ -23,7 +25,7 @@ def render_search_page(result: SearchResult, title: str) -> str:
     sections = (
         cards(_boxes(result)),
         section("Every trial", trial_chart(result) + _trials(result)),
-        section("What mattered", _parameters(result.trials)),
+        section("What mattered", _parameters(result)),
         section("The best configuration", winner or "<p>No trial could be evaluated.</p>"),
         section("Failed trials", _failures(result.trials)) if any(one.error for one in result.trials) else "",
         section("Notes", bullets(result.notes)) if result.notes else "",
@@ -37,7 +39,7 @@ def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
     if best is not None and best.score is not None:
         interval = f", 95 % within {_interval(best.interval)}" if best.interval else ""
         yield f"best {best.score:.4g}", f"trial {best.number}{interval}"
-        yield f"drop {best.drop or 0.0:.4g}", f"from the float model's {result.reference.value:.4g}"
+        yield f"drop {_drop(best.drop or 0.0, result)}", f"from the float model's {result.reference.value:.4g}"
     within = "no tolerance was set" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
     yield f"{len(result.candidates)} of {len(result.trials)} accepted", within
     yield _duration(result.seconds), "for the whole search"
@@ -60,7 +62,7 @@ def _trials(result: SearchResult) -> str:
             str(trial.number),
             trial.state if trial.score is None else f"{'~' if trial.state == 'raced' else ''}{trial.score:.5g}",
             *((_interval(trial.interval),) if shown else ()),
-            "" if trial.drop is None else f"{trial.drop:.4g}",
+            "" if trial.drop is None else _drop(trial.drop, result),
             "yes" if trial.accepted else "",
             *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in extra),
             f"{trial.seconds:.1f}",
@@ -77,10 +79,10 @@ def _trials(result: SearchResult) -> str:
     return hint + table(headings, rows, identity="main")
 
 
-def _parameters(trials: Sequence[Trial]) -> str:
+def _parameters(result: SearchResult) -> str:
     """Show for each parameter the mean and the least drop of the trials with each of its values."""
     drops: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for trial in trials:
+    for trial in result.trials:
         for name, value in trial.assignment.items():
             if trial.drop is not None and math.isfinite(trial.drop):
                 drops[name][brief(value)].append(trial.drop)
@@ -92,8 +94,8 @@ def _parameters(trials: Sequence[Trial]) -> str:
             f"<code>{escape(name)}</code>" if first else "",
             f"<code>{escape(value)}</code>",
             str(len(found)),
-            f"{sum(found) / len(found):.4g}",
-            f"{min(found):.4g}",
+            _drop(sum(found) / len(found), result),
+            _drop(min(found), result),
         )
         for name, values in told.items()
         for first, (value, found) in _first(sorted(values.items(), key=lambda entry: sum(entry[1]) / len(entry[1])))
@@ -118,6 +120,12 @@ def _failures(trials: Sequence[Trial]) -> str:
 def _assignment(trial: Trial) -> str:
     parts = (f"{escape(name)}=<code>{escape(brief(value))}</code>" for name, value in trial.assignment.items())
     return ", ".join(parts) or f"<code>{escape(trial.recipe.name)}</code>"
+
+
+def _drop(drop: float, result: SearchResult) -> str:
+    """Return a drop as text; what is left of two equal scores when they were added up in another order is 0."""
+    reference = abs(result.reference.value)
+    return "0" if math.isfinite(reference) and abs(drop) < _ROUNDING * reference else f"{drop:.4g}"
 
 
 def _interval(interval: tuple[float, float] | None) -> str:
