@@ -328,7 +328,7 @@ def test_options_override_a_configuration_file(folder: Path) -> None:
     Path("search.yaml").write_text(yaml.safe_dump({**plain, "trials": 5, "sampler": "grid"}))
     output = run("search", "search.yaml", "--trials", 2, "-o", "mine", "--pixel-scale", 1, "--tolerance", 5)
     assert "2 trials" in output
-    assert "--pixel-scale=1.0 --color=BGR" in output
+    assert "--color=BGR --pixel-scale=1.0" in output
     assert (folder / "mine" / "best.onnx").exists()
     assert not (folder / "theirs").exists()
 

@@ -9,7 +9,7 @@ import pytest
 from small_network import Distance, random_samples, small_space
 
 from quantry.autosearch import SearchOptions, SearchResult, StopConditions, run_search
-from quantry.autosearch.function_digest import function_digest
+from quantry.memo import function_digest
 
 Evaluator = Callable[[Path], float]
 

@@ -4,7 +4,9 @@ import contextlib
 import importlib.util
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -241,3 +243,21 @@ def test_a_model_with_boxes_of_its_own_is_evaluated_in_pixels_of_the_images(fold
     assert not hasattr(evaluator, "per_sample")
     again = detector_evaluator(path, folder / "images", folder / "instances.json", decoder="boxes")
     assert again.fingerprint != evaluator.fingerprint
+
+
+def test_decoder_is_known_by_what_it_does_and_not_by_its_address(folder: Path) -> None:
+    def made(floor: float) -> Callable[..., Any]:
+        def decode(outputs: dict[str, Any], frame: tuple[int, int]) -> list[Detections]:
+            return RowDecoder(score_floor=floor)(outputs, frame)
+
+        return decode
+
+    path = folder / "net.onnx"
+    text = "net (float[1, 3, 64, 64] x) => (float[1, 3, 64, 64] y) { y = Relu (x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {text}'), path)
+    first, again, other = (
+        detector_evaluator(path, folder / "images", folder / "instances.json", decoder=made(floor))
+        for floor in (0.1, 0.1, 0.2)
+    )
+    assert first.decoder is not again.decoder
+    assert first.fingerprint == again.fingerprint != other.fingerprint

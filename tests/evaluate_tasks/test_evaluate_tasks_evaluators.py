@@ -281,3 +281,18 @@ def test_a_book_is_filled_as_far_as_it_keeps(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(2):
         book.fill()
         assert len(book._kept) == 3
+
+
+def test_weights_in_a_second_file_belong_to_the_fingerprint(tmp_path: Path, images: Path) -> None:
+    folders = []
+    for value in (1.0, 2.0):
+        text = CLASSIFIER.replace("y = Flatten (pooled)", "f = Flatten (pooled) y = Mul (f, w)")
+        proto = onnx.parser.parse_model(text)
+        weight = np.full((1, 3), value, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        (tmp_path / str(value)).mkdir()
+        folders.append(tmp_path / str(value) / "model.onnx")
+        onnx.save(proto, folders[-1], save_as_external_data=True, location="weights", size_threshold=0)
+    assert folders[0].read_bytes() == folders[1].read_bytes()
+    first, second = (distance_evaluator(path, images) for path in folders)
+    assert first.fingerprint != second.fingerprint

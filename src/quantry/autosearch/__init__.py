@@ -4,7 +4,6 @@ from quantry.autosearch.data_split import split_data
 from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, default_space, named_space
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
 from quantry.autosearch.finetuning import TwoStageResult, finetune_space, in_legs, run_two_stage
-from quantry.autosearch.function_digest import function_digest
 from quantry.autosearch.native import SearchSettings, search
 from quantry.autosearch.options import OBJECTIVES, SAMPLERS, SearchOptions, StopConditions, budget_seconds
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
@@ -14,6 +13,7 @@ from quantry.autosearch.run import run_search
 from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion
 from quantry.autosearch.table import by_difference
 from quantry.autosearch.trial import Trial, TrialState
+from quantry.memo import function_digest
 
 __all__ = [
     "NAMED_SPACES",

@@ -9,9 +9,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.autosearch.function_digest import function_digest
 from quantry.errors import RecipeError
 from quantry.evaluate import bootstrap_interval
+from quantry.memo import function_digest
 
 Direction = Literal["maximize", "minimize"]
 

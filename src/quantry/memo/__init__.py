@@ -13,6 +13,7 @@ from quantry.memo._blob import Blob
 from quantry.memo._digest import Digest, fingerprint_file
 from quantry.memo._directory_store import DirectoryStore
 from quantry.memo._fingerprint import fingerprint, fingerprint_array
+from quantry.memo._function_digest import function_digest
 from quantry.memo._handle import Handle
 from quantry.memo._memo import Memo
 from quantry.memo._memory_store import MemoryStore
@@ -37,6 +38,7 @@ __all__ = [
     "fingerprint",
     "fingerprint_array",
     "fingerprint_file",
+    "function_digest",
     "part",
     "stage",
 ]

@@ -1,6 +1,6 @@
 """Mean average precision of a detector on labelled images."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from quantry.evaluate.tasks.model_run import run_model
 from quantry.evaluate.tasks.sample_book import SampleBook
 from quantry.evaluate.tasks.task_evaluator import TaskEvaluator
 from quantry.evaluate.tasks.task_score import TaskScore
+from quantry.memo import function_digest
 from quantry.observe import ImageOptions
 
 _KINDS = ("map", "map50")
@@ -87,4 +88,12 @@ class DetectionPrecision(TaskEvaluator):
 
     def _identity(self) -> tuple[object, ...]:
         truth = tuple((image.boxes, image.labels, image.crowd) for image in self.labels.images)
-        return self.book.data, truth, repr(self.decoder), self.images, self.kind
+        return self.book.data, truth, _described(self.decoder), self.images, self.kind
+
+
+def _described(decoder: object) -> str:
+    """Return what tells a decoder from others, the same in every process; a function's repr holds its address."""
+    if is_dataclass(decoder):
+        return repr(decoder)
+    name = getattr(decoder, "__qualname__", type(decoder).__qualname__)
+    return f"{name} {function_digest(decoder)}"

@@ -16,7 +16,7 @@ from quantry.evaluate.sessions import deployment_session, run_session
 from quantry.evaluate.tasks.model_run import Outputs, open_model
 from quantry.evaluate.tasks.sample_book import KEPT_BYTES, Feeds, SampleBook
 from quantry.evaluate.tasks.sample_mean import SampleMean
-from quantry.memo import fingerprint_file
+from quantry.prepare import model_source
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -106,7 +106,8 @@ class OutputDistance(SampleMean):
         return np.array([scores[index] for index in wanted], dtype=np.float64)
 
     def _identity(self) -> tuple[object, ...]:
-        return fingerprint_file(Path(self.reference)), self.book.data, self.metric
+        # With the files of its weights, if it has any.
+        return model_source(self.reference), self.book.data, self.metric
 
     @property
     def _metric(self) -> Metric:
