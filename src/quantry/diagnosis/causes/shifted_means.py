@@ -28,7 +28,7 @@ def shifted_means(evidence: Evidence) -> Iterator[Finding]:
     remedy = (
         "the recipe corrects biases already: calibrate on more samples, and on such as the model is used on"
         if evidence.has_step(BiasCorrection)
-        else "bias correction (BiasCorrection as the last of tune.steps): cheap, and often the largest gain there is"
+        else "bias correction (tune.steps: [BiasCorrection], behind any other step): cheap, and often the largest gain"
     )
     yield Finding(
         f"rounding shifts the mean of the results of {len(shares)} of {len(layers)} layers: "

@@ -50,14 +50,14 @@ def _remedy(recipe: Recipe, blocked: str) -> str:
         options.append("one scale for each channel (plan.weight.granularity: PerChannel) where the target has them")
     if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
         options.append(
-            "Relu in place of Clip(0, 6) (prepare.clip6_to_relu), through which cross-layer equalization passes"
-            + ("" if recipe.equalize.cross_layer is not None else " (equalize.cross_layer)")
+            "Relu in place of Clip(0, 6) (prepare.clip6_to_relu: true), through which cross-layer equalization passes"
+            + ("" if recipe.equalize.cross_layer is not None else " (equalize.cross_layer: {})")
             + "; it changes the function a little, so look at the score"
         )
     elif recipe.equalize.cross_layer is None:
-        options.append("cross-layer equalization (equalize.cross_layer)")
+        options.append("cross-layer equalization (equalize.cross_layer: {})")
     if blocked and not blocked.startswith("Clip") and recipe.equalize.smooth is None:
-        options.append("SmoothQuant (equalize.smooth), which passes gates such as SiLU")
+        options.append("SmoothQuant (equalize.smooth: {}), which passes gates such as SiLU")
     if not options:
         options.append("16 bits for these layers (plan.layers, mixed precision)")
     return ", else ".join(options)
