@@ -136,6 +136,16 @@ def test_images_without_a_pixel_option_are_warned_of_first_and_noted_first(folde
     assert by_folder[0] == notes[0]
 
 
+def test_listed_images_are_images(folder: Path) -> None:
+    pictures_in(folder)
+    Path("list.txt").write_text("pictures/1.png\n")
+    told = in_process("quantize", "m.onnx", "-d", "list.txt", "-o", "out.onnx", "--no-evaluate")
+    assert told.startswith("warning: the images went in as RGB pixels 0..255")
+    assert "images enter as RGB" in told
+    Path("arrays.txt").write_text("data/0.npy\n")
+    assert "images" not in in_process("quantize", "m.onnx", "-d", "arrays.txt", "-o", "out.onnx", "--no-evaluate")
+
+
 def test_images_with_a_pixel_option_get_no_warning(folder: Path) -> None:
     pictures_in(folder)
     told = in_process("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--no-evaluate", "--pixel-scale", "1")

@@ -290,7 +290,9 @@ def test_array_for_a_model_of_two_inputs_is_refused():
     [
         (lambda folder: folder / "missing", "must exist"),
         (lambda folder: folder, "must hold images"),
-        (lambda folder: (folder / "a.txt").write_text("no") and folder / "a.txt", ".npy or .npz"),
+        (lambda folder: (folder / "a.csv").write_text("no") and folder / "a.csv", r"must be \.npy, \.npz or a \.txt"),
+        (lambda folder: (folder / "a.txt").write_text("no") and folder / "a.txt", "files that exist, got 'no'"),
+        (lambda folder: (folder / "a.txt").write_text("\n") and folder / "a.txt", "must name images or arrays"),
         (lambda folder: (folder / "a.npy").write_bytes(b"no") and folder / "a.npy", "a.npy"),
         (lambda folder: (folder / "a.npz").write_bytes(b"PK\3\4no") and folder / "a.npz", "a.npz"),
         (lambda folder: (folder / "a.npy").write_bytes(b"no") and folder, "a.npy"),

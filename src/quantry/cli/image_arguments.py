@@ -78,7 +78,7 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
         model: The float model.
         data: The data, for which no option of images was given.
     """
-    if data is None or not data.is_dir() or not model.is_file():
+    if data is None or holds_arrays(data) or not model.is_file():
         return
     from quantry.observe import calibration_data, pixel_notes
     from quantry.prepare import model_source
@@ -89,7 +89,10 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
 
 
 def holds_arrays(data: Path) -> bool:
-    """Return whether data are arrays, in a file or a folder, and not images."""
+    """Return whether data are arrays, in a file, a folder or a list of files, and not images."""
+    if data.suffix.lower() == ".txt" and data.is_file():
+        first = data.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+        return first.strip().lower().endswith((".npy", ".npz"))
     return not data.is_dir() or next(data.glob("*.np[yz]"), next(data.glob("*/*.npy"), None)) is not None
 
 
