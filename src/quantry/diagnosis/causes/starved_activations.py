@@ -50,8 +50,8 @@ def starved_activations(evidence: Evidence) -> Iterator[Finding]:
         tuple(one.tensor.name for one in worst_first),
         "16 bits for these layers (plan.layers, mixed precision)"
         if evidence.recipe.equalize.smooth is not None
-        else "SmoothQuant (equalize.smooth: {}), which divides large channels and multiplies the weights that read them, "
-        "through SiLU too; else 16 bits for these layers (plan.layers, mixed precision)",
+        else "SmoothQuant (equalize.smooth: {}), which divides large channels and multiplies the weights that read "
+        "them, through SiLU too; else 16 bits for these layers (plan.layers, mixed precision)",
     )
 
 
