@@ -8,6 +8,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     BestPercentile,
     BiasCorrection,
+    ChannelGroups,
     CrossLayer,
     Entropy,
     EqualizeOptions,
@@ -18,6 +19,7 @@ from quantry.recipe import (
     MinMSE,
     NonOverflow,
     Percentile,
+    PerTensor,
     PowerOfTwoScale,
     Recipe,
     SmoothQuant,
@@ -54,13 +56,19 @@ def default_space(base: Recipe) -> Space:
 def accuracy_space(base: Recipe) -> Space:
     """Return the techniques that need no training: two equalizations, ranges judged in three ways, two corrections.
 
+    Where weights have one scale, convolutions in groups of channels are tried too.
+
     Tuning layers takes most of its time, so that it comes last in a grid and is done once for each pair of the others.
 
     Args:
         base: What stays as it is: types, granularity, format, target.
     """
+    equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(smooth=SmoothQuant())]
+    if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
+        # Elsewhere weights have scales enough, and the groups would be the same recipe twice.
+        equalizations.append(EqualizeOptions(CrossLayer(), groups=ChannelGroups()))
     fields: dict[str, Any] = {
-        "equalize": [EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(smooth=SmoothQuant())],
+        "equalize": equalizations,
         "scale.activation": [MinMSE(), MinMSE(behind=True), BestPercentile()],
         "tune.steps": [(), (BiasCorrection(),), (Gptq(samples=64),)],
     }
