@@ -171,3 +171,12 @@ def test_every_kind_of_format_is_diagnosed(preset: str) -> None:
 def test_shift_of_one_sample_is_not_taken_for_one_of_all() -> None:
     diagnosis = quantry.diagnose(quantry.quantize(shifting(), images(1, 6.0), Recipe(), store=None), samples=1)
     assert "shifts the mean" not in str(diagnosis)
+
+
+def test_logits_that_a_sigmoid_squashes_may_be_cut_off() -> None:
+    weight = 200 * np.random.default_rng(8).standard_normal((4, 4, 1, 1))
+    model = model_of("g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Conv(x, w) y = Sigmoid(a) }", w=weight)
+    recipe = dataclasses.replace(PRESETS["RECOMMENDED-NPU"].recipe, tune=TuneOptions())
+    diagnosis = diagnosed(model, images(), recipe)
+    assert {tensor.name: tensor.sqnr for tensor in diagnosis.tensors}["a"] < 20
+    assert "without any outlier" not in str(diagnosis)

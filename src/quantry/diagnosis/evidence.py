@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from quantry.diagnosis.measured_errors import MeasuredError
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.equalize.linear_layer import OPERATORS
 from quantry.plan import QuantPlan
 from quantry.recipe import Recipe
 
@@ -90,9 +91,9 @@ class Evidence:
         return (tensor for tensor in self.tensors if tensor.kind == "activation")
 
     def layers(self) -> Iterator[ir.Node]:
-        """Yield the nodes that read a quantized weight, in the order of the graph."""
+        """Yield the linear nodes that read a quantized weight, in the order of the graph."""
         names = {user for planned in self.plan.weights.values() for user in planned.users}
-        return (node for node in self.model.graph if node.name in names)
+        return (node for node in self.model.graph if node.name in names and node.op_type in OPERATORS)
 
     def is_harmed(self, tensor: str | None) -> bool:
         """Whether so much error has gathered in a tensor that it is worth explaining."""

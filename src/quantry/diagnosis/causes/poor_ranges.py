@@ -9,6 +9,8 @@ from quantry.recipe import MinMax, MinMSE, NonOverflow
 OUTLIER_PEAK = 25.0
 """Largest magnitude over root mean square beyond which few values stretch the range of all."""
 
+_SQUASHING = ("Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Gelu", "Clip", "Softplus", "Exp")
+
 _MORE_BITS = "16 bits for these layers (plan.layers, mixed precision)"
 
 
@@ -41,4 +43,14 @@ def coarse_ranges(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _poor(evidence: Evidence) -> list[TensorHealth]:
-    return [tensor for tensor in evidence.activations if tensor.sqnr < POOR_SQNR]
+    squashed = _judged_behind(evidence)
+    return [tensor for tensor in evidence.activations if tensor.sqnr < POOR_SQNR and tensor.name not in squashed]
+
+
+def _judged_behind(evidence: Evidence) -> set[str]:
+    """Return tensors whose range was chosen for what a function leaves of them: the rest is cut off on purpose."""
+    method = evidence.recipe.scale.activation
+    if not isinstance(method, MinMSE) or not method.behind:
+        return set()
+    readers = (node for node in evidence.model.graph if node.op_type in _SQUASHING)
+    return {value.name for node in readers for value in node.inputs[:1] if value is not None and value.name}

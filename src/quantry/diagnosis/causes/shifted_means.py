@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding
-from quantry.equalize.linear_layer import OPERATORS, LinearLayer, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.recipe import BiasCorrection
 
 SHIFTED_SHARE = 0.3
@@ -40,5 +40,5 @@ def shifted_means(evidence: Evidence) -> Iterator[Finding]:
 
 def _has_bias(node: ir.Node) -> bool:
     """Whether a layer has a bias that can take a shift up."""
-    layer = linear_layer(node) if node.op_type in OPERATORS else ""
+    layer = linear_layer(node)
     return isinstance(layer, LinearLayer) and layer.bias is not None

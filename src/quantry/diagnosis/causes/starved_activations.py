@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.tensor_health import TensorHealth
-from quantry.equalize.linear_layer import OPERATORS, LinearLayer, array_of, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
 
 STARVED_SHARE = 0.1
 """Share of what a layer reads that must come from starved channels. Channels that nobody reads harm nobody."""
@@ -57,7 +57,7 @@ def starved_activations(evidence: Evidence) -> Iterator[Finding]:
 
 def _layers(evidence: Evidence) -> Iterator[LinearLayer]:
     for node in evidence.layers():
-        layer = linear_layer(node) if node.op_type in OPERATORS else ""
+        layer = linear_layer(node)
         if isinstance(layer, LinearLayer):
             yield layer
 
