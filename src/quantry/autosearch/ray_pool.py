@@ -8,7 +8,7 @@ from typing import Any
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.time_limit import OutOfTime
+from quantry.autosearch.time_limit import LONGEST_WAIT, OutOfTime
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import MissingExtraError, RecipeError, StoreError
 from quantry.evaluate.session_limits import limit_threads
@@ -139,7 +139,7 @@ class RayPool:
         ends = [] if deadline is None else [deadline]
         if self._timeout is not None:
             ends += [worker.begun + self._timeout for worker in busy]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        return min(max(0.0, min(ends) - time.monotonic()), LONGEST_WAIT) if ends else None
 
 
 def _connected(address: str) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.time_limit import OutOfTime
+from quantry.autosearch.time_limit import LONGEST_WAIT, OutOfTime
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import RecipeError, StoreError
 from quantry.evaluate.session_limits import limit_threads
@@ -138,7 +138,7 @@ class WorkerPool:
         ends = [] if deadline is None else [deadline]
         if self._staffing.timeout is not None:
             ends += [worker.begun + self._staffing.timeout for worker in busy]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        return min(max(0.0, min(ends) - time.monotonic()), LONGEST_WAIT) if ends else None
 
     def _start(self, index: int) -> _Worker:
         ours, theirs = self._context.Pipe()
