@@ -6,6 +6,8 @@ from typing import Any
 
 from benchmarks.tasks.samples import SampleReader
 
+_TRIALS = 24
+
 
 def quantize(
     model: str, samples: str, count: int, recipe: str, output: str = "quantized.onnx", **_: Any
@@ -23,11 +25,14 @@ def quantize(
     import optuna  # noqa: F401
 
     import quantry
+    from quantry.autosearch import StopConditions
 
     def job() -> dict[str, Any]:
         reader = SampleReader(samples, count)
         data = [reader.get_next() for _ in range(count)]
-        found = quantry.search(model, data, space="accuracy", recipe=recipe, sampler="grid", output_dir="search")
+        found = quantry.search(
+            model, data, space="accuracy", recipe=recipe, stop=StopConditions(iterations=_TRIALS), output_dir="search"
+        )
         assert found.best is not None
         assert found.best_model is not None
         Path(found.best_model).replace(output)

@@ -7,7 +7,6 @@ from quantry.autosearch.space import Space
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     BestPercentile,
-    BiasCorrection,
     ChannelGroups,
     CrossLayer,
     Entropy,
@@ -54,11 +53,10 @@ def default_space(base: Recipe) -> Space:
 
 
 def accuracy_space(base: Recipe) -> Space:
-    """Return the techniques that need no training: two equalizations, ranges judged in three ways, two corrections.
+    """Return the techniques that need no training: equalizations, ranges judged in three ways, GPTQ in two.
 
-    Where weights have one scale, convolutions in groups of channels are tried too.
-
-    Tuning layers takes most of its time, so that it comes last in a grid and is done once for each pair of the others.
+    Where weights have one scale, convolutions in groups of channels are tried too, and where the target replaces
+    Sigmoid, keeping it. Tuning layers takes most of the time, so that it comes last in a grid.
 
     Args:
         base: What stays as it is: types, granularity, format, target.
@@ -70,8 +68,11 @@ def accuracy_space(base: Recipe) -> Space:
     fields: dict[str, Any] = {
         "equalize": equalizations,
         "scale.activation": [MinMSE(), MinMSE(behind=True), BestPercentile()],
-        "tune.steps": [(), (BiasCorrection(),), (Gptq(samples=64),)],
+        # The first makes up for errors of the inputs, which classifiers gain by and some detectors lose by.
+        "tune.steps": [(), (Gptq(samples=64, damping=1.0),), (Gptq(samples=64, compensate=False),)],
     }
+    if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
+        fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
     return Space.of(base, fields, name=f"{base.name} accuracy")
 
 

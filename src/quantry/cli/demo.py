@@ -16,9 +16,9 @@ from quantry.cli.search_table import show_search
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     PRESETS,
-    BiasCorrection,
     DerivedBias,
     EvaluateOptions,
+    Gptq,
     LayerWisePercentile,
     MinMax,
     MinMSE,
@@ -27,6 +27,7 @@ from quantry.recipe import (
     PowerOfTwoScale,
     Recipe,
     ScaleOptions,
+    SmoothQuant,
     TensorSpec,
 )
 
@@ -52,8 +53,9 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
         "XINT8",
         {
             "prepare.npu.sigmoid_to_hard_sigmoid": [True, False],
-            "scale.activation": [MinMSE(), MinMSE(behind=True), Percentile(99.9), Percentile(99.99)],
-            "tune.steps": [(), (BiasCorrection(),)],
+            "equalize.smooth": [None, SmoothQuant()],
+            "scale.activation": [MinMSE(), Percentile(99.9)],
+            "tune.steps": [(), (Gptq(compensate=False),)],
         },
     ),
     "cpu": (

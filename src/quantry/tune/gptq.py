@@ -27,7 +27,7 @@ def round_layer(visit: LayerVisit, step: Gptq) -> LayerConstants:
         visit: Inputs and targets.
         step: The options.
     """
-    problem = LayerProblem(visit, step.update_bias)
+    problem = LayerProblem(visit, step.update_bias, step.compensate)
     form = problem.quadratic
     goal = least_squares(problem.weight, form.gram, form.cross, step.damping) if step.compensate else problem.weight
     if problem.grid is None:

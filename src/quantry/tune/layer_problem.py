@@ -23,10 +23,13 @@ class LayerProblem:
     Attributes:
         visit: Inputs and targets.
         trains_bias: Whether the bias may change.
+        compensates: Aim at what the float layer gives on float inputs, so that constants make up for errors of the
+            inputs too; False aims at what it gives on the quantized inputs.
     """
 
     visit: LayerVisit
     trains_bias: bool
+    compensates: bool = True
 
     @cached_property
     def matrix(self) -> LayerMatrix:
@@ -68,6 +71,8 @@ class LayerProblem:
     def quadratic(self) -> Quadratic:
         """The error as a quadratic form; gathering it goes through all samples."""
         whole = gather(self.visit, self.matrix)
+        if not self.compensates:
+            whole = whole.of_layer(self.weight, self.bias)
         return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
 
     @cached_property

@@ -79,6 +79,19 @@ class Quadratic:
         """Return the bias that leaves no mean error, ``[groups, rows]``."""
         return np.asarray(self.target_mean - np.einsum("grk,gk->gr", weight.astype(np.float64), self.column_mean))
 
+    def of_layer(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> "Quadratic":
+        """Return the form whose targets are what a layer gives on the very columns that were gathered."""
+        exact = weight.astype(np.float64)
+        cross = self.gram @ exact.transpose(0, 2, 1)
+        return Quadratic(
+            gram=self.gram,
+            cross=cross,
+            power=np.einsum("grk,gkr->gr", exact, cross),
+            column_mean=self.column_mean,
+            target_mean=np.einsum("grk,gk->gr", exact, self.column_mean) + bias,
+            count=self.count,
+        )
+
     def without_bias(self, bias: npt.NDArray[np.floating]) -> "Quadratic":
         """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
         goal = self.target_mean - bias
