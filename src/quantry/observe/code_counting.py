@@ -24,7 +24,7 @@ _ONE = np.uint32(1)
 @functools.cache
 def code_counter() -> Callable[[FloatArray, Counts], Extremes]:
     """Return the fastest counter there is: see `count_codes`, whose results all share."""
-    compiled = library(Path(__file__).with_name("count_codes.c"))
+    compiled = library(Path(__file__).with_name("count_codes.c"), fast=True)
     if compiled is None:
         return count_codes
     compiled.count_codes.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p]

@@ -44,7 +44,9 @@ def folded(moments: Moments) -> Moments:
         moments: The distribution of x.
     """
     point = moments.lower == moments.upper
-    edges = np.unique(np.abs(np.concatenate([[0.0], moments.lower, moments.upper])))
+    edges = np.sort(np.abs(np.concatenate([[0.0], moments.lower, moments.upper])))
+    # As numpy.unique does, which loads numpy.ma when it is first called.
+    edges = edges[np.append(True, edges[1:] != edges[:-1])]
     # A point at each edge, and between two edges an interval.
     counts = np.zeros(2 * len(edges) - 1)
     np.add.at(counts, 2 * np.searchsorted(edges, np.abs(moments.lower[point])), moments.counts[point])
