@@ -50,16 +50,15 @@ def code_bounds(codes: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.float64],
         other values there are denormals below 1e-40.
     """
     lower, upper = _all_bounds()
-    return lower[codes], upper[codes]
+    return lower[codes].astype(np.float64), upper[codes].astype(np.float64)
 
 
 @cache
-def _all_bounds() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the ends for every code; those of infinities and NaN mean nothing."""
+def _all_bounds() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the ends for every code, which float32 holds exactly; those of infinities and NaN mean nothing."""
     magnitude = np.arange(NEGATIVE, dtype=np.uint32)
-    with np.errstate(invalid="ignore"):
-        near = (magnitude << 16).view(np.float32).astype(np.float64)
-        far = ((magnitude + 1) << 16).view(np.float32).astype(np.float64)
+    near = (magnitude << 16).view(np.float32)
+    far = ((magnitude + 1) << 16).view(np.float32)
     far[0] = 0.0
     return np.concatenate([near, -far]), np.concatenate([far, -near])
 
