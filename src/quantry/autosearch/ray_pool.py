@@ -8,7 +8,7 @@ from typing import Any
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.time_limit import LONGEST_WAIT, OutOfTime
+from quantry.autosearch.time_limit import OutOfTime, longest_wait
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import MissingExtraError, RecipeError, StoreError
 from quantry.evaluate.session_limits import limit_threads
@@ -96,7 +96,11 @@ class RayPool:
         """
         while True:
             busy = [worker for worker in self._workers if worker.task is not None]
-            self._ray.wait([worker.answer for worker in busy], num_returns=1, timeout=self._patience(busy, deadline))
+            self._ray.wait(
+                [worker.answer for worker in busy],
+                num_returns=1,
+                timeout=longest_wait(deadline, (worker.begun for worker in busy), self._timeout),
+            )
             for worker in busy:
                 if self._ray.wait([worker.answer], timeout=0)[0]:
                     return self._received(worker)
@@ -134,12 +138,6 @@ class RayPool:
     def _actor(self) -> Any:
         remote = self._ray.remote(RemoteRunner).options(num_cpus=self._threads)
         return remote.remote(self._runner, self._threads)
-
-    def _patience(self, busy: list[_Worker], deadline: float | None) -> float | None:
-        ends = [] if deadline is None else [deadline]
-        if self._timeout is not None:
-            ends += [worker.begun + self._timeout for worker in busy]
-        return min(max(0.0, min(ends) - time.monotonic()), LONGEST_WAIT) if ends else None
 
 
 def _connected(address: str) -> Any:

@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _OVERRUN = 0.2
@@ -12,7 +12,7 @@ _OVERRUN = 0.2
 _FAR = 1e6
 """Seconds; nobody sets an alarm for a deadline that is further away."""
 
-LONGEST_WAIT = 3600.0
+_LONGEST_WAIT = 3600.0
 """Seconds after which whoever waits looks again: systems cannot wait for a month."""
 
 
@@ -91,3 +91,17 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         if others:
             signal.setitimer(signal.ITIMER_REAL, max(others - (time.monotonic() - started), 1e-3), again)
+
+
+def longest_wait(deadline: float | None, begun: Iterable[float], timeout: float | None) -> float | None:
+    """Return how many seconds a pool may wait for an outcome before it has to look at its clocks; None for ever.
+
+    Args:
+        deadline: When the search ends, in seconds of `time.monotonic`; None never.
+        begun: When each running trial began, likewise.
+        timeout: The most seconds of one trial; None for no limit.
+    """
+    ends = [] if deadline is None else [deadline]
+    if timeout is not None:
+        ends += [start + timeout for start in begun]
+    return min(max(0.0, min(ends) - time.monotonic()), _LONGEST_WAIT) if ends else None

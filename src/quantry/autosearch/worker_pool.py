@@ -18,7 +18,7 @@ from typing import Any
 from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.time_limit import LONGEST_WAIT, OutOfTime
+from quantry.autosearch.time_limit import OutOfTime, longest_wait
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import RecipeError, StoreError
 from quantry.evaluate.session_limits import limit_threads
@@ -94,7 +94,8 @@ class WorkerPool:
         while True:
             busy = [worker for worker in self._workers if worker.task is not None]
             ready = multiprocessing.connection.wait(
-                [worker.connection for worker in busy], self._patience(busy, deadline)
+                [worker.connection for worker in busy],
+                longest_wait(deadline, (worker.begun for worker in busy), self._staffing.timeout),
             )
             for worker in busy:
                 if worker.connection in ready:
@@ -133,12 +134,6 @@ class WorkerPool:
     def _is_overdue(self, worker: _Worker) -> bool:
         timeout = self._staffing.timeout
         return timeout is not None and time.monotonic() - worker.begun >= timeout
-
-    def _patience(self, busy: list[_Worker], deadline: float | None) -> float | None:
-        ends = [] if deadline is None else [deadline]
-        if self._staffing.timeout is not None:
-            ends += [worker.begun + self._staffing.timeout for worker in busy]
-        return min(max(0.0, min(ends) - time.monotonic()), LONGEST_WAIT) if ends else None
 
     def _start(self, index: int) -> _Worker:
         ours, theirs = self._context.Pipe()

@@ -9,15 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.native import library
-from quantry.tune.threads import in_threads, threads
+from quantry.tune.threads import in_threads, row_parts
 
 if TYPE_CHECKING:
     from quantry.tune.column_rounding import WeightGrid
 
 Single = npt.NDArray[np.float32]
-
-_ROWS = 8
-"""A thread gets a multiple of so many rows, where there are enough."""
 
 
 class _Broadcast(ctypes.Structure):
@@ -82,11 +79,6 @@ def _each_part(function: Any, grid: "WeightGrid", matrix: Single, work: Single, 
     described = _Grid(
         rows, width, *(_Broadcast(view.ctypes.data, *(step // 4 for step in view.strides)) for view in views)
     )
-    total = groups * rows
-    share = -(-total // (threads() * _ROWS)) * _ROWS
     arrays = matrix.ctypes.data, work.ctypes.data, result.ctypes.data
-
-    def run(first: int) -> Any:
-        return function(ctypes.byref(described), *arrays, first, min(total, first + share))
-
-    return in_threads(run, range(0, total, share))
+    parts_of_rows = row_parts(groups * rows)
+    return in_threads(lambda part: function(ctypes.byref(described), *arrays, part.start, part.stop), parts_of_rows)

@@ -11,16 +11,13 @@ import numpy.typing as npt
 from quantry.errors import InternalError
 from quantry.native import library
 from quantry.tune.row_problem import RowProblem
-from quantry.tune.threads import in_threads, threads
+from quantry.tune.threads import in_threads, row_parts
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 _COLUMNS = 32
 """Rows are padded to a multiple of so many numbers."""
-
-_ROWS = 8
-"""A thread gets a multiple of so many rows, where there are enough."""
 
 _SIZES = ("rows", "width", "padded", "rank", "rank_padded")
 _ARRAYS = (
@@ -89,17 +86,15 @@ class CompiledRows:
     def advance(self, schedule: Single) -> Float:
         """Make a step for each row of a schedule; return the loss before each."""
         schedule = np.ascontiguousarray(schedule, np.float32)
-        total = self._shape[0] * self._shape[1]
-        share = -(-total // (threads() * _ROWS)) * _ROWS
-        starts = range(0, total, share)
-        losses = np.zeros((len(starts), len(schedule)))
+        parts = row_parts(self._shape[0] * self._shape[1])
+        losses = np.zeros((len(parts), len(schedule)))
 
         def train(number: int) -> int:
-            end = min(total, (number + 1) * share)
-            arguments = schedule.ctypes.data, len(schedule), number * share, end, losses[number].ctypes.data
+            part = parts[number]
+            arguments = schedule.ctypes.data, len(schedule), part.start, part.stop, losses[number].ctypes.data
             return int(self._functions.train_rows(ctypes.byref(self._layer), *arguments))
 
-        if any(in_threads(train, range(len(starts)))):
+        if any(in_threads(train, range(len(parts)))):
             raise InternalError(f"training a layer of {self._shape} weights must find memory, got none; in tune")
         return np.asarray(losses.sum(0))
 

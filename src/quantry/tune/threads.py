@@ -8,6 +8,9 @@ from typing import TypeVar
 
 _SMALL = 200_000
 
+_ROWS_TOGETHER = 8
+"""A thread gets a multiple of so many rows, where there are enough: compiled functions do as many at a time."""
+
 T = TypeVar("T")
 Result = TypeVar("Result")
 
@@ -31,6 +34,16 @@ def in_threads(function: Callable[[T], Result], items: Sequence[T]) -> list[Resu
         return [function(item) for item in items]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, items))
+
+
+def row_parts(rows: int) -> list[range]:
+    """Return the rows of a layer in parts, one for each thread.
+
+    Args:
+        rows: How many there are.
+    """
+    share = -(-rows // (threads() * _ROWS_TOGETHER)) * _ROWS_TOGETHER
+    return [range(first, min(rows, first + share)) for first in range(0, rows, share)]
 
 
 @contextmanager
