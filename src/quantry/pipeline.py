@@ -14,6 +14,7 @@ from quantry.mix import MixInputs, Score, run_mix
 from quantry.observe import CalibrationData, Statistics, observe
 from quantry.plan import QuantPlan, plan
 from quantry.prepare import FloatModel, ModelSource, convert, prepare
+from quantry.prepare.without_notes import without_notes
 from quantry.recipe import Distill, EqualizeOptions, Recipe, to_plain
 from quantry.scale import QuantParams, scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
@@ -29,6 +30,7 @@ class Stages:
     ``prepared`` computes what the user's model computes. ``equalized`` is what was quantized: the same, after
     conversions for the target and equalization where these were asked for. ``tuned`` has one entry for each tuning
     step; ``params`` are what the last of them left. ``statistics`` is None where no scale had to be found in data.
+    ``written`` is the float model, without notes, that ``quantized`` was written from.
     """
 
     prepared: Handle[FloatModel]
@@ -37,6 +39,7 @@ class Stages:
     plan: Handle[QuantPlan]
     params: Handle[QuantParams]
     quantized: Handle[QuantizedModel]
+    written: Handle[FloatModel]
     tuned: tuple[Handle[Tuned], ...] = ()
 
 
@@ -61,23 +64,25 @@ def run_quantize(
         Handles on all results.
     """
     equalized = _run_equalize(prepared, data, recipe, memo)
-    planned = memo.run(plan, equalized, recipe.plan)
+    bare = without_notes(equalized, memo)
+    planned = memo.run(plan, bare, recipe.plan)
     statistics = None
     if planned.value.needs_calibration or recipe.mix.mixed is not None:
-        statistics = memo.run(observe, equalized, _opened(data), recipe.observe)
+        statistics = memo.run(observe, bare, _opened(data), recipe.observe)
     if recipe.mix.mixed is not None:
-        given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))
+        given = MixInputs(bare, statistics or Statistics({}, 0), planned, _opened(data))
         planned = run_mix(memo, given, recipe, score)
-    params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
-    model, tuned = equalized, []
+    params = memo.run(scale, bare, statistics or Statistics({}, 0), planned, recipe.scale)
+    model, written, tuned = equalized, bare, []
     for step in recipe.tune.steps:
         # Distillation aims at what the user's model computes, also where the target replaces operators of it.
-        teacher = prepared if isinstance(step, Distill) else equalized
-        tuned.append(memo.run(tune, teacher, model, planned, params, _opened(data), step))
+        teacher = without_notes(prepared, memo) if isinstance(step, Distill) else bare
+        tuned.append(memo.run(tune, teacher, written, planned, params, _opened(data), step))
         model = memo.run(retouch, model, tuned[-1])
-        params = memo.run(tuned_params, model, planned, tuned[-1], recipe.scale.npu)
-    quantized = memo.run(emit, model, planned, params, recipe.emit, _metadata(recipe))
-    return Stages(prepared, equalized, statistics, planned, params, quantized, tuple(tuned))
+        written = without_notes(model, memo)
+        params = memo.run(tuned_params, written, planned, tuned[-1], recipe.scale.npu)
+    quantized = memo.run(emit, written, planned, params, recipe.emit, model_metadata(recipe))
+    return Stages(prepared, equalized, statistics, planned, params, quantized, written, tuple(tuned))
 
 
 def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
@@ -87,7 +92,7 @@ def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, 
         equalized = memo.run(convert, equalized, recipe.prepare.npu)
     if recipe.equalize.smooth is not None:
         needs = smooth_needs(equalized.value, recipe.equalize.smooth)
-        seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
+        seen = memo.run(observe, without_notes(equalized, memo), _opened(data), recipe.observe, needs)
         types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
         equalized = memo.run(smooth, equalized, seen, recipe.equalize.smooth, *types)
     if recipe.equalize.cross_layer is not None:
@@ -95,7 +100,7 @@ def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, 
     options = recipe.equalize
     if options.absorb is not None:
         needs = absorb_needs(equalized.value, options.absorb)
-        seen = memo.run(observe, equalized, _opened(data), recipe.observe, needs)
+        seen = memo.run(observe, without_notes(equalized, memo), _opened(data), recipe.observe, needs)
         equalized = memo.run(absorb, equalized, seen, options.absorb)
     if options.split is not None:
         equalized = memo.run(split_outliers, equalized, options.split, recipe.plan.weight)
@@ -113,7 +118,8 @@ def _opened(data: DataLike) -> CalibrationData:
     return data if isinstance(data, CalibrationData) else data()
 
 
-def _metadata(recipe: Recipe) -> dict[str, str]:
+def model_metadata(recipe: Recipe) -> dict[str, str]:
+    """Return what the metadata of a recipe's model say."""
     # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. What
     # is at its default reads back the same when left out, and options of later releases then move no bytes either.
     written, defaults = to_plain(recipe), to_plain(Recipe())

@@ -237,10 +237,8 @@ def test_best_on_disk_never_goes_back_to_an_earlier_one(
     assert found.best_model is not None
     before = found.best_model.read_bytes()
     copied: list[str] = []
-    copy = ledger._copy_model
-    monkeypatch.setattr(
-        ledger, "_copy_model", lambda source, target: (copied.append(source.name), copy(source, target))
-    )
+    copy = ledger.copy_model
+    monkeypatch.setattr(ledger, "copy_model", lambda source, target: (copied.append(source.name), copy(source, target)))
     run_search(network, samples, distance, space, options)
     assert found.best is not None
     assert set(copied) <= {f"iter_{found.best.number}.onnx"}

@@ -38,6 +38,7 @@ class Desk:
         self._running: dict[int, tuple[Proposal, TrialTask]] = {}
         self._ended: deque[Outcome] = deque()
         self._deaths: Counter[int] = Counter()
+        self._arrived: dict[str, int] = {}
         self._judging = ledger.reference is None
         if self._judging:
             executor.submit(TrialTask(REFERENCE, {}))
@@ -61,8 +62,7 @@ class Desk:
             first: Quantize it first.
         """
         recipe = to_plain(proposal.configuration.recipe)
-        stand_ins = dict(self._ledger.contents) if stop is None else {}
-        task = TrialTask(proposal.number, recipe, stop, first, stand_ins)
+        task = TrialTask(proposal.number, recipe, stop, first)
         inside = first and not self._executor.isolated
         if inside and self._ledger.study.begin(proposal) >= INTERRUPTIONS:
             error = f"the process of the search ended {INTERRUPTIONS} times while it ran"
@@ -97,6 +97,8 @@ class Desk:
                 self.submit(proposal, task.stop)
                 return self.wait()
             outcome = replace(outcome, error=f"{outcome.error}, {ATTEMPTS} times")
+        if outcome.content is not None and outcome.same_as is None:
+            self._arrived[outcome.content] = min(outcome.number, self._arrived.get(outcome.content, outcome.number))
         self._feed()
         return outcome
 
@@ -128,4 +130,10 @@ class Desk:
         while self._waiting and len(self._running) + int(self._judging) < self._executor.capacity:
             proposal, task = self._waiting.popleft()
             self._running[proposal.number] = (proposal, task)
-            self._executor.submit(task)
+            self._executor.submit(replace(task, stand_ins=self._stand_ins(task.number)) if task.first else task)
+
+    def _stand_ins(self, number: int) -> dict[str, int]:
+        """Return the models of trials before this one, which will be settled before it if they are not yet."""
+        return {
+            content: earlier for content, earlier in (self._arrived | self._ledger.contents).items() if earlier < number
+        }

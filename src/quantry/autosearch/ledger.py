@@ -1,10 +1,8 @@
 """The live state of a search: what is settled, what is best, and whether to go on."""
 
 import math
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import Direction, Score
@@ -17,8 +15,9 @@ from quantry.autosearch.pareto import pareto_front
 from quantry.autosearch.study import Proposal, StudyFile
 from quantry.autosearch.time_limit import TimeLimit
 from quantry.autosearch.trial import Trial
+from quantry.autosearch.written_model import copy_model
 from quantry.errors import StageError
-from quantry.prepare import read_model, write_model
+from quantry.pipeline import model_metadata
 from quantry.recipe import Recipe, to_yaml
 
 _FORESIGHT = 200
@@ -149,6 +148,7 @@ class Ledger:
         if trial.number not in self.restored:
             self.write_best()
         self._keep_or_delete()
+        self._write_twin(self.trials[trial.number])
         self.study.add_seconds(self.seconds)
         self.stopped_by = self._stop()
         settled = self.trials[trial.number]
@@ -157,9 +157,15 @@ class Ledger:
         return settled
 
     def _with_shared_score(self, outcome: Outcome) -> Outcome:
-        """Give a model that computes the same as an earlier one the score of that one."""
+        """Give a model that computes the same as an earlier one the score and all objectives of that one."""
         if outcome.content is None or outcome.state == "failed":
             return outcome
+        if outcome.same_as is not None and outcome.content not in self.contents:
+            # Its first samples were judged, and a later leg of the race failed.
+            error = (
+                f"it computes the same as trial {outcome.same_as}, which failed: {self.trials[outcome.same_as].error}"
+            )
+            return replace(outcome, state="failed", error=error, same_as=None)
         first = self.contents.setdefault(outcome.content, outcome.number)
         if first == outcome.number:
             return outcome
@@ -169,6 +175,7 @@ class Ledger:
             score=earlier.score,
             interval=earlier.interval,
             samples=earlier.samples,
+            objectives={name: value for name, value in earlier.objectives.items() if name != "accuracy"},
             state=earlier.state,
             same_as=first,
         )
@@ -237,7 +244,7 @@ class Ledger:
         source = self.directory.model(trial.number)
         with disk_errors(self.directory.best_model):
             if source.exists():
-                _copy_model(source, self.directory.best_model)
+                copy_model(source, self.directory.best_model)
             else:
                 # The trial ran on another machine; an older model must not stand beside the recipe.
                 self.directory.best_model.unlink(missing_ok=True)
@@ -246,16 +253,31 @@ class Ledger:
 
     def _keep_or_delete(self) -> None:
         """Delete the models of settled trials that the options do not ask for."""
-        if self.options.keep_models == "all":
-            return
         kept = {trial.number for trial in (*self.pareto, self.best) if trial is not None}
         for number in sorted(self._on_disk - kept):
             trial = self.trials[number]
-            if self.options.keep_models == "accepted" and self.tolerance is not None and trial.accepted:
+            if self._is_asked_for(trial):
                 continue
             self.directory.delete_model(number)
             self.trials[number] = replace(trial, model_path=None)
             self._on_disk.discard(number)
+
+    def _write_twin(self, trial: Trial) -> None:
+        """Write the model of a trial that shares one, where the options ask for it; it has a recipe of its own."""
+        if trial.same_as is None or trial.model_path is not None or not self._is_asked_for(trial):
+            return
+        source, target = self.directory.model(trial.same_as), self.directory.model(trial.number)
+        if not source.exists():
+            return  # that trial ran on another machine
+        with disk_errors(target):
+            copy_model(source, target, model_metadata(trial.recipe))
+        self._on_disk.add(trial.number)
+        self.trials[trial.number] = replace(trial, model_path=target)
+
+    def _is_asked_for(self, trial: Trial) -> bool:
+        """Say whether the options ask for a model, whatever others there are."""
+        keep = self.options.keep_models
+        return keep == "all" or (keep == "accepted" and self.tolerance is not None and trial.accepted)
 
     def _stop(self) -> str | None:
         stop = self.options.stop
@@ -270,13 +292,3 @@ class Ledger:
         if stop.iterations is not None and len(self.trials) >= stop.iterations:
             return f"{len(self.trials)} trials"
         return None
-
-
-def _copy_model(source: Path, target: Path) -> None:
-    """Copy a model in one step; one with weights in a second file is written anew, because it names that file."""
-    if len(list(source.parent.glob(f"{source.name}*"))) > 1:
-        write_model(read_model(source), target)
-        return
-    written = target.with_name(f".{target.name}.tmp")
-    shutil.copyfile(source, written)
-    written.replace(target)

@@ -19,7 +19,7 @@ class Subject:
     Attributes:
         stages: How the model came about.
         path: The quantized model's file.
-        size: Its bytes.
+        size: Its bytes without the metadata.
         float_path: The float model's file.
         data: Samples that both run on.
     """

@@ -17,8 +17,8 @@ class TrialTask:
         recipe: The recipe as plain data.
         stop: Evaluate on so many samples, in the order of the race; None evaluates in full.
         first: Quantize and write the model; else it is there already.
-        stand_ins: Digests of models that were evaluated to their trials; a model with the same content is not evaluated
-            again.
+        stand_ins: Contents of models that were evaluated, to their trials; a model with the same content is neither
+            written nor evaluated again.
     """
 
     number: int
@@ -43,8 +43,8 @@ class Outcome:
         seconds: How long it took.
         computed: Stages that ran, with their seconds.
         reused: Stages whose results were known.
-        content: Digest of the quantized model without its metadata; None where it was not taken.
-        same_as: The trial whose score this one shares.
+        content: Digest of what the quantized model is made of, without its metadata; None where it was not taken.
+        same_as: The trial whose score this one shares; where it was known before, nothing was written or measured.
         died: Its process ended under it, which may not be its fault.
     """
 

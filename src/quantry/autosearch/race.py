@@ -87,8 +87,9 @@ class Race:
             except OutOfTime:
                 return self._desk.cut_off()
             proposals = {proposal.number: proposal for proposal in cohort}
-            for number, outcome in outcomes.items():
-                self._ledger.study.record(proposals[number], outcome)
+            # In order: what a killed process has written down can then be settled as far as it goes.
+            for number in sorted(outcomes):
+                self._ledger.study.record(proposals[number], outcomes[number])
             self._settle(proposals, outcomes)
         return self._ledger.stopped_by
 
@@ -150,8 +151,10 @@ class Race:
 
     def _news(self, runner: _Runner, stop: int) -> str:
         """Return what a leg brought, for those who wait."""
-        done = f"trial {runner.proposal.number}, {min(stop, self._size)} of {self._size} samples"
-        score = runner.outcome.score
+        number, score, same_as = runner.proposal.number, runner.outcome.score, runner.outcome.same_as
+        if same_as is not None:
+            return f"trial {number}: computes the same as trial {same_as}"
+        done = f"trial {number}, {min(stop, self._size)} of {self._size} samples"
         return f"{done}: {'failed' if score is None else f'{score:.6g}'}"
 
     def _take(self, runners: dict[int, _Runner], proposal: Proposal, outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.autosearch.content import quantized_content
 from quantry.autosearch.evaluator import Score
 from quantry.autosearch.found_recipe import found_recipe
 from quantry.autosearch.objectives import Subject, measure_objectives
@@ -18,7 +19,7 @@ from quantry.autosearch.outcome import Outcome, TrialTask
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.written_model import WrittenModel, written_model
+from quantry.autosearch.written_model import model_size
 from quantry.errors import StoreError
 from quantry.memo import Memo, Trace
 from quantry.pipeline import Stages, run_prepare, run_quantize
@@ -80,16 +81,16 @@ class TrialRunner:
         objectives: Mapping[str, float] = {}
         content = None
         if task.first or not path.exists():
-            stages = self._quantize(from_plain(task.recipe), trace)
-            written = self._write(stages, path)
-            content = written.digest
-            same_as = task.stand_ins.get(content) if content is not None else None
+            recipe = from_plain(task.recipe)
+            stages = self._quantize(recipe, trace)
+            content = quantized_content(stages, recipe.emit)
+            if content in task.stand_ins:
+                return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
+            size = self._write(stages, path)
             objectives = measure_objectives(
                 self.setting.objectives[1:],
-                Subject(stages, path, written.size, self.setting.float_path, self.setting.data),
+                Subject(stages, path, size, self.setting.float_path, self.setting.data),
             )
-            if same_as is not None:
-                return Outcome(task.number, "complete", objectives=objectives, content=content, same_as=same_as)
         score = self._evaluate(task, path, scores)
         return Outcome(
             task.number,
@@ -119,9 +120,10 @@ class TrialRunner:
         self._held.append(stages)
         return stages
 
-    def _write(self, stages: Stages, path: Path) -> WrittenModel:
+    def _write(self, stages: Stages, path: Path) -> int:
+        """Write a model and return its size."""
         with disk_errors(path):
-            return written_model(stages.quantized.value.save(path))
+            return model_size(stages.quantized.value.save(path))
 
     def _evaluate(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
         judge, order = self.setting.judge, self.setting.order

@@ -78,7 +78,34 @@ class FloatModel:
 
     @cached_property
     def _digest(self) -> Digest:
-        return fingerprint((model_fingerprint(self.model), self.notes))
+        return fingerprint((self._graph_digest, self.notes))
+
+    @cached_property
+    def _graph_digest(self) -> Digest:
+        return model_fingerprint(self.model)
+
+
+class BareModel(FloatModel):
+    """A float model without its notes, for stages that read the graph alone.
+
+    Equalization that finds nothing to do leaves a note and the graph as it was. Stages behind it that are given the
+    bare model know it by its graph, so that they run once for both.
+    """
+
+    @classmethod
+    def of(cls, model: FloatModel) -> Self:
+        """Return a model without its notes; both share the graph, and its digest is taken once."""
+        bare = cls(model.model)
+        bare.__dict__["_graph_digest"] = model._graph_digest
+        return bare
+
+    def to_blob(self) -> None:
+        """Return None: it is sooner made from the model that has the notes than read."""
+        return
+
+    @cached_property
+    def _digest(self) -> Digest:
+        return fingerprint(("bare", self._graph_digest))
 
 
 def input_signatures(model: ir.Model) -> tuple[InputSignature, ...]:
