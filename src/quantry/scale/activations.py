@@ -10,6 +10,7 @@ from quantry.observe import Statistics, TensorStats
 from quantry.observe.scalar_function import ScalarFunction
 from quantry.plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
 from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
+from quantry.scale.activation_memory import remembered
 from quantry.scale.affine import affine
 from quantry.scale.behind_values import BehindValues
 from quantry.scale.binned_values import BinnedValues
@@ -95,7 +96,11 @@ def _own_params(
     if not stats.count:
         # A tensor without elements needs no range; any scale will do.
         return _params(ExactValues(np.zeros(1, np.float32)), MinMax(), plan.spec)
-    return _params(BehindValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
+
+    def find() -> TensorParams:
+        return _params(BehindValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
+
+    return remembered(stats, (method, plan.spec, functions), find)
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:

@@ -1,0 +1,36 @@
+"""Parameters of activations, found once for the statistics of each tensor in memory."""
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from quantry.observe import TensorStats
+from quantry.observe.scalar_function import ScalarFunction
+from quantry.recipe import Method, TensorSpec
+from quantry.scale.tensor_params import TensorParams
+
+_Asked = tuple[Method, TensorSpec, tuple[ScalarFunction, ...]]
+
+_KEPT = 64
+"""So many answers are kept for one tensor: a search over percentiles asks for another in each trial."""
+
+# A search tries methods for weights beside each other, and the statistics are the same objects in all those trials.
+# They never change, so what was found stays true as long as they are there.
+_FOUND: WeakKeyDictionary[TensorStats, dict[_Asked, TensorParams]] = WeakKeyDictionary()
+
+
+def remembered(stats: TensorStats, asked: _Asked, find: Callable[[], TensorParams]) -> TensorParams:
+    """Return the parameters of an activation, as they were found before or as they are found now.
+
+    Args:
+        stats: What was observed of it.
+        asked: The calibration method, the specification, and the functions behind which errors are judged: all that the
+            parameters follow from besides.
+        find: Finds them.
+    """
+    found = _FOUND.setdefault(stats, {})
+    known = found.get(asked)
+    if known is None:
+        known = found[asked] = find()
+        while len(found) > _KEPT:
+            found.pop(next(iter(found)), None)
+    return known

@@ -1,0 +1,158 @@
+"""Trials that give the same model: known before it is written, judged once, and still there for whoever asks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from small_network import Distance, random_samples, write_network
+
+import quantry
+from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
+from quantry.autosearch.written_model import copy_model, model_size
+from quantry.recipe import CrossLayer, MinMax, MinMSE, Percentile, Recipe, find_preset
+
+METHODS = [MinMax(), Percentile(100.0), MinMSE()]  # the first two give the same ranges
+
+
+def grid(directory: Path, **changes: Any) -> SearchOptions:
+    return SearchOptions(**{"sampler": "grid", "output_dir": directory, **changes})
+
+
+def methods(base: Recipe | None = None) -> Space:
+    return Space.of(base or Recipe(), {"scale.activation": METHODS})
+
+
+def gated_network(path: Path) -> Path:
+    """Write a network whose channels cannot be equalized, because of the Sigmoid between."""
+    model = onnx.load(write_network(path))
+    model.graph.node[1].op_type = "Sigmoid"
+    onnx.save(model, path)
+    return path
+
+
+def test_twin_is_neither_written_nor_measured_and_has_all_objectives(
+    network: Path, distance: Distance, tmp_path: Path
+) -> None:
+    objectives = ("accuracy", "latency", "size", "bit_operations")
+    found = run_search(network, random_samples(4), distance, methods(), grid(tmp_path, objectives=objectives))
+    first, twin, other = found.trials
+    assert (twin.same_as, other.same_as) == (0, None)
+    assert "emit" in first.computed
+    assert "emit" not in twin.computed
+    assert twin.objectives == first.objectives
+    assert set(twin.objectives) == set(objectives)
+    assert (twin.score, twin.interval, twin.samples, twin.drop) == (
+        first.score,
+        first.interval,
+        first.samples,
+        first.drop,
+    )
+    assert distance.seen == 2 * distance.size
+
+
+def test_equalization_that_changes_nothing_gives_twins_and_observes_nothing_again(tmp_path: Path) -> None:
+    network = gated_network(tmp_path / "gated.onnx")
+    ways = [None, CrossLayer(), CrossLayer(steps=2)]
+    space = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE()], "equalize.cross_layer": ways})
+    found = run_search(network, random_samples(4), Distance(network), space, grid(tmp_path / "out"))
+    assert sum("observe" in trial.computed for trial in found.trials) == 1
+    assert sum("scale" in trial.computed for trial in found.trials) == 2
+    assert sum(trial.same_as is None for trial in found.trials) == 2
+    noted = quantry.quantize(network, random_samples(4), found.trials[-1].recipe, store=tmp_path / "out" / "store")
+    assert any("cross-layer" in note for note in noted.notes)
+
+
+@pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "A8W8"])
+@pytest.mark.parametrize("keep", [{"keep_models": "all"}, {"tolerance": 1e9}])
+def test_model_of_a_twin_that_is_kept_is_what_its_recipe_gives(
+    network: Path, tmp_path: Path, preset: str, keep: dict[str, Any]
+) -> None:
+    space, samples = methods(find_preset(preset).recipe), random_samples(4)
+    found = run_search(network, samples, Distance(network), space, grid(tmp_path / "out", **keep))
+    assert any(trial.same_as is not None for trial in found.trials)
+    summary = json.loads((tmp_path / "out" / "search.json").read_text())
+    for trial, told in zip(found.trials, summary["trials"], strict=True):
+        assert trial.model_path == tmp_path / "out" / f"iter_{trial.number}.onnx"
+        assert told["model"] == trial.model_path.name
+        quantry.quantize(network, samples, trial.recipe, store=None).save(tmp_path / "alone.onnx")
+        assert trial.model_path.read_bytes() == (tmp_path / "alone.onnx").read_bytes()
+
+
+def test_twin_that_is_not_kept_leaves_no_file(network: Path, distance: Distance, tmp_path: Path) -> None:
+    found = run_search(network, random_samples(4), distance, methods(), grid(tmp_path))
+    assert found.best is not None
+    assert [path.name for path in tmp_path.glob("iter_*")] == [f"iter_{found.best.number}.onnx"]
+    assert [trial.model_path is None for trial in found.trials] == [trial is not found.best for trial in found.trials]
+
+
+def test_search_of_an_earlier_form_goes_on_and_repeats_nothing(network: Path, tmp_path: Path) -> None:
+    distance = Distance(network)
+    options = grid(tmp_path, keep_models="all", stop=StopConditions(iterations=2))
+    first = run_search(network, random_samples(4), distance, methods(), options)
+    assert [trial.same_as for trial in first.trials] == [None, 0]
+    journal, seen = tmp_path / "study.journal", distance.seen
+    content = journal.read_text().split('"content":"')[1][:32]
+    journal.write_text(journal.read_text().replace(content, "0" * 32))
+    (tmp_path / "iter_1.onnx").unlink()
+    more = run_search(network, random_samples(4), distance, methods(), grid(tmp_path, keep_models="all"))
+    assert [trial.same_as for trial in more.trials] == [None, 0, None]
+    assert [trial.score for trial in more.trials[:2]] == [trial.score for trial in first.trials]
+    assert distance.seen - seen == distance.size
+    assert (tmp_path / "iter_1.onnx").exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_race_judges_a_twin_of_its_own_cohort_once(network: Path, tmp_path: Path, jobs: int) -> None:
+    judge = Distance(network, 40)
+    many = [MinMax(), Percentile(100.0), MinMSE()]
+    space = Space.of(Recipe(), {"scale.activation": many, "observe.samples": [None, 4]})
+    found = run_search(network, random_samples(4), judge, space, grid(tmp_path, racing=True, n_jobs=jobs))
+    alone = [trial for trial in found.trials if trial.same_as is None]
+    assert len(alone) == 2
+    if jobs == 1:
+        assert judge.seen == sum(trial.samples or 0 for trial in alone)
+        assert "computes the same as trial 0" in (tmp_path / "auto_search.log").read_text()
+
+
+def test_twin_of_a_model_that_fails_late_in_a_race_fails_too(network: Path, tmp_path: Path) -> None:
+    class Breaks(Distance):
+        def per_sample(self, model_path: Path, indices: Any) -> list[float]:
+            if Path(model_path).name == "iter_0.onnx" and len(indices) < 32:
+                raise ZeroDivisionError("bad sample")
+            return super().per_sample(model_path, indices)
+
+    space = Space.of(Recipe(), {"scale.activation": [MinMax(), Percentile(100.0)]})
+    found = run_search(network, random_samples(4), Breaks(network, 40), space, grid(tmp_path, racing=True))
+    assert [trial.state for trial in found.trials] == ["failed", "failed"]
+    assert "computes the same as trial 0, which failed: ZeroDivisionError: bad sample" in str(found.trials[1].error)
+
+
+@pytest.mark.parametrize("preset", ["S8S8_AAWS", "XINT8"])
+def test_size_does_not_count_the_recipe(network: Path, tmp_path: Path, preset: str) -> None:
+    files = [tmp_path / "short.onnx", tmp_path / "long.onnx"]
+    result = quantry.quantize(network, random_samples(2), preset, store=None)
+    result.save(files[0])
+    copy_model(files[0], files[1], {"quantry.recipe": "much " * 500, "author": "somebody"})
+    sizes = [model_size([file]) for file in files]
+    proto = onnx.load(files[1])
+    assert [entry.key for entry in proto.metadata_props] == ["author", "quantry.recipe"]
+    del proto.metadata_props[:]
+    assert sizes == [proto.ByteSize()] * 2
+    assert files[1].stat().st_size > files[0].stat().st_size
+
+
+def test_copy_of_a_model_with_weights_in_a_second_file_names_its_own(tmp_path: Path) -> None:
+    from quantry.prepare import read_model, write_model
+
+    network = write_network(tmp_path / "net.onnx")
+    source, target = tmp_path / "iter_0.onnx", tmp_path / "iter_1.onnx"
+    model = onnx.load(network)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(4096, np.float32), "unused"))
+    onnx.save(model, network)
+    write_model(read_model(network), source, external_data_threshold=0)
+    copy_model(source, target, {"quantry.recipe": "other"})
+    source.with_name("iter_0.onnx.data").unlink()
+    assert {entry.key: entry.value for entry in onnx.load(target).metadata_props} == {"quantry.recipe": "other"}

@@ -1,0 +1,50 @@
+"""What was found for an activation is found once, and forgotten with its statistics."""
+
+import gc
+
+import pytest
+
+from quantry.observe import Statistics
+from quantry.observe.scalar_function import IDENTITY, ScalarFunction
+from quantry.plan import OwnRange
+from quantry.recipe import DataType, Method, MinMax, MinMSE, Percentile, TensorSpec
+from quantry.scale import activation_memory, activations
+from quantry.scale.activations import activation_params
+from quantry.testing.range_suite import stats_of
+
+SIGMOID = ScalarFunction("Sigmoid", (), (IDENTITY,))
+
+
+def observed() -> Statistics:
+    return Statistics({"x": stats_of([[-3.0, 1.0, 2.0, 40.0]])}, 1)
+
+
+def test_range_is_searched_once_for_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Method] = []
+    find_range = activations.find_range
+
+    def count(values, method, grid):
+        asked.append(method)
+        return find_range(values, method, grid)
+
+    monkeypatch.setattr(activations, "find_range", count)
+    statistics = observed()
+    int8, uint8 = OwnRange(TensorSpec()), OwnRange(TensorSpec(DataType.UINT8, symmetric=False))
+    questions = [(int8, MinMax(), {}), (int8, MinMSE(), {}), (uint8, MinMSE(), {}), (int8, MinMSE(), {"x": (SIGMOID,)})]
+    first = [activation_params({"x": plan}, statistics, method, behind) for plan, method, behind in questions]
+    again = [activation_params({"x": plan}, statistics, method, behind) for plan, method, behind in questions]
+    assert [found["x"] for found in again] == [found["x"] for found in first]
+    assert len({found["x"] for found in first}) == len(questions)
+    assert asked == [method for _, method, _ in questions]
+
+
+def test_memory_is_bounded_and_goes_with_the_statistics() -> None:
+    before, statistics, plans = len(activation_memory._FOUND), observed(), {"x": OwnRange(TensorSpec())}
+    for step in range(80):
+        activation_params(plans, statistics, Percentile(50.0 + step / 2))
+    kept = activation_memory._FOUND[statistics.tensors["x"]]
+    assert len(kept) == 64
+    assert (Percentile(89.5), TensorSpec(), ()) in kept
+    del kept, statistics
+    gc.collect()
+    assert len(activation_memory._FOUND) <= before
