@@ -12,8 +12,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from quantry.recipe import DataType, LayerWisePercentile, MinMax, Percentile
 from quantry.scale import BinnedValues, ExactValues, Grid, fake_quantize, find_range
-from quantry.scale.moments import Moments
-from quantry.scale.quantiles import folded
+from quantry.scale.quantiles import magnitude_quantile
 from quantry.testing.range_suite import SAMPLES, params_of, stats_of
 
 INT8 = Grid(DataType.INT8, symmetric=True)
@@ -68,12 +67,32 @@ def test_hundred_percent_is_min_max(sample, symmetric):
         np.testing.assert_array_equal([whole.low, whole.high], [extremes.low, extremes.high])
 
 
-def test_folding_keeps_points_apart_from_intervals():
-    moments = Moments(np.array([-2.0, 0.0, 1.0]), np.array([-1.0, 0.0, 3.0]), np.array([1.0, 5.0, 2.0]))
-    magnitudes = folded(moments)
-    np.testing.assert_allclose(magnitudes.lower, [0, 1, 2])
-    np.testing.assert_allclose(magnitudes.upper, [0, 2, 3])
-    np.testing.assert_allclose(magnitudes.counts, [5, 2, 1])
+def mass_within(stats, threshold: float) -> float:
+    """Mass in [-t, t], spread evenly inside the bins."""
+    bins = stats.distribution()
+    width = np.where(bins.upper > bins.lower, bins.upper - bins.lower, 1.0)
+    cut = np.clip(np.minimum(bins.upper, threshold) - np.maximum(bins.lower, -threshold), 0, None) / width
+    whole = (bins.lower >= -threshold) & (bins.upper <= threshold)
+    return float((bins.counts * np.where(whole, 1.0, cut)).sum())
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    values=hnp.arrays(
+        np.float32,
+        st.integers(1, 60),
+        # Few magnitudes, of which many are the first of a bin, so that bins of both signs meet.
+        elements=st.sampled_from([-3.01, -3.0, -2.0, -1.003, -1.0, -0.0, 0.0, 1e-3, 1.0, 1.001, 1.004, 2.0, 3.0, 3.02]),
+    ),
+    fraction=st.floats(0, 0.9999),
+)
+def test_magnitude_quantile_is_the_smallest_threshold_that_holds_its_share(values, fraction):
+    stats = stats_of([values])
+    threshold = magnitude_quantile(stats, fraction)
+    wanted = fraction * values.size
+    assert mass_within(stats, threshold * (1 + 1e-12)) >= wanted - 1e-6
+    if threshold > 0:
+        assert mass_within(stats, threshold * (1 - 1e-9)) <= wanted + 1e-6
 
 
 @pytest.mark.parametrize("metric", ["mae", "mse"])

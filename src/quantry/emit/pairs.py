@@ -18,6 +18,7 @@ from quantry.emit.dialect import CONTRIB, STANDARD, Dialect, thin_function
 from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET, ONNX_TYPE, as_tensor
 from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import Attributes, GraphEditor, describe
+from quantry.emit.origin import Origin, Part
 from quantry.emit.wide_integer import wide_function
 from quantry.plan import QuantPlan
 from quantry.recipe import DataType
@@ -37,11 +38,13 @@ class PairWriter:
     Attributes:
         editor: The graph's editor.
         dialect: The names of the pairs.
+        origins: By name of an initializer, which parameters its data were made of.
     """
 
     def __init__(self, editor: GraphEditor, plan: QuantPlan, params: QuantParams, dialect: Dialect) -> None:
         self.editor = editor
         self.dialect = dialect
+        self.origins: dict[str, Origin] = {}
         self._plan = plan
         self._params = params
         self._opset = editor.model.opset_imports[""]
@@ -53,7 +56,7 @@ class PairWriter:
         """Put a pair behind a tensor."""
         value = self.editor.values[tensor]
         params = self._params.tensors[tensor]
-        scale, zero_point = self.editor.parameters(self._plan.root(tensor), params)
+        scale, zero_point = self._parameters(self._plan.root(tensor), tensor)
         dialect = self._dialect_for(params, (use.node for use in value.uses()))
         attributes = _attributes(params, dialect)
         quantize = self.editor.node(
@@ -85,7 +88,8 @@ class PairWriter:
                 ONNX_TYPE[params.dtype],
                 lambda final: as_tensor(quantize_array(_floats(value), params), params.dtype, final),
             )
-            inputs = [stored, *self.editor.parameters(name, params)]
+            self.origins[stored.name or ""] = Origin(Part.INTEGERS, name)
+            inputs = [stored, *self._parameters(name, name)]
             attributes = _attributes(params, dialect)
             node = self.editor.node(dialect.dequantizer, inputs, f"{name}_DequantizeLinear", attributes)
             describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
@@ -95,6 +99,12 @@ class PairWriter:
             return (node,)
 
         self.editor.replace_constant(name, users, restore)
+
+    def _parameters(self, root: str, tensor: str) -> tuple[ir.Value, ir.Value]:
+        scale, zero_point = self.editor.parameters(root, self._params.tensors[tensor])
+        self.origins.setdefault(scale.name or "", Origin(Part.SCALE, tensor))
+        self.origins.setdefault(zero_point.name or "", Origin(Part.ZERO_POINT, tensor))
+        return scale, zero_point
 
     def finish(self, functions: FunctionBook) -> None:
         """Import the domains that were used and note the functions of a vendor's dialect.

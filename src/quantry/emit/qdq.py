@@ -7,6 +7,7 @@ from quantry.emit.dialect import QUARK, STANDARD, VITIS, Dialect
 from quantry.emit.float_writer import FloatWriter
 from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import GraphEditor
+from quantry.emit.origin import Origin
 from quantry.emit.pairs import PairWriter
 from quantry.plan import OwnBiasPlan, QuantPlan, SharedRange
 from quantry.recipe import Format, TensorSpec, VitisQdq
@@ -15,7 +16,7 @@ from quantry.scale import QuantParams
 _INTEGER = TensorSpec()  # a bias on the accumulator's grid is an integer whatever else the plan says
 
 
-def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:
+def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> dict[str, Origin]:
     """Insert the pairs and the integer weights into the model, in place.
 
     Args:
@@ -23,6 +24,9 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
         plan: Which tensors.
         params: With which scales and zero points.
         options: The format; decides the dialect.
+
+    Returns:
+        By name of an initializer, which parameters its data were made of. No other data depend on the parameters.
     """
     editor = GraphEditor(model)
     writers = _Writers(editor, plan, params, dialect_of(options))
@@ -40,6 +44,7 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
     functions = FunctionBook(model)
     writers.finish(functions)
     functions.finish()
+    return writers.origins
 
 
 class _Writers:
@@ -50,6 +55,11 @@ class _Writers:
         self._dialect = dialect
         self._integers = PairWriter(editor, plan, params, dialect)
         self._others: dict[TensorSpec, FloatWriter | BlockWriter] = {}
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """By name of an initializer, which parameters its data were made of."""
+        return self._integers.origins
 
     def of(self, spec: TensorSpec) -> PairWriter | FloatWriter | BlockWriter:
         """Return the writer of a specification."""

@@ -1,5 +1,6 @@
 """The value that the emit stage returns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Self
 import onnx_ir as ir
 
 from quantry.memo import Blob, Digest, fingerprint
-from quantry.prepare import FloatModel, serialize, write_model
+from quantry.prepare import FloatModel, ModelParts, serialize, write_model, write_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,17 +17,23 @@ class QuantizedModel:
     """A quantized model, ready to be written.
 
     Attributes:
-        model: The graph. Read-only by convention.
+        graph: The graph, or what makes it when somebody asks for it.
         notes: What its user should know.
+        parts: The model as its file has it, where that is known already.
     """
 
-    model: ir.Model
+    graph: ir.Model | Callable[[], ir.Model]
     notes: tuple[str, ...] = ()
+    parts: ModelParts | None = None
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The graph. Read-only by convention."""
+        return self.graph if isinstance(self.graph, ir.Model) else self.graph()
 
     def to_bytes(self) -> bytes:
         """Return the ONNX file's bytes; models over 2 GB can only be saved to a path."""
-        blob = self._stored
-        return serialize(self.model) if blob is None else blob.files["model.onnx"]
+        return serialize(self.model) if self.parts is None else b"".join(self.parts.chunks())
 
     def save(self, path: str | Path) -> tuple[Path, ...]:
         """Write the model, atomically.
@@ -37,7 +44,7 @@ class QuantizedModel:
         Returns:
             The files written.
         """
-        return tuple(write_model(self.model, path))
+        return write_model(self.model, path) if self.parts is None else write_parts(self.parts, path)
 
     def to_blob(self) -> Blob | None:
         """Return the stored form, or None when the weights are too large to keep."""

@@ -1,6 +1,8 @@
 """Stage 7: write the quantized model."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 
@@ -9,13 +11,16 @@ from quantry.emit.dynamic import emit_dynamic
 from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET
 from quantry.emit.fix_neuron import emit_fix_neuron
 from quantry.emit.graph_editor import GraphEditor
+from quantry.emit.graph_template import GraphTemplate, TemplateShelf, signature
 from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
+from quantry.emit.origin import Origin
 from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
 from quantry.plan import QuantPlan, SharedRange
-from quantry.prepare import FloatModel, collection_paused, convert_opset
+from quantry.prepare import FloatModel, collection_paused, convert_opset, model_parts
+from quantry.prepare.model_file import INLINE_LIMIT_BYTES, weight_bytes
 from quantry.recipe import (
     DataType,
     Dynamic,
@@ -31,7 +36,7 @@ from quantry.recipe import (
 )
 from quantry.scale import QuantParams
 
-EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]] = {
+EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], Mapping[str, Origin] | None]] = {
     Qdq: emit_qdq,
     QOperator: emit_qoperator,
     VitisQdq: emit_qdq,
@@ -39,7 +44,9 @@ EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], None]]
     Dynamic: emit_dynamic,
     MatMulNBits: emit_matmul_nbits,
 }
-"""One writer for each format."""
+"""One writer for each format; it tells which data depend on the parameters, where it knows."""
+
+_TEMPLATES = TemplateShelf()
 
 # onnxruntime 1.20 is the oldest runtime we write for; it reads IR 10 and opset 21.
 _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
@@ -47,7 +54,6 @@ _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
 
 # Writing the graph takes less time than storing it and reading it back would.
 @stage(name="emit", version=2, keep=False)
-@collection_paused()
 def emit(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> QuantizedModel:
@@ -63,9 +69,33 @@ def emit(
     Returns:
         The quantized model; the same inputs always give the same bytes.
     """
+    wanted = signature(params, options)
+    template = _TEMPLATES.find(model, plan, wanted)
+    if template is not None:
+        again = partial(_written_again, model, plan, params, options, metadata)
+        return QuantizedModel(again, template.notes, template.filled(model, params, metadata))
+    written, origins = _written(model, plan, params, options, metadata)
+    notes = _notes(written, plan)
+    # Weights of bodies are inside the bytes of their nodes, and large models have theirs in a second file.
+    if origins is None or any(True for _ in written.graph.subgraphs()) or weight_bytes(written) > INLINE_LIMIT_BYTES:
+        return QuantizedModel(written, notes)
+    template = GraphTemplate.of(model_parts(written), origins, notes)
+    _TEMPLATES.keep(model, plan, wanted, template)
+    return QuantizedModel(written, notes, template.filled(model, params, metadata))
+
+
+def _written_again(*arguments: Any) -> ir.Model:
+    return _written(*arguments)[0]
+
+
+@collection_paused()
+def _written(
+    model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
+) -> tuple[ir.Model, Mapping[str, Origin] | None]:
+    """Return the graph, and which of its data depend on the parameters."""
     copy = _at_opset(model, plan, options.format)
     originals = GraphEditor(copy).values
-    EMITTERS[type(options.format)](copy, plan, params, options.format)
+    origins = EMITTERS[type(options.format)](copy, plan, params, options.format)
     if options.dedicated_pairs:
         dedicate_pairs(GraphEditor(copy), plan, originals)
     _drop_unused_constants(copy)
@@ -74,7 +104,7 @@ def emit(
     copy.metadata_props.update(sorted(metadata.items()))
     if copy.opset_imports[""] <= _OLDEST_RUNTIME_OPSET:
         copy.ir_version = min(copy.ir_version, _OLDEST_RUNTIME_IR)
-    return QuantizedModel(copy, _notes(copy, plan))
+    return copy, origins
 
 
 def _at_opset(model: FloatModel, plan: QuantPlan, options: Format) -> ir.Model:

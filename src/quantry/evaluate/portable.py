@@ -2,12 +2,13 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_ir as ir
 
+from quantry.emit import QuantizedModel
 from quantry.prepare import serialize, write_model
 from quantry.prepare.model_file import weight_bytes
 
@@ -45,3 +46,11 @@ def portable(model: ir.Model, inline_limit: int = _INLINE_LIMIT_BYTES) -> Iterat
     with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
         files = write_model(model, Path(folder) / "model.onnx", external_data_threshold=inline_limit)
         yield Portable(str(files[0]), sum(file.stat().st_size for file in files))
+
+
+def portable_result(quantized: QuantizedModel) -> AbstractContextManager[Portable]:
+    """Give a quantized model as `portable` gives a graph, from the bytes of its file where these are known."""
+    if quantized.parts is None or quantized.parts.weight_bytes > _INLINE_LIMIT_BYTES:
+        return portable(quantized.model)
+    content = quantized.to_bytes()
+    return nullcontext(Portable(content, len(content)))

@@ -9,7 +9,7 @@ from quantry.evaluate.evaluation import Evaluation, MetricScore
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.machine import machine_name
 from quantry.evaluate.metrics import Metric, find_metric
-from quantry.evaluate.portable import Portable, portable
+from quantry.evaluate.portable import Portable, portable, portable_result
 from quantry.evaluate.progress import with_progress
 from quantry.evaluate.sessions import deployment_session, simulation_session
 from quantry.memo import stage
@@ -56,7 +56,7 @@ def evaluate(
             evaluation.metrics["sqnr"].value, evaluation.latency.speedup
     """
     metrics = tuple({metric.name: metric for metric in map(find_metric, options.metrics)}.values())
-    with portable(reference.model) as ours, portable(quantized.model) as theirs:
+    with portable(reference.model) as ours, portable_result(quantized) as theirs:
         comparison = _compare(ours, theirs, data, metrics) if metrics else None
         latency = _time(ours, theirs, data, options.latency_runs) if options.latency_runs else None
         float_bytes, quantized_bytes = ours.size, theirs.size

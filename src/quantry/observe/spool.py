@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,8 +33,12 @@ class Spool(SampleSource):
         self._entries: list[Entry] = []
         self._digests: list[Digest] = []
         self._failure: Exception | None = None
+        self._open()
+
+    def _open(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
         weakref.finalize(self, self._file.close)
+        self._turn = threading.Lock()  # for whoever moves the file's position
 
     @property
     def size(self) -> int | None:
@@ -46,23 +51,30 @@ class Spool(SampleSource):
 
     def digest(self, limit: int | None) -> Digest:
         """Return the digest of the first samples; each is hashed once, those not drawn yet while they are drawn."""
-        # Hashing lets other threads run, so the next sample is drawn beside it.
+        # Reading and hashing let other threads run, so the next sample is drawn beside them.
         with ThreadPoolExecutor(1, thread_name_prefix="quantry-digest") as executor:
             pending: Future[Digest] | None = None
-            for sample in self._read(len(self._digests), limit):
+            for index in self._kept(len(self._digests), limit):
                 if pending is not None:
                     self._digests.append(pending.result())
-                pending = executor.submit(fingerprint, sample)
+                pending = executor.submit(self._fingerprint, index)
             if pending is not None:
                 self._digests.append(pending.result())
         return fingerprint(tuple(self._digests[:limit]))
 
+    def _fingerprint(self, index: int) -> Digest:
+        return fingerprint(self._load(self._entries[index]))
+
     def _read(self, first: int, limit: int | None) -> Iterator[Sample]:
+        # Also what was just drawn is read back: readers may fill one array again and again.
+        return (self._load(self._entries[index]) for index in self._kept(first, limit))
+
+    def _kept(self, first: int, limit: int | None) -> Iterator[int]:
+        """Yield the places of samples, drawing those that were not drawn yet."""
         for index in range(first, limit) if limit is not None else count(first):
             if index == len(self._entries) and not self._draw():
                 return
-            # Also what was just drawn is read back: readers may fill one array again and again.
-            yield self._load(self._entries[index])
+            yield index
 
     def _draw(self) -> bool:
         """Keep one more sample; return whether there was one."""
@@ -88,15 +100,21 @@ class Spool(SampleSource):
         entry: Entry = []
         try:
             for name, array in sample.items():
-                entry.append((name, array.dtype, array.shape, self._file.seek(0, os.SEEK_END)))
-                self._file.write(array.reshape(-1).view(np.uint8).data)
-            self._file.flush()
+                entry.append((name, array.dtype, array.shape, self._append(array.reshape(-1).view(np.uint8).data)))
         except OSError as error:
             raise StoreError(
                 f"the temporary folder must have room for the calibration data, got {error}; sample {index}; "
                 "set TMPDIR to a larger disk or use fewer samples"
             ) from error
         return entry
+
+    def _append(self, content: memoryview) -> int:
+        """Write at the end of the file, and return where that was."""
+        with self._turn:
+            offset = self._file.seek(0, os.SEEK_END)
+            self._file.write(content)
+            self._file.flush()
+        return offset
 
     def _load(self, entry: Entry) -> Sample:
         sample = {}
@@ -113,8 +131,9 @@ class Spool(SampleSource):
         Forked processes share the file with its position, so that one must not rely on where another left it.
         """
         if not hasattr(os, "preadv"):  # Windows, which cannot fork either
-            self._file.seek(offset)
-            return int(self._file.readinto(buffer))  # type: ignore[attr-defined]
+            with self._turn:
+                self._file.seek(offset)
+                return int(self._file.readinto(buffer))  # type: ignore[attr-defined]
         done = 0
         while done < len(buffer):
             got = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
@@ -129,15 +148,13 @@ class Spool(SampleSource):
             pass
         content = bytearray(os.fstat(self._file.fileno()).st_size)
         self._fill(memoryview(content), 0)
-        return {**self.__dict__, "_file": bytes(content)}
+        return {**self.__dict__, "_file": bytes(content), "_turn": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Put the samples into a temporary file of this process."""
         self.__dict__ |= state
-        self._file = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
-        weakref.finalize(self, self._file.close)
-        self._file.write(state["_file"])
-        self._file.flush()
+        self._open()
+        self._append(memoryview(state["_file"]))
 
 
 def drain(reader: Any) -> Iterator[object]:

@@ -7,7 +7,9 @@ are streamed: the peak is one weight, not the whole file, and no weight passes t
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -29,6 +31,59 @@ _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].nu
 _RAW_DATA_FIELD = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 
 
+@dataclass(frozen=True, eq=False)
+class WeightPart:
+    """One weight as a file has it.
+
+    Attributes:
+        name: Its name.
+        header: Its ``TensorProto`` without the data.
+        size: How many bytes of data follow; None where the header is complete.
+        data: Returns them.
+    """
+
+    name: str
+    header: bytes
+    size: int | None
+    data: Callable[[], bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelParts:
+    """A model as its file has it: put one behind the other, the chunks are an ONNX file.
+
+    Attributes:
+        head: Everything but the graph.
+        graph: The graph without its weights, as bytes.
+        weights: The weights, in order.
+    """
+
+    head: onnx.ModelProto
+    graph: bytes
+    weights: tuple[WeightPart, ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """How many bytes of data the weights have."""
+        return sum(weight.size or 0 for weight in self.weights)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes of the file; the data of one weight at a time are in memory."""
+        lengths = [_tensor_size(weight.header, weight.size) for weight in self.weights]
+        size = len(self.graph) + sum(_field_size(_INITIALIZER_FIELD, length) for length in lengths)
+        yield self.head.SerializeToString(deterministic=True)
+        yield _tag(_GRAPH_FIELD) + _varint(size)
+        yield self.graph
+        initializer, raw_data = _tag(_INITIALIZER_FIELD), _tag(_RAW_DATA_FIELD)
+        for weight, length in zip(self.weights, lengths, strict=True):
+            beginning = initializer + _varint(length) + weight.header
+            if weight.size is None:
+                yield beginning
+            else:
+                yield beginning + raw_data + _varint(weight.size)
+                yield _exactly(weight.size, weight.data(), weight.name)
+
+
 def serialize(model: ir.Model) -> bytes:
     """Return the model as ONNX bytes with all weights inline; equal models give equal bytes.
 
@@ -43,7 +98,7 @@ def serialize(model: ir.Model) -> bytes:
         raise ModelError(
             f"a model in one piece must stay below 2 GB; its weights have {total} bytes; write it to a file"
         )
-    return b"".join(_encode(model))
+    return b"".join(model_parts(model).chunks())
 
 
 def weight_bytes(model: ir.Model) -> int:
@@ -73,21 +128,42 @@ def write_model(
     Raises:
         ModelError: If the file cannot be written.
     """
-    named = Path(path)
-    target = _regular_file(named)
+    target = _regular_file(Path(path))
     data = target.with_name(target.name + ".data")
     layout = _external_layout(model, data.name) if weight_bytes(model) > external_data_threshold else {}
+    if not layout:
+        return write_parts(model_parts(model), path)
+    _place({data: _external_chunks(model, layout), target: model_parts(model, layout).chunks()})
+    return (Path(path), data)
+
+
+def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write a model in one file, atomically, as `write_model` does.
+
+    Args:
+        parts: The model.
+        path: Where the ``.onnx`` file goes; its folder is made if it is missing.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ModelError: If the file cannot be written.
+    """
+    _place({_regular_file(Path(path)): parts.chunks()})
+    return (Path(path),)
+
+
+def _place(files: Mapping[Path, Iterator[bytes]]) -> None:
+    """Write files that belong together, the model last."""
+    target = list(files)[-1]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not layout:
-            _write_atomically({target: _encode(model)})
-            return (named,)
-        _write_atomically({data: _external_chunks(model, layout), target: _encode(model, layout)})
+        _write_atomically(files)
     except OSError as error:
         raise ModelError(
             f"the model must be written to a writable folder with enough space, got: {error}; at {target}"
         ) from error
-    return (named, data)
 
 
 def _regular_file(path: Path) -> Path:
@@ -129,30 +205,26 @@ def _umask() -> int:
     return umask
 
 
-def _encode(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | None = None) -> Iterator[bytes]:
-    """Yield the bytes of the model: head, graph structure, then each weight of the main graph.
+def model_parts(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | None = None) -> ModelParts:
+    """Return a model as its file has it.
 
     Args:
-        model: The model.
+        model: The model; it is left as it was.
         layout: Weights that lie in an external data file, each as a reference to its place there.
     """
     placed = {name: tensor for (_, name), tensor in (layout or {}).items()}
     weights = {
         name: value.const_value for name, value in model.graph.initializers.items() if value.const_value is not None
     }
-    headers = {name: _tensor_header(placed.get(name, tensor), name, name in placed) for name, tensor in weights.items()}
     proto = _structure(model)
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
-    size = len(graph) + sum(_field_size(_INITIALIZER_FIELD, _tensor_size(*header)) for header in headers.values())
-    yield proto.SerializeToString(deterministic=True)
-    yield _tag(_GRAPH_FIELD) + _varint(size)
-    yield graph
-    for name, (header, raw) in headers.items():
-        yield _tag(_INITIALIZER_FIELD) + _varint(_tensor_size(header, raw)) + header
-        if raw is not None:
-            yield _tag(_RAW_DATA_FIELD) + _varint(raw)
-            yield _exactly(raw, raw_bytes(weights[name]), name)
+    return ModelParts(proto, graph, tuple(_part(name, tensor, placed.get(name)) for name, tensor in weights.items()))
+
+
+def _part(name: str, tensor: ir.TensorProtocol, placed: ir.ExternalTensor | None) -> WeightPart:
+    header, size = _tensor_header(placed or tensor, name, placed is not None)
+    return WeightPart(name, header, size, partial(raw_bytes, tensor))
 
 
 def _exactly(size: int, content: bytes, name: str) -> bytes:

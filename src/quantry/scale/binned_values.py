@@ -37,11 +37,11 @@ class BinnedValues:
 
     def quantile(self, fraction: float) -> Floats:
         """Return the smallest value with at least this fraction at or below it, [1]."""
-        return np.array([quantile(self._moments, fraction)])
+        return np.array([quantile(self._stats, fraction)])
 
     def magnitude_quantile(self, fraction: float) -> Floats:
         """Return the smallest ``t`` with at least this fraction in ``[-t, t]``, [1]."""
-        return np.array([magnitude_quantile(self._moments, fraction)])
+        return np.array([magnitude_quantile(self._stats, fraction)])
 
     def histogram(self, bins: int) -> npt.NDArray[np.int64]:
         """Return counts in equal bins over ``[-max|x|, max|x|]``, [1, bins]."""

@@ -1,71 +1,100 @@
-"""Quantiles of binned values, interpolated inside the bins."""
+"""Quantiles of counted values, interpolated inside the bins.
+
+They are found in the histogram as it was counted, because one of thousands of bins decides: a code is the upper half of
+a float32, so the bins of one magnitude have the same ends on both sides of zero, but for those of the two extremes.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 
-from quantry.scale.moments import Moments
+from quantry.observe import TensorStats
+from quantry.observe.distribution import NEGATIVE, code_bounds
 
 
-def quantile(moments: Moments, fraction: float) -> float:
+class _Bin(NamedTuple):
+    lower: float
+    upper: float
+    mass: float
+
+
+def quantile(stats: TensorStats, fraction: float) -> float:
     """Return the smallest value that has at least this fraction of the mass at or below it.
 
     Args:
-        moments: The values.
+        stats: The values, at least one of them finite.
         fraction: In [0, 1].
     """
-    return _value_at(moments, fraction * moments.total)
+    codes, counts = stats.codes, stats.counts
+    first_negative = int(codes.searchsorted(NEGATIVE))
+    mass = fraction * float(counts.sum())
+    below = float(counts[first_negative:].sum())
+    if first_negative < len(codes) and mass <= below:
+        # Negative codes count down.
+        codes, counts, below = codes[first_negative:][::-1], counts[first_negative:][::-1], 0.0
+    else:
+        codes, counts = codes[:first_negative], counts[:first_negative]
+    running = below + np.cumsum(counts, dtype=np.float64)
+    index = min(int(running.searchsorted(mass)), len(running) - 1)
+    lower, upper = (float(ends[0]) for ends in code_bounds(codes[index : index + 1]))
+    lower, upper = (min(max(end, stats.minimum), stats.maximum) for end in (lower, upper))
+    missing = float(running[index] - mass) / float(counts[index])
+    return min(max(upper - (upper - lower) * missing, lower), upper)
 
 
-def magnitude_quantile(moments: Moments, fraction: float) -> float:
+def magnitude_quantile(stats: TensorStats, fraction: float) -> float:
     """Return the smallest ``t`` for which at least this fraction of the mass lies in ``[-t, t]``.
 
     Args:
-        moments: The values.
+        stats: The values, at least one of them finite.
         fraction: In [0, 1].
     """
     if fraction >= 1:
-        return float(max(-moments.lower[0], moments.upper[-1], 0.0))
+        return max(-stats.minimum, stats.maximum, 0.0)
     # Neither tail alone may hold more than what is cut off, so t is no smaller than either quantile.
-    right = quantile(moments, fraction)
-    if right >= -moments.lower[0]:
+    right = quantile(stats, fraction)
+    if right >= -stats.minimum:
         return max(right, 0.0)  # nothing lies left of -t
-    bound = max(right, -quantile(moments, 1.0 - fraction), 0.0)
-    outer = (moments.upper >= bound) | (moments.lower <= -bound)
-    inner_mass = float(moments.counts[~outer].sum())
-    tails = folded(Moments(moments.lower[outer], moments.upper[outer], moments.counts[outer]))
-    return _value_at(tails, fraction * moments.total - inner_mass)
+    bound = abs(max(right, -quantile(stats, 1.0 - fraction), 0.0))  # not minus zero, whose code is another
+    # The bound may lie on the edge of a bin, or be rounded across it.
+    nearest = max(int(np.float32(bound).view(np.uint32)) // 2**16 - 1, 0)
+    return _in_tails(stats, nearest, fraction * float(stats.counts.sum()))
 
 
-def folded(moments: Moments) -> Moments:
-    """Return the distribution of ``|x|``.
-
-    Folding makes bins overlap; they are cut at each other's ends, which changes nothing because mass is spread evenly.
-
-    Args:
-        moments: The distribution of x.
-    """
-    point = moments.lower == moments.upper
-    edges = np.sort(np.abs(np.concatenate([[0.0], moments.lower, moments.upper])))
-    # As numpy.unique does, which loads numpy.ma when it is first called.
-    edges = edges[np.append(True, edges[1:] != edges[:-1])]
-    # A point at each edge, and between two edges an interval.
-    counts = np.zeros(2 * len(edges) - 1)
-    np.add.at(counts, 2 * np.searchsorted(edges, np.abs(moments.lower[point])), moments.counts[point])
-    if not point.all():
-        spread = Moments(moments.lower[~point], moments.upper[~point], moments.counts[~point])
-        mass = spread.between(np.concatenate([-edges[:0:-1], edges])).mass
-        half = len(edges) - 1
-        counts[1::2] = mass[half:] + mass[:half][::-1]
-    lower = np.repeat(edges, 2)[:-1]
-    upper = np.repeat(edges, 2)[:-1].copy()
-    upper[1::2] = edges[1:]
-    kept = counts > 0
-    return Moments(lower[kept], upper[kept], counts[kept])
+def _in_tails(stats: TensorStats, nearest: int, mass: float) -> float:
+    """Return the smallest ``t`` with at least this mass in ``[-t, t]``, given a magnitude's code that is no larger."""
+    first_negative = int(stats.codes.searchsorted(NEGATIVE))
+    right = slice(int(stats.codes.searchsorted(nearest)), first_negative)
+    left = slice(int(stats.codes.searchsorted(NEGATIVE + nearest)), len(stats.codes))
+    inner = float(stats.counts[: right.start].sum() + stats.counts[first_negative : left.start].sum())
+    magnitudes = np.concatenate([stats.codes[right], stats.codes[left] - NEGATIVE])
+    counts = np.concatenate([stats.counts[right], stats.counts[left]])
+    order = np.argsort(magnitudes, kind="stable")
+    running = inner + np.cumsum(counts[order], dtype=np.float64)
+    code = magnitudes[order[min(int(running.searchsorted(mass)), len(running) - 1)]]
+    first, end = (int(magnitudes.searchsorted(code, side, sorter=order)) for side in ("left", "right"))
+    bins = [
+        _bin(code, stats.maximum if index < right.stop - right.start else -stats.minimum, counts[index])
+        for index in order[first:end]
+    ]
+    return _value_at(bins, mass - (float(running[first - 1]) if first else inner))
 
 
-def _value_at(moments: Moments, mass: float) -> float:
-    """Return the smallest value that has at least this mass at or below it."""
-    running = moments.cumulative
-    index = min(int(running.searchsorted(mass)), len(running) - 1)
-    lower, upper = float(moments.lower[index]), float(moments.upper[index])
-    missing = float(running[index] - mass) / float(moments.counts[index])
-    return min(max(upper - (upper - lower) * missing, lower), upper)
+def _bin(code: np.uint16, extreme: float, count: np.int64) -> _Bin:
+    near, far = code_bounds(np.array([code]))
+    return _Bin(min(float(near[0]), extreme), min(float(far[0]), extreme), float(count))
+
+
+def _value_at(bins: list[_Bin], mass: float) -> float:
+    """Return the smallest value with at least this mass at or below it in bins with the same lower end."""
+    lower = bins[0].lower
+    mass -= sum(entry.mass for entry in bins if entry.upper == entry.lower)
+    spread = sorted((entry for entry in bins if entry.upper > entry.lower), key=lambda entry: entry.upper)
+    if mass <= 0 or not spread:
+        return lower
+    shorter, longer = spread[0], spread[-1]
+    density = sum(entry.mass / (entry.upper - entry.lower) for entry in spread)
+    if mass <= density * (shorter.upper - lower):
+        return lower + mass / density
+    beyond = (mass - density * (shorter.upper - lower)) * (longer.upper - lower) / longer.mass
+    return min(shorter.upper + beyond, longer.upper)

@@ -1,0 +1,159 @@
+"""A graph that was written once, to be filled with other parameters.
+
+Trials that differ in scales and zero points alone have the same graph: the same nodes, names and shapes. Only the data
+of some initializers and the model's metadata are others, so the bytes of the graph are made once::
+
+    first     float model, plan, parameters -> graph -> bytes of the graph, headers of the weights
+    again     other parameters              ->          the same bytes, data of the weights from the parameters
+
+What is filled in gives the same file, byte for byte, as writing the graph anew.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Self
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from quantry.emit.element_type import as_tensor
+from quantry.emit.origin import Origin, Part
+from quantry.emit.pairs import power_of_two_position
+from quantry.errors import InternalError
+from quantry.plan import QuantPlan
+from quantry.prepare import FloatModel, ModelParts
+from quantry.prepare.weights import release
+from quantry.recipe import DataType, EmitOptions, VitisQdq
+from quantry.scale import QuantParams, TensorParams, quantize_array
+
+_KEPT_FOR_ONE_MODEL = 4
+_SMALLEST_WHOLE_BYTES = 8
+
+Signature = Hashable
+"""Of parameters, what decides the graph that is written for them."""
+
+
+@dataclass(frozen=True, eq=False)
+class GraphTemplate:
+    """The bytes of a graph, and where the data of its weights come from.
+
+    Attributes:
+        parts: The model it was made of, without what depends on parameters.
+        origins: By name of a weight, which parameters its data are made of; the data of others are the same always.
+        notes: What the model's user should know.
+    """
+
+    parts: ModelParts
+    origins: Mapping[str, Origin]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, parts: ModelParts, origins: Mapping[str, Origin], notes: tuple[str, ...]) -> Self:
+        """Return the template of a model, which holds on to nothing that it will not need.
+
+        Args:
+            parts: The model.
+            origins: By name of a weight, which parameters its data are made of.
+            notes: What the model's user should know.
+        """
+        weights = tuple(replace(part, data=_unknown) if part.name in origins else part for part in parts.weights)
+        return cls(replace(parts, weights=weights), origins, notes)
+
+    def filled(self, model: FloatModel, params: QuantParams, metadata: Mapping[str, str]) -> ModelParts:
+        """Return the model for other parameters.
+
+        Args:
+            model: The float model.
+            params: Scales and zero points, of the same signature.
+            metadata: Entries of the model's metadata.
+        """
+        head = onnx.ModelProto()
+        head.CopyFrom(self.parts.head)
+        head.producer_version = metadata.get("quantry.version", "")
+        del head.metadata_props[:]
+        for key, value in sorted(metadata.items()):
+            head.metadata_props.add(key=key, value=value)
+        weights = model.model.graph.initializers
+        return ModelParts(
+            head,
+            self.parts.graph,
+            tuple(
+                replace(part, data=partial(_data, origin, weights, params.tensors[origin.tensor]))
+                if (origin := self.origins.get(part.name)) is not None
+                else part
+                for part in self.parts.weights
+            ),
+        )
+
+
+def signature(params: QuantParams, options: EmitOptions) -> Signature:
+    """Return what decides the graph that is written for parameters, apart from model and plan.
+
+    Args:
+        params: Scales and zero points.
+        options: How the model is written.
+    """
+    positions = isinstance(options.format, VitisQdq)
+    return options, tuple((name, *_shape_of(entry, positions=positions)) for name, entry in params.tensors.items())
+
+
+def _shape_of(params: TensorParams, *, positions: bool) -> tuple[Hashable, ...]:
+    return (
+        params.dtype,
+        params.axis,
+        params.group,
+        params.scale.shape,
+        # int32 without a zero point has a native operator, and with one it has none.
+        params.dtype == DataType.INT32 and bool(params.zero_point.any()),
+        power_of_two_position(params) if positions else None,
+    )
+
+
+class TemplateShelf:
+    """Templates of the float models that are in memory, the latest few of each."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: WeakKeyDictionary[FloatModel, deque[tuple[ref[QuantPlan], Signature, GraphTemplate]]] = (
+            WeakKeyDictionary()
+        )
+
+    def find(self, model: FloatModel, plan: QuantPlan, wanted: Signature) -> GraphTemplate | None:
+        """Return the template of a model, a plan and a signature, or None."""
+        with self._lock:
+            kept = list(self._kept.get(model, ()))
+        return next((found for of_plan, known, found in kept if of_plan() is plan and known == wanted), None)
+
+    def keep(self, model: FloatModel, plan: QuantPlan, made_for: Signature, template: GraphTemplate) -> None:
+        """Keep a template as long as its float model is there, unless newer ones take its place."""
+        with self._lock:
+            kept = self._kept.setdefault(model, deque(maxlen=_KEPT_FOR_ONE_MODEL))
+            kept.append((ref(plan), made_for, template))
+
+
+def _data(origin: Origin, weights: Mapping[str, ir.Value], params: TensorParams) -> bytes:
+    """Return the bytes of an initializer, as ONNX stores them."""
+    if origin.part is Part.SCALE:
+        return np.asarray(params.scale, "<f4").tobytes()
+    if origin.part is Part.ZERO_POINT:
+        return _packed(params.zero_point, params.dtype)
+    tensor = weights[origin.tensor].const_value
+    assert tensor is not None
+    integers = quantize_array(tensor.numpy(), params)
+    release(tensor)
+    return _packed(integers, params.dtype)
+
+
+def _unknown() -> bytes:
+    raise InternalError("data that depend on parameters must be filled in before they are written; in GraphTemplate")
+
+
+def _packed(integers: np.ndarray, dtype: DataType) -> bytes:
+    if dtype.bits < _SMALLEST_WHOLE_BYTES:
+        return as_tensor(integers, dtype, "packed").tobytes()
+    return integers.astype(np.dtype(dtype.value).newbyteorder("<"), copy=False).tobytes()

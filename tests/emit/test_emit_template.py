@@ -1,0 +1,89 @@
+"""A graph that was written once and is filled with other parameters is the file that writing it anew gives."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import onnx
+import onnx_ir as ir
+import pytest
+from emit_cases import float_bytes, samples
+
+import quantry
+from quantry.memo import MemoryStore
+from quantry.prepare import serialize
+from quantry.recipe import (
+    DataType,
+    EmitOptions,
+    FloatBias,
+    MinMax,
+    Percentile,
+    PerChannel,
+    Recipe,
+    TensorSpec,
+    VitisDialect,
+    VitisQdq,
+    find_preset,
+)
+
+MODEL, DATA = float_bytes(), samples()
+
+
+def with_weights(recipe: Recipe, weight: TensorSpec, **plan: object) -> Recipe:
+    return replace(recipe, plan=replace(recipe.plan, weight=weight, **plan))
+
+
+BASES = {
+    "float scales": find_preset("U8S8_AAWS").recipe,
+    "power of two": find_preset("XINT8").recipe,
+    "int16 by opset conversion": find_preset("S16S8_ASWS").recipe,
+    "int4 weights": with_weights(find_preset("S8S8_AAWS").recipe, TensorSpec(DataType.INT4, granularity=PerChannel())),
+    "bfloat16 weights": with_weights(find_preset("U8S8_AAWS").recipe, TensorSpec(DataType.BFLOAT16), bias=FloatBias()),
+    "positions in attributes": replace(find_preset("XINT8").recipe, emit=EmitOptions(VitisQdq(VitisDialect.VITIS))),
+    "a pair for each reader": replace(find_preset("A8W8").recipe, emit=EmitOptions(dedicated_pairs=True)),
+}
+
+
+def with_method(base: Recipe, method: MinMax | Percentile) -> Recipe:
+    return replace(base, scale=replace(base.scale, activation=method))
+
+
+@pytest.mark.parametrize("case", BASES)
+def test_filled_model_is_the_one_that_is_written_anew(case, tmp_path):
+    first, second = with_method(BASES[case], MinMax()), with_method(BASES[case], Percentile(97.0))
+    store = MemoryStore()
+    before = quantry.quantize(MODEL, DATA, first, store=store)
+    filled = quantry.quantize(MODEL, DATA, second, store=store)
+    anew = quantry.quantize(MODEL, DATA, second, store=None)
+    assert filled.to_bytes() != before.to_bytes()
+    assert filled.to_bytes() == anew.to_bytes() == serialize(anew.model) == serialize(filled.model)
+    assert filled.notes == anew.notes
+    filled.save(tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == anew.to_bytes()
+    onnx.checker.check_model(str(tmp_path / "model.onnx"))
+
+
+def test_second_of_two_like_models_writes_no_graph():
+    base, store = BASES["float scales"], MemoryStore()
+    first = quantry.quantize(MODEL, DATA, with_method(base, MinMax()), store=store)
+    second = quantry.quantize(MODEL, DATA, with_method(base, Percentile(97.0)), store=store)
+    assert isinstance(first.quantized.graph, ir.Model)
+    assert not isinstance(second.quantized.graph, ir.Model)
+    assert second.model is second.model
+
+
+def test_positions_that_differ_are_another_graph():
+    base, store = BASES["positions in attributes"], MemoryStore()
+    kept = [
+        quantry.quantize(MODEL, DATA, with_method(base, method), store=store) for method in (MinMax(), Percentile(80.0))
+    ]
+    assert all(isinstance(result.quantized.graph, ir.Model) for result in kept)
+
+
+def test_nothing_is_held_when_results_are_gone():
+    result = quantry.quantize(MODEL, DATA, BASES["float scales"], store=MemoryStore())
+    graph, parts = weakref.ref(result.model.graph), weakref.ref(result.quantized.parts)
+    del result
+    gc.collect()
+    assert graph() is None
+    assert parts() is None
