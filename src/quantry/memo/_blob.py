@@ -27,6 +27,8 @@ _EXACT: tuple[tuple[type, Callable[[Any], JSON]], ...] = (
     (float, float.__float__),
 )
 
+_LEAVES = frozenset((type(None), bool, int, float, str))
+
 STORED_DTYPES: Mapping[str, str] = MappingProxyType(
     {
         "bool": "BOOL",
@@ -101,12 +103,18 @@ class Blob:
 
 def _plain(value: Any, where: str) -> JSON:
     """Copy a JSON value, with exact builtin types in place of subclasses."""
-    if isinstance(value, Mapping):
-        return {_key(key, where): _plain(item, f"{where}[{key!r}]") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    if value is None or isinstance(value, bool):
+    if type(value) in _LEAVES:
         return value
+    # The name of a place is made only for what may have to be refused.
+    if isinstance(value, Mapping):
+        return {
+            _key(key, where): item if type(item) in _LEAVES else _plain(item, f"{where}[{key!r}]")
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [
+            item if type(item) in _LEAVES else _plain(item, f"{where}[{index}]") for index, item in enumerate(value)
+        ]
     for builtin, exact in _EXACT:
         if isinstance(value, builtin):
             return exact(value)
@@ -117,6 +125,8 @@ def _plain(value: Any, where: str) -> JSON:
 
 
 def _key(key: object, where: str) -> str:
+    if type(key) is str:
+        return key
     if not isinstance(key, str):
         raise InternalError(f"Keys in a blob's meta must be str; got {key!r} of {type(key).__qualname__}; at {where}.")
     return str.__str__(key)

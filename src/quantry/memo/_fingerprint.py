@@ -118,13 +118,16 @@ def _digester_of(cls: type) -> _Digester | None:
     return _digest_array if issubclass(cls, np.ndarray | np.generic) else None
 
 
+_pack_length = struct.Struct("<Q").pack
+
+
 def _atom(tag: bytes, payload: bytes) -> bytes:
-    return tag + struct.pack("<Q", len(payload)) + payload
+    return tag + _pack_length(len(payload)) + payload
 
 
 def _many(tag: bytes, items: Iterable[bytes]) -> bytes:
     parts = list(items)
-    return tag + struct.pack("<Q", len(parts)) + b"".join(parts)
+    return tag + _pack_length(len(parts)) + b"".join(parts)
 
 
 def _text(text: str) -> bytes:
@@ -132,17 +135,30 @@ def _text(text: str) -> bytes:
     return _atom(b"s", text.encode("utf-8", "surrogatepass"))
 
 
+# Names of fields, which stand in every entry of a long list.
+_short_text = lru_cache(maxsize=1024)(_text)
+
+# Most of what is in a large value are these; looking them up first makes a digest of it in half the time.
+_LEAVES: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _value: b"N",
+    bool: lambda value: _atom(b"b", b"1" if value else b"0"),
+    int: lambda value: _atom(b"i", format(value, "x").encode()),
+    float: lambda value: _atom(b"f", b"nan" if value != value else struct.pack("<d", value)),  # noqa: PLR0124 - NaN
+    str: _text,
+    bytes: lambda value: _atom(b"y", value),
+}
+
+
 def _encode(value: object, where: str) -> bytes:
     cls: Any = type(value)
+    leaf = _LEAVES.get(cls)
+    if leaf is not None:
+        return leaf(value)
     digester = _digester_of(cls)
     if digester is not None:
         return _atom(b"#", digester(value, where).encode())
     encoder = _encoder_of(cls)
     return encoder(value, where)
-
-
-def _encode_float(value: float, _where: str) -> bytes:
-    return _atom(b"f", b"nan" if value != value else struct.pack("<d", value))  # noqa: PLR0124 - the test for NaN
 
 
 def _encode_enum(value: Enum, _where: str) -> bytes:
@@ -152,15 +168,26 @@ def _encode_enum(value: Enum, _where: str) -> bytes:
 
 
 def _encode_tuple(value: Sequence[object], where: str) -> bytes:
-    return _many(b"T", (_encode(item, f"{where}[{index}]") for index, item in enumerate(value)))
+    return _many(b"T", _items(value, where))
 
 
 def _encode_list(value: Sequence[object], where: str) -> bytes:
-    return _many(b"L", (_encode(item, f"{where}[{index}]") for index, item in enumerate(value)))
+    return _many(b"L", _items(value, where))
+
+
+def _items(value: Sequence[object], where: str) -> Iterable[bytes]:
+    # The name of a place is made only for what may have to be refused.
+    for index, item in enumerate(value):
+        leaf = _LEAVES.get(type(item))
+        yield _encode(item, f"{where}[{index}]") if leaf is None else leaf(item)
 
 
 def _encode_mapping(value: Mapping[object, object], where: str) -> bytes:
-    pairs = ((_encode(key, f"{where} key {key!r}"), _encode(item, f"{where}[{key!r}]")) for key, item in value.items())
+    pairs = []
+    for key, item in value.items():
+        name = _short_text(key) if type(key) is str else _encode(key, f"{where} key {key!r}")
+        leaf = _LEAVES.get(type(item))
+        pairs.append((name, _encode(item, f"{where}[{key!r}]") if leaf is None else leaf(item)))
     return _many(b"M", (key + item for key, item in sorted(pairs)))
 
 
@@ -173,8 +200,12 @@ def _encode_dataclass(value: Any, where: str) -> bytes:
     # Only the class's own tag: an inherited one would make a subclass and its base the same value.
     tag = vars(cls).get("fingerprint_tag", cls.__qualname__)
     names = sorted(field.name for field in dataclasses.fields(cls) if field.compare)
-    fields = (_text(name) + _encode(getattr(value, name), f"{where}.{name}") for name in names)
+    fields = (_short_text(name) + _encode(getattr(value, name), f"{where}.{name}") for name in names)
     return _many(b"O", (_text(tag), *fields))
+
+
+def _placeless(encode: Callable[[Any], bytes]) -> _Encoder:
+    return lambda value, _where: encode(value)
 
 
 def _refuse(value: object, where: str) -> bytes:
@@ -186,14 +217,9 @@ def _refuse(value: object, where: str) -> bytes:
 
 # The first match counts: a Digest is a str, an IntEnum an int, a bool an int.
 _ENCODERS: tuple[tuple[type, _Encoder], ...] = (
-    (type(None), lambda _value, _where: b"N"),
     (Digest, lambda value, _where: _atom(b"d", value.encode())),
     (Enum, _encode_enum),
-    (bool, lambda value, _where: _atom(b"b", b"1" if value else b"0")),
-    (int, lambda value, _where: _atom(b"i", format(value, "x").encode())),
-    (float, _encode_float),
-    (str, lambda value, _where: _text(value)),
-    (bytes, lambda value, _where: _atom(b"y", value)),
+    *((leaf, _placeless(encode)) for leaf, encode in _LEAVES.items()),
     (PurePath, lambda value, _where: b"P" + _text(str(value))),
     (tuple, _encode_tuple),
     (list, _encode_list),
