@@ -1,12 +1,13 @@
 """Where the time of one whole search goes, by kind of work, by library and by function.
 
-Run: python -m benchmarks.profile_search [--publish] [--trials 200]
+Run: python -m benchmarks.profile_search [--publish] [--trials 200] [--calibrate 32] [--judge 96]
 """
 
 import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import measure
@@ -17,14 +18,16 @@ from benchmarks.sampling_profiler import SamplingProfiler
 from benchmarks.tasks.quantry_search import search
 from benchmarks.workloads import SharedModel
 
-_IMAGES, _TRIALS, _SHOWN = 32, 200, 15
-_SESSIONS = ("_create_inference_session", "check_and_normalize_provider_args", "__del__")
-"""Functions of onnxruntime that open and close sessions; whatever else it does is inference."""
+_TRIALS, _SHOWN = 200, 15
+_CALIBRATE, _JUDGE = 32, 96
+"""As a user would: a hundred images, or more, are what it takes to tell two good configurations apart."""
+
+_INFERENCE, _TRAINING = "inference", "training"
 
 
-def profiled(model: str, samples: str, count: int, trials: int) -> Callable[[], dict[str, Any]]:
+def profiled(model: str, samples: str, count: int, trials: int, calibrate: int) -> Callable[[], dict[str, Any]]:
     """Return a job that runs one search in this process under the profiler."""
-    task = search(model, samples, count, "wide", trials)
+    task = search(model, samples, count, "wide", trials, calibrate=calibrate)
 
     def job() -> dict[str, Any]:
         with SamplingProfiler() as profiler:
@@ -35,18 +38,22 @@ def profiled(model: str, samples: str, count: int, trials: int) -> Callable[[], 
             kinds[kind(path, name)] += seconds
             homes[home(path)] += seconds
         owners = [(place(path, name), seconds) for (path, name), seconds in profiler.owners.most_common(_SHOWN)]
-        return {"kinds": dict(kinds), "homes": dict(homes), "owners": owners, "trials": found["trials"]}
+        known = {name: found[name] for name in ("trials", "judged", "observations")}
+        return {"kinds": dict(kinds), "homes": dict(homes), "owners": owners, **known}
 
     return job
 
 
 def kind(path: str, name: str) -> str:
-    """Return what sort of work a function does."""
+    """Return what sort of work a function does.
+
+    Threads that wait for inference in another one count for nothing, and that other one is inside a ``run``.
+    """
     owner = home(path)
     if owner == "onnxruntime":
-        return "opening sessions" if name in _SESSIONS else "inference"
-    if "torch" in path:
-        return "training"
+        return _INFERENCE if name.startswith("run") else "opening sessions"
+    if "torch" in Path(path).parts:
+        return _TRAINING
     return "counting statistics of the float passes" if owner in ("quantry observe", "quantry native") else "all else"
 
 
@@ -55,14 +62,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--publish", action="store_true", help="put the tables into README.md")
     parser.add_argument("--trials", type=int, default=_TRIALS, help="how many configurations are tried")
+    parser.add_argument("--calibrate", type=int, default=_CALIBRATE, help="how many images calibrate")
+    parser.add_argument("--judge", type=int, default=_JUDGE, help="how many images judge models")
     given = parser.parse_args()
     try:
-        made = SharedModel("yolox_nano", _IMAGES).make()
+        made = SharedModel("yolox_nano", given.calibrate + given.judge).make()
     except NotAvailable as reason:
         print(f"skipped: {reason}")
         return 0
-    done = measure("benchmarks.profile_search:profiled", {**made, "trials": given.trials})
-    text = report(dict(done.facts), done.seconds)
+    arguments = {"trials": given.trials, "calibrate": given.calibrate}
+    done = measure("benchmarks.profile_search:profiled", {**made, **arguments})
+    text = report({**done.facts, "calibrate": given.calibrate, "judge": given.judge}, done.seconds)
     print(text)
     if given.publish:
         README.write_text(replace_section(README.read_text(), "search profile", text))
@@ -72,10 +82,15 @@ def main() -> int:
 def report(facts: dict[str, Any], seconds: float) -> str:
     """Return the tables."""
     total = sum(facts["kinds"].values())
+    share = sum(facts["kinds"].get(name, 0.0) for name in (_INFERENCE, _TRAINING)) / total
     opening = (
-        f"One search of yolox_nano over {facts['trials']} configurations without finetuning, {_IMAGES} images of which "
-        f"half calibrate and half judge, into an empty store, in one process: {seconds:.1f} s, in which its threads "
-        f"were busy for {total:.1f} s. Time of compiled code counts for the Python code that calls it."
+        f"One search of yolox_nano over {facts['trials']} configurations without finetuning: calibration methods, "
+        f"weights per tensor and per channel, cross-layer equalization. {facts['calibrate']} images calibrate and "
+        f"{facts['judge']} others judge, by the mean squared difference of the outputs. The configurations give "
+        f"{facts['judged']} different models, each of which is written and judged once; the float model was observed "
+        f"{'once' if facts['observations'] == 1 else str(facts['observations']) + ' times'}. Into an empty store, in "
+        f"one process: {seconds:.1f} s, in which its threads were busy for {total:.1f} s. **Inference or training: "
+        f"{share:.1%}**. Time of compiled code counts for the Python code that calls it."
     )
 
     def shares(part: dict[str, float]) -> list[tuple[str, str, str]]:

@@ -35,9 +35,16 @@ def _space(name: str) -> Any:
 
 
 def search(
-    model: str, samples: str, count: int, space: str, trials: int | None = None, **options: Any
+    model: str,
+    samples: str,
+    count: int,
+    space: str,
+    trials: int | None = None,
+    *,
+    calibrate: int | None = None,
+    **options: Any,
 ) -> Callable[[], Facts]:
-    """Time a grid search that judges models by their outputs on the second half of the samples.
+    """Time a grid search that judges models by their outputs on samples that do not calibrate them.
 
     Args:
         model: Path of the float model.
@@ -45,6 +52,8 @@ def search(
         count: How many of them.
         space: Name of the space.
         trials: At most so many.
+        calibrate: So many samples calibrate, the first ones, and the others judge; None leaves it to the search, which
+            takes half for each.
         options: Fields of ``SearchOptions``.
     """
     import onnxruntime  # noqa: F401 - loaded before the clock starts
@@ -55,6 +64,8 @@ def search(
 
     data = _samples(samples, count)
     chosen = _space(space)
+    if calibrate is not None:
+        data, options["evaluation_data"] = data[:calibrate], data[calibrate:]
 
     def job() -> Facts:
         found = quantry.search(
@@ -64,6 +75,7 @@ def search(
         observed = sum("observe" in trial.computed for trial in found.trials)
         return {
             "trials": len(found.trials),
+            "judged": sum(trial.same_as is None for trial in found.trials),
             "best": found.best.score,
             "interval": found.best.interval,
             "configuration": {name: str(value) for name, value in found.best.assignment.items()},
