@@ -2,16 +2,17 @@
 
     python -m benchmarks.torch_training prepare FOLDER            pictures and weights of the shared data, packed
     python -m benchmarks.torch_training speed FOLDER              time and memory of a step, float and quantized
-    python -m benchmarks.torch_training train FOLDER OUT NAME     calibrate, train without labels, write ONNX files
+    python -m benchmarks.torch_training calibrate FOLDER OUT NAME equalize, calibrate and round; write ONNX and module
+    python -m benchmarks.torch_training train FOLDER OUT NAME     train without labels; write ONNX and module
     python -m benchmarks.torch_training score OUT                 average precision of the files, with their evaluators
 
-``prepare`` and ``score`` need the shared data, ``speed`` and ``train`` only what ``prepare`` wrote.
+``prepare`` and ``score`` need the shared data, the others only what ``prepare`` wrote. ``train --start FILE.pt`` goes
+on from a module that ``calibrate`` or ``train`` wrote; else it calibrates first.
 """
 
 import argparse
 import copy
 import io
-import itertools
 import shutil
 import sys
 import time
@@ -34,6 +35,7 @@ from quantry.recipe import (
     Recipe,
     ScaleOptions,
     TensorSpec,
+    resolve_recipe,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "yolox"))
@@ -49,6 +51,12 @@ def document_recipe() -> Recipe:
         plan=PlanOptions(activation=spec, weight=spec, bias=OwnBias(spec), force_pass_through=True),
         scale=ScaleOptions(activation=MinMSE(), weight=MinMSE(), npu=NpuLimits()),
     )
+
+
+def recommended_recipe() -> Recipe:
+    """The same types, with all that the preset for NPUs does: SmoothQuant, ranges judged behind functions, GPTQ."""
+    preset, _ = resolve_recipe("RECOMMENDED-NPU")
+    return replace(preset, plan=document_recipe().plan)
 
 
 def prepare(folder: Path) -> None:
@@ -87,7 +95,7 @@ def detector(folder: Path, name: str) -> Any:
     return yolox_model.load(folder / f"{name}.onnx", shape)
 
 
-def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
+def speed(folder: Path, batch: int, *, compiled: bool) -> None:
     """Print time and memory of a training step; of recorded kernels the memory is not counted by torch."""
     import torch
 
@@ -101,11 +109,12 @@ def speed(folder: Path, batch: int, *, compile_too: bool) -> None:
         capture(body, torch.from_numpy(pictures[:1])), list(pictures[:, None]), document_recipe()
     )
     images = torch.from_numpy(pictures).repeat(batch // 8, 1, 1, 1).cuda()
-    # Compiling takes longer than measuring, so that only the two ends are compiled.
     modes = [("eager", "float32"), ("eager", "bfloat16"), ("recorded", "float32")]
-    for mode, precision in [*modes, *([("compiled", "float32")] if compile_too else [])]:
+    for mode, precision in [("compiled", "float32")] if compiled else modes:
         base: tuple[float, float] | None = None
-        for label, model in itertools.islice(variants(body, quantized), 2 if mode == "compiled" else None):
+        for label, model in variants(body, quantized):
+            if mode == "compiled" and label.endswith("batch statistics"):
+                continue  # compiling takes longer than measuring
             found = measured(started(model.cuda().train(), mode, images), images, precision)
             base = base or found
             print(
@@ -169,11 +178,37 @@ def measured(model: Any, images: Any, precision: str) -> tuple[float, float]:
     return min(times), torch.cuda.max_memory_allocated() / 2**30
 
 
-def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> None:
-    """Calibrate and train, and write both as ONNX."""
+def calibrate(folder: Path, out: Path, name: str) -> None:
+    """Quantize after training and write it."""
     import torch
 
-    from quantry.torchfront import capture, export, qat, quantize_graph
+    from quantry.torchfront import capture, quantize_graph
+
+    model = detector(folder, name)
+    samples = [torch.from_numpy(picture[None]).float() for picture in stored_pictures(folder, name)[:48]]
+    start = time.perf_counter()
+    quantized = quantize_graph(capture(model.base_model, samples[0]), samples, recommended_recipe())
+    print(f"calibrated in {time.perf_counter() - start:.0f} s", flush=True)
+    written(model, quantized, out / f"{name}.ptq", samples[0])
+
+
+def written(model: Any, quantized: Any, stem: Path, example: Any) -> None:
+    """Write a module for further training, and the detector around it as ONNX."""
+    import torch
+
+    from quantry.torchfront import export
+
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(quantized, f"{stem}.pt")
+    model.base_model = quantized
+    print(export(model, Path(f"{stem}.onnx"), example), flush=True)
+
+
+def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> None:
+    """Train from a written module, or calibrate first; write ONNX and module."""
+    import torch
+
+    from quantry.torchfront import qat
 
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
@@ -181,14 +216,9 @@ def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> No
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = detector(folder, name)
     pictures = torch.from_numpy(stored_pictures(folder, name))
-    samples = [picture[None].float() for picture in pictures[:48]]
-    start = time.perf_counter()
-    body = capture(model.base_model, samples[0])
-    quantized = quantize_graph(body, samples, document_recipe())
-    model.base_model = quantized
-    print(f"calibrated in {time.perf_counter() - start:.0f} s", flush=True)
-    print(export(model, out / f"{name}.ptq.onnx", samples[0]), flush=True)
-    quantized.to(device)
+    if options.start is None:
+        calibrate(folder, out, name)
+    quantized = torch.load(options.start or out / f"{name}.ptq.pt", weights_only=False).to(device)
     batches = Augmented(pictures.to(device), options.batch, options.size)
     if options.seconds:
         options.steps = min(options.steps, int(options.seconds / step_time(copy.deepcopy(quantized), batches, options)))
@@ -201,8 +231,7 @@ def train(folder: Path, out: Path, name: str, options: argparse.Namespace) -> No
 
     loss = label_free(quantized, options)
     trained = qat(quantized, batches, loss, training_options(options, options.steps), report=report)
-    model.base_model = trained.cpu()
-    print(export(model, out / f"{name}.{options.label}.onnx", samples[0]), flush=True)
+    written(model, trained.cpu(), out / f"{name}.{options.label}", pictures[:1].float())
 
 
 def training_options(options: argparse.Namespace, steps: int) -> Any:
@@ -256,7 +285,8 @@ def label_free(student: Any, options: argparse.Namespace) -> Callable[[Any, Any]
                 box, obj, cls = (part.float() for part in levels)
                 true_box, true_obj, true_cls = (part.float() for part in true_levels)
                 chance, truth = true_obj.sigmoid(), true_cls.sigmoid()
-                weight = chance * truth.amax(1, keepdim=True)
+                # The root, since precision is an average over all thresholds, and doubtful objects count in it.
+                weight = (chance * truth.amax(1, keepdim=True)).sqrt()
                 norm = weight.sum() + 1.0
                 total = total + (cross_entropy(obj, chance, reduction="sum") - _entropy(chance).sum()) / norm
                 parted = cross_entropy(cls, truth, reduction="none") - _entropy(truth)
@@ -355,7 +385,7 @@ def score(out: Path, limit: int | None) -> None:
 def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["prepare", "speed", "train", "score"])
+    parser.add_argument("command", choices=["prepare", "speed", "calibrate", "train", "score"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("name", nargs="?", choices=sorted(PICTURES))
@@ -368,14 +398,17 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do not record kernels")
     parser.add_argument("--features", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, help="train no longer than this")
-    parser.add_argument("--compiled", action="store_true", help="measure compiled steps too")
+    parser.add_argument("--start", type=Path, help="module to go on from; none calibrates first")
+    parser.add_argument("--compiled", action="store_true", help="measure compiled steps, and no others")
     parser.add_argument("--label", default="qat")
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
     if options.command == "prepare":
         prepare(options.folder)
     elif options.command == "speed":
-        speed(options.folder, options.batch, compile_too=options.compiled)
+        speed(options.folder, options.batch, compiled=options.compiled)
+    elif options.command == "calibrate":
+        calibrate(options.folder, options.out, options.name)
     elif options.command == "train":
         train(options.folder, options.out, options.name, options)
     else:

@@ -12,6 +12,8 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS = 500, 60, 6
 ALLOWED_FUNCTIONS = {
     "cli/quantize.py:quantize": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
+    "torchfront/fused_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",
+    "torchfront/fused_kernels.py:gradient_kernel": "a kernel takes each pointer and constant by itself",
     "cli/search.py:search": "the command line's options are its parameters",
     "quantization.py:quantize": "one keyword for each thing a user brings, and what each may be",
     "onnx/shape_inference.py:quant_pre_process": "the documented signature of onnxruntime",

@@ -5,6 +5,7 @@ import io
 import pickle
 import socket
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,16 @@ from torch import fx, nn
 from torch_nets import SmallNet, batches
 
 from quantry.errors import DataError, ModelError, RecipeError, SelectionError
-from quantry.recipe import DataType, FloatBias, PlanOptions, Recipe, TensorSpec
+from quantry.recipe import (
+    DataType,
+    FloatBias,
+    PlanOptions,
+    PrepareOptions,
+    Recipe,
+    SmoothQuant,
+    TensorSpec,
+    resolve_recipe,
+)
 from quantry.torchfront import (
     DistillationLoss,
     MovingAverage,
@@ -23,6 +33,8 @@ from quantry.torchfront import (
     QatSchedule,
     QuantizedModule,
     capture,
+    export,
+    float_teacher,
     float_twin,
     freeze,
     freeze_batch_norm,
@@ -50,6 +62,26 @@ def test_float_twin_computes_what_the_model_computes(net: SmallNet, quantized: Q
     x = batches(1, 3)[0]
     with torch.no_grad():
         torch.testing.assert_close(float_twin(quantized)(x), net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_recommended_recipe_equalizes_and_rounds_and_its_teacher_is_the_float_model(tmp_path: Path) -> None:
+    net = SmallNet().eval()
+    with torch.no_grad():  # channels of the gate that one scale serves badly
+        net.deep.bn.weight *= torch.logspace(-1.5, 1.5, 8)
+    data = batches(6)
+    recipe, _ = resolve_recipe("RECOMMENDED-NPU")
+    smooth = replace(recipe.equalize, smooth=SmoothQuant(gain=1.0, tolerance=0.0))
+    recipe = replace(recipe, equalize=smooth, prepare=PrepareOptions())  # an NPU averages a little differently
+    module = quantize_graph(capture(net, data[0]), data, recipe)
+    assert any("SmoothQuant divided the channels of" in note for note in module.blueprint.notes)
+    assert module.blueprint.untuned
+    again = pickle.loads(pickle.dumps(module))
+    with torch.no_grad():
+        torch.testing.assert_close(float_teacher(module)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(float_teacher(again)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(float_twin(module)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
+    qat(module, data, options=QatOptions(steps=4))
+    assert export(module, tmp_path / "model.onnx", data[0]).is_exact
 
 
 def test_parameters_keep_the_names_of_the_model(net: SmallNet, quantized: QuantizedModule) -> None:

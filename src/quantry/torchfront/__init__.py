@@ -25,6 +25,7 @@ _WHERE = {
     "enable_quantizers": "switches",
     "export": "onnx_export",
     "export_for_training": "export_for_training",
+    "float_teacher": "distillation",
     "float_twin": "distillation",
     "freeze": "freezing",
     "freeze_batch_norm": "switches",

@@ -47,6 +47,7 @@ class Blueprint:
         recipe: What was asked for.
         batch_norms: Normalizations that train apart, by the name of the layer's weight.
         arrays: Values of the initializers that those need and the model no longer has.
+        untuned: What weights were before tuning steps changed them, of those that were: the float model's own.
         frozen: Initializers that are not trained.
         signature: How arguments and results are flattened, as torch keeps it; None for plain tensors.
         constants: Results that are no tensors, by their place.
@@ -60,6 +61,7 @@ class Blueprint:
     recipe: Recipe
     batch_norms: Mapping[str, BatchNormOf] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    untuned: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     signature: Any = None
     constants: Mapping[int, Any] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class Blueprint:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_norms", "arrays", "constants"):
+        for name in ("batch_norms", "arrays", "untuned", "constants"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,6 +82,7 @@ class Blueprint:
             "recipe": to_plain(self.recipe),
             "batch_norms": dict(self.batch_norms),
             "arrays": dict(self.arrays),
+            "untuned": dict(self.untuned),
             "frozen": self.frozen,
             "signature": _packed(self.signature),
             "constants": dict(self.constants),

@@ -4,11 +4,12 @@
 
     loss = mean over compared tensors of  |student - teacher|^2 / |teacher|^2
 
-Compared are the results and, where asked for, tensors inside, which the float twin has under the same names.
+Compared are the results and, where asked for, tensors inside, which the teacher has under the same names.
 """
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,14 +17,15 @@ from torch import Tensor, nn
 
 from quantry.errors import SelectionError, nearest_spelling
 from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.quantized_module import QuantizedModule, build
 from quantry.torchfront.switches import enable_quantizers
+from quantry.tune import Tuned, retouch
 
 _SMALLEST = 1e-8
 
 
 def float_twin(module: QuantizedModule) -> QuantizedModule:
-    """Return a copy that computes in float: the teacher. It is in evaluation mode and is not trained."""
+    """Return a copy that computes in float with the weights of now. It is in evaluation mode and is not trained."""
     twin = copy.deepcopy(module)
     enable_quantizers(twin, enabled=False)
     twin.eval()
@@ -31,12 +33,25 @@ def float_twin(module: QuantizedModule) -> QuantizedModule:
     return twin
 
 
+def float_teacher(module: QuantizedModule) -> QuantizedModule:
+    """Return the float model that was quantized, from before tuning steps and training changed its weights.
+
+    It has the equalized weights, so that tensors inside compare too, and computes what the user's model computed
+    (conversions for an NPU excepted). It is on the module's device, in evaluation mode, and is not trained.
+    """
+    start = module.blueprint
+    model = retouch(start.model, Tuned(start.untuned, start.params))
+    teacher = build(replace(start, model=model, untuned={}))
+    teacher.to(next((part.device for part in module.parameters()), torch.device("cpu")))
+    return float_twin(teacher)
+
+
 class DistillationLoss:
-    """Compares a quantized module with its float twin on the same inputs.
+    """Compares a quantized module with the float model it came from, on the same inputs.
 
     Attributes:
         student: The module that is trained.
-        teacher: Its float twin, or any module with results of the same shapes.
+        teacher: What `float_teacher` returns, or any module with results of the same shapes.
         tensors: Names of the tensors inside that are compared.
 
     Example:
@@ -48,7 +63,7 @@ class DistillationLoss:
         self, student: QuantizedModule, teacher: nn.Module | None = None, *, tensors: str | Sequence[str] = ()
     ) -> None:
         self.student = student
-        self.teacher = float_twin(student) if teacher is None else teacher
+        self.teacher = float_teacher(student) if teacher is None else teacher
         known = [name for name, path in student.layout.quantizers.items() if _is_activation(student, path)]
         names = known if tensors == "all" else [tensors] if isinstance(tensors, str) else list(tensors)
         for name in names:

@@ -4,6 +4,7 @@ It is one module for all tensors that share a scale, has no state but scale and 
 itself: `observing` and learned scales are asked for.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from quantry.errors import RecipeError
 from quantry.recipe import TensorSpec
 from quantry.scale import TensorParams
+from quantry.torchfront.coded_quantizer import coded_fake_quantize, is_coded
 from quantry.torchfront.extremes import scale_of
 from quantry.torchfront.learned_scale import fake_quantize_power_of_two
 from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
@@ -51,10 +53,15 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
             self._observe(values.detach())
         if not self.enabled:
             return values
-        if self.gradient is Gradient.STRAIGHT_THROUGH and self._exact:
+        # torch.compile joins plain operations with their neighbours, but not torch's own kernel.
+        if self.gradient is Gradient.STRAIGHT_THROUGH and self._exact and not torch.compiler.is_compiling():
             return self._native(values)
         if self.gradient is Gradient.TQT and self._power_of_two and self.axis is None:
-            return fake_quantize_power_of_two(values, self.log2_scale, self.zero_point, self.limits)
+            one_pass = coded_fake_quantize if is_coded(values) else fake_quantize_power_of_two
+            return one_pass(values, self.log2_scale, self.zero_point, self.limits)
+        if self.gradient is Gradient.LSQ and self.axis is None and is_coded(values):
+            weight = 1.0 / math.sqrt(max(1, values.numel()) * max(1, self.limits[1]))  # as the plain way
+            return coded_fake_quantize(values, self.scale, self.zero_point, self.limits, weight)
         wide = values.float()
         if self.gradient is Gradient.TQT:
             done = fake_quantize_log2(

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import fx
 
 from quantry.errors import ModelError, RecipeError
-from quantry.memo import Memo, Store, Trace
+from quantry.memo import Handle, Memo, Store, Trace
 from quantry.observe import calibration_data
 from quantry.pipeline import Stages, run_prepare, run_quantize
 from quantry.prepare import FloatModel, model_source, read_model
@@ -21,7 +22,7 @@ from quantry.torchfront.blueprint import Blueprint, find_batch_norms
 from quantry.torchfront.lowering import Lowered, lower
 from quantry.torchfront.quantized_module import QuantizedModule, build
 from quantry.torchfront.scopes import FloatScopes, nodes_in
-from quantry.tune import retouch
+from quantry.tune import Tuned, retouch
 
 GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | bytes"
 """A captured graph, or a float ONNX model."""
@@ -93,11 +94,18 @@ def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[
         recipe=recipe,
         batch_norms=norms,
         arrays=arrays,
+        untuned=_untuned(stages.equalized.value, stages.tuned),
         frozen=lowered.buffers - {name for norm in norms.values() for name in norm.norm[:2]},
         signature=lowered.signature,
         constants=lowered.constants,
         notes=tuple(notes),
     )
+
+
+def _untuned(model: FloatModel, steps: tuple[Handle[Tuned], ...]) -> dict[str, npt.NDArray[np.float32]]:
+    initializers = model.model.graph.initializers
+    values = {name: initializers[name].const_value for step in steps for name in step.value.weights}
+    return {name: np.asarray(value.numpy(), np.float32) for name, value in values.items() if value is not None}
 
 
 def _lowered(model: GraphLike) -> Lowered:

@@ -66,7 +66,7 @@ def qat(
     Args:
         module: What quantization after training returned; it is trained in place.
         batches: A DataLoader, or any iterable that can be read repeatedly.
-        loss: From module and batch to a loss; None learns from the float twin and needs no labels: a batch is then a
+        loss: From module and batch to a loss; None learns from the float model and needs no labels: a batch is then a
             tensor, or a tuple whose first item is one.
         options: How to train.
         report: Called with step and loss after each step.
