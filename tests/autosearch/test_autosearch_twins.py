@@ -1,6 +1,7 @@
 """Trials that give the same model: known before it is written, judged once, and still there for whoever asks."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from small_network import Distance, random_samples, write_network
 
 import quantry
 from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
+from quantry.autosearch.content import ContentBook
 from quantry.autosearch.written_model import copy_model, model_size
-from quantry.recipe import CrossLayer, MinMax, MinMSE, Percentile, Recipe, find_preset
+from quantry.memo import Handle, fingerprint
+from quantry.recipe import CrossLayer, EmitOptions, MinMax, MinMSE, Percentile, QOperator, Recipe, find_preset
+from quantry.scale import QuantParams
 
 METHODS = [MinMax(), Percentile(100.0), MinMSE()]  # the first two give the same ranges
 
@@ -156,3 +160,18 @@ def test_copy_of_a_model_with_weights_in_a_second_file_names_its_own(tmp_path: P
     copy_model(source, target, {"quantry.recipe": "other"})
     source.with_name("iter_0.onnx.data").unlink()
     assert {entry.key: entry.value for entry in onnx.load(target).metadata_props} == {"quantry.recipe": "other"}
+
+
+def test_notes_make_no_other_model_and_numbers_and_format_do(network: Path) -> None:
+    stages = quantry.quantize(network, random_samples(1), store=None).stages
+    book, params = ContentBook(), stages.params.value
+    first = book.content(stages, EmitOptions())
+
+    def with_params(changed: QuantParams) -> str:
+        handle = Handle("scale", fingerprint(changed), lambda: changed)
+        return book.content(replace(stages, params=handle), EmitOptions())
+
+    assert with_params(replace(params, notes=("a rule moved a scale",))) == first
+    wider = replace(params.tensors["x"], scale=2 * params.tensors["x"].scale)
+    assert with_params(QuantParams({**params.tensors, "x": wider})) != first
+    assert book.content(stages, EmitOptions(QOperator())) != first

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.autosearch.content import quantized_content
+from quantry.autosearch.content import ContentBook
 from quantry.autosearch.evaluator import Score
 from quantry.autosearch.found_recipe import found_recipe
 from quantry.autosearch.objectives import Subject, measure_objectives
@@ -46,6 +46,7 @@ class TrialRunner:
     setting: Setting
     place: Place
     _held: deque[Stages] = field(default_factory=lambda: deque(maxlen=_HELD_TRIALS))
+    _book: ContentBook = field(default_factory=ContentBook)
 
     def run(self, task: TrialTask) -> Outcome:
         """Run a trial and say what came of it; an error of the trial is an outcome too.
@@ -83,7 +84,7 @@ class TrialRunner:
         if task.first or not path.exists():
             recipe = from_plain(task.recipe)
             stages = self._quantize(recipe, trace)
-            content = quantized_content(stages, recipe.emit)
+            content = self._book.content(stages, recipe.emit)
             if content in task.stand_ins:
                 return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
             size = self._write(stages, path)
