@@ -32,7 +32,7 @@ def missed_goals(entries: dict[str, Any]) -> list[str]:
     """Return a sentence for each goal that was not reached."""
     return [
         f"{name}: {comparison['numerator']} / {comparison['denominator']}: {goal['goal']} is not reached "
-        f"(measured {_ratio_text(comparison['ratios'].get(goal['goal'].split()[0]))})"
+        f"(measured {goal.get('measured') or _ratio_text(comparison['ratios'].get(goal['goal'].split()[0]))})"
         for name, entry in entries.items()
         for comparison in entry["comparisons"]
         for goal in comparison["goals"]
@@ -63,6 +63,7 @@ def _measures(side: dict[str, Any]) -> tuple[str, ...]:
     note = note and f"fails: {note}" if "failure" in side else note
     if "seconds" not in side:
         return ("", "", "", "", note)
+    note = note or side.get("facts", {}).get("note", "")
     return (
         f"{median(side['seconds']):.3g}",
         f"{median(side['cpu_seconds']):.3g}",
@@ -74,7 +75,7 @@ def _measures(side: dict[str, Any]) -> tuple[str, ...]:
 
 def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, ...]:
     ratios = comparison["ratios"]
-    goals = "; ".join(f"{'yes' if goal['reached'] else '**NO**'}: {goal['goal']}" for goal in comparison["goals"])
+    goals = "; ".join(_goal_text(goal) for goal in comparison["goals"])
     noise = ratios["seconds"]["noise"]
     return (
         f"{comparison['numerator']} / {comparison['denominator']}",
@@ -84,6 +85,11 @@ def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, ...]:
         "" if noise is None else f"{noise:.2f}",
         goals,
     )
+
+
+def _goal_text(goal: dict[str, Any]) -> str:
+    measured = f" ({goal['measured']})" if "measured" in goal else ""
+    return f"{'yes' if goal['reached'] else '**NO**'}: {goal['goal']}{measured}"
 
 
 def _ratio_text(ratio: dict[str, float] | None) -> str:

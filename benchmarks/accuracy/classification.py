@@ -43,7 +43,7 @@ class ImageNetSuite:
         yield from self._images("calib")
 
     def more_samples(self) -> Iterator[Sample]:
-        """Yield held-out images, for measuring time."""
+        """Yield held-out images."""
         yield from self._images("images")
 
     def score(self, model: Path, limit: int | None) -> Score:
@@ -78,13 +78,13 @@ class CifarSuite:
 
     def calibration(self) -> Iterator[Sample]:
         """Yield the calibration images as the script prepares them."""
-        script, name = load_script(shared(self.name, "eval.py")), input_name(self.model())
-        for image in script.normalise(script.calibration_set()):
-            yield {name: np.ascontiguousarray(image[None])}
+        script = load_script(shared(self.name, "eval.py"))
+        yield from self._prepared(script, script.calibration_set())
 
     def more_samples(self) -> Iterator[Sample]:
-        """Yield nothing: there are calibration images enough."""
-        yield from ()
+        """Yield held-out images."""
+        script = load_script(shared(self.name, "eval.py"))
+        yield from self._prepared(script, script.test_set()[0])
 
     def score(self, model: Path, limit: int | None) -> Score:
         """Evaluate a model on held-out images."""
@@ -93,6 +93,11 @@ class CifarSuite:
         run, winners = _recording(script.onnx_runner(str(model)))
         top1 = script.accuracy(run, images, labels)
         return Score(top1, len(labels), _bootstrap_mean(np.concatenate(winners) == labels), {})
+
+    def _prepared(self, script: Any, images: npt.NDArray[np.uint8]) -> Iterator[Sample]:
+        name = input_name(self.model())
+        for image in images:
+            yield {name: np.ascontiguousarray(script.normalise(image[None]))}
 
 
 def exported(name: str, weights: Path) -> Path:

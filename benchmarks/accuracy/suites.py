@@ -32,7 +32,7 @@ class Suite(Protocol):
         """Yield the calibration samples."""
 
     def more_samples(self) -> Iterator[Sample]:
-        """Yield further samples for measuring time; never for calibrating a model whose quality is told."""
+        """Yield held-out samples, for measuring time and judging; never to calibrate a model whose quality is told."""
 
     def score(self, model: Path, limit: int | None) -> Score:
         """Evaluate a model on the first ``limit`` held-out samples, or on all."""

@@ -2,7 +2,7 @@
 
 from benchmarks.harness.measure import Failure, Measurement, measure
 from benchmarks.harness.ratios import Ratio, noise, ratio
-from benchmarks.harness.row import Comparison, Goal, Row, Side, Workload
+from benchmarks.harness.row import Comparison, Goal, QualityGoal, Row, Side, Workload
 from benchmarks.harness.run_row import Repetitions, RowResult, run_row
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Failure",
     "Goal",
     "Measurement",
+    "QualityGoal",
     "Ratio",
     "Repetitions",
     "Row",

@@ -37,6 +37,9 @@ class Side:
         arguments: Keyword arguments of the task.
         workload: Adds its own arguments.
         peer: Run in the peer's environment.
+        judge: A task that is run behind each run of the side, with the same arguments, in the project's own environment
+            and in a process of its own: what it takes counts nowhere. The facts it returns join those of the run; a
+            text called ``note`` is shown beside the measures.
     """
 
     label: str
@@ -44,6 +47,7 @@ class Side:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     workload: Workload | None = None
     peer: bool = False
+    judge: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,19 +87,39 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class QualityGoal:
+    """What the side below the line shall keep of a number that judges tell: ``denominator >= numerator - loss``.
+
+    Attributes:
+        measure: Name of the number among the facts; larger is better.
+        loss: By how much the denominator may be below the numerator, in the number's own unit.
+    """
+
+    measure: str
+    loss: float
+
+    def reached(self, numerator: float, denominator: float) -> bool:
+        """Return whether the two numbers keep to it."""
+        return denominator >= numerator - self.loss
+
+    def __str__(self) -> str:
+        return f"{self.measure} at most {self.loss:g} below"
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A ratio to be told: numerator divided by denominator.
 
     Attributes:
         numerator: Label of a side.
         denominator: Label of a side.
-        goals: What the ratio shall reach.
+        goals: What the ratio, or the quality beside it, shall reach.
         larger_is_better: True where the peer is above and quantry below the line.
     """
 
     numerator: str
     denominator: str
-    goals: tuple[Goal, ...] = ()
+    goals: tuple[Goal | QualityGoal, ...] = ()
     larger_is_better: bool = True
 
 

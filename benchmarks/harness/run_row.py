@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any, Protocol
 
 from benchmarks.harness.measure import Failure, Measurement, measure
 from benchmarks.harness.ratios import noise, ratio
-from benchmarks.harness.row import MEASURES, Comparison, Row, Side
+from benchmarks.harness.row import MEASURES, Comparison, Goal, QualityGoal, Row, Side
 from benchmarks.locations import NotAvailable
 
 RowResult = dict[str, Any]
@@ -40,8 +40,10 @@ class Repetitions:
         return self.failure is None and self.skipped is None
 
     def values(self, measure_name: str) -> list[float]:
-        """Return one measure of all runs."""
-        return [getattr(run, measure_name) for run in self.runs]
+        """Return one measure of all runs, or a number that a judge told of them."""
+        if measure_name in MEASURES:
+            return [getattr(run, measure_name) for run in self.runs]
+        return [run.facts[measure_name] for run in self.runs if measure_name in run.facts]
 
 
 def run_row(row: Row, repetitions: int, tell: Tell = lambda _: None, run: Measure = measure) -> RowResult:
@@ -90,6 +92,9 @@ def _take(side: Side, taken: Repetitions, timeout: float, run: Measure) -> None:
         return
     try:
         taken.runs.append(run(side.task, taken.arguments, peer=side.peer, timeout=timeout))
+        if side.judge is not None:
+            judged = run(side.judge, taken.arguments, peer=False, timeout=timeout).facts
+            taken.runs[-1] = replace(taken.runs[-1], facts={**taken.runs[-1].facts, **judged})
     except NotAvailable as reason:
         taken.skipped = str(reason)
     except Failure as reason:
@@ -102,7 +107,8 @@ def _last(taken: Repetitions) -> str:
     if taken.failure:
         return f"failed: {taken.failure}"
     run = taken.runs[-1]
-    return f"{run.seconds:.3f} s, CPU {run.cpu_seconds:.3f} s, peak {run.peak_bytes / 2**20:.0f} MB"
+    note = f", {run.facts['note']}" if "note" in run.facts else ""
+    return f"{run.seconds:.3f} s, CPU {run.cpu_seconds:.3f} s, peak {run.peak_bytes / 2**20:.0f} MB{note}"
 
 
 def _plain(taken: Repetitions) -> dict[str, Any]:
@@ -125,14 +131,7 @@ def _compare(comparison: Comparison, sides: Mapping[str, Repetitions]) -> dict[s
         if found is not None:
             noises = [n for n in (noise(above.values(name)), noise(below.values(name))) if n is not None]
             ratios[name] = {**asdict(found), "noise": max(noises, default=None)}
-    goals = [
-        {
-            "goal": str(goal),
-            "reached": goal.reached(median(above.values(goal.measure)), median(below.values(goal.measure))),
-        }
-        for goal in comparison.goals
-        if above.runs and below.runs
-    ]
+    goals = [_judge(goal, above, below) for goal in comparison.goals if above.runs and below.runs]
     return {
         "numerator": comparison.numerator,
         "denominator": comparison.denominator,
@@ -140,3 +139,18 @@ def _compare(comparison: Comparison, sides: Mapping[str, Repetitions]) -> dict[s
         "ratios": ratios,
         "goals": goals,
     }
+
+
+def _judge(goal: Goal | QualityGoal, above: Repetitions, below: Repetitions) -> dict[str, Any]:
+    ours, theirs = below.values(goal.measure), above.values(goal.measure)
+    # A side that ran and could not be judged has not shown that it keeps to the goal.
+    told: dict[str, Any] = {"goal": str(goal), "reached": bool(ours and theirs)}
+    if told["reached"]:
+        told["reached"] = goal.reached(median(theirs), median(ours))
+    if isinstance(goal, QualityGoal):
+        told["measured"] = f"{_number(theirs)} and {_number(ours)}"
+    return told
+
+
+def _number(values: list[float]) -> str:
+    return f"{median(values):.2f}" if values else "nothing"

@@ -12,9 +12,7 @@ _WARM_UP = 5
 
 def infer(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
     """Time reading and running every sample once; opening the model is not timed."""
-    import onnxruntime
-
-    session = _session(onnxruntime, model, threads)
+    session = open_session(model, threads)
 
     def job() -> dict[str, Any]:
         reader = SampleReader(samples, count)
@@ -27,9 +25,7 @@ def infer(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> C
 
 def run_repeatedly(model: str, samples: str, runs: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
     """Time many runs of one sample; opening and warming up are not timed."""
-    import onnxruntime
-
-    session = _session(onnxruntime, model, threads)
+    session = open_session(model, threads)
     sample = SampleReader(samples, 1).get_next()
     for _warm in range(_WARM_UP):
         session.run(None, sample)
@@ -45,7 +41,10 @@ def run_repeatedly(model: str, samples: str, runs: int, threads: int = 2, **_: A
     return job
 
 
-def _session(onnxruntime: Any, model: str, threads: int) -> Any:
+def open_session(model: str, threads: int) -> Any:
+    """Return a session of onnxruntime on the processor."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3

@@ -19,6 +19,7 @@ def quantize(
         output: Path of the quantized model.
         options: ``preset`` names one of its default configurations; else ``method`` names the calibration method of an
             int8 configuration without equalization, to which ``include`` adds techniques by their own names.
+            ``finetune`` changes keys of the configuration's FastFinetune.
     """
     from quark.onnx import ModelQuantizer
     from quark.onnx.quantization.config import Config
@@ -26,6 +27,8 @@ def quantize(
     config = _preset(options["preset"]) if "preset" in options else _method(options["method"])
     for technique in options.get("include", ()):
         setattr(config, f"include_{technique}", True)
+    if "finetune" in options:
+        config.extra_options["FastFinetune"] |= options["finetune"]
     config.use_external_data_format = options.get("external_data", False)
 
     def job() -> dict[str, Any]:

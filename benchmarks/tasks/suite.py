@@ -24,6 +24,24 @@ def prepare(suite: str, folder: str, count: int | None = None) -> Callable[[], d
     return job
 
 
+def prepare_held_out(suite: str, folder: str, count: int, every: int) -> Callable[[], dict[str, Any]]:
+    """Write samples that are not among the calibration samples: ``count`` of them, every so many.
+
+    Raises:
+        ValueError: The suite has fewer.
+    """
+    found = find_suite(suite)
+
+    def job() -> dict[str, Any]:
+        written = write_samples(Path(folder), islice(found.more_samples(), 0, count * every, every))
+        number = len(list(written.glob("*.npz")))
+        if number < count:
+            raise ValueError(f"{count} held-out samples wanted, suite {suite} has {number}")
+        return {"count": number}
+
+    return job
+
+
 def score(suite: str, model: str, limit: int | None = None) -> Callable[[], dict[str, Any]]:
     """Evaluate a model on held-out samples."""
     found = find_suite(suite)

@@ -55,6 +55,27 @@ def test_tables_tell_ratios_failures_and_missed_goals():
     assert "2.00x the time of quark" in losses(entries)[0]
 
 
+def test_tables_tell_quality_beside_time():
+    entry = _entry(2.0)
+    entry["sides"]["quantry"]["facts"] = {"sqnr_db": 29.5, "note": "SQNR 29.50 dB"}
+    entry["comparisons"][0]["goals"] = [
+        {"goal": "sqnr_db at most 0.1 below", "reached": False, "measured": "30.00 and 29.50"}
+    ]
+    assert "SQNR 29.50 dB" in measures_table({"r": entry})
+    assert "**NO**: sqnr_db at most 0.1 below (30.00 and 29.50)" in ratios_table({"r": entry})
+    assert "(measured 30.00 and 29.50)" in missed_goals({"r": entry})[0]
+
+
+def test_finetuning_is_held_to_time_quality_and_memory():
+    rows = [row for row in ROWS if row.name.startswith("tune/")]
+    assert len(rows) == 4
+    for row in rows:
+        goals = {(c.numerator, c.denominator): {goal.measure for goal in c.goals} for c in row.comparisons}
+        assert goals["quark", "quantry"] == {"seconds", "sqnr_db"}
+        assert goals["quantry", "plain inference"] == {"peak_bytes"}
+        assert all(side.judge for side in row.sides if side.label != "plain inference")
+
+
 def test_replace_section_changes_only_what_is_between_the_marks():
     text = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb"
     assert replace_section(text, "x", "new") == "a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb"
