@@ -35,6 +35,11 @@ class ActivationStore:
         self._files: dict[str, IO[bytes]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether anything is kept in memory."""
+        return self._budget != 0
+
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 

@@ -38,8 +38,13 @@ def train_layer(visit: LayerVisit, step: AdaQuant) -> LayerConstants:
         return RowTraining(trainer.problem, weight_rows(trainer.problem))
 
     def tensors() -> Training:
+        from quantry.tune.fused_rows import fused
         from quantry.tune.tensor_training import TensorQuantizing
 
+        if trainer.whole and fused() is not None:
+            from quantry.tune.device_training import DeviceTraining
+
+            return DeviceTraining(trainer.problem, step, None)
         return TensorQuantizing(trainer.problem, step, whole=trainer.whole)
 
     return trainer.train(rows, tensors)

@@ -44,8 +44,13 @@ def round_layer(visit: LayerVisit, step: AdaRound) -> LayerConstants:
         return RowTraining(trainer.problem, rounding_rows(trainer.problem), exponents)
 
     def tensors() -> Training:
+        from quantry.tune.fused_rows import fused
         from quantry.tune.tensor_training import TensorRounding
 
+        if trainer.whole and fused() is not None:
+            from quantry.tune.device_training import DeviceTraining
+
+            return DeviceTraining(trainer.problem, step, exponents)
         return TensorRounding(trainer.problem, step, exponents, whole=trainer.whole)
 
     return trainer.train(rows, tensors, int(step.warm_start * step.iterations))

@@ -9,10 +9,8 @@ from quantry.errors import RecipeError
 from quantry.memo import Blob, part
 from quantry.recipe import LayerTuning
 from quantry.scale import fake_quantize
-from quantry.tune.activation_store import ActivationStore
-from quantry.tune.execution import provider_of
+from quantry.tune.open_streams import AnyStream, open_streams
 from quantry.tune.simulation import simulate
-from quantry.tune.stream import Stream
 from quantry.tune.task import TuneTask
 
 Array = npt.NDArray[np.float32]
@@ -72,7 +70,7 @@ class EndToEnd:
         if constants is not None:
             model = simulate(task.model.model, task.plan, task.params, constants).model
         data = task.data if options.samples is None else task.data.take(options.samples)
-        stream = Stream(model, data, provider_of(options.inference_device), ActivationStore(options.memory, None))
+        (stream,) = open_streams((model,), data, options)
         stream.advance(len(list(model.graph)), self._outputs)
         kept = [
             [self._seen(stream, name, sample, constants) for name in self._outputs] for sample in range(stream.samples)
@@ -80,7 +78,7 @@ class EndToEnd:
         stream.close()
         return kept
 
-    def _seen(self, stream: Stream, name: str, sample: int, constants: Mapping[str, Array] | None) -> Array:
+    def _seen(self, stream: AnyStream, name: str, sample: int, constants: Mapping[str, Array] | None) -> Array:
         values = np.asarray(stream.get(name, sample), np.float32)
         params = self._task.params.tensors.get(name)
         return values if constants is None or params is None else fake_quantize(values, params)

@@ -119,7 +119,7 @@ class LayerMatrix:
 
     def _patches(self, image: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
         """Return the patches of one image ``[channels, ...]`` and its outputs."""
-        window = _window(self.layer.node, self.shape[2:], image.shape[1:], output.shape[1:])
+        window = window_of(self.layer.node, self.shape[2:], image.shape[1:], output.shape[1:])
         image = window.spread(image)
         positions = _chosen(prod(output.shape[1:]), most, random)
         index = window.index(positions, image.shape[1:], output.shape[1:])
@@ -131,15 +131,24 @@ class LayerMatrix:
 
 
 @dataclass(frozen=True)
-class _Window:
-    """How a kernel moves over an input, in the words of a plain convolution."""
+class Window:
+    """How a kernel moves over an input, in the words of a plain convolution; one number for each spatial axis.
+
+    Attributes:
+        kernel: Size of the kernel.
+        strides: Distance of neighbouring outputs.
+        dilations: Distance of what the kernel sees.
+        before: Zeros in front; a negative number crops.
+        after: Zeros behind, likewise.
+        zeros: Distance of input values with zeros between, of a transposed convolution.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
-    zeros: tuple[int, ...]  # distance of input values with zeros between, of a transposed convolution
+    zeros: tuple[int, ...]
 
     def spread(self, image: Array) -> Array:
         """Return the image with zeros between and around."""
@@ -165,7 +174,15 @@ class _Window:
         return np.asarray((at[:, None, :] + taps[None, :, :]) @ steps, np.int64)
 
 
-def _window(node: ir.Node, kernel: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> _Window:
+def window_of(node: ir.Node, kernel: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Window:
+    """Return how the kernel of a convolution moves.
+
+    Args:
+        node: The convolution, transposed or not.
+        kernel: Size of its kernel.
+        inputs: Lengths of the spatial axes of its input.
+        outputs: Lengths of those of its output.
+    """
     rank = len(kernel)
     ones = (1,) * rank
     strides, dilations = _ints(node, "strides", ones), _ints(node, "dilations", ones)
@@ -176,11 +193,11 @@ def _window(node: ir.Node, kernel: tuple[int, ...], inputs: tuple[int, ...], out
     if auto not in ("NOTSET", "VALID"):
         pads = _automatic_pads(auto, (inputs, outputs), strides, reach, transposed=transposed)
     if not transposed:
-        return _Window(kernel, strides, dilations, pads[:rank], pads[rank:], ones)
+        return Window(kernel, strides, dilations, pads[:rank], pads[rank:], ones)
     before = tuple(far - pad for far, pad in zip(reach, pads[:rank], strict=True))
     sizes = zip(outputs, inputs, strides, reach, before, strict=True)
     after = tuple(o + far - b - ((i - 1) * step + 1) for o, i, step, far, b in sizes)
-    return _Window(kernel, ones, dilations, before, after, strides)
+    return Window(kernel, ones, dilations, before, after, strides)
 
 
 def _automatic_pads(

@@ -13,6 +13,7 @@ from quantry.tune.layer_matrix import LayerMatrix, layer_matrix
 from quantry.tune.quadratic import Quadratic, gather
 from quantry.tune.walker import LayerVisit
 
+Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 
@@ -78,8 +79,7 @@ class LayerProblem:
     @cached_property
     def positions(self) -> int:
         """About how many positions the samples have in all, as many as there are equations for a row of weights."""
-        output = self.visit.walker.target(self.visit.layer, 0)
-        return output.size // self.bias.size * self.visit.samples
+        return self.visit.walker.target_size(self.visit.layer) // self.bias.size * self.visit.samples
 
     @cached_property
     def bias_params(self) -> TensorParams | None:
@@ -110,10 +110,19 @@ class LayerProblem:
         """
         if bias is None:
             bias = self.quadratic.best_bias(weight) if self.bias_moves else self.bias
-        plain = self.plain()
-        before = self.quadratic.error(plain, self.rounded_bias(self.bias))
-        after = self.quadratic.error(weight, self.rounded_bias(bias))
-        better = after < before
+        before = self.quadratic.error(self.plain(), self.rounded_bias(self.bias))
+        return self.settled(weight, bias, before, self.quadratic.error(weight, self.rounded_bias(bias)))
+
+    def settled(self, weight: Single, bias: npt.NDArray[np.floating], before: Float, after: Float) -> LayerConstants:
+        """Return the constants of a layer, each row the better one of plain rounding and a candidate.
+
+        Args:
+            weight: The candidate, on the grid, ``[groups, rows, width]``.
+            bias: Its bias, ``[groups, rows]``.
+            before: Error of plain rounding, ``[groups, rows]``.
+            after: Error of the candidate, likewise.
+        """
+        plain, better = self.plain(), after < before
         best_weight = np.where(better[:, :, None], weight, plain)
         best_bias = np.where(better, bias, self.bias)
         values = {self.visit.layer.weight: self.matrix.from_matrix(np.asarray(best_weight, np.float32))}

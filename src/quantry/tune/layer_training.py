@@ -24,7 +24,6 @@ _LARGEST_PRODUCT = 2e9
 _NORMALIZATION_DAMPING = 1e-3
 
 Float = npt.NDArray[np.float64]
-Single = npt.NDArray[np.float32]
 
 
 class Training(Protocol):
@@ -43,12 +42,17 @@ class Training(Protocol):
         """
         ...
 
-    def constants(self) -> tuple[Single, Single]:
-        """Return weight ``[groups, rows, width]`` and bias ``[groups, rows]`` as they would be written now."""
+    @property
+    def before(self) -> float:
+        """The loss of plain rounding."""
         ...
 
-    def judge(self, weight: Single, bias: Single) -> Float:
-        """Return the loss of constants, always on the same samples: of each row, or of all as ``[1, 1]``."""
+    def keep(self) -> None:
+        """Judge the constants as they would be written now, and keep rows that are better than before."""
+        ...
+
+    def result(self) -> LayerConstants:
+        """Return the best constants that were seen, plain rounding among them."""
         ...
 
 
@@ -112,10 +116,8 @@ class LayerTrainer:
 
     def _loop(self, training: Training, patience_from: int) -> LayerConstants:
         problem, step = self.problem, self.step
-        kept = problem.plain(), problem.rounded_bias(problem.bias)
-        before = best = training.judge(*kept)
         rate = step.learning_rate
-        if step.learning_rate_adjust and before.sum() > step.learning_rate_adjust[0]:
+        if step.learning_rate_adjust and training.before > step.learning_rate_adjust[0]:
             rate = step.learning_rate_adjust[1]
         period = max(1, step.iterations // 10)
         log_period = step.log_period or period
@@ -128,19 +130,13 @@ class LayerTrainer:
                 _LOG.debug("layer %s: iteration %d: loss %.5g", problem.visit.layer.name, done, losses[-1])
             if done % period and done < step.iterations:
                 continue
-            now = training.constants()
-            judged = training.judge(*now)
-            better = judged < best
-            best = np.where(better, judged, best)
-            kept = np.where(better[:, :, None], now[0], kept[0]), np.where(better, now[1], kept[1])
+            training.keep()
             if step.early_stop and done > patience_from:
                 if not seen < least:
                     break
                 least = seen
             seen = 0.0
-        if self.whole:
-            return problem.choose(*kept)
-        return problem.take(*kept, float(before.sum()), float(best.sum()))
+        return training.result()
 
 
 def _has_torch() -> bool:

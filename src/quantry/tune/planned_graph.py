@@ -24,7 +24,8 @@ Tensors = dict[str, Any]
 _CASTS = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}
 
 
-_READ_BY_PYTHON = ("Resize", "Pad", "Reshape", "Slice", "Expand", "Tile", "Split", "Range", "ConstantOfShape")
+READ_BY_PYTHON = ("Resize", "Pad", "Reshape", "Slice", "Expand", "Tile", "Split", "Range", "ConstantOfShape")
+"""Operators whose further inputs are sizes and axes, which Python reads."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class PlannedGraph:
 
     def _place_of(self, node: ir.Node, value: ir.Value, tensor: Any) -> str:
         """Return where a constant lies: sizes and axes are read by Python, so they stay with it."""
-        read = node.op_type in _READ_BY_PYTHON and node.inputs[0] is not value
+        read = node.op_type in READ_BY_PYTHON and node.inputs[0] is not value
         return "cpu" if read or not tensor.is_floating_point() else self.device
 
     def _is_layer_weight(self, node: ir.Node, value: ir.Value) -> bool:
@@ -182,7 +183,7 @@ class PlannedGraph:
             ]
             while values and values[-1] is None:
                 values.pop()
-            if self.device != "cpu" and node.op_type not in _READ_BY_PYTHON:
+            if self.device != "cpu" and node.op_type not in READ_BY_PYTHON:
                 values = self._on_device(values)
             outputs = OPERATORS[node.op_type](values, self._attributes[at])
             for value, tensor in zip(node.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=False):

@@ -141,6 +141,17 @@ class _Moments:
         self._waiting, self._numbers = [], 0
 
 
+def positions_of(matrix: LayerMatrix, samples: int) -> int:
+    """Return how many positions of a sample are taken in.
+
+    Args:
+        matrix: The layer.
+        samples: How many samples there are.
+    """
+    fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
+    return int(max(fewest, _POSITIONS_PER_COLUMN * min(matrix.width, 4096)) // samples) + 1
+
+
 def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
     """Return the quadratic form of a layer, from one pass over its samples.
 
@@ -148,10 +159,13 @@ def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
         visit: Inputs and targets.
         matrix: The layer as a product of matrices.
     """
-    width = matrix.width
-    fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
-    share = int(max(fewest, _POSITIONS_PER_COLUMN * min(width, 4096)) // visit.samples) + 1
-    parts = min(_PARTS if width < _WIDE else 2, visit.samples)
+    if visit.walker.device is not None:
+        from quantry.tune.tensor_columns import gather_tensors, gathers
+
+        if gathers(matrix):
+            return gather_tensors(visit, matrix).arrays()
+    share = positions_of(matrix, visit.samples)
+    parts = min(_PARTS if matrix.width < _WIDE else 2, visit.samples)
 
     def add(first: int) -> tuple[int, list[Float]]:
         moments = _Moments()

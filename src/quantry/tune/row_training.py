@@ -5,6 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from quantry.tune.kept_rows import KeptRows
+from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.row_problem import RowProblem
 from quantry.tune.row_steps import BETAS, RowSteps, row_steps
@@ -29,11 +31,25 @@ class RowTraining:
         self._problem, self._rows, self._exponents = problem, rows, exponents
         self._power = float(problem.quadratic.power.sum())
         self._steps: RowSteps = row_steps(rows)
+        self._kept = KeptRows(problem, self.judge)
+
+    @property
+    def before(self) -> float:
+        """The loss of plain rounding."""
+        return float(self._kept.before.sum())
 
     def advance(self, first: int, count: int, rate: float) -> Float:
         """Make steps; return the loss over all samples before each."""
         entries = [(*corrected(number + 1, rate), *self._exponents(number)) for number in range(first, first + count)]
         return self._steps.advance(np.array(entries, np.float32)) + self._power
+
+    def keep(self) -> None:
+        """Judge the constants as they would be written now, and keep rows that are better than before."""
+        self._kept.offer(*self.constants())
+
+    def result(self) -> LayerConstants:
+        """Return the best constants that were seen of each row."""
+        return self._problem.choose(self._kept.weight, self._kept.bias)
 
     def constants(self) -> tuple[Single, Single]:
         """Return weight and bias as they would be written now."""

@@ -27,7 +27,12 @@ class Stream:
         data: Samples.
         provider: Where to run.
         store: Keeps what is passed on; the stream owns it.
+
+    Attributes:
+        device: None: what is kept is arrays.
     """
+
+    device = None
 
     def __init__(self, model: ir.Model, data: CalibrationData, provider: Provider, store: ActivationStore) -> None:
         self.model = model
@@ -82,6 +87,10 @@ class Stream:
     def get(self, name: str, sample: int) -> npt.NDArray[Any]:
         """Return a tensor that is still kept."""
         return self._store.get(name, sample)
+
+    def size(self, name: str) -> int:
+        """Return how many numbers a tensor has for the first sample."""
+        return self._store.get(name, 0).size
 
     def close(self) -> None:
         """Let go of everything that is kept."""

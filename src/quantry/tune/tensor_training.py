@@ -11,8 +11,11 @@ import numpy.typing as npt
 import torch
 
 from quantry.recipe import LayerTraining
+from quantry.tune.kept_rows import KeptRows
+from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.reconstruction import MiniBatches, Reconstruction, WholeData
+from quantry.tune.recorded import Recorded
 from quantry.tune.row_problem import HIGH, LOW, bias_grid, rounding_values
 from quantry.tune.row_steps import BETAS, EPSILON
 from quantry.tune.row_training import Exponents, corrected
@@ -52,6 +55,23 @@ class TensorTraining(ABC):
         assert grid is not None
         self.scale, self.lowest, self.highest = map(self.tensor, (grid.scale, grid.lowest, grid.highest))
         self._tape: _Tape | None = None
+        self._kept = KeptRows(problem, self.judge)
+
+    @property
+    def before(self) -> float:
+        """The loss of plain rounding."""
+        return float(self._kept.before.sum())
+
+    def keep(self) -> None:
+        """Judge the constants as they would be written now, and keep them, or their rows, where they are better."""
+        self._kept.offer(*self.constants())
+
+    def result(self) -> LayerConstants:
+        """Return the best constants that were seen."""
+        kept = self._kept
+        if self._whole:
+            return self.problem.choose(kept.weight, kept.bias)
+        return self.problem.take(kept.weight, kept.bias, self.before, float(kept.best.sum()))
 
     @abstractmethod
     def step(self, entry: Any) -> Any:
@@ -208,17 +228,11 @@ class _Tape:
             self._position.add_(1)
 
         before = [tensor.clone() for tensor in training.state()]
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            # Libraries set themselves up in a first step, which cannot be recorded and is undone.
-            step()
-        torch.cuda.current_stream(device).wait_stream(side)
+        # Libraries set themselves up in a first step, which cannot be recorded and is undone.
+        step()
         for tensor, old in zip(training.state(), before, strict=True):
             tensor.copy_(old)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            step()
+        self._step = Recorded(step, device)
 
     def play(self, schedule: Any) -> Float:
         """Make a step for each row of a schedule; return the loss before each."""
@@ -226,7 +240,6 @@ class _Tape:
         for part in torch.split(schedule, _TAPE_STEPS):
             self._schedule[: len(part)] = part
             self._position.zero_()
-            for _ in range(len(part)):
-                self._graph.replay()
+            self._step.play(len(part))
             losses.append(self._losses[: len(part)].double().cpu().numpy())
         return np.concatenate(losses)

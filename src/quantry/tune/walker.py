@@ -6,6 +6,7 @@ that is being tuned and goes on with its new constants. Every node runs once in 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,10 @@ import numpy.typing as npt
 from quantry.observe.progress import progress
 from quantry.recipe import LayerTuning
 from quantry.scale import dequantize_array, fake_quantize
-from quantry.tune.activation_store import ActivationStore
-from quantry.tune.execution import provider_of
 from quantry.tune.layer import Layer
 from quantry.tune.memory import give_back
+from quantry.tune.open_streams import open_streams
 from quantry.tune.simulation import simulate
-from quantry.tune.stream import Stream
 from quantry.tune.task import TuneTask
 
 Array = npt.NDArray[np.float32]
@@ -32,6 +31,9 @@ class LayerWalker:
         layers: Which layers, of ``task.model``, in order.
         options: Samples, devices, how inputs are mixed and where activations are kept.
 
+    Attributes:
+        device: The GPU that activations are on, as torch calls it; None where onnxruntime computes them.
+
     Example:
         ::
 
@@ -44,10 +46,9 @@ class LayerWalker:
         self.options = options
         self._layers = layers
         data = task.data if options.samples is None else task.data.take(options.samples)
-        provider = provider_of(options.inference_device)
         self.simulation = simulate(task.model.model, task.plan, task.params)
-        self._float = Stream(task.reference.model, data, provider, self._store())
-        self._quantized = Stream(self.simulation.model, data, provider, self._store())
+        self._float, self._quantized = open_streams((task.reference.model, self.simulation.model), data, options)
+        self.device = self._float.device
         self.samples = self._float.samples
 
     def visits(self, title: str) -> Iterator["LayerVisit"]:
@@ -92,6 +93,19 @@ class LayerWalker:
                 values = fake_quantize(values, params[name])
         return np.asarray(values, np.float32)
 
+    def target_size(self, layer: Layer) -> int:
+        """Return how many numbers a layer gives for the first sample."""
+        return self._float.size(layer.output)
+
+    def tensor_pairs(self, layer: Layer, seed: int) -> Iterator[tuple[Sequence[int], Any, Any]]:
+        """Yield numbers of samples, what a layer is fed for them and what it gives in the float model, on the GPU."""
+        from quantry.tune.tensor_inputs import TensorInputs
+        from quantry.tune.tensor_stream import TensorStream
+
+        assert isinstance(self._float, TensorStream)
+        assert isinstance(self._quantized, TensorStream)
+        return TensorInputs(self.simulation, self.options, self._float, self._quantized).pairs(layer, seed)
+
     def replace(self, constants: Mapping[str, Array]) -> None:
         """Give constants of the layer that is being visited new values."""
         for name, values in constants.items():
@@ -100,9 +114,6 @@ class LayerWalker:
     def _before(self, layer: Layer) -> int:
         """Return the place of the layer in the quantized graph, or of the nodes that restore its input."""
         return self._quantized.position_of(layer.name) - self.simulation.preludes.get(layer.name, 0)
-
-    def _store(self) -> ActivationStore:
-        return ActivationStore(self.options.memory, self.options.cache_directory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +143,10 @@ class LayerVisit:
     def pair(self, sample: int) -> tuple[Array, Array]:
         """Return what the layer is fed for a sample, and what it gives in the float model."""
         return self.walker.fed(self.layer, sample, self.seed), self.walker.target(self.layer, sample)
+
+    def tensor_pairs(self) -> Iterator[tuple[Sequence[int], Any, Any]]:
+        """Yield numbers of samples, what the layer is fed for them and what it gives in the float model, on the GPU."""
+        return self.walker.tensor_pairs(self.layer, self.seed)
 
     def finish(self, constants: Mapping[str, Array]) -> None:
         """Let later layers see new constants."""
