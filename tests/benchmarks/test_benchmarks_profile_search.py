@@ -1,7 +1,6 @@
 """What counts as inference in the profile of a search."""
 
 import pytest
-
 from benchmarks.profile_search import kind, report
 
 SITE = "/env/lib/python3.11/site-packages"
