@@ -1,6 +1,6 @@
 """Where the time of one whole search goes, by kind of work, by library and by function.
 
-Run: python -m benchmarks.profile_search [--publish] [--trials 200] [--calibrate 32] [--judge 96]
+Run: python -m benchmarks.profile_search [--publish] [--trials 200] [--calibrate 32] [--judge 128]
 """
 
 import argparse
@@ -19,7 +19,7 @@ from benchmarks.tasks.quantry_search import search
 from benchmarks.workloads import SharedModel
 
 _TRIALS, _SHOWN = 200, 15
-_CALIBRATE, _JUDGE = 32, 96
+_CALIBRATE, _JUDGE = 32, 128
 """As a user would: a hundred images, or more, are what it takes to tell two good configurations apart."""
 
 _INFERENCE, _TRAINING = "inference", "training"
