@@ -2,17 +2,19 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import util
 
 import numpy as np
 import pytest
 import torch
+from test_tune_gptq import output_error
 from test_tune_rows import problem_of, schedule
 from tune_models import COARSE, build, chain, inputs, network, task_of
 
 from quantry.errors import RecipeError
 from quantry.recipe import AdaQuant, AdaRound, DataType, Gptq, LayerTraining, LayerTuning, PlanOptions, TensorSpec
-from quantry.tune import TuneTask, device_training, open_streams
+from quantry.tune import TuneTask, device_training, open_streams, tune
 from quantry.tune.adaround import second_term
 from quantry.tune.device_training import DeviceTraining
 from quantry.tune.fused_rows import FusedRows
@@ -217,3 +219,22 @@ def test_kernels_and_numpy_train_alike(shape: tuple[int, int, int], rounds: bool
         np.testing.assert_allclose(fused.advance(entries), plain.advance(entries), rtol=2e-3)
     for ours, other in zip(fused.trained(), plain.trained(), strict=True):
         assert np.mean(np.abs(ours.cpu().numpy() - other) < 1e-2) > 0.97
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("with_triton", [True, False], ids=["triton", "torch"])
+@pytest.mark.parametrize("inference", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("step", STEPS, ids=["adaround", "adaquant", "adaquant-weights"])
+def test_gpu_tunes_as_well_as_the_processor(
+    step: LayerTraining, inference: str, with_triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_triton:
+        monkeypatch.setattr("quantry.tune.fused_rows.fused", lambda: None)
+    task = task_of(chain(), inputs((3, 8, 8), 12))
+    fresh = inputs((3, 8, 8), 8, seed=9)
+    there = replace(step, device="cuda:0", inference_device=inference)
+    errors = [
+        output_error(task, tune(task.reference, task.model, task.plan, task.params, task.data, one), fresh)
+        for one in (step, there)
+    ]
+    assert errors[1] <= 1.1 * errors[0]

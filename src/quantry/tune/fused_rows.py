@@ -25,7 +25,10 @@ _NARROW, _WIDE = 64, 128
 number where there are no more rows than a GPU has processors."""
 _PROCESSORS = 132
 
-_COLUMNS, _RECORDED = 64, 20
+_COLUMNS, _RECORDED = 64, 10
+
+_WARM: set[tuple[object, ...]] = set()
+"""Kernels that have run in this process."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +135,22 @@ class FusedRows:
         done = 0
         if count > _RECORDED and entries.is_cuda:
             if self._tape is None:
-                done = 2
-                self._make_steps(done, moves=True)
+                done = self._warm_up()
                 self._tape = Recorded(lambda: self._make_steps(_RECORDED, moves=True), entries.device)
             times = (count - done) // _RECORDED
             self._tape.play(times)
             done += times * _RECORDED
         self._make_steps(count - done)
         return self._losses[:count]
+
+    def _warm_up(self) -> int:
+        """Make two steps where such a kernel has not run yet, since it cannot be compiled while it is recorded."""
+        key = (self._tile, self._rounds, self._bias_moves, self._planes.device)
+        if key in _WARM:
+            return 0
+        _WARM.add(key)
+        self._make_steps(2, moves=True)
+        return 2
 
     def _make_steps(self, count: int, *, moves: bool = False) -> None:
         groups, rows, _ = self._shape

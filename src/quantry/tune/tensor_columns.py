@@ -17,8 +17,10 @@ from quantry.tune.quadratic import positions_of
 from quantry.tune.tensor_quadratic import TensorQuadratic
 from quantry.tune.walker import LayerVisit
 
-_NUMBERS_AT_ONCE = 2**27
-_POSITIONS_AT_ONCE = 2048
+_MORE = 4
+"""So many more positions are taken in than on the processor; products are cheap here."""
+
+_NUMBERS_AT_ONCE, _POSITIONS = 2**26, 2048
 """Products are summed up in float64 after so many positions."""
 
 
@@ -34,7 +36,7 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix) -> TensorQuadratic:
         visit: Inputs and targets, on a GPU.
         matrix: The layer as a product of matrices.
     """
-    share = positions_of(matrix, visit.samples)
+    share = _MORE * positions_of(matrix, visit.samples)
     sums: list[Any] = []
     count, random = 0, None
     for numbers, values, output in visit.tensor_pairs():
@@ -44,8 +46,7 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix) -> TensorQuadratic:
         images = values.shape[0] // len(numbers) if values.dim() > 2 else 1
         for columns, targets in tensor_columns(matrix, values, output, (max(1, share // images), len(numbers)), random):
             count += columns.shape[1]
-            for part in zip(*(x.split(_POSITIONS_AT_ONCE, 1) for x in (columns, targets)), strict=True):
-                moments = [moment.double() for moment in _moments(*part)]
+            for moments in _moments(columns, targets):
                 sums = [a.add_(b) for a, b in zip(sums, moments, strict=True)] if sums else moments
     gram, cross, power, column_mean, target_mean = (total.div_(count) for total in sums)
     return TensorQuadratic(
@@ -134,6 +135,19 @@ def _chosen(images: int, count: int, most: int, random: Any) -> Any:
     return drawn.topk(most, dim=1, sorted=False).indices
 
 
-def _moments(columns: Any, targets: Any) -> tuple[Any, ...]:
-    turned = columns.transpose(1, 2)
-    return turned @ columns, turned @ targets, targets.square().sum(1), columns.sum(1), targets.sum(1)
+def _moments(columns: Any, targets: Any) -> Iterator[list[Any]]:
+    """Yield sums over positions in float64: of columns times columns and targets, of squares, columns and targets."""
+    groups, _, width = columns.shape
+    numbers = groups * width * (width + targets.shape[2])
+    at_once = _POSITIONS * max(1, _NUMBERS_AT_ONCE // numbers)
+    for part in zip(*(values.split(at_once, 1) for values in (columns, targets)), strict=True):
+        whole = part[0].shape[1] // _POSITIONS * _POSITIONS
+        for bounds, blocks in ((slice(0, whole), whole // _POSITIONS), (slice(whole, None), 1)):
+            if part[0][:, bounds].shape[1]:
+                yield _block_sums(*(values[:, bounds].unflatten(1, (blocks, -1)) for values in part))
+
+
+def _block_sums(columns: Any, targets: Any) -> list[Any]:
+    turned = columns.transpose(2, 3)
+    products = [(turned @ values).sum(1, dtype=torch.float64) for values in (columns, targets)]
+    return products + [values.sum((1, 2), dtype=torch.float64) for values in (targets.square(), columns, targets)]
