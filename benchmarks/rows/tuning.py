@@ -43,7 +43,7 @@ class _Model:
 
     def side(self, label: str, task: str, arguments: Mapping[str, Any], *, peer: bool = False) -> Side:
         """Return a side that writes a model, which is then judged."""
-        name = f"{self.suite}-{label.replace(' ', '-').replace(',', '')}.onnx"
+        name = f"tune-{self.suite}-{label.replace(' ', '-').replace(',', '')}.onnx"
         workload = JudgedModel(SharedModel(self.suite, self.samples), name, self.held_out, self.every)
         return Side(label, task, arguments, workload, peer=peer, judge=_JUDGE)
 
