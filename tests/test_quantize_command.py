@@ -172,6 +172,14 @@ def test_comparison_may_be_on_data_of_its_own(folder: Path) -> None:
     assert "one sample" in told
 
 
+def test_outputs_that_are_far_off_are_told_with_what_helps(folder: Path) -> None:
+    good = in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx")
+    Path("r.yaml").write_text("scale: {activation: {kind: Percentile, percentile: 50}}", encoding="utf-8")
+    poor = in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "-r", "r.yaml")
+    assert "far from those of the float model" not in " ".join(good.split())
+    assert "far from those of the float model" in " ".join(poor.split())
+
+
 def test_arrays_get_no_note_about_images(folder: Path) -> None:
     assert "images enter" not in in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--no-evaluate")
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from quantry.quantization import QuantizationResult
 
 _DEFAULT_PRESET = "S8S8_AAWS"
+_FAR_OFF = 10.0
+"""SQNR in dB; below it a third of what a model puts out, by amplitude, is noise."""
+
 _OUTPUT = "where to write the quantized model; default: beside the input, with the recipe's name"
 _MEAN = "Per-channel mean of images, in units after --pixel-scale, as 123.7,116.3,103.5."
 _CROP = "Part of the short side that center-crop keeps; 0.875 is 224 of 256."
@@ -28,7 +31,8 @@ _CROP = "Part of the short side that center-crop keeps; 0.875 is 224 of 256."
 def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, or one such file.")
+        Path | None,
+        typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, one of them, or a .txt list."),
     ] = None,
     eval_data: Annotated[
         Path | None, typer.Option(help="Data to compare with the float model on; default: --data.")
@@ -159,6 +163,7 @@ def show(
         console.print(f"  {count} left float: {escape(reason)}")
     if evaluate:
         console.print(_evaluation_table(result, compared_on))
+        extra_notes = (*_alarm(result), *extra_notes)
     for note in (*extra_notes, *result.notes):
         console.print(f"  note: {escape(note)}")
     stages = ", ".join(
@@ -168,6 +173,19 @@ def show(
     console.print(f"  stages: {stages}")
     for path in written:
         console.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+
+
+def _alarm(result: "QuantizationResult") -> tuple[str, ...]:
+    """Return what to do where a model is too far from the float one to be of use."""
+    score = result.evaluation.metrics.get("sqnr")
+    if score is None or not score.value < _FAR_OFF:
+        return ()
+    note = (
+        f"the outputs are far from those of the float model: SQNR is {score.value:.1f} dB, below {_FAR_OFF:.0f}. "
+        "--report shows where it is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
+        "power-of-two scales, and `quantry search --space accuracy` tries what helps"
+    )
+    return (note,)
 
 
 def _evaluation_table(result: "QuantizationResult", compared_on: str) -> Table:
