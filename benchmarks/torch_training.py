@@ -259,56 +259,35 @@ def step_time(trial: Any, batches: Any, options: argparse.Namespace) -> float:
 
 
 def label_free(student: Any, options: argparse.Namespace) -> Callable[[Any, Any], Any]:
-    """Return a loss that asks for the float model's answers: scores as soft labels, boxes where there are objects.
-
-    On a GPU its kernels are recorded at the first call, since starting some thousands of small ones takes longer than
-    running them.
-    """
+    """Return a loss that asks for the float model's answers: scores as soft labels, boxes where there are objects."""
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-    from quantry.torchfront import DistillationLoss
+    from quantry.torchfront import DistillationLoss, RecordedLoss
 
     names = [name for name in student.layout.quantizers if name.startswith(("silu", "cat", "add"))]
     inside = DistillationLoss(student, tensors=[name for name in names if not name.endswith("_sigmoid")])
 
-    class Difference(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.student = student
-
-        def forward(self, images: Any) -> Any:
-            with torch.autocast(images.device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=False):
-                distance, found, wanted = inside.compare(images)
-            total = options.features * distance
-            for levels, true_levels in zip(found, wanted, strict=True):
-                box, obj, cls = (part.float() for part in levels)
-                true_box, true_obj, true_cls = (part.float() for part in true_levels)
-                chance, truth = true_obj.sigmoid(), true_cls.sigmoid()
-                # The root, since precision is an average over all thresholds, and doubtful objects count in it.
-                weight = (chance * truth.amax(1, keepdim=True)).sqrt()
-                norm = weight.sum() + 1.0
-                total = total + (cross_entropy(obj, chance, reduction="sum") - _entropy(chance).sum()) / norm
-                parted = cross_entropy(cls, truth, reduction="none") - _entropy(truth)
-                total = total + (parted * weight).sum() / norm
-                total = total + ((box - true_box).abs() * weight).sum() / norm
-            return total
+    def loss(_: Any, images: Any) -> Any:
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=False):
+            distance, found, wanted = inside.compare(images)
+        total = options.features * distance
+        for levels, true_levels in zip(found, wanted, strict=True):
+            box, obj, cls = (part.float() for part in levels)
+            true_box, true_obj, true_cls = (part.float() for part in true_levels)
+            chance, truth = true_obj.sigmoid(), true_cls.sigmoid()
+            weight = chance * truth.amax(1, keepdim=True)
+            norm = weight.sum() + 1.0
+            total = total + (cross_entropy(obj, chance, reduction="sum") - _entropy(chance).sum()) / norm
+            parted = cross_entropy(cls, truth, reduction="none") - _entropy(truth)
+            total = total + (parted * weight).sum() / norm
+            total = total + ((box - true_box).abs() * weight).sum() / norm
+        return total
 
     def _entropy(chance: Any) -> Any:
         return torch.special.entr(chance) + torch.special.entr(1 - chance)
 
-    recorded: list[Any] = []
-
-    def loss(_: Any, images: Any) -> Any:
-        if not recorded:
-            plain = Difference().train()
-            record = images.is_cuda and not options.eager
-            recorded.append(
-                torch.cuda.make_graphed_callables(plain, (images,), allow_unused_input=True) if record else plain
-            )
-        return recorded[0](images)
-
-    return loss
+    return loss if options.eager else RecordedLoss(loss)
 
 
 class Augmented:
@@ -321,13 +300,14 @@ class Augmented:
         import torch
 
         while True:
-            four, nine, plain = (self.batch // part for part in (4, 8, 8))
+            # Half are as they will be met, since scales are chosen for them.
+            four, nine, plain = (self.batch // part for part in (8, 8, 2))
             yield torch.cat(
                 [
                     self._changed(self.batch - four - nine - plain, self.size),
                     self._joined(four, 2),
                     self._joined(nine, 3),
-                    self._sampled(self._chosen(plain), self.size),
+                    self._sampled(self._mirrored(self._chosen(plain)), self.size),
                 ]
             ).round()
 
@@ -336,6 +316,12 @@ class Augmented:
 
         places = torch.randint(len(self.pictures), (count,), device=self.pictures.device)
         return self.pictures[places].float()
+
+    def _mirrored(self, pictures: Any) -> Any:
+        import torch
+
+        chosen = torch.rand(len(pictures), device=pictures.device) < 0.5
+        return torch.where(chosen[:, None, None, None], pictures.flip(3), pictures)
 
     def _sampled(self, pictures: Any, size: int) -> Any:
         from torch.nn import functional

@@ -251,6 +251,29 @@ def test_training_on_labels_takes_any_loss(quantized: QuantizedModule) -> None:
     assert len(seen) == 8
 
 
+def test_recording_changes_nothing_where_there_is_no_gpu(calibrated: QuantizedModule) -> None:
+    found = []
+    for record in (False, True):
+        module = copy.deepcopy(calibrated)
+        seen: list[float] = []
+        options = QatOptions(steps=3, record=record)
+        qat(module, batches(), options=options, report=lambda _, value, seen=seen: seen.append(value))
+        found.append(seen)
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels are recorded on a GPU")
+def test_recorded_steps_train_alike(calibrated: QuantizedModule) -> None:
+    found = []
+    for record in (False, True):
+        module, seen = copy.deepcopy(calibrated).cuda(), []
+        data = [*(batch.cuda() for batch in batches()), batches(1, 3)[0].cuda()]
+        options = QatOptions(steps=10, record=record)
+        qat(module, data, options=options, report=lambda _, value, seen=seen: seen.append(value))
+        found.append(torch.tensor(seen))
+    torch.testing.assert_close(found[0], found[1], rtol=0.05, atol=1e-4)
+
+
 def test_training_without_batches_is_refused(quantized: QuantizedModule) -> None:
     with pytest.raises(DataError, match="at least one batch"):
         qat(quantized, [])
@@ -261,7 +284,11 @@ def test_frozen_module_is_not_trained(quantized: QuantizedModule) -> None:
         qat(freeze(quantized), batches())
 
 
-@pytest.mark.parametrize("wrong", [{"decay": 1.5}, {"clip": 0.0}, {"schedule": 3}, {"steps": 0}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [{"decay": 1.5}, {"clip": 0.0}, {"schedule": 3}, {"steps": 0}, {"record": True, "schedule": QatSchedule(4)}],
+    ids=str,
+)
 def test_options_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RecipeError, match="QatOptions"):
         QatOptions(**wrong)

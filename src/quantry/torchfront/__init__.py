@@ -21,6 +21,7 @@ _WHERE = {
     "QatOptions": "training_loop",
     "QatSchedule": "schedule",
     "QuantizedModule": "quantized_module",
+    "RecordedLoss": "recorded_loss",
     "capture": "graph_capture",
     "enable_quantizers": "switches",
     "export": "onnx_export",
