@@ -56,24 +56,27 @@ def _plain(recipe: Recipe) -> dict[str, Any]:
     return {"recipe": dict(to_plain(recipe))}
 
 
-def _trained(preset: str, iterations: int) -> dict[str, Any]:
+def _trained(preset: str, **options: Any) -> dict[str, Any]:
+    """Return a preset with other options of its training."""
     recipe = find_preset(preset).recipe
-    steps = tuple(
-        replace(step, iterations=iterations) if isinstance(step, LayerTraining) else step for step in recipe.tune.steps
-    )
-    return _plain(replace(recipe, tune=TuneOptions(steps)))
+    steps = (replace(step, **options) if isinstance(step, LayerTraining) else step for step in recipe.tune.steps)
+    return _plain(replace(recipe, tune=TuneOptions(tuple(steps))))
 
 
 def _row(name: str, algorithm: str, preset: str, model: _Model) -> Row:
     gptq = _plain(replace(find_preset(_UNTUNED).recipe, tune=TuneOptions((_GPTQ,))))
     finetune = {"preset": preset, "finetune": {"NumIterations": model.iterations}}
-    ours = ("quantry", "quantry with GPTQ")
+    ours = ("quantry", "quantry, no early stop", "quantry with GPTQ")
     return Row(
         name=name,
         title=f"{algorithm} of all layers ({preset}, {model.iterations} iterations), {model.title}, "
         f"{model.samples} images",
         sides=(
-            model.side("quantry", QUANTRY, _trained(preset, model.iterations)),
+            model.side("quantry", QUANTRY, _trained(preset, iterations=model.iterations)),
+            # The presets of both tools stop early, but the peer's AdaRound watches a term that falls to the end.
+            model.side(
+                "quantry, no early stop", QUANTRY, _trained(preset, iterations=model.iterations, early_stop=False)
+            ),
             model.side("quantry with GPTQ", QUANTRY, gptq),
             model.side("quantry, not tuned", QUANTRY, {"recipe": _UNTUNED}),
             model.side("quark", QUARK, finetune, peer=True),
