@@ -50,7 +50,7 @@ class DeviceTraining:
         entries = [(*corrected(number + 1, rate), *self._exponents(number)) for number in range(first, first + count)]
         return self._steps.advance(np.array(entries, np.float32)) + self._power
 
-    def keep(self) -> None:
+    def keep(self) -> float:
         """Judge the constants as they would be written now, and keep rows that are better than before."""
         value, bias = self._steps.trained()
         weight = self._rows.written(value)
@@ -63,6 +63,7 @@ class DeviceTraining:
             torch.where(better, bias, old_bias),
             torch.where(better, judged, best),
         )
+        return float(self._kept[2].sum())
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen of each row."""

@@ -156,7 +156,7 @@ class FusedRows:
         groups, rows, _ = self._shape
         tile = self._tile
         grid = (self._padded // tile.wide, -(-rows // tile.tall), groups)
-        # Three products of shortened numbers are as exact as one of whole ones, and faster; AMD's GPUs have no such.
+        # Three products of shortened numbers are nearly as exact as one of whole ones, and faster; not on AMD's GPUs.
         precision = "ieee" if torch.version.hip else "tf32x3"
         for number in range(count):
             fused().step_kernel[grid](

@@ -26,6 +26,10 @@ _NORMALIZATION_DAMPING = 1e-3
 Float = npt.NDArray[np.float64]
 
 
+import os
+PATIENCE = int(os.environ.get("PAT", "1"))
+
+
 class Training(Protocol):
     """Constants that are being trained."""
 
@@ -47,8 +51,8 @@ class Training(Protocol):
         """The loss of plain rounding."""
         ...
 
-    def keep(self) -> None:
-        """Judge the constants as they would be written now, and keep rows that are better than before."""
+    def keep(self) -> float:
+        """Judge the constants as they would be written now, keep rows that are better than before, return their loss."""
         ...
 
     def result(self) -> LayerConstants:
@@ -121,21 +125,20 @@ class LayerTrainer:
             rate = step.learning_rate_adjust[1]
         period = max(1, step.iterations // 10)
         log_period = step.log_period or period
-        seen, least, done = 0.0, float("inf"), 0
+        least, done, idle = float("inf"), 0, 0
         while done < step.iterations:
             stops = (done // period + 1) * period, (done // log_period + 1) * log_period, step.iterations
             losses = training.advance(done, min(stops) - done, rate)
-            done, seen = min(stops), seen + float(losses.sum())
+            done = min(stops)
             if done % log_period == 0:
                 _LOG.debug("layer %s: iteration %d: loss %.5g", problem.visit.layer.name, done, losses[-1])
             if done % period and done < step.iterations:
                 continue
-            training.keep()
-            if step.early_stop and done > patience_from:
-                if not seen < least:
-                    break
-                least = seen
-            seen = 0.0
+            kept = training.keep()
+            idle = 0 if kept < least else idle + 1
+            least = min(least, kept)
+            if step.early_stop and done > patience_from and idle >= PATIENCE:
+                break
         return training.result()
 
 

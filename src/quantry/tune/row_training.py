@@ -43,9 +43,10 @@ class RowTraining:
         entries = [(*corrected(number + 1, rate), *self._exponents(number)) for number in range(first, first + count)]
         return self._steps.advance(np.array(entries, np.float32)) + self._power
 
-    def keep(self) -> None:
+    def keep(self) -> float:
         """Judge the constants as they would be written now, and keep rows that are better than before."""
         self._kept.offer(*self.constants())
+        return float(self._kept.best.sum())
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen of each row."""

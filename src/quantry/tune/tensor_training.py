@@ -62,9 +62,10 @@ class TensorTraining(ABC):
         """The loss of plain rounding."""
         return float(self._kept.before.sum())
 
-    def keep(self) -> None:
+    def keep(self) -> float:
         """Judge the constants as they would be written now, and keep them, or their rows, where they are better."""
         self._kept.offer(*self.constants())
+        return float(self._kept.best.sum())
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen."""
