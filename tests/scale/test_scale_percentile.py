@@ -12,7 +12,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 
 from quantry.recipe import DataType, LayerWisePercentile, MinMax, Percentile
 from quantry.scale import BinnedValues, ExactValues, Grid, fake_quantize, find_range
-from quantry.scale.quantiles import magnitude_quantile
+from quantry.scale.quantiles import magnitude_quantile, quantile
 from quantry.testing.range_suite import SAMPLES, params_of, stats_of
 
 INT8 = Grid(DataType.INT8, symmetric=True)
@@ -109,3 +109,20 @@ def test_layer_wise_percentile_is_the_candidate_with_the_least_error(sample, met
     chosen = find_range(exact, LayerWisePercentile(candidates, metric), UINT8)
     best = find_range(exact, Percentile(min(candidates, key=error)), UINT8)
     np.testing.assert_array_equal([chosen.low, chosen.high], [best.low, best.high])
+
+
+@pytest.mark.parametrize("value", [-1.4136584, 1.4136584, -3.0e38, -0.0, 1e-42])
+def test_quantiles_of_one_value_are_that_value(value):
+    values = np.full(3, value, np.float32)
+    stats = stats_of([values])
+    for fraction in (0.5, 0.9999, 1.0):
+        assert quantile(stats, fraction) == values[0]
+        assert magnitude_quantile(stats, fraction) == abs(values[0])
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize(("fraction", "count"), [(0.5, 2), (0.75, 8), (0.9999, 10_000)])
+def test_magnitude_quantile_cuts_off_exactly_what_one_tail_holds(fraction, count, sign):
+    inner = round(fraction * count)
+    values = np.concatenate([np.full(count - inner, 100.0), np.linspace(-1.0, 1.0, inner)]).astype(np.float32) * sign
+    assert magnitude_quantile(stats_of([values]), fraction) == pytest.approx(1.0, rel=1 / 128)

@@ -67,22 +67,24 @@ def _in_tails(stats: TensorStats, nearest: int, mass: float) -> float:
     right = slice(int(stats.codes.searchsorted(nearest)), first_negative)
     left = slice(int(stats.codes.searchsorted(NEGATIVE + nearest)), len(stats.codes))
     inner = float(stats.counts[: right.start].sum() + stats.counts[first_negative : left.start].sum())
+    if nearest and inner >= mass:
+        # The left tail has exactly the mass that is cut off, so the quantile is its end, and t the next value inwards.
+        return _in_tails(stats, 0, mass)
     magnitudes = np.concatenate([stats.codes[right], stats.codes[left] - NEGATIVE])
     counts = np.concatenate([stats.counts[right], stats.counts[left]])
     order = np.argsort(magnitudes, kind="stable")
     running = inner + np.cumsum(counts[order], dtype=np.float64)
     code = magnitudes[order[min(int(running.searchsorted(mass)), len(running) - 1)]]
     first, end = (int(magnitudes.searchsorted(code, side, sorter=order)) for side in ("left", "right"))
-    bins = [
-        _bin(code, stats.maximum if index < right.stop - right.start else -stats.minimum, counts[index])
-        for index in order[first:end]
-    ]
+    sides = (stats.minimum, stats.maximum), (-stats.maximum, -stats.minimum)
+    bins = [_bin(code, sides[int(index >= right.stop - right.start)], counts[index]) for index in order[first:end]]
     return _value_at(bins, mass - (float(running[first - 1]) if first else inner))
 
 
-def _bin(code: np.uint16, extreme: float, count: np.int64) -> _Bin:
-    near, far = code_bounds(np.array([code]))
-    return _Bin(min(float(near[0]), extreme), min(float(far[0]), extreme), float(count))
+def _bin(code: np.uint16, extremes: tuple[float, float], count: np.int64) -> _Bin:
+    """Return the bin of a magnitude on the side of zero where magnitudes have these extremes."""
+    lower, upper = (min(max(float(end[0]), extremes[0]), extremes[1]) for end in code_bounds(np.array([code])))
+    return _Bin(lower, upper, float(count))
 
 
 def _value_at(bins: list[_Bin], mass: float) -> float:

@@ -19,7 +19,7 @@ from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import measure_constant
 
 
-@stage(name="scale", version=3)
+@stage(name="scale", version=4)
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
     """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 
