@@ -1,6 +1,8 @@
 """What was found for an activation is found once, and forgotten with its statistics."""
 
 import gc
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,3 +50,18 @@ def test_memory_is_bounded_and_goes_with_the_statistics() -> None:
     del kept, statistics
     gc.collect()
     assert len(activation_memory._FOUND) <= before
+
+
+def test_threads_may_ask_of_the_same_statistics_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activation_memory, "_KEPT", 2)
+    statistics, plans = observed(), {"x": OwnRange(TensorSpec())}
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as executor:
+            asked = [Percentile(50.0 + step % 40) for step in range(2000)]
+            found = list(executor.map(lambda method: activation_params(plans, statistics, method)["x"], asked))
+    finally:
+        sys.setswitchinterval(before)
+    alone = {method: activation_params(plans, observed(), method)["x"].scale for method in asked[:40]}
+    assert all(params.scale == alone[method] for method, params in zip(asked, found, strict=True))

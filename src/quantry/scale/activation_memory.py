@@ -1,5 +1,6 @@
 """Parameters of activations, found once for the statistics of each tensor in memory."""
 
+import threading
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,8 @@ _KEPT = 64
 # A search tries methods for weights beside each other, and the statistics are the same objects in all those trials.
 # They never change, so what was found stays true as long as they are there.
 _FOUND: WeakKeyDictionary[TensorStats, dict[_Asked, TensorParams]] = WeakKeyDictionary()
+_TURN = threading.Lock()
+"""For whoever changes what is kept: several threads may quantize with the same statistics."""
 
 
 def remembered(stats: TensorStats, asked: _Asked, find: Callable[[], TensorParams]) -> TensorParams:
@@ -27,10 +30,13 @@ def remembered(stats: TensorStats, asked: _Asked, find: Callable[[], TensorParam
             parameters follow from besides.
         find: Finds them.
     """
-    found = _FOUND.setdefault(stats, {})
-    known = found.get(asked)
+    with _TURN:
+        found = _FOUND.setdefault(stats, {})
+        known = found.get(asked)
     if known is None:
-        known = found[asked] = find()
-        while len(found) > _KEPT:
-            found.pop(next(iter(found)), None)
+        known = find()
+        with _TURN:
+            found[asked] = known
+            while len(found) > _KEPT:
+                del found[next(iter(found))]
     return known
