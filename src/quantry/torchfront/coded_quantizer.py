@@ -14,7 +14,6 @@ torch.compile makes one of the plain operations by itself.
 
 import functools
 import math
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -121,8 +120,9 @@ def _launched(
 ) -> tuple[Tensor, Tensor]:
     values = _dense(values)
     results, codes = torch.empty_like(values), torch.empty_like(values, dtype=torch.int8)
-    options = (*limits, weight is None, _BLOCK)
-    _start("quantize_kernel", values, (results, codes), (parameter, zero_point), options)
+    count, log2 = values.numel(), weight is None
+    with _on_device(values):
+        _kernel("quantize_kernel", count)(values, results, codes, parameter, zero_point, count, *limits, log2, _BLOCK)
     return results, codes
 
 
@@ -136,55 +136,22 @@ def _launched_gradients(
 ) -> tuple[Tensor, Tensor]:
     if gradient.stride() != codes.stride():
         gradient = torch.empty_like(codes, dtype=gradient.dtype).copy_(gradient)
-    by_values = torch.empty_like(gradient)
-    parts = torch.empty(_blocks(codes.numel()), dtype=torch.float32, device=codes.device)
-    options = (*limits, weight is None, _BLOCK)
-    factor = 1.0 if weight is None else weight
-    _start("gradient_kernel", gradient, (codes, by_values, parts, factor), (parameter, zero_point), options)
+    by_values, count = torch.empty_like(gradient), codes.numel()
+    parts = torch.empty(_blocks(count), dtype=torch.float32, device=codes.device)
+    factor, log2 = 1.0 if weight is None else weight, weight is None
+    with _on_device(codes):
+        _kernel("gradient_kernel", count)(
+            gradient, codes, by_values, parts, factor, parameter, zero_point, count, *limits, log2, _BLOCK
+        )
     # Added up in a second kernel, so that the result is the same each time.
     by_scale = parts if parts.numel() == 1 else parts.sum()
     return by_values, by_scale.reshape(parameter.shape)
 
 
-def _start(
-    name: str, values: Tensor, made: tuple[Any, ...], scale: tuple[Tensor, Tensor], options: tuple[int | bool, ...]
-) -> None:
-    """Start a kernel.
-
-    Triton looks every argument over at each start, which takes longer than a small kernel runs: what it compiled for
-    arguments of the same kind is started directly.
-
-    Args:
-        name: Of the kernel.
-        values: What it goes through; its first argument.
-        made: Arguments behind it: tensors made here, and a float.
-        scale: Parameter and zero point.
-        options: Its constants, behind the number of elements.
-    """
-    count = values.numel()
-    grid = (_blocks(count), 1, 1)
-    # What triton compiles for: types, whether numbers are multiples of 16, and whether they fit into 32 bits.
-    kind = (name, values.dtype, values.device, count % 16 == 0, options)
-    aligned = (values.data_ptr() | scale[0].data_ptr() | scale[1].data_ptr()) % 16 == 0
-    plain = aligned and 1 < count < 2**31
-    compiled = _COMPILED.get(kind) if plain else None
-    with _on_device(values):
-        if compiled is not None:
-            compiled[grid](values, *made, *scale, count, *options)
-            return
-        compiled = getattr(_kernels(), name)[grid](values, *made, *scale, count, *options)
-    if plain and _starts_directly():
-        _COMPILED[kind] = compiled
-
-
-_COMPILED: dict[Any, Any] = {}
-
-
-@functools.cache
-def _starts_directly() -> bool:
-    # Before 3.3 a compiled kernel took its arguments without the constants.
-    major, minor = (int(part) for part in sys.modules["triton"].__version__.split(".")[:2])
-    return (major, minor) >= (3, 3)
+def _kernel(name: str, count: int) -> Any:
+    found = _kernels()
+    assert found is not None
+    return getattr(found, name)[(_blocks(count),)]
 
 
 def _blocks(count: int) -> int:
