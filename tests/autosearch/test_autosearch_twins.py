@@ -11,7 +11,7 @@ import pytest
 from small_network import Distance, random_samples, write_network
 
 import quantry
-from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
+from quantry.autosearch import SearchOptions, Space, StopConditions, race, run_search
 from quantry.autosearch.content import ContentBook
 from quantry.autosearch.written_model import copy_model, model_size
 from quantry.memo import Handle, fingerprint
@@ -121,17 +121,34 @@ def test_race_judges_a_twin_of_its_own_cohort_once(network: Path, tmp_path: Path
         assert "computes the same as trial 0" in (tmp_path / "auto_search.log").read_text()
 
 
-def test_twin_of_a_model_that_fails_late_in_a_race_fails_too(network: Path, tmp_path: Path) -> None:
-    class Breaks(Distance):
-        def per_sample(self, model_path: Path, indices: Any) -> list[float]:
-            if Path(model_path).name == "iter_0.onnx" and len(indices) < 32:
-                raise ZeroDivisionError("bad sample")
-            return super().per_sample(model_path, indices)
+class Breaks(Distance):
+    """Fails for the first trial, behind the first leg of a race."""
 
+    def per_sample(self, model_path: Path, indices: Any) -> list[float]:
+        if Path(model_path).name == "iter_0.onnx" and len(indices) < 32:
+            raise ZeroDivisionError("bad sample")
+        return super().per_sample(model_path, indices)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_twin_of_a_model_that_fails_late_in_a_race_fails_too(network: Path, tmp_path: Path, jobs: int) -> None:
     space = Space.of(Recipe(), {"scale.activation": [MinMax(), Percentile(100.0)]})
-    found = run_search(network, random_samples(4), Breaks(network, 40), space, grid(tmp_path, racing=True))
+    options = grid(tmp_path, racing=True, n_jobs=jobs)
+    found = run_search(network, random_samples(4), Breaks(network, 40), space, options)
     assert [trial.state for trial in found.trials] == ["failed", "failed"]
     assert "computes the same as trial 0, which failed: ZeroDivisionError: bad sample" in str(found.trials[1].error)
+
+
+def test_twin_in_a_later_race_than_a_model_that_failed_is_judged(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race, "_COHORT", 2)
+    space = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE(), Percentile(100.0)]})
+    options = grid(tmp_path, racing=True, objectives=("accuracy", "size"))
+    found = run_search(network, random_samples(4), Breaks(network, 40), space, options)
+    assert found.trials[0].state == "failed"
+    assert (found.trials[2].same_as, found.trials[2].error) == (None, None)
+    assert set(found.trials[2].objectives) == {"accuracy", "size"}
 
 
 @pytest.mark.parametrize("preset", ["S8S8_AAWS", "XINT8"])

@@ -97,8 +97,7 @@ class Desk:
                 self.submit(proposal, task.stop)
                 return self.wait()
             outcome = replace(outcome, error=f"{outcome.error}, {ATTEMPTS} times")
-        if outcome.content is not None and outcome.same_as is None:
-            self._arrived[outcome.content] = min(outcome.number, self._arrived.get(outcome.content, outcome.number))
+        self._note_content(outcome)
         self._feed()
         return outcome
 
@@ -131,6 +130,13 @@ class Desk:
             proposal, task = self._waiting.popleft()
             self._running[proposal.number] = (proposal, task)
             self._executor.submit(replace(task, stand_ins=self._stand_ins(task.number)) if task.first else task)
+
+    def _note_content(self, outcome: Outcome) -> None:
+        if outcome.state == "failed":
+            # In a later leg of a race: no other trial can have its score.
+            self._arrived = {content: number for content, number in self._arrived.items() if number != outcome.number}
+        elif outcome.content is not None and outcome.same_as is None:
+            self._arrived[outcome.content] = min(outcome.number, self._arrived.get(outcome.content, outcome.number))
 
     def _stand_ins(self, number: int) -> dict[str, int]:
         """Return the models of trials before this one, which will be settled before it if they are not yet."""

@@ -178,8 +178,11 @@ class Race:
         seen = dict(self._ledger.contents)
         twins = set()
         for number in sorted(alive):
-            content = runners[number].outcome.content
-            if content is not None and seen.setdefault(content, number) != number:
+            outcome = runners[number].outcome
+            first = number if outcome.content is None else seen.setdefault(outcome.content, number)
+            if first != number:
+                # Two workers may have judged both; without the others' samples its own score is none.
+                runners[number].outcome = replace(outcome, same_as=first)
                 twins.add(number)
         return twins
 
