@@ -86,14 +86,20 @@ class Spool(SampleSource):
         index = len(self._entries)
         try:
             raw = next(self._pending)
-            sample = conform(raw, self._inputs, index)
+            self._entries.append(self._store(conform(raw, self._inputs, index), index))
         except StopIteration:
             self._pending = None
             return False
         except Exception as error:
             self._failure = error
             raise
-        self._entries.append(self._store(sample, index))
+        except BaseException:
+            # The sample is lost, and a generator that was interrupted only ends afterwards, too.
+            self._failure = DataError(
+                "calibration data that can be read once must be read without interruption, got one; give the data "
+                f"anew; sample {index}"
+            )
+            raise
         return True
 
     def _store(self, sample: Sample, index: int) -> Entry:
