@@ -26,10 +26,6 @@ _NORMALIZATION_DAMPING = 1e-3
 Float = npt.NDArray[np.float64]
 
 
-import os
-PATIENCE = int(os.environ.get("PAT", "1"))
-
-
 class Training(Protocol):
     """Constants that are being trained."""
 
@@ -52,7 +48,7 @@ class Training(Protocol):
         ...
 
     def keep(self) -> float:
-        """Judge the constants as they would be written now, keep rows that are better than before, return their loss."""
+        """Judge the constants as they would be written now, keep better rows, and return the loss of the best."""
         ...
 
     def result(self) -> LayerConstants:
@@ -125,7 +121,7 @@ class LayerTrainer:
             rate = step.learning_rate_adjust[1]
         period = max(1, step.iterations // 10)
         log_period = step.log_period or period
-        least, done, idle = float("inf"), 0, 0
+        least, done = float("inf"), 0
         while done < step.iterations:
             stops = (done // period + 1) * period, (done // log_period + 1) * log_period, step.iterations
             losses = training.advance(done, min(stops) - done, rate)
@@ -135,10 +131,10 @@ class LayerTrainer:
             if done % period and done < step.iterations:
                 continue
             kept = training.keep()
-            idle = 0 if kept < least else idle + 1
-            least = min(least, kept)
-            if step.early_stop and done > patience_from and idle >= PATIENCE:
+            # AdaRound's loss before rounding rises once weights are drawn to either side; what is written is judged.
+            if step.early_stop and done > patience_from and not kept < least:
                 break
+            least = kept
         return training.result()
 
 
