@@ -1,7 +1,9 @@
 """A graph that was written once and is filled with other parameters is the file that writing it anew gives."""
 
 import gc
+import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import onnx
@@ -78,6 +80,27 @@ def test_positions_that_differ_are_another_graph():
         quantry.quantize(MODEL, DATA, with_method(base, method), store=store) for method in (MinMax(), Percentile(80.0))
     ]
     assert all(isinstance(result.quantized.graph, ir.Model) for result in kept)
+
+
+def test_threads_fill_one_graph_from_weights_in_one_file(tmp_path):
+    onnx.save(onnx.load_from_string(MODEL), tmp_path / "float.onnx", save_as_external_data=True, size_threshold=0)
+    recipes = [with_method(BASES["float scales"], Percentile(90.0 + step)) for step in range(8)]
+    store = MemoryStore()
+    held = quantry.quantize(tmp_path / "float.onnx", DATA, recipes[0], store=store)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(6) as executor:
+            made = list(
+                executor.map(
+                    lambda recipe: quantry.quantize(tmp_path / "float.onnx", DATA, recipe, store=store).to_bytes(),
+                    recipes * 5,
+                )
+            )
+    finally:
+        sys.setswitchinterval(before)
+    assert made[0] == held.to_bytes()
+    assert made == [quantry.quantize(MODEL, DATA, recipe, store=None).to_bytes() for recipe in recipes] * 5
 
 
 def test_nothing_is_held_when_results_are_gone():

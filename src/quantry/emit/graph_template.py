@@ -27,9 +27,9 @@ from quantry.emit.pairs import power_of_two_position
 from quantry.errors import InternalError
 from quantry.plan import QuantPlan
 from quantry.prepare import FloatModel, ModelParts
-from quantry.prepare.weights import release
 from quantry.recipe import DataType, EmitOptions, VitisQdq
 from quantry.scale import QuantParams, TensorParams, quantize_array
+from quantry.scale.weights import measure_constant
 
 _KEPT_FOR_ONE_MODEL = 4
 _SMALLEST_WHOLE_BYTES = 8
@@ -78,12 +78,11 @@ class GraphTemplate:
         del head.metadata_props[:]
         for key, value in sorted(metadata.items()):
             head.metadata_props.add(key=key, value=value)
-        weights = model.model.graph.initializers
         return ModelParts(
             head,
             self.parts.graph,
             tuple(
-                replace(part, data=partial(_data, origin, weights, params.tensors[origin.tensor]))
+                replace(part, data=partial(_data, origin, model.model, params.tensors[origin.tensor]))
                 if (origin := self.origins.get(part.name)) is not None
                 else part
                 for part in self.parts.weights
@@ -136,17 +135,13 @@ class TemplateShelf:
             kept.append((ref(plan), made_for, template))
 
 
-def _data(origin: Origin, weights: Mapping[str, ir.Value], params: TensorParams) -> bytes:
+def _data(origin: Origin, model: ir.Model, params: TensorParams) -> bytes:
     """Return the bytes of an initializer, as ONNX stores them."""
     if origin.part is Part.SCALE:
         return np.asarray(params.scale, "<f4").tobytes()
     if origin.part is Part.ZERO_POINT:
         return _packed(params.zero_point, params.dtype)
-    tensor = weights[origin.tensor].const_value
-    assert tensor is not None
-    integers = quantize_array(tensor.numpy(), params)
-    release(tensor)
-    return _packed(integers, params.dtype)
+    return _packed(measure_constant(model, origin.tensor, partial(quantize_array, params=params)), params.dtype)
 
 
 def _unknown() -> bytes:
