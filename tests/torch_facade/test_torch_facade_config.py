@@ -10,8 +10,10 @@ from quantry import torch as facade
 from quantry.errors import RecipeError, SelectionError
 from quantry.recipe import (
     AdaRound,
+    CrossLayer,
     DataType,
     DerivedBias,
+    EqualizeOptions,
     FloatBias,
     Gptq,
     MinMax,
@@ -22,6 +24,7 @@ from quantry.recipe import (
     Percentile,
     PerChannel,
     PowerOfTwoScale,
+    SmoothQuant,
     TensorSpec,
 )
 from quantry.torch import (
@@ -226,6 +229,14 @@ def test_algorithms_come_by_name_or_with_options() -> None:
     assert recipe.tune.steps == (AdaRound(), Gptq(damping=0.1))
     with pytest.raises(RecipeError, match="'adaround'"):
         QConfig(layer(), algo_config=["adaroun"])
+
+
+def test_equalizations_come_with_the_algorithms() -> None:
+    recipe = recipe_of(QConfig(layer(), algo_config=["gptq", "cle", SmoothQuant(sweeps=2)]))
+    assert recipe.tune.steps == (Gptq(),)
+    assert recipe.equalize == EqualizeOptions(CrossLayer(), SmoothQuant(sweeps=2))
+    with pytest.raises(RecipeError, match="each equalization once"):
+        QConfig(layer(), algo_config=["smoothquant", SmoothQuant(sweeps=2)])
 
 
 @pytest.mark.parametrize(

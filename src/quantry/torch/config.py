@@ -5,11 +5,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
+from quantry.recipe import (
+    AdaQuant,
+    AdaRound,
+    BiasAbsorption,
+    BiasCorrection,
+    Brecq,
+    ChannelGroups,
+    CrossLayer,
+    Distill,
+    Gptq,
+    OutlierSplitting,
+    SmoothQuant,
+    Tqt,
+    TuneStep,
+)
 from quantry.torch.enums import DeviceType, QuantFlow, QuantizationMode, check_member
 from quantry.torch.specification import QTensorConfig
 
+EQUALIZATIONS: Mapping[type, str] = {
+    CrossLayer: "cross_layer",
+    SmoothQuant: "smooth",
+    BiasAbsorption: "absorb",
+    OutlierSplitting: "split",
+    ChannelGroups: "groups",
+}
+"""Algorithms that come before calibration, and their fields in ``EqualizeOptions``."""
+
 _ALGORITHMS: Mapping[str, type] = {
+    "cle": CrossLayer,
+    "smoothquant": SmoothQuant,
     "adaround": AdaRound,
     "adaquant": AdaQuant,
     "brecq": Brecq,
@@ -90,8 +115,8 @@ class QConfig:
         global_quant_config: What every layer becomes; must be given.
         exclude: What stays float: names of submodules, of nodes or of tensors of the captured graph, with ``*`` for
             anything.
-        algo_config: Algorithms to run after calibration, in order: steps of ``quantry.recipe`` such as ``AdaRound()``,
-            or their names.
+        algo_config: Algorithms, as values of ``quantry.recipe`` such as ``SmoothQuant()`` and ``AdaRound()`` or by
+            their names. Those that equalize run before calibration, the others behind it, in order.
         log_severity_level: Only its default; use Python's logging.
         version: Of the peer's format; any.
         layer_type_quant_config: Types of layers by module class or its name, which win over the global ones.
@@ -111,7 +136,7 @@ class QConfig:
 
     global_quant_config: QLayerConfig = field(default_factory=_no_global_config)
     exclude: Sequence[str] = ()
-    algo_config: Sequence[TuneStep | str] | None = None
+    algo_config: Sequence[Any] | None = None
     log_severity_level: int = 1
     version: str = "0.13"
     layer_type_quant_config: Mapping[Any, QLayerConfig | None] = field(default_factory=dict)
@@ -149,21 +174,24 @@ class QConfig:
             for key, value in entries.items():
                 if value is not None and not isinstance(value, QLayerConfig):
                     raise RecipeError(f"the configuration of {key!r} must be a QLayerConfig or None, got {value!r}")
-        object.__setattr__(self, "algo_config", tuple(_step(entry) for entry in self.algo_config or ()))
+        algorithms = tuple(_algorithm(entry) for entry in self.algo_config or ())
+        object.__setattr__(self, "algo_config", algorithms)
+        equalizing = [type(entry) for entry in algorithms if type(entry) in EQUALIZATIONS]
+        if len(set(equalizing)) < len(equalizing):
+            raise RecipeError(f"QConfig.algo_config must have each equalization once, got {list(algorithms)!r}")
 
 
 Config = QConfig
 """The older name of `QConfig`."""
 
 
-def _step(entry: Any) -> TuneStep:
-    if isinstance(entry, TuneStep):
+def _algorithm(entry: Any) -> Any:
+    if isinstance(entry, TuneStep) or type(entry) in EQUALIZATIONS:
         return entry
     name = str(entry).casefold()
     if name not in _ALGORITHMS:
         raise RecipeError(
-            f"QConfig.algo_config must hold steps of quantry.recipe or names among {', '.join(_ALGORITHMS)}, got "
+            f"QConfig.algo_config must hold algorithms of quantry.recipe or names among {', '.join(_ALGORITHMS)}, got "
             f"{entry!r}{nearest_spelling(name, _ALGORITHMS)}"
         )
-    found: TuneStep = _ALGORITHMS[name]()
-    return found
+    return _ALGORITHMS[name]()

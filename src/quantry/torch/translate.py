@@ -10,6 +10,7 @@ from quantry.recipe import (
     Bias,
     DataType,
     DerivedBias,
+    EqualizeOptions,
     FloatBias,
     LayerTypes,
     Method,
@@ -28,7 +29,7 @@ from quantry.recipe import (
     TuneOptions,
     TuneStep,
 )
-from quantry.torch.config import QConfig, QLayerConfig
+from quantry.torch.config import EQUALIZATIONS, QConfig, QLayerConfig
 from quantry.torch.enums import DeviceType
 from quantry.torch.specification import QTensorConfig
 
@@ -79,10 +80,13 @@ def recipe_of(config: QConfig, places: Iterable[Place] = ()) -> Recipe:
     )
     npu = _fits_npu(specs, bias)
     converted = NpuConversions() if layer.target_device == DeviceType.IPU else None
-    steps: tuple[TuneStep, ...] = tuple(config.algo_config or ())  # type: ignore[arg-type]
+    algorithms = tuple(config.algo_config or ())
+    equalize = {EQUALIZATIONS[type(entry)]: entry for entry in algorithms if type(entry) in EQUALIZATIONS}
+    steps = tuple(entry for entry in algorithms if isinstance(entry, TuneStep))
     return Recipe(
         name="quantry.torch",
         prepare=PrepareOptions(npu=converted),
+        equalize=EqualizeOptions(**equalize),
         plan=plan,
         scale=ScaleOptions(
             activation=_method(activation), weight=_method(weight), npu=NpuLimits() if npu and not plan.layers else None
