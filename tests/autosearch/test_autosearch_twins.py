@@ -151,6 +151,19 @@ def test_twin_in_a_later_race_than_a_model_that_failed_is_judged(
     assert set(found.trials[2].objectives) == {"accuracy", "size"}
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_whoever_was_beaten_by_a_model_that_fails_later_races_on(network: Path, tmp_path: Path, jobs: int) -> None:
+    space = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE(), Percentile(60.0)]})
+    judge, options = Distance(network, 80), grid(tmp_path / "whole", racing=True, n_jobs=jobs)
+    whole = run_search(network, random_samples(4), judge, space, options)
+    assert [trial.state for trial in whole.trials] == ["complete", "raced", "raced"]
+    options = replace(options, output_dir=tmp_path / "broken")
+    found = run_search(network, random_samples(4), Breaks(network, 80), space, options)
+    assert [trial.state for trial in found.trials] == ["failed", "complete", "raced"]
+    assert found.best is not None
+    assert (found.best.number, found.best.samples) == (1, 80)
+
+
 @pytest.mark.parametrize("preset", ["S8S8_AAWS", "XINT8"])
 def test_size_does_not_count_the_recipe(network: Path, tmp_path: Path, preset: str) -> None:
     files = [tmp_path / "short.onnx", tmp_path / "long.onnx"]

@@ -139,15 +139,31 @@ class Race:
         proposals = {proposal.number: proposal for proposal in cohort}
         runners: dict[int, _Runner] = {}
         alive = set(proposals)
-        for leg, stop in enumerate(rungs(self._size)):
-            legs = [proposals[number] for number in sorted(alive)]
-            for outcome in self._desk.run_all(legs, stop, first=leg == 0):
+        while alive:
+            self._run_legs(proposals, runners, alive)
+            alive = self._revived(runners)
+        return {number: self._concluded(runners, number) for number in runners}
+
+    def _run_legs(self, proposals: Mapping[int, Proposal], runners: dict[int, _Runner], alive: set[int]) -> None:
+        """Race some of a cohort, those that have begun already from where they stopped."""
+        first = not runners
+        for stop in rungs(self._size):
+            behind = [number for number in sorted(alive) if first or (runners[number].outcome.samples or 0) < stop]
+            for outcome in self._desk.run_all([proposals[number] for number in behind], stop, first=first):
                 self._take(runners, proposals[outcome.number], outcome)
                 self._ledger.tell(self._news(runners[outcome.number], stop))
             alive -= {number for number in alive if runners[number].outcome.state == "failed"}
-            alive -= self._twins(runners, alive) if leg == 0 else set()
-            alive -= self._beaten(runners, alive, stop)
-        return {number: self._concluded(runners, number) for number in runners}
+            alive -= self._twins(runners, alive) if first else set()
+            alive -= self._beaten(runners, alive, alive.intersection(behind), stop)
+            first = False
+
+    def _revived(self, runners: dict[int, _Runner]) -> set[int]:
+        """Return those who were beaten by one that failed later, which counts for nothing then."""
+        failed = {number for number, runner in runners.items() if runner.outcome.state == "failed"}
+        revived = {number for number, runner in runners.items() if runner.beaten_by in failed}
+        for number in revived:
+            runners[number].beaten_by = None
+        return revived
 
     def _news(self, runner: _Runner, stop: int) -> str:
         """Return what a leg brought, for those who wait."""
@@ -186,14 +202,17 @@ class Race:
                 twins.add(number)
         return twins
 
-    def _beaten(self, runners: dict[int, _Runner], alive: set[int], stop: int) -> set[int]:
-        """Return who cannot win any more, given the first samples; whoever has seen all of them is complete."""
+    def _beaten(self, runners: dict[int, _Runner], alive: set[int], judged: set[int], stop: int) -> set[int]:
+        """Return who of those just judged cannot win any more; whoever has seen all samples is complete."""
         if stop >= self._size:
             return set()
-        entrants = {number: (runners[number].scores[:stop], runners[number].outcome.objectives) for number in alive}
+        complete = {number for number, runner in runners.items() if runner.outcome.samples == self._size}
+        entrants = {
+            number: (runners[number].scores[:stop], runners[number].outcome.objectives) for number in alive | complete
+        }
         entrants |= self._incumbents(stop)
         beaten = set()
-        for number in sorted(alive):
+        for number in sorted(judged):
             champion = self._champion(entrants, number)
             if champion is None:
                 continue
