@@ -14,12 +14,13 @@ import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import detection_tasks
 import torch
 import yolox_model
 from detection_tasks import Task
-from torch import Tensor, nn
+from torch import nn
 
 from quantry.torch import (
     Config,
@@ -29,6 +30,7 @@ from quantry.torch import (
     JsonExporterConfig,
     ModelExporter,
     ModelQuantizer,
+    ObserverBase,
     PerTensorPowOf2MinMSEObserver,
     QatOptions,
     QSchemeType,
@@ -44,18 +46,27 @@ from quantry.torch import (
 SHAPES = {"nano": yolox_model.NANO, "tiny": yolox_model.TINY}
 
 
-def configuration(algorithms: tuple[str, ...], exclude: tuple[str, ...] = ()) -> Config:
-    """Return int8 with one power-of-two scale for each tensor: weights, biases and activations; exclude stays float."""
-    spec = QuantizationSpec(
+def specification(observer: type[ObserverBase] = PerTensorPowOf2MinMSEObserver) -> QuantizationSpec:
+    """Return int8 with one power-of-two scale for each tensor."""
+    return QuantizationSpec(
         dtype=Dtype.int8,
         qscheme=QSchemeType.per_tensor,
-        observer_cls=PerTensorPowOf2MinMSEObserver,
+        observer_cls=observer,
         symmetric=True,
         scale_type=ScaleType.float,
         round_method=RoundType.half_even,
         is_dynamic=False,
     )
-    layer = QuantizationConfig(weight=spec, input_tensors=spec, output_tensors=spec, bias=spec)
+
+
+def configuration(
+    algorithms: tuple[Any, ...],
+    exclude: tuple[str, ...] = (),
+    observer: type[ObserverBase] = PerTensorPowOf2MinMSEObserver,
+) -> Config:
+    """Return what weights, biases and activations become; the observer is that of activations, exclude stays float."""
+    constants, activations = specification(), specification(observer)
+    layer = QuantizationConfig(weight=constants, input_tensors=activations, output_tensors=activations, bias=constants)
     return Config(
         global_quant_config=layer,
         quant_mode=QuantizationMode.fx_graph_mode,
@@ -82,9 +93,12 @@ def with_shared_data(options: argparse.Namespace) -> argparse.Namespace:
     return options
 
 
-def quantize(model: nn.Module, task: Task, algorithms: tuple[str, ...]) -> QuantizedModule:
-    """Calibrate ``base_model`` and put its quantized twin in its place."""
-    quantizer = ModelQuantizer(configuration(algorithms, getattr(model, "float_part", ())))
+def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = None) -> QuantizedModule:
+    """Calibrate ``base_model`` and put its quantized twin there; None takes the algorithms that suit the model."""
+    if algorithms is None:
+        algorithms = getattr(model, "algorithms", ("gptq",))
+    observer = getattr(model, "observer", PerTensorPowOf2MinMSEObserver)
+    quantizer = ModelQuantizer(configuration(algorithms, getattr(model, "float_part", ()), observer))
     source = getattr(model, "source", model.base_model)  # the embedded detector comes as an ONNX file
     quantized = quantizer.quantize_model(source, task.calibration())
     model.base_model = quantized
@@ -92,27 +106,16 @@ def quantize(model: nn.Module, task: Task, algorithms: tuple[str, ...]) -> Quant
 
 
 def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> None:
-    """Train without labels: the float twin is the teacher."""
+    """Train without labels: the float model is the teacher."""
     module.to(options.device)
-    pictures = torch.cat(task.calibration()).to(options.device)
-
-    def batches() -> list[Tensor]:
-        order = torch.randperm(len(pictures))
-        return [mirrored(pictures[part]) for part in order.split(options.batch)]
 
     def report(step: int, loss: float) -> None:
         if step % 20 == 0:
             print(f"  step {step:4}  loss {loss:.5f}", flush=True)
 
     settings = QatOptions(steps=options.steps, learning_rate=options.rate)
-    qat(module, detection_tasks.Reread(batches), options=settings, report=report)
+    qat(module, task.training(options.batch), task.loss(module), settings, report=report)
     module.cpu()
-
-
-def mirrored(pictures: Tensor) -> Tensor:
-    """Return the pictures, each mirrored or not."""
-    chosen = torch.rand(len(pictures), device=pictures.device) < 0.5
-    return torch.where(chosen[:, None, None, None], pictures.flip(3), pictures)
 
 
 def export(model: nn.Module, task: Task, folder: Path) -> Exported:
@@ -134,7 +137,9 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--classes", type=int, default=80)
     parser.add_argument("--limit", type=int, default=200, help="pictures to evaluate on")
-    parser.add_argument("--algorithms", nargs="*", default=["gptq"], help="label-free algorithms of the PTQ step")
+    parser.add_argument(
+        "--algorithms", nargs="*", help="label-free algorithms of the PTQ step, such as smoothquant gptq"
+    )
     parser.add_argument("--steps", type=int, default=200, help="training steps; 0 leaves QAT out")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-3)
@@ -147,7 +152,7 @@ def main() -> None:
     task = detection_tasks.find_task(options)
     model = float_model(options)
     rows = [("FP32", *task.score(model))]
-    quantized = quantize(model, task, tuple(options.algorithms))
+    quantized = quantize(model, task, None if options.algorithms is None else tuple(options.algorithms))
     rows.append(("PTQ int8", *task.score(model)))
     if options.steps:
         train(quantized, task, options)

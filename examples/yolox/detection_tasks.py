@@ -1,7 +1,8 @@
 """Pictures, labels and scores of the example: those of a COCO folder, or those that quantry ships."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,10 +14,19 @@ from torch import Tensor, nn
 
 from quantry import demo
 from quantry.evaluate.tasks import CocoLabels, Detections, RowDecoder, coco_average_precision, coco_labels
-from quantry.recipe import Recipe
-from quantry.torch import float_twin, quantize_graph
+from quantry.recipe import Gptq, Percentile, Recipe, SmoothQuant
+from quantry.torch import (
+    DistillationLoss,
+    PerTensorPercentileObserver,
+    QuantizedModule,
+    float_twin,
+    quantize_graph,
+)
 
 SIZE, PADDING = 416, 114
+AT_ONCE, SCENES = 10, 1_000_000
+
+Loss = Callable[[QuantizedModule, Tensor], Tensor]
 
 
 class Task(Protocol):
@@ -25,8 +35,24 @@ class Task(Protocol):
     def calibration(self) -> list[Tensor]:
         """Return calibration pictures, each [1, 3, h, w]."""
 
+    def training(self, batch: int) -> Iterable[Tensor]:
+        """Return batches of pictures to train on, which can be read repeatedly."""
+
+    def loss(self, module: QuantizedModule) -> Loss | None:
+        """Return what training minimises; None learns from the float model, tensor by tensor."""
+
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Return the mean average precision over overlaps 0.5 to 0.95, and at 0.5."""
+
+
+class PowOf2PercentileObserver(PerTensorPercentileObserver):
+    """All but a thousandth of the values, with a power-of-two scale.
+
+    Few cells of a small picture see an object, so that the least squared error is that of the background.
+    """
+
+    method = Percentile(99.9)
+    power_of_two = True
 
 
 @dataclass(frozen=True)
@@ -47,6 +73,15 @@ class CocoTask:
         """Return up to 48 pictures."""
         files = sorted(path for path in self.calibration_folder.iterdir() if path.suffix in (".jpg", ".jpeg", ".png"))
         return [prepared(path)[0] for path in files[:48]]
+
+    def training(self, batch: int) -> Iterable[Tensor]:
+        """Return the same pictures in changing order, each mirrored or not."""
+        pictures = torch.cat(self.calibration())
+        return Reread(lambda: [mirrored(pictures[part]) for part in torch.randperm(len(pictures)).split(batch)])
+
+    def loss(self, _: QuantizedModule) -> Loss | None:
+        """Return None."""
+        return None
 
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on the labelled pictures."""
@@ -71,10 +106,50 @@ class EmbeddedTask:
         """Return 32 scenes."""
         return [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(32)]
 
+    def training(self, batch: int) -> Iterable[Tensor]:
+        """Return scenes that are drawn when they are asked for."""
+        scenes = demo.training_scenes(SCENES)
+        return Reread(lambda: [_pictures(itertools.islice(scenes, batch))])
+
+    def loss(self, module: QuantizedModule) -> Loss | None:
+        """Return the distance from the float model's rows, where it sees objects, and from its tensors inside."""
+        features = [name for name in module.layout.quantizers if name.endswith(".2.out")]
+        return RowsLoss(DistillationLoss(module, tensors=features))
+
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on drawn scenes."""
-        found = demo.evaluate(lambda images: answer(model, torch.from_numpy(images)), self.limit)
-        return found["map"], found["map50"]
+        scenes = list(demo.evaluation_scenes(self.limit))
+        parts = [_pictures(scenes[start : start + AT_ONCE]) for start in range(0, len(scenes), AT_ONCE)]
+        rows = iter(np.concatenate([answer(model, part) for part in parts]))
+        found = demo.mean_average_precision(lambda _: next(rows)[None], scenes)
+        return found.map, found.map50
+
+
+@dataclass(frozen=True)
+class RowsLoss:
+    """The float model's rows as soft labels.
+
+    Attributes:
+        inside: Runs both models and compares tensors inside.
+        features: Weight of those.
+        boxes: Weight of what moves and stretches boxes.
+    """
+
+    inside: DistillationLoss
+    features: float = 10.0
+    boxes: float = 4.0
+
+    def __call__(self, _: QuantizedModule, images: Tensor) -> Tensor:
+        """Return the loss of a batch."""
+        distance, rows, wanted = self.inside.compare(images)
+        truth = wanted[..., 4:]
+        likely = truth[..., :1] * truth[..., 1:].amax(-1, keepdim=True)
+        norm = likely.sum() + 1
+        # Without the entropy of the labels the loss of a perfect copy is 0.
+        parted = _cross_entropy(rows[..., 4:], truth) - _cross_entropy(truth, truth)
+        scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
+        moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
+        return (scores + self.boxes * moved) / norm + self.features * distance
 
 
 class EmbeddedDetector(nn.Module):
@@ -84,9 +159,13 @@ class EmbeddedDetector(nn.Module):
         source: Its file.
         base_model: What computes: first the float graph, then the quantized one.
         float_part: Its nodes that stay float: the scores' sigmoid and the joining of the levels, as in `Yolox`.
+        algorithms: What quantizes it best without training.
+        observer: What chooses the ranges of its activations.
     """
 
     float_part = ("sigmoid*", "cat_1[2-5]", "flatten*", "transpose")
+    algorithms = (SmoothQuant(sweeps=3, gain=1.5, tolerance=0.0), Gptq(compensate=False))
+    observer = PowOf2PercentileObserver
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,6 +195,20 @@ def find_task(options: argparse.Namespace) -> Task:
     beside = options.data_dir.parent
     labels = coco_labels(options.data_dir, options.labels or beside / "instances.json")
     return CocoTask(labels, options.calibration or beside / "calib", options.limit)
+
+
+def mirrored(pictures: Tensor) -> Tensor:
+    """Return the pictures, each mirrored or not."""
+    chosen = torch.rand(len(pictures), device=pictures.device) < 0.5
+    return torch.where(chosen[:, None, None, None], pictures.flip(3), pictures)
+
+
+def _pictures(scenes: Iterable[demo.Scene]) -> Tensor:
+    return torch.from_numpy(np.concatenate([demo.image_tensor(scene) for scene in scenes]))
+
+
+def _cross_entropy(chance: Tensor, truth: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy(chance.clamp(1e-6, 1 - 1e-6), truth, reduction="none")
 
 
 def prepared(path: Path) -> tuple[Tensor, float]:
