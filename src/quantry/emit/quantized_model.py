@@ -19,17 +19,23 @@ class QuantizedModel:
     Attributes:
         graph: The graph, or what makes it when somebody asks for it.
         notes: What its user should know.
-        parts: The model as its file has it, where that is known already.
+        make_parts: Makes the model as its file has it, where there is a shorter way to it than through the graph; it
+            may find that there is none.
     """
 
     graph: ir.Model | Callable[[], ir.Model]
     notes: tuple[str, ...] = ()
-    parts: ModelParts | None = None
+    make_parts: Callable[[], ModelParts | None] | None = None
 
     @cached_property
     def model(self) -> ir.Model:
         """The graph. Read-only by convention."""
         return self.graph if isinstance(self.graph, ir.Model) else self.graph()
+
+    @cached_property
+    def parts(self) -> ModelParts | None:
+        """The model as its file has it, or None where it is to be written from the graph."""
+        return None if self.make_parts is None else self.make_parts()
 
     def to_bytes(self) -> bytes:
         """Return the ONNX file's bytes; models over 2 GB can only be saved to a path."""

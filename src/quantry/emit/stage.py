@@ -19,7 +19,7 @@ from quantry.emit.qoperator import emit_qoperator
 from quantry.emit.quantized_model import QuantizedModel
 from quantry.memo import stage
 from quantry.plan import QuantPlan, SharedRange
-from quantry.prepare import FloatModel, collection_paused, convert_opset, model_parts
+from quantry.prepare import FloatModel, ModelParts, collection_paused, convert_opset, model_parts
 from quantry.prepare.model_file import INLINE_LIMIT_BYTES, weight_bytes
 from quantry.recipe import (
     DataType,
@@ -73,15 +73,21 @@ def emit(
     template = _TEMPLATES.find(model, plan, wanted)
     if template is not None:
         again = partial(_written_again, model, plan, params, options, metadata)
-        return QuantizedModel(again, template.notes, template.filled(model, params, metadata))
+        return QuantizedModel(again, template.notes, partial(template.filled, model, params, metadata))
     written, origins = _written(model, plan, params, options, metadata)
     notes = _notes(written, plan)
-    # Weights of bodies are inside the bytes of their nodes, and large models have theirs in a second file.
-    if origins is None or any(True for _ in written.graph.subgraphs()) or weight_bytes(written) > INLINE_LIMIT_BYTES:
+    if origins is None:
         return QuantizedModel(written, notes)
-    template = GraphTemplate.of(model_parts(written), origins, notes)
-    _TEMPLATES.keep(model, plan, wanted, template)
-    return QuantizedModel(written, notes, template.filled(model, params, metadata))
+
+    def parts() -> ModelParts | None:
+        # Weights of bodies are inside the bytes of their nodes, and large models have theirs in a second file.
+        if any(True for _ in written.graph.subgraphs()) or weight_bytes(written) > INLINE_LIMIT_BYTES:
+            return None
+        template = GraphTemplate.of(model_parts(written), origins, notes)
+        _TEMPLATES.keep(model, plan, wanted, template)
+        return template.filled(model, params, metadata)
+
+    return QuantizedModel(written, notes, parts)
 
 
 def _written_again(*arguments: Any) -> ir.Model:
