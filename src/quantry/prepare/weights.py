@@ -141,11 +141,27 @@ def release(tensor: ir.TensorProtocol) -> None:
         tensor.raw = None
 
 
+def unshared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor that nobody else reads: one in a file is mapped into memory by whoever reads it first."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        base_dir=tensor.base_dir,
+    )
+
+
 def raw_bytes(tensor: ir.TensorProtocol) -> bytes:
     """Return the little-endian bytes of a tensor as ONNX stores them, releasing any memory map."""
+    own = unshared(tensor)
     # onnx-ir cannot read the bytes of an external tensor without elements.
-    data = tensor.tobytes() if tensor.nbytes else b""
-    release(tensor)
+    data = own.tobytes() if own.nbytes else b""
+    release(own)
     return data
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.errors import InternalError
+from quantry.prepare.weights import unshared
 from quantry.recipe import Method, PerGroup, TensorSpec
 from quantry.scale.affine import Affine, affine
 from quantry.scale.exact_values import ExactValues
@@ -71,22 +72,7 @@ def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Res
     tensor = None if value is None else value.const_value
     if tensor is None:
         raise InternalError(f"the plan must name initializers of the model, got {name!r}, in the scale stage")
-    return measure(np.asarray(_unshared(tensor).numpy(), dtype=np.float32))
-
-
-def _unshared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor that nobody else reads: one in a file is mapped into memory by whoever reads it first."""
-    if not isinstance(tensor, ir.ExternalTensor):
-        return tensor
-    return ir.ExternalTensor(
-        tensor.location,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=tensor.shape,
-        name=tensor.name,
-        base_dir=tensor.base_dir,
-    )
+    return measure(np.asarray(unshared(tensor).numpy(), dtype=np.float32))
 
 
 def _chosen(values: Values, axis: int | None, grid: Grid, method: Method) -> Affine:
