@@ -300,14 +300,13 @@ class Augmented:
         import torch
 
         while True:
-            # Half are as they will be met, since scales are chosen for them.
-            four, nine, plain = (self.batch // part for part in (8, 8, 2))
+            four, nine, plain = (self.batch // part for part in (4, 8, 8))
             yield torch.cat(
                 [
                     self._changed(self.batch - four - nine - plain, self.size),
                     self._joined(four, 2),
                     self._joined(nine, 3),
-                    self._sampled(self._mirrored(self._chosen(plain)), self.size),
+                    self._sampled(self._chosen(plain), self.size),
                 ]
             ).round()
 
@@ -316,12 +315,6 @@ class Augmented:
 
         places = torch.randint(len(self.pictures), (count,), device=self.pictures.device)
         return self.pictures[places].float()
-
-    def _mirrored(self, pictures: Any) -> Any:
-        import torch
-
-        chosen = torch.rand(len(pictures), device=pictures.device) < 0.5
-        return torch.where(chosen[:, None, None, None], pictures.flip(3), pictures)
 
     def _sampled(self, pictures: Any, size: int) -> Any:
         from torch.nn import functional
