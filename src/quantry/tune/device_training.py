@@ -63,7 +63,7 @@ class DeviceTraining:
             torch.where(better, bias, old_bias),
             torch.where(better, judged, best),
         )
-        return float(self._kept[2].sum())
+        return float(judged.sum())
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen of each row."""

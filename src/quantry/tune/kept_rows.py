@@ -30,10 +30,11 @@ class KeptRows:
         self.weight, self.bias = problem.plain(), problem.rounded_bias(problem.bias)
         self.before = self.best = judge(self.weight, self.bias)
 
-    def offer(self, weight: Single, bias: Single) -> None:
-        """Take rows that are better than those kept."""
+    def offer(self, weight: Single, bias: Single) -> float:
+        """Take rows that are better than those kept, and return the loss of all rows that were offered."""
         judged = self._judge(weight, bias)
         better = judged < self.best
         self.best = np.where(better, judged, self.best)
         self.weight = np.where(better[:, :, None], weight, self.weight)
         self.bias = np.where(better, bias, self.bias)
+        return float(judged.sum())

@@ -48,7 +48,7 @@ class Training(Protocol):
         ...
 
     def keep(self) -> float:
-        """Judge the constants as they would be written now, keep better rows, and return the loss of the best."""
+        """Judge the constants as they would be written now, keep better rows, and return the loss of all."""
         ...
 
     def result(self) -> LayerConstants:
@@ -87,14 +87,15 @@ class LayerTrainer:
         return self.problem.choose(least_squares(self.problem.weight, form.gram, form.cross, _NORMALIZATION_DAMPING))
 
     def train(
-        self, rows: Callable[[], Training], tensors: Callable[[], Training], patience_from: int = 0
+        self, rows: Callable[[], Training], tensors: Callable[[], Training], rounds_from: int | None = None
     ) -> LayerConstants:
         """Return the trained constants, never worse than plain rounding.
 
         Args:
             rows: Makes the training on the processor with all samples at once.
             tensors: Makes any other, with torch.
-            patience_from: The first iteration that early stop looks at.
+            rounds_from: The iteration from which weights are drawn to either side. The loss in training rises by itself
+                then, so that early stop begins there and watches the weights as they would be written.
 
         Raises:
             MissingExtraError: torch is needed and not installed.
@@ -112,29 +113,29 @@ class LayerTrainer:
                 "tune; install quantry[torch], or train on the processor with whole_data and without output_pair"
             )
         with one_blas_thread():
-            return self._loop(training, patience_from)
+            return self._loop(training, rounds_from)
 
-    def _loop(self, training: Training, patience_from: int) -> LayerConstants:
+    def _loop(self, training: Training, rounds_from: int | None) -> LayerConstants:
         problem, step = self.problem, self.step
         rate = step.learning_rate
         if step.learning_rate_adjust and training.before > step.learning_rate_adjust[0]:
             rate = step.learning_rate_adjust[1]
         period = max(1, step.iterations // 10)
         log_period = step.log_period or period
-        least, done = float("inf"), 0
+        seen, least, done = 0.0, float("inf"), 0
         while done < step.iterations:
             stops = (done // period + 1) * period, (done // log_period + 1) * log_period, step.iterations
             losses = training.advance(done, min(stops) - done, rate)
-            done = min(stops)
+            done, seen = min(stops), seen + float(losses.sum())
             if done % log_period == 0:
                 _LOG.debug("layer %s: iteration %d: loss %.5g", problem.visit.layer.name, done, losses[-1])
             if done % period and done < step.iterations:
                 continue
-            kept = training.keep()
-            # AdaRound's loss before rounding rises once weights are drawn to either side; what is written is judged.
-            if step.early_stop and done > patience_from and not kept < least:
+            judged = training.keep()
+            watched = seen if rounds_from is None else judged
+            if step.early_stop and done > (rounds_from or 0) and not watched < least:
                 break
-            least = kept
+            seen, least = 0.0, watched
         return training.result()
 
 

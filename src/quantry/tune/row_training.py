@@ -45,8 +45,7 @@ class RowTraining:
 
     def keep(self) -> float:
         """Judge the constants as they would be written now, and keep rows that are better than before."""
-        self._kept.offer(*self.constants())
-        return float(self._kept.best.sum())
+        return self._kept.offer(*self.constants())
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen of each row."""

@@ -64,8 +64,7 @@ class TensorTraining(ABC):
 
     def keep(self) -> float:
         """Judge the constants as they would be written now, and keep them, or their rows, where they are better."""
-        self._kept.offer(*self.constants())
-        return float(self._kept.best.sum())
+        return self._kept.offer(*self.constants())
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen."""
