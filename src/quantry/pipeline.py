@@ -12,10 +12,10 @@ from quantry.evaluate import Evaluation, evaluate
 from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.observe import CalibrationData, Statistics, observe
-from quantry.plan import QuantPlan, plan
+from quantry.plan import QuantPlan, kept_by_choice, names_are_found, plan
 from quantry.prepare import FloatModel, ModelSource, convert, prepare
 from quantry.prepare.without_notes import without_notes
-from quantry.recipe import Distill, EqualizeOptions, Recipe, to_plain
+from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import QuantParams, scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
 
@@ -46,6 +46,21 @@ class Stages:
 def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
     """Run the stage that needs no data, so that data can be checked against the model's inputs."""
     return memo.run(prepare, source, replace(recipe.prepare, npu=None))
+
+
+def run_convert(prepared: Handle[FloatModel], recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
+    """Run the conversions for the target, where there are any, on what the user does not keep in float."""
+    npu, options = recipe.prepare.npu, recipe.plan
+    if npu is None:
+        return prepared
+    chosen = options.selection != Selection() or options.layers
+    kept = kept_by_choice(prepared.value, options) if chosen else ()
+    converted = memo.run(convert, prepared, npu, kept)
+    if not kept or names_are_found(converted.value, options):
+        return converted
+    # An entry may name what the conversion of a node that is kept would make; then that has to be made.
+    everywhere = memo.run(convert, prepared, npu)
+    return everywhere if names_are_found(everywhere.value, options) else converted
 
 
 def run_quantize(
@@ -87,9 +102,7 @@ def run_quantize(
 
 def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
     """Run conversions for the target and what changes weights but not the function."""
-    equalized = prepared
-    if recipe.prepare.npu is not None:
-        equalized = memo.run(convert, equalized, recipe.prepare.npu)
+    equalized = run_convert(prepared, recipe, memo)
     if recipe.equalize.smooth is not None:
         needs = smooth_needs(equalized.value, recipe.equalize.smooth)
         seen = memo.run(observe, without_notes(equalized, memo), _opened(data), recipe.observe, needs)

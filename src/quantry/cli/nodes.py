@@ -51,13 +51,14 @@ def nodes(
 
 def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
     from quantry.equalize import equalize
+    from quantry.memo import Memo
+    from quantry.pipeline import run_convert, run_prepare
     from quantry.plan import overview, plan
-    from quantry.prepare import convert, model_source, prepare
+    from quantry.prepare import model_source
     from quantry.recipe import EqualizeOptions
 
-    prepared = prepare(model_source(model), dataclasses.replace(recipe.prepare, npu=None))
-    if recipe.prepare.npu is not None:
-        prepared = convert(prepared, recipe.prepare.npu)
+    memo = Memo(None)
+    prepared = run_convert(run_prepare(model_source(model), recipe, memo), recipe, memo).value
     if recipe.equalize.cross_layer is not None:
         prepared = equalize(prepared, EqualizeOptions(recipe.equalize.cross_layer))
     entries = overview(prepared, plan(prepared, recipe.plan))

@@ -1,6 +1,7 @@
 """Stage 4: operator rules decide which tensor gets which type, which share, and what stays float and why."""
 
 from quantry.plan.draft import FUSING_PRODUCERS
+from quantry.plan.kept_by_choice import kept_by_choice, names_are_found
 from quantry.plan.overview import NodeOverview, overview
 from quantry.plan.planner import plan
 from quantry.plan.quant_plan import (
@@ -31,6 +32,8 @@ __all__ = [
     "QuantPlan",
     "SharedRange",
     "WeightPlan",
+    "kept_by_choice",
+    "names_are_found",
     "overview",
     "plan",
 ]

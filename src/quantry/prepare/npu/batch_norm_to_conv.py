@@ -6,21 +6,24 @@
       = Conv(x, W = g [C, 1, 1, 1], B = beta - mean * g, group = C)
 """
 
+from collections.abc import Container
+
 import numpy as np
 import onnx_ir as ir
 
 from quantry.prepare.graph.attribute_of import float_of, int_of
 from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.graph.fresh_name import FreshNames
+from quantry.prepare.npu.convertible_nodes import convertible
 from quantry.prepare.npu.listed_nodes import listed
 from quantry.prepare.weights import new_initializer
 
 
-def batch_norm_to_conv(model: ir.Model) -> tuple[str, ...]:
+def batch_norm_to_conv(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
     """Replace every BatchNormalization of a tensor [N, C, H, W] with constant statistics by a depthwise Conv."""
     names = FreshNames(model)
     changed = []
-    for node in model.graph:
+    for node in convertible(model, untouched):
         if node.op_type == "BatchNormalization" and node.domain == "" and _is_inference(node):
             constants = [constant_of(value) for value in node.inputs[1:5]]
             arrays = [array for array in constants if array is not None]

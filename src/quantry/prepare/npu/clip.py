@@ -1,20 +1,23 @@
 """Rounds the bounds of Clip to integers."""
 
+from collections.abc import Container
+
 import numpy as np
 import onnx_ir as ir
 
 from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.graph.fresh_name import FreshNames
+from quantry.prepare.npu.convertible_nodes import convertible
 from quantry.prepare.npu.listed_nodes import listed
 from quantry.prepare.weights import new_initializer
 
 
-def clip(model: ir.Model) -> tuple[str, ...]:
+def clip(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
     """Round constant bounds of every Clip to the nearest integers, where the two stay apart."""
     names = FreshNames(model)
     changed = [
         node.name or ""
-        for node in model.graph
+        for node in convertible(model, untouched)
         if node.op_type == "Clip" and node.domain == "" and _round_bounds(node, names)
     ]
     return (f"npu: rounded the bounds of {len(changed)} Clip nodes to integers: {listed(changed)}",) if changed else ()

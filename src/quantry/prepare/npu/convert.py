@@ -1,6 +1,6 @@
 """All conversions in their order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container
 
 import onnx_ir as ir
 
@@ -16,7 +16,7 @@ from quantry.prepare.npu.split_large_pool import split_large_pool
 from quantry.prepare.npu.split_to_slice import split_to_slice
 from quantry.recipe import NpuConversions
 
-_CONVERSIONS: tuple[Callable[[ir.Model], tuple[str, ...]], ...] = (
+_CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] = (
     split_to_slice,
     batch_norm_to_conv,
     reduce_mean_to_pool,
@@ -31,7 +31,7 @@ _CONVERSIONS: tuple[Callable[[ir.Model], tuple[str, ...]], ...] = (
 """Each is named as its switch in `NpuConversions`; later ones see what earlier ones made, such as new pools."""
 
 
-def convert_for_npu(model: ir.Model, options: NpuConversions) -> tuple[str, ...]:
+def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collection[str] = ()) -> tuple[str, ...]:
     """Replace operators of the main graph by what the NPU computes in their place.
 
     Bodies of If and Loop are left alone: nothing in them is quantized, so they run elsewhere.
@@ -39,10 +39,11 @@ def convert_for_npu(model: ir.Model, options: NpuConversions) -> tuple[str, ...]
     Args:
         model: The model, edited in place; shapes of pooled tensors must have been inferred.
         options: Which conversions to make.
+        untouched: Names of nodes to leave as they are.
 
     Returns:
         How many nodes each conversion changed, and which.
     """
-    return tuple(
-        note for conversion in _CONVERSIONS if getattr(options, conversion.__name__) for note in conversion(model)
-    )
+    kept = frozenset(untouched)
+    chosen = [conversion for conversion in _CONVERSIONS if getattr(options, conversion.__name__)]
+    return tuple(note for conversion in chosen for note in conversion(model, kept))

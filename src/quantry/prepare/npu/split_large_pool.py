@@ -8,20 +8,23 @@
 The mean of the means of equal parts is the mean of the whole.
 """
 
+from collections.abc import Container
+
 import onnx_ir as ir
 
 from quantry.prepare.graph.fresh_name import FreshNames
+from quantry.prepare.npu.convertible_nodes import convertible
 from quantry.prepare.npu.listed_nodes import listed
 from quantry.prepare.npu.pool_factor import spatial_size
 
 LARGEST_KERNEL = 512
 
 
-def split_large_pool(model: ir.Model) -> tuple[str, ...]:
+def split_large_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
     """Split every GlobalAveragePool over more than 512 values into AveragePool and GlobalAveragePool."""
     names = FreshNames(model)
     changed, left = [], []
-    for node in tuple(model.graph):
+    for node in convertible(model, untouched):
         size = spatial_size(node.inputs[0]) if node.op_type == "GlobalAveragePool" and node.domain == "" else None
         if size is None or size[0] * size[1] <= LARGEST_KERNEL:
             continue

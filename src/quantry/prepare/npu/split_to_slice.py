@@ -1,21 +1,24 @@
 """Writes Split as one Slice for each output."""
 
+from collections.abc import Container
+
 import numpy as np
 import onnx_ir as ir
 
 from quantry.prepare.graph.attribute_of import int_of
 from quantry.prepare.graph.constant_of import constant_of
 from quantry.prepare.graph.fresh_name import FreshNames
+from quantry.prepare.npu.convertible_nodes import convertible
 from quantry.prepare.npu.listed_nodes import listed
 from quantry.prepare.npu.take_over import take_over
 from quantry.prepare.weights import new_initializer
 
 
-def split_to_slice(model: ir.Model) -> tuple[str, ...]:
+def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
     """Replace every Split whose parts have known sizes by Slice nodes; the same values, moved the same way."""
     names = FreshNames(model)
     changed = []
-    for node in tuple(model.graph):
+    for node in convertible(model, untouched):
         sizes = _sizes(node) if node.op_type == "Split" and node.domain == "" else None
         if sizes is not None:
             _replace(node, sizes, names)

@@ -13,18 +13,19 @@ from quantry.recipe import NpuConversions
 
 
 @stage(name="convert", version=1)
-def convert(model: FloatModel, options: NpuConversions) -> FloatModel:
+def convert(model: FloatModel, options: NpuConversions, untouched: tuple[str, ...] = ()) -> FloatModel:
     """Return the model with operators replaced by what the NPU computes in their place.
 
     Args:
         model: A prepared model.
         options: Which conversions to make.
+        untouched: Names of nodes to leave as they are: what stays float does not run on the NPU.
 
     Returns:
         A new model, with notes on what each conversion changed.
     """
     copy = model.model.clone()
-    notes = convert_for_npu(copy, options)
+    notes = convert_for_npu(copy, options, untouched)
     remove_unused(copy)
     infer_shapes(copy)
     return FloatModel(rebuilt(copy), (*model.notes, *notes))
