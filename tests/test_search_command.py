@@ -69,6 +69,8 @@ def test_a_model_and_images_are_enough(folder: Path) -> None:
     assert "best: trial" in output
     assert output.count("trial 2: score") == 1
     assert "3 of 3 trials" in output
+    assert "search ends after 3 trials: all trials asked for are done" in output
+    assert "stopped: all trials asked for are done; " in output
     found = folder / "quantry_search"
     assert {"best.onnx", "recipe.yaml", "auto_search.log", "search.json"} <= {path.name for path in found.iterdir()}
     command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]

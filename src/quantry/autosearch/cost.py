@@ -33,7 +33,8 @@ def stage_chain(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
     prepared: Any = dataclasses.replace(recipe.prepare, npu=None)
     chain: list[tuple[str, Any]] = [("prepare", prepared)]
     if recipe.prepare.npu is not None:
-        prepared = (prepared, recipe.prepare.npu)
+        # What is kept in float is not converted.
+        prepared = (prepared, recipe.prepare.npu, recipe.plan.selection, recipe.plan.layers)
         chain.append(("convert", prepared))
     if recipe.equalize != EqualizeOptions():
         prepared = (prepared, recipe.equalize)

@@ -290,5 +290,5 @@ class Ledger:
             if self.best.accepted and since >= stop.best_candidates:
                 return f"the best candidate stood for {since} trials"
         if stop.iterations is not None and len(self.trials) >= stop.iterations:
-            return f"{len(self.trials)} trials"
+            return "all trials asked for are done"
         return None
