@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
@@ -12,7 +13,7 @@ from quantry.errors import SelectionError
 from quantry.memo import Memo
 from quantry.observe import calibration_data
 from quantry.pipeline import Stages, run_prepare, run_quantize
-from quantry.prepare import model_source
+from quantry.prepare import model_source, serialize
 from quantry.recipe import LayerTypes, Recipe, Selection, Subgraph, resolve_recipe
 
 NET = """
@@ -84,6 +85,14 @@ def test_what_the_selection_keeps_in_float_is_not_converted(quantize: Quantize, 
     assert converted["b1_gate"].op_type == "HardSigmoid"
     assert "b1_gate_npu_factor" in converted
     assert converted["b1_leaky"].attributes["alpha"].as_float() == 26 / 256
+
+
+def test_a_model_excluded_as_a_whole_computes_what_it_did(model: ModelProto, quantize: Quantize) -> None:
+    written = serialize(quantize(Selection(exclude=("^",))).quantized.value.model)
+    x = np.random.default_rng(2).normal(size=(1, 4, 6, 6)).astype(np.float32)
+    sessions = [ort.InferenceSession(content) for content in (model.SerializeToString(), written)]
+    expected, found = (session.run(None, {"x": x})[0] for session in sessions)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_what_is_before_the_input_nodes_is_not_converted(quantize: Quantize) -> None:
