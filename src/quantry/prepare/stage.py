@@ -38,7 +38,7 @@ OLDEST_OPSET = 13
 _ROUNDS = 8  # folding a shape reveals the next one; real models settle in two or three rounds
 
 
-@stage(name="prepare", version=2)
+@stage(name="prepare", version=3)
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     """Return the clean float model.
 

@@ -127,6 +127,10 @@ def rebuilt(model: ir.Model) -> ir.Model:
     proto, taken = structure_proto(model, keep_below=0)
     fresh = ir.serde.deserialize_model(proto)
     restore_weights(fresh, taken)
+    # A file says of a weight its type and shape alone; see `quantry.prepare.model_file`.
+    for value in fresh.graph.initializers.values():
+        value.metadata_props.clear()
+        value.doc_string = None
     return fresh
 
 
