@@ -51,11 +51,15 @@ class ModelQuantizer:
             The quantized module, in evaluation mode.
 
         Raises:
-            ModelError: The model cannot be captured or has an operator that cannot be quantized here.
+            ModelError: The model is quantized already, cannot be captured, or has an operator that cannot be quantized
+                here.
             DataError: The data do not fit the model.
         """
         from quantry.torchfront import capture, is_captured, is_module, quantize_graph
+        from quantry.torchfront.quantized_module import refuse_quantized
 
+        if is_module(model):
+            refuse_quantized(model, "quantize_model")
         if is_module(model) and not is_captured(model):
             dataloader, sample = _first_sample(dataloader)
             positional, named = ((), sample) if isinstance(sample, dict) else (_taken(model, sample), None)

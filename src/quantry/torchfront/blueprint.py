@@ -15,6 +15,7 @@ from quantry.plan import QuantPlan
 from quantry.prepare import FloatModel, read_model, serialize
 from quantry.recipe import Recipe, from_plain, to_plain
 from quantry.scale import QuantParams
+from quantry.torchfront.conversions import Original
 
 _LINEAR = {"Conv": 0, "Gemm": 0}
 
@@ -47,7 +48,8 @@ class Blueprint:
         recipe: What was asked for.
         batch_norms: Normalizations that train apart, by the name of the layer's weight.
         arrays: Values of the initializers that those need and the model no longer has.
-        untuned: What weights were before tuning steps changed them, of those that were: the float model's own.
+        untuned: What initializers were before tuning steps and conversions for an NPU changed them, of those that were.
+        originals: What nodes were before conversions for an NPU changed their function, by their names.
         frozen: Initializers that are not trained.
         signature: How arguments and results are flattened, as torch keeps it; None for plain tensors.
         constants: Results that are no tensors, by their place.
@@ -62,6 +64,7 @@ class Blueprint:
     batch_norms: Mapping[str, BatchNormOf] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     untuned: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    originals: Mapping[str, Original] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     signature: Any = None
     constants: Mapping[int, Any] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class Blueprint:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_norms", "arrays", "untuned", "constants"):
+        for name in ("batch_norms", "arrays", "untuned", "originals", "constants"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,6 +86,7 @@ class Blueprint:
             "batch_norms": dict(self.batch_norms),
             "arrays": dict(self.arrays),
             "untuned": dict(self.untuned),
+            "originals": dict(self.originals),
             "frozen": self.frozen,
             "signature": _packed(self.signature),
             "constants": dict(self.constants),

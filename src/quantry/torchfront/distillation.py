@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quantry.errors import SelectionError, nearest_spelling
+from quantry.errors import ModelError, SelectionError, nearest_spelling
+from quantry.torchfront.conversions import with_originals
 from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.quantized_module import QuantizedModule, build
+from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import enable_quantizers
 from quantry.tune import Tuned, retouch
 
@@ -26,7 +27,12 @@ _SMALLEST = 1e-8
 
 def float_twin(module: QuantizedModule) -> QuantizedModule:
     """Return a copy that computes in float with the weights of now. It is in evaluation mode and is not trained."""
-    twin = copy.deepcopy(module)
+    if isinstance(module, QuantizedModule) and module.is_frozen:
+        # Its tables know the levels of quantized tensors alone.
+        twin = build(replace(module.blueprint, final=False))
+        twin.to(_device(module))
+    else:
+        twin = copy.deepcopy(module)
     enable_quantizers(twin, enabled=False)
     twin.eval()
     twin.requires_grad_(requires_grad=False)
@@ -36,13 +42,22 @@ def float_twin(module: QuantizedModule) -> QuantizedModule:
 def float_teacher(module: QuantizedModule) -> QuantizedModule:
     """Return the float model that was quantized, from before tuning steps and training changed its weights.
 
-    It has the equalized weights, so that tensors inside compare too, and computes what the user's model computed
-    (conversions for an NPU excepted). It is on the module's device, in evaluation mode, and is not trained.
+    It has the equalized weights, so that tensors inside compare too, and computes what the user's model computed, also
+    where an NPU replaces operators of it. It is on the module's device, in evaluation mode, and is not trained.
+
+    Raises:
+        ModelError: The module is frozen, and no longer knows the weights from before training.
     """
+    require_quantized(module, "float_teacher")
+    if module.is_frozen:
+        raise ModelError(
+            "a teacher comes from what quantize_model returned, got a frozen module, which has trained weights alone; "
+            "in float_teacher"
+        )
     start = module.blueprint
-    model = retouch(start.model, Tuned(start.untuned, start.params))
-    teacher = build(replace(start, model=model, untuned={}))
-    teacher.to(next((part.device for part in module.parameters()), torch.device("cpu")))
+    model = with_originals(retouch(start.model, Tuned(start.untuned, start.params)), start.originals)
+    teacher = build(replace(start, model=model, untuned={}, originals={}))
+    teacher.to(_device(module))
     return float_twin(teacher)
 
 
@@ -62,6 +77,7 @@ class DistillationLoss:
     def __init__(
         self, student: QuantizedModule, teacher: nn.Module | None = None, *, tensors: str | Sequence[str] = ()
     ) -> None:
+        require_quantized(student, "DistillationLoss")
         self.student = student
         self.teacher = float_teacher(student) if teacher is None else teacher
         known = [name for name, path in student.layout.quantizers.items() if _is_activation(student, path)]
@@ -87,6 +103,10 @@ class DistillationLoss:
         pairs += [(own[name], inside[name]) for name in self.tensors]
         losses = [_relative(one.float(), other.float()) for one, other in pairs]
         return torch.stack(losses).mean(), found, wanted
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((part.device for part in module.parameters()), torch.device("cpu"))
 
 
 def _leaves(result: Any) -> list[Tensor]:

@@ -14,6 +14,7 @@ from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
 from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build
+from quantry.torchfront.switches import refuse_switched_off
 from quantry.tune import Tuned, retouch
 
 
@@ -26,7 +27,11 @@ def freeze(module: QuantizedModule) -> QuantizedModule:
 
     Args:
         module: The trained or calibrated module; it is left as it was.
+
+    Raises:
+        ModelError: Quantizers are switched off, as in a float twin.
     """
+    refuse_switched_off(module, "freeze")
     blueprint = frozen_blueprint(module)
     final = build(blueprint)
     final.eval()

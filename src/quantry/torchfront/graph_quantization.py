@@ -19,8 +19,9 @@ from quantry.pipeline import Stages, run_prepare, run_quantize
 from quantry.prepare import FloatModel, model_source, read_model
 from quantry.recipe import Dynamic, Recipe, resolve_recipe
 from quantry.torchfront.blueprint import Blueprint, find_batch_norms
+from quantry.torchfront.conversions import converted_constants, converted_nodes
 from quantry.torchfront.lowering import Lowered, lower
-from quantry.torchfront.quantized_module import QuantizedModule, build
+from quantry.torchfront.quantized_module import QuantizedModule, build, refuse_quantized
 from quantry.torchfront.scopes import FloatScopes, nodes_in
 from quantry.tune import Tuned, retouch
 
@@ -87,6 +88,10 @@ def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[
     notes = [*pending, *final.notes, *stages.params.value.notes, *stages.quantized.value.notes]
     if folded:
         notes.append(f"{folded} batch normalizations are folded and no longer trained apart")
+    originals, constants = {}, {}
+    if recipe.prepare.npu is not None:
+        models = stages.prepared.value.model, stages.equalized.value.model
+        originals, constants = converted_nodes(*models), converted_constants(*models)
     return Blueprint(
         model=final,
         plan=stages.plan.value,
@@ -94,7 +99,8 @@ def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[
         recipe=recipe,
         batch_norms=norms,
         arrays=arrays,
-        untuned=_untuned(stages.equalized.value, stages.tuned),
+        untuned=_untuned(stages.equalized.value, stages.tuned) | constants,
+        originals=originals,
         frozen=lowered.buffers - {name for norm in norms.values() for name in norm.norm[:2]},
         signature=lowered.signature,
         constants=lowered.constants,
@@ -110,6 +116,7 @@ def _untuned(model: FloatModel, steps: tuple[Handle[Tuned], ...]) -> dict[str, n
 
 def _lowered(model: GraphLike) -> Lowered:
     if isinstance(model, fx.GraphModule):
+        refuse_quantized(model, "quantize_graph")
         return lower(model)
     if isinstance(model, torch.nn.Module):
         raise ModelError(

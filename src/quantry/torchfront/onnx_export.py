@@ -25,6 +25,7 @@ from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.torchfront.region import frozen_inside, stand_ins
 from quantry.torchfront.splice import Spliced, regions
+from quantry.torchfront.switches import refuse_switched_off
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,12 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
         options: How it is written.
 
     Raises:
-        ModelError: There is no quantized module in the model, or torch cannot capture what is around it.
+        ModelError: There is no quantized module in the model, quantizers are switched off as in a float twin, or torch
+            cannot capture what is around it.
         DataError: The example is no tensor or tuple.
     """
     options = options or ExportOptions()
+    refuse_switched_off(model, "export")
     if isinstance(example, Mapping):
         raise DataError(
             f"an example must be a tensor or a tuple of positional arguments, got a mapping of {', '.join(example)}; "

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from quantry.errors import ModelError
 from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.graph_builder import GraphBuilder, Layout
 
@@ -37,12 +38,40 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.blueprint, _state(self))
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        # Also called where a model around this module is loaded.
+        if self.is_frozen:
+            raise ModelError(
+                "weights are loaded into what quantize_model returned, which is frozen afterwards, got a frozen one, "
+                "whose tables and exported values would stay as they were; in load_state_dict"
+            )
+        super()._load_from_state_dict(*arguments)
+
 
 def build(blueprint: Blueprint) -> QuantizedModule:
     """Return the module that a blueprint describes, in training mode, on the CPU."""
     builder = GraphBuilder(blueprint)
     builder.build()
     return QuantizedModule(builder.root, builder.graph, blueprint, builder.layout)
+
+
+def require_quantized(module: nn.Module, where: str) -> None:
+    """Raise ModelError, with the submodule that was probably meant, unless a module is a quantized one."""
+    if isinstance(module, QuantizedModule):
+        return
+    inside = [name for name, part in module.named_modules() if isinstance(part, QuantizedModule)]
+    hint = f"whose submodule {inside[0]!r} is one: pass that" if inside else "without any inside: quantize it first"
+    raise ModelError(f"a module must be what quantize_model returned, got {type(module).__name__}, {hint}; in {where}")
+
+
+def refuse_quantized(model: nn.Module, where: str) -> None:
+    """Raise ModelError where a model to quantize is quantized already, or has a part that is."""
+    inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
+    if inside:
+        place = (
+            f"one whose submodule {inside[0]!r} is already quantized" if inside[0] else "one that is already quantized"
+        )
+        raise ModelError(f"a model to quantize must be a float one, got {place}; train it or freeze it; in {where}")
 
 
 def _state(module: QuantizedModule) -> dict[str, Any]:

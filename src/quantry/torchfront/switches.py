@@ -5,10 +5,12 @@ Each takes any module and finds the quantized parts inside, so that a model with
 
 from torch import nn
 
+from quantry.errors import ModelError
 from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.float_cast import FloatCast
+from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.tune.fake_quant import Gradient
 
 
@@ -21,6 +23,7 @@ def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
 
 def start_observers(model: nn.Module) -> None:
     """Let scales follow the extremes of what is seen in training mode: of weights at once, of activations slowly."""
+    _refuse_frozen(model, "start_observers")
     for part in model.modules():
         if isinstance(part, FakeQuantizer):
             part.observing = True
@@ -54,10 +57,32 @@ def learn_scales(
 
     Returns:
         The parameters, for an optimizer's group with a learning rate of its own.
+
+    Raises:
+        ModelError: A module is frozen.
     """
+    _refuse_frozen(model, "learn_scales")
     learned: list[nn.Parameter] = []
     for part in model.modules():
         if isinstance(part, FakeQuantizer) and (weights if part.constant else activations):
             power_of_two = isinstance(part.spec.scale, PowerOfTwoScale)
             learned += part.learn(gradient or (Gradient.TQT if power_of_two else Gradient.LSQ))
     return learned
+
+
+def refuse_switched_off(model: nn.Module, where: str) -> None:
+    """Raise ModelError where a quantizer is switched off, since it is written all the same."""
+    if any(isinstance(part, FakeQuantizer | FloatCast) and not part.enabled for part in model.modules()):
+        raise ModelError(
+            "a module that is frozen or exported must have its quantizers switched on, got one with some switched off, "
+            "such as a float twin; export a float model with torch.onnx.export, or call enable_quantizers(model); in "
+            f"{where}"
+        )
+
+
+def _refuse_frozen(model: nn.Module, where: str) -> None:
+    if any(isinstance(part, QuantizedModule) and part.is_frozen for part in model.modules()):
+        raise ModelError(
+            "scales move in what quantize_model returned, before it is frozen, got a frozen module, whose scales are "
+            f"final; in {where}"
+        )

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from quantry.errors import DataError, ModelError, RecipeError
+from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.moving_average import MovingAverage
-from quantry.torchfront.quantized_module import QuantizedModule
+from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.recorded_loss import Loss, RecordedLoss
 from quantry.torchfront.schedule import QatSchedule
 from quantry.torchfront.switches import learn_scales
@@ -21,7 +22,7 @@ _SMALLEST = 1e-3
 
 
 @dataclass(frozen=True)
-class QatOptions:
+class QatOptions(Checked):
     """How the loop trains.
 
     Attributes:
@@ -46,12 +47,13 @@ class QatOptions:
     record: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.learning_rate <= 0 or (self.scale_rate is not None and self.scale_rate <= 0):
-            raise RecipeError(f"QatOptions needs positive steps and rates, got {self}")
-        if self.clip <= 0 or (self.decay is not None and not 0 <= self.decay < 1):
-            raise RecipeError(f"QatOptions needs a positive clip and a decay in [0, 1) or None, got {self}")
-        if not isinstance(self.schedule, QatSchedule):
-            raise RecipeError(f"QatOptions.schedule must be a QatSchedule, got {self.schedule!r}")
+        super().__post_init__()
+        for name in ("steps", "learning_rate", "scale_rate", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise RecipeError(f"QatOptions.{name} must be positive, got {value!r}")
+        if self.decay is not None and not 0 <= self.decay < 1:
+            raise RecipeError(f"QatOptions.decay must be in [0, 1) or None, got {self.decay!r}")
         if self.record and (self.schedule.observe_until or self.schedule.batch_norm_until):
             raise RecipeError(f"QatOptions.record needs a schedule that switches nothing on the way, got {self}")
 
@@ -79,8 +81,15 @@ def qat(
 
     Raises:
         DataError: There are no batches.
-        ModelError: The module is frozen, or has nothing to train.
+        ModelError: The module is no quantized one, is frozen, or has nothing to train.
+        RecipeError: The loss is not called with module and batch.
     """
+    require_quantized(module, "qat")
+    if isinstance(loss, DistillationLoss | torch.nn.modules.loss._Loss):
+        raise RecipeError(
+            f"a loss must be a function of module and batch, got {type(loss).__name__}, which is called otherwise; "
+            "write such as loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
+        )
     if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
         raise ModelError(
             "a module must have weights to train, got one that is frozen; train what quantize_model returned, and "

@@ -1,0 +1,100 @@
+"""What goes wrong silently elsewhere is refused here, with what to do instead."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import fx, nn
+from torch_nets import Detector, batches
+
+from quantry.errors import ModelError, RecipeError
+from quantry.recipe import Recipe
+from quantry.torchfront import (
+    DistillationLoss,
+    QatOptions,
+    QuantizedModule,
+    enable_quantizers,
+    export,
+    float_teacher,
+    float_twin,
+    freeze,
+    learn_scales,
+    qat,
+    quantize_graph,
+    start_observers,
+)
+
+
+def test_frozen_module_loads_no_weights(quantized: QuantizedModule) -> None:
+    final = freeze(quantized)
+    with pytest.raises(ModelError, match="frozen afterwards"):
+        final.load_state_dict(final.state_dict())
+    around = nn.ModuleDict({"base": final})
+    with pytest.raises(ModelError, match="frozen afterwards"):
+        around.load_state_dict(around.state_dict())
+
+
+@pytest.mark.parametrize("switch", [learn_scales, start_observers])
+def test_scales_of_a_frozen_module_stay(quantized: QuantizedModule, switch: object) -> None:
+    with pytest.raises(ModelError, match="before it is frozen"):
+        switch(freeze(quantized))
+
+
+def test_frozen_module_has_a_float_twin_and_no_teacher(quantized: QuantizedModule) -> None:
+    x = 4 * batches()[0]  # beyond the levels that were calibrated
+    final = freeze(quantized)
+    with torch.no_grad():
+        torch.testing.assert_close(float_twin(final)(x), float_twin(quantized)(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ModelError, match="trained weights alone"):
+        float_teacher(final)
+
+
+@pytest.mark.parametrize("use", [lambda model: qat(model, batches()), DistillationLoss, float_teacher])
+def test_model_around_a_quantized_module_names_it(quantized: QuantizedModule, use: object) -> None:
+    with pytest.raises(ModelError, match="Detector, whose submodule 'base_model'"):
+        use(Detector(quantized))
+    with pytest.raises(ModelError, match="quantize it first"):
+        use(nn.Linear(2, 2))
+
+
+def test_criterion_is_no_loss_of_module_and_batch(quantized: QuantizedModule) -> None:
+    for loss in (nn.CrossEntropyLoss(), DistillationLoss(quantized)):
+        with pytest.raises(RecipeError, match="function of module and batch"):
+            qat(quantized, batches(), loss)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", "10"), ("steps", -1), ("learning_rate", 0.0), ("scale_rate", -1.0), ("clip", 0), ("decay", 1.0)],
+)
+def test_option_that_is_wrong_is_named(field: str, value: object) -> None:
+    with pytest.raises(RecipeError, match=rf"QatOptions\.{field} must be"):
+        QatOptions(**{field: value})
+
+
+def test_float_twin_is_not_written_as_quantized(quantized: QuantizedModule, tmp_path: Path) -> None:
+    twin, x = float_twin(quantized), batches()[0]
+    for model in (twin, Detector(twin)):
+        with pytest.raises(ModelError, match="such as a float twin"):
+            export(model, tmp_path / "model.onnx", x)
+    with pytest.raises(ModelError, match="such as a float twin"):
+        freeze(twin)
+    final = freeze(quantized)
+    enable_quantizers(final, enabled=False)
+    with pytest.raises(ModelError, match="such as a float twin"):
+        export(final, tmp_path / "model.onnx", x)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_quantized_model_is_not_quantized_again(quantized: QuantizedModule, npu_recipe: Recipe) -> None:
+    with pytest.raises(ModelError, match="already quantized"):
+        quantize_graph(quantized, batches(), npu_recipe)
+    graph = fx.GraphModule(nn.ModuleDict({"part": quantized}), _calling("part"))
+    with pytest.raises(ModelError, match="'part' is already quantized"):
+        quantize_graph(graph, batches(), npu_recipe)
+
+
+def _calling(name: str) -> fx.Graph:
+    graph = fx.Graph()
+    graph.output(graph.call_module(name, (graph.placeholder("x"),)))
+    return graph

@@ -1,0 +1,72 @@
+"""The teacher computes what the user's model computes, also where an NPU replaces operators of it."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_nets import SmallNet, batches
+
+from quantry.recipe import NpuConversions, PrepareOptions, Recipe, resolve_recipe
+from quantry.torchfront import (
+    DistillationLoss,
+    QatOptions,
+    QuantizedModule,
+    capture,
+    float_teacher,
+    qat,
+    quantize_graph,
+)
+
+
+class Converted(nn.Module):
+    """Has what conversions change: SiLU, LeakyRelu, Clip, and a mean over 25 values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+        self.third = nn.Conv2d(8, 8, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.leaky_relu(self.first(2 * x), 0.1)
+        x = functional.silu(4 * self.second(x))
+        x = self.third(x).clamp(-0.7, 1.3)
+        return functional.avg_pool2d(functional.pad(x, (1, 1, 1, 1)), 5)
+
+
+def quantized_as(model: nn.Module, recipe: Recipe) -> QuantizedModule:
+    return quantize_graph(capture(model, batches()[0]), batches(), recipe)
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return replace(resolve_recipe("XINT8")[0], prepare=PrepareOptions(npu=NpuConversions(clip=True)))
+
+
+@pytest.mark.parametrize("net", [SmallNet, Converted])
+def test_teacher_is_the_model_before_conversions(net: type[nn.Module], recipe: Recipe) -> None:
+    model, x = net().eval(), batches(1, 3)[0]
+    module = quantized_as(model, recipe)
+    assert module.blueprint.originals
+    assert module.blueprint.untuned  # factors behind pools
+    for one in (module, pickle.loads(pickle.dumps(module))):
+        with torch.no_grad():
+            torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
+    assert "HardSigmoid" in {node.op_type for node in module.blueprint.model.model.graph}
+
+
+def test_training_without_labels_recovers_what_conversions_cost(recipe: Recipe) -> None:
+    model, x = SmallNet().eval(), torch.cat(batches())
+    module = quantized_as(model, recipe)
+
+    def error() -> float:
+        with torch.no_grad():
+            return float((module(x) - model(x)).square().mean())
+
+    assert set(DistillationLoss(module, tensors="all").tensors) <= set(float_teacher(module).layout.quantizers)
+    before = error()
+    qat(module, batches(), options=QatOptions(steps=16, learning_rate=1e-2, decay=None))
+    assert error() < 0.5 * before
