@@ -84,17 +84,7 @@ def qat(
         ModelError: The module is no quantized one, is frozen, or has nothing to train.
         RecipeError: The loss is not called with module and batch.
     """
-    require_quantized(module, "qat")
-    if isinstance(loss, DistillationLoss | torch.nn.modules.loss._Loss):
-        raise RecipeError(
-            f"a loss must be a function of module and batch, got {type(loss).__name__}, which is called otherwise; "
-            "write such as loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
-        )
-    if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
-        raise ModelError(
-            "a module must have weights to train, got one that is frozen; train what quantize_model returned, and "
-            "freeze it afterwards; in qat"
-        )
+    _check(module, loss)
     options = options or QatOptions()
     learned = learn_scales(module) if options.scale_rate is not None else []
     optimizer = _optimizer(module, learned, options)
@@ -125,6 +115,20 @@ def qat(
         module.load_state_dict(average.module.state_dict())
     module.eval()
     return module
+
+
+def _check(module: QuantizedModule, loss: Loss | None) -> None:
+    require_quantized(module, "qat")
+    if isinstance(loss, DistillationLoss | torch.nn.modules.loss._Loss):
+        raise RecipeError(
+            f"a loss must be a function of module and batch, got {type(loss).__name__}, which is called otherwise; "
+            "write such as loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
+        )
+    if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
+        raise ModelError(
+            "a module must have weights to train, got one that is frozen; train what quantize_model returned, and "
+            "freeze it afterwards; in qat"
+        )
 
 
 def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions) -> torch.optim.Optimizer:
