@@ -50,6 +50,7 @@ bench-micro: $(VENV)/.dev
 	$(BIN)/python -m pytest benchmarks/micro -q -p no:cacheprovider --benchmark-max-time=0.3 --benchmark-min-rounds=3 --benchmark-columns=min,median,rounds
 
 accuracy: $(VENV)/.dev
+	QUANTRY_SLOW_TESTS=1 $(BIN)/python -m pytest -q tests/torch_facade/test_torch_facade_embedded.py
 	$(BIN)/python -m benchmarks.accuracy --publish
 
 accuracy-quick: $(VENV)/.dev

@@ -1,6 +1,7 @@
 """The detector that quantry ships, int8 with one power-of-two scale for each tensor: what is kept of its precision."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
 
 
+@pytest.mark.skipif("QUANTRY_SLOW_TESTS" not in os.environ, reason="takes a minute or two; part of `make accuracy`")
 def test_calibration_and_training_without_labels_keep_most_of_the_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
