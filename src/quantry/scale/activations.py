@@ -10,13 +10,13 @@ from quantry.observe import Statistics, TensorStats
 from quantry.observe.scalar_function import ScalarFunction
 from quantry.plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
 from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
-from quantry.scale.activation_memory import remembered
 from quantry.scale.affine import affine
 from quantry.scale.behind_values import BehindValues
 from quantry.scale.binned_values import BinnedValues
 from quantry.scale.exact_values import ExactValues
 from quantry.scale.grid import Grid
 from quantry.scale.observed import Observed
+from quantry.scale.parameter_memory import remembered
 from quantry.scale.ranges import find_range
 from quantry.scale.tensor_params import TensorParams
 

@@ -1,19 +1,13 @@
 """Parameters of constants, found once for each tensor in memory."""
 
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import onnx_ir as ir
 
 from quantry.recipe import Method, TensorSpec
+from quantry.scale.parameter_memory import remembered
 from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import constant_params, measure_constant
-
-_Asked = tuple[TensorSpec, int | None, Method, bool]
-
-# A search tries methods for activations beside each other, and the weights are the same tensors in all those trials.
-# The tensors of a stage's model never change, so what was found for one stays true as long as it is there.
-_FOUND: WeakKeyDictionary[ir.TensorProtocol, dict[_Asked, TensorParams]] = WeakKeyDictionary()
 
 
 def remembered_params(
@@ -37,8 +31,4 @@ def remembered_params(
     find = partial(constant_params, spec=spec, axis=axis, method=method, reduced=reduced)
     if tensor is None:
         return measure_constant(model, name, find)
-    found = _FOUND.setdefault(tensor, {})
-    asked = (spec, axis, method, reduced)
-    if asked not in found:
-        found[asked] = measure_constant(model, name, find)
-    return found[asked]
+    return remembered(tensor, (spec, axis, method, reduced), partial(measure_constant, model, name, find))

@@ -50,11 +50,6 @@ class Moments:
         self.total = float(counts.sum())
 
     @cached_property
-    def cumulative(self) -> Floats:
-        """Mass up to the right end of each bin, [k]."""
-        return np.cumsum(self.counts)
-
-    @cached_property
     def _middle(self) -> int:
         return int(np.searchsorted(self.lower, 0.0))
 

@@ -36,9 +36,8 @@ def quantile(stats: TensorStats, fraction: float) -> float:
         codes, counts = codes[:first_negative], counts[:first_negative]
     running = below + np.cumsum(counts, dtype=np.float64)
     index = min(int(running.searchsorted(mass)), len(running) - 1)
-    lower, upper = (float(ends[0]) for ends in code_bounds(codes[index : index + 1]))
-    lower, upper = (min(max(end, stats.minimum), stats.maximum) for end in (lower, upper))
-    missing = float(running[index] - mass) / float(counts[index])
+    lower, upper, count = _bin(codes[index], (stats.minimum, stats.maximum), counts[index])
+    missing = float(running[index] - mass) / count
     return min(max(upper - (upper - lower) * missing, lower), upper)
 
 
@@ -82,7 +81,7 @@ def _in_tails(stats: TensorStats, nearest: int, mass: float) -> float:
 
 
 def _bin(code: np.uint16, extremes: tuple[float, float], count: np.int64) -> _Bin:
-    """Return the bin of a magnitude on the side of zero where magnitudes have these extremes."""
+    """Return the bin of a code, or of a magnitude on one side of zero, within the extremes of what it counts."""
     lower, upper = (min(max(float(end[0]), extremes[0]), extremes[1]) for end in code_bounds(np.array([code])))
     return _Bin(lower, upper, float(count))
 

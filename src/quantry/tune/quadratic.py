@@ -9,7 +9,9 @@ needed any more: neither for the best weights (least squares), nor for their bes
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,6 +154,22 @@ def positions_of(matrix: LayerMatrix, samples: int) -> int:
     return int(max(fewest, _POSITIONS_PER_COLUMN * min(matrix.width, 4096)) // samples) + 1
 
 
+def centred(means: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
+    """Return second moments about the means, and the means, as `Quadratic` has them.
+
+    Args:
+        means: Of columns times columns, columns times targets, squared targets, columns and targets; arrays or tensors.
+    """
+    gram, cross, power, columns, targets = means
+    return (
+        gram - columns[:, :, None] * columns[:, None, :],
+        cross - columns[:, :, None] * targets[:, None, :],
+        power - targets**2,
+        columns,
+        targets,
+    )
+
+
 def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
     """Return the quadratic form of a layer, from one pass over its samples.
 
@@ -180,12 +198,4 @@ def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
         found = in_threads(add, range(parts))
     count = sum(number for number, _ in found)
     sums = [functools.reduce(np.add, same) for same in zip(*(part for _, part in found), strict=True)]
-    gram, cross, power, columns, targets = (total / count for total in sums)
-    return Quadratic(
-        gram=gram - columns[:, :, None] * columns[:, None, :],
-        cross=cross - columns[:, :, None] * targets[:, None, :],
-        power=power - targets**2,
-        column_mean=columns,
-        target_mean=targets,
-        count=count,
-    )
+    return Quadratic(*centred([total / count for total in sums]), count=count)

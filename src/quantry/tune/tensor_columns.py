@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 
 from quantry.tune.layer import NORMALIZATIONS
 from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
-from quantry.tune.quadratic import positions_of
+from quantry.tune.quadratic import centred, positions_of
 from quantry.tune.tensor_quadratic import TensorQuadratic
 from quantry.tune.walker import LayerVisit
 
@@ -48,15 +48,7 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix) -> TensorQuadratic:
             count += columns.shape[1]
             for moments in _moments(columns, targets):
                 sums = [a.add_(b) for a, b in zip(sums, moments, strict=True)] if sums else moments
-    gram, cross, power, column_mean, target_mean = (total.div_(count) for total in sums)
-    return TensorQuadratic(
-        gram=gram - column_mean[:, :, None] * column_mean[:, None, :],
-        cross=cross - column_mean[:, :, None] * target_mean[:, None, :],
-        power=power - target_mean**2,
-        column_mean=column_mean,
-        target_mean=target_mean,
-        count=count,
-    )
+    return TensorQuadratic(*centred([total.div_(count) for total in sums]), count=count)
 
 
 def tensor_columns(

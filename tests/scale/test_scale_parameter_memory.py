@@ -10,7 +10,7 @@ from quantry.observe import Statistics
 from quantry.observe.scalar_function import IDENTITY, ScalarFunction
 from quantry.plan import OwnRange
 from quantry.recipe import DataType, Method, MinMax, MinMSE, Percentile, TensorSpec
-from quantry.scale import activation_memory, activations
+from quantry.scale import activations, parameter_memory
 from quantry.scale.activations import activation_params
 from quantry.testing.range_suite import stats_of
 
@@ -41,19 +41,19 @@ def test_range_is_searched_once_for_each_question(monkeypatch: pytest.MonkeyPatc
 
 
 def test_memory_is_bounded_and_goes_with_the_statistics() -> None:
-    before, statistics, plans = len(activation_memory._FOUND), observed(), {"x": OwnRange(TensorSpec())}
+    before, statistics, plans = len(parameter_memory._FOUND), observed(), {"x": OwnRange(TensorSpec())}
     for step in range(80):
         activation_params(plans, statistics, Percentile(50.0 + step / 2))
-    kept = activation_memory._FOUND[statistics.tensors["x"]]
+    kept = parameter_memory._FOUND[statistics.tensors["x"]]
     assert len(kept) == 64
     assert (Percentile(89.5), TensorSpec(), ()) in kept
     del kept, statistics
     gc.collect()
-    assert len(activation_memory._FOUND) <= before
+    assert len(parameter_memory._FOUND) <= before
 
 
 def test_threads_may_ask_of_the_same_statistics_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activation_memory, "_KEPT", 2)
+    monkeypatch.setattr(parameter_memory, "_KEPT", 2)
     statistics, plans = observed(), {"x": OwnRange(TensorSpec())}
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
