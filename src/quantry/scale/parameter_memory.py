@@ -9,8 +9,8 @@ from quantry.scale.tensor_params import TensorParams
 _KEPT = 64
 """So many answers are kept for one tensor: a search over percentiles asks for another in each trial."""
 
-# A search tries methods for weights and for activations beside each other, and asks the same objects in all those trials.
-# They never change, so what was found stays true as long as they are there.
+# A search tries methods for weights and for activations beside each other, and asks the same objects in all its
+# trials. They never change, so what was found stays true as long as they are there.
 _FOUND: WeakKeyDictionary[object, dict[Hashable, TensorParams]] = WeakKeyDictionary()
 _TURN = threading.Lock()
 """For whoever changes what is kept: several threads may quantize the same model with the same statistics."""
