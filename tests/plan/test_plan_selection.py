@@ -36,6 +36,7 @@ def test_exclusion_by_name_output_or_pattern() -> None:
     assert quantized(exclude=("left",)) == {"first", "right", "join", "last"}
     assert quantized(exclude=("b",)) == {"first", "right", "join", "last"}
     assert quantized(exclude=("^(le|ri)",)) == {"first", "join", "last"}
+    assert quantized(exclude=("*t",)) == {"join"}
 
 
 def test_exclusion_by_operator_type_and_subgraph() -> None:
@@ -63,6 +64,8 @@ def test_reason_names_the_entry() -> None:
     [
         ({"exclude": ("lefft",)}, "did you mean 'left'"),
         ({"exclude": ("^nothing",)}, "matches none of its 5 nodes"),
+        ({"exclude": ("(le|ri).*",)}, r"did you mean '\^\(le\|ri\)\.\*'\? Regular expressions .* matches 2"),
+        ({"exclude": ("x*",)}, "matches none of its 5 nodes"),
         ({"exclude": ("^(",)}, "valid regular expressions"),
         ({"include": ("jion",)}, "did you mean 'join'"),
         ({"input_nodes": ("fist",)}, "did you mean 'first'"),

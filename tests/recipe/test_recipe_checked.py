@@ -61,6 +61,13 @@ def test_misspelt_choice_gets_the_nearest() -> None:
         ScaleOptions(activation="percentil")  # type: ignore[arg-type]
 
 
+def test_misspelt_field_gets_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="Percentile must be given known arguments, got 'percentil'; did you mean"):
+        Percentile(percentil=99.9)  # type: ignore[call-arg]
+    with pytest.raises(RecipeError, match="did you mean 'evaluate'"):
+        Recipe(evaluation=EvaluateOptions())  # type: ignore[call-arg]
+
+
 def test_lists_become_tuples_at_any_depth() -> None:
     given: Any = ["a", "b"]
     assert Selection(exclude=given) == Selection(exclude=("a", "b"))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx_ir as ir
 
 from quantry.errors import SelectionError, nearest_spelling
+from quantry.plan.name_pattern import meant, name_pattern
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import Selection
 
@@ -79,25 +80,19 @@ def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
 
     Args:
         nodes: All nodes.
-        entry: Name of a node or of an output of it; starting with ``^``, a regular expression for either.
+        entry: Name of a node or of an output of it, as `name_pattern` reads it.
         where: The field it was written in, for messages.
 
     Raises:
         SelectionError: There is no such node.
     """
-    if entry.startswith("^"):
-        try:
-            pattern = re.compile(entry)
-        except re.error as error:
-            raise SelectionError(f"{where} must hold valid regular expressions, got {entry!r}: {error}") from error
-        found = [node for node in nodes if any(pattern.match(name) for name in _names(node))]
-    else:
-        found = [node for node in nodes if entry in _names(node)]
+    is_meant = name_pattern(entry, where)
+    found = [node for node in nodes if any(map(is_meant, _names(node)))]
     if not found:
         known = [name for node in nodes for name in _names(node)]
         raise SelectionError(
             f"{where} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
-            f"{len(nodes)} nodes{nearest_spelling(entry.lstrip('^'), known)} (what preparing folds away, such as "
+            f"{len(nodes)} nodes{meant(entry, known)} (what preparing folds away, such as "
             "BatchNormalization or Identity, needs no exclusion)"
         )
     return found

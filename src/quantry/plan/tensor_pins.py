@@ -1,9 +1,9 @@
 """The user's entries for single tensors."""
 
-import re
 from collections.abc import Iterable, Sequence
 
-from quantry.errors import SelectionError, nearest_spelling
+from quantry.errors import SelectionError
+from quantry.plan.name_pattern import meant, name_pattern
 from quantry.recipe import TensorSpec, TensorTypes
 
 
@@ -16,14 +16,14 @@ class TensorPins:
             for index, entry in enumerate(entries)
             for name in entry.match
         ]
-        self._patterns = [_pattern(name, where) for name, _, where in self._wanted]
+        self._patterns = [name_pattern(name, where) for name, _, where in self._wanted]
         self._used = [False] * len(self._wanted)
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return what a quantized tensor becomes by the last entry that names it, or None where none does."""
         found = None
         for index, (pattern, (_, spec, _)) in enumerate(zip(self._patterns, self._wanted, strict=True)):
-            if pattern.match(tensor):
+            if pattern(tensor):
                 self._used[index] = True
                 found = spec
         return found
@@ -42,12 +42,5 @@ class TensorPins:
                 known = list(quantized)
                 raise SelectionError(
                     f"{where} must name quantized tensors, got {name!r}, which is none of {len(known)}"
-                    f"{nearest_spelling(name.lstrip('^'), known)}"
+                    f"{meant(name, known)}"
                 )
-
-
-def _pattern(name: str, where: str) -> re.Pattern[str]:
-    try:
-        return re.compile(name if name.startswith("^") else f"{re.escape(name)}$")
-    except re.error as error:
-        raise SelectionError(f"{where} must hold valid regular expressions, got {name!r}: {error}") from error

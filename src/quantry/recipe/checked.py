@@ -9,6 +9,7 @@ import typing
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe.known_arguments import KnownArguments
 
 
 @functools.cache
@@ -17,7 +18,7 @@ def type_hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-class Checked:
+class Checked(KnownArguments):
     """Base of option dataclasses: every field holds a value of its declared type, or construction fails.
 
     Lists become tuples, and numbers the builtin type of their field. A subclass with checks of its own calls this

@@ -22,10 +22,10 @@ class Subgraph(Checked):
 class Selection(Checked):
     """Where quantization applies. Empty means no restriction.
 
-    A node is named by its own name or by the name of one of its outputs. A name or an operator type that starts with
-    ``^`` is a regular expression that must match from the start. Every entry must match at least one node; an entry
-    that matches nothing is an error, because a misspelt exclusion would quantize silently. Only a type in ``operators``
-    that quantry knows may be absent.
+    A node is named by its own name or by the name of one of its outputs, in which ``*`` stands for anything. A name or
+    an operator type that starts with ``^`` is a regular expression that must match from the start. Every entry must
+    match at least one node; an entry that matches nothing is an error, because a misspelt exclusion would quantize
+    silently. Only a type in ``operators`` that quantry knows may be absent.
 
     Attributes:
         input_nodes: Quantization starts at these nodes: every node they depend on stays float.

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from quantry.onnx.quantization.config.known_names import KnownArguments, KnownAttributes
+from quantry.onnx.quantization.config.known_names import KnownAttributes
 from quantry.onnx.quantization.config.spec import QLayerConfig
+from quantry.recipe.known_arguments import KnownArguments
 
 __all__ = [
     "AdaQuantConfig",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from quantry.errors import RecipeError
 from quantry.onnx.enums import CalibMethod, QuantGranularity, ScaleType, own_member
 from quantry.onnx.methods import method_of
-from quantry.onnx.quantization.config.known_names import KnownArguments, KnownAttributes
+from quantry.onnx.quantization.config.known_names import KnownAttributes
 from quantry.recipe import (
     DataType,
     FloatScale,
@@ -18,6 +18,7 @@ from quantry.recipe import (
     ScaleKind,
     TensorSpec,
 )
+from quantry.recipe.known_arguments import KnownArguments
 
 __all__ = [
     "BFP16Spec",
