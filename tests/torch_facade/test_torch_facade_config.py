@@ -264,6 +264,9 @@ PLACES = (
 def test_names_in_a_configuration_mean_modules_nodes_and_tensors() -> None:
     assert recipe_of(QConfig(layer(), exclude=["head"]), PLACES).plan.selection.exclude == ("head/gemm",)
     assert recipe_of(QConfig(layer(), exclude=["st*"]), PLACES).plan.selection.exclude == ("stem/conv",)
+    assert recipe_of(QConfig(layer(), exclude=["^he.d/"]), PLACES).plan.selection.exclude == ("head/gemm",)
+    with pytest.raises(SelectionError, match=r"did you mean '\^he\.d/.\*'\? Regular expressions start with"):
+        recipe_of(QConfig(layer(), exclude=["he.d/.*"]), PLACES)
     silent = QConfig(layer(), layer_quant_config={"linear": None})
     assert recipe_of(silent, PLACES).plan.selection.exclude == ("head/gemm",)
     with pytest.raises(SelectionError, match="'head'"):

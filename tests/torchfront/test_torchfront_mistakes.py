@@ -18,6 +18,8 @@ from quantry.torchfront import (
     float_teacher,
     float_twin,
     freeze,
+    freeze_batch_norm,
+    freeze_observers,
     learn_scales,
     qat,
     quantize_graph,
@@ -55,6 +57,23 @@ def test_model_around_a_quantized_module_names_it(quantized: QuantizedModule, us
         use(Detector(quantized))
     with pytest.raises(ModelError, match="quantize it first"):
         use(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    "switch", [learn_scales, start_observers, freeze_observers, freeze_batch_norm, enable_quantizers]
+)
+def test_switch_without_anything_to_switch_is_refused(quantized: QuantizedModule, switch: object) -> None:
+    with pytest.raises(ModelError, match=rf"got Linear without any; quantize it first; in {switch.__name__}"):
+        switch(nn.Linear(2, 2))
+    switch(Detector(quantized))
+
+
+def test_random_calibration_is_recalled(captured: fx.GraphModule, npu_recipe: Recipe) -> None:
+    with pytest.warns(UserWarning, match="no calibration data"):
+        module = quantize_graph(captured, None, npu_recipe)
+    assert "no calibration data were given" in module.blueprint.notes[0]
+    # Without scales nothing is calibrated, and there is nothing to say.
+    assert not any("calibration" in note for note in quantize_graph(captured, None, "BF16").blueprint.notes)
 
 
 def test_criterion_is_no_loss_of_module_and_batch(quantized: QuantizedModule) -> None:

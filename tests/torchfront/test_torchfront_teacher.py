@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_nets import SmallNet, batches
 
-from quantry.recipe import NpuConversions, PrepareOptions, Recipe, resolve_recipe
+from quantry.recipe import CrossLayer, EqualizeOptions, NpuConversions, PrepareOptions, Recipe, resolve_recipe
 from quantry.torchfront import (
     DistillationLoss,
     QatOptions,
     QuantizedModule,
     capture,
     float_teacher,
+    float_twin,
     qat,
     quantize_graph,
 )
@@ -56,6 +57,39 @@ def test_teacher_is_the_model_before_conversions(net: type[nn.Module], recipe: R
         with torch.no_grad():
             torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
     assert "HardSigmoid" in {node.op_type for node in module.blueprint.model.model.graph}
+
+
+class Bounded(nn.Module):
+    """Cuts off at 6, also within reach of equalization, with channels of very different ranges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8)
+        self.last = nn.Linear(8, 5)
+        with torch.no_grad():
+            self.first.weight.mul_(torch.logspace(-0.5, 1.5, 8)[:, None, None, None])
+            self.second.weight.mul_(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu6(self.second(functional.relu6(self.first(x))))
+        return self.last(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("stage", ["prepare", "equalize"])
+def test_teacher_cuts_off_again_what_relu_let_pass(stage: str) -> None:
+    start = resolve_recipe("XINT8")[0]
+    if stage == "prepare":
+        recipe = replace(start, prepare=PrepareOptions(clip6_to_relu=True), equalize=EqualizeOptions(CrossLayer()))
+    else:
+        recipe = replace(start, equalize=EqualizeOptions(CrossLayer(clip6_to_relu=True)))
+    model, x = Bounded().eval(), batches(1, 3)[0]
+    module = quantized_as(model, recipe)
+    assert {original.op_type for original in module.blueprint.originals.values()} >= {"Clip"}
+    for one in (module, pickle.loads(pickle.dumps(module))):
+        with torch.no_grad():
+            torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
+            assert (float_twin(one)(x) - model(x)).abs().max() > 0.1  # without the bounds
 
 
 def test_training_without_labels_recovers_what_conversions_cost(recipe: Recipe) -> None:

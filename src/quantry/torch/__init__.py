@@ -61,6 +61,7 @@ _FRONT_END = (
     "QuantizedModule",
     "RecordedLoss",
     "capture",
+    "choose_scales",
     "enable_quantizers",
     "export",
     "export_for_training",
@@ -72,6 +73,7 @@ _FRONT_END = (
     "learn_scales",
     "qat",
     "quantize_graph",
+    "retune",
     "start_observers",
 )
 
@@ -124,6 +126,7 @@ __all__ = [
     "TQTSpec",
     "ZeroPointType",
     "capture",
+    "choose_scales",
     "enable_quantizers",
     "export",
     "export_for_training",
@@ -136,12 +139,17 @@ __all__ = [
     "learn_scales",
     "qat",
     "quantize_graph",
+    "retune",
     "start_observers",
 ]
 
 if util.find_spec("torch") is None:
     raise errors.MissingExtraError("quantry.torch needs torch, which is not installed; install quantry[torch]")
 import_module("quantry.torchfront").install_export_for_training()
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from quantry.recipe import (
     Tqt,
     TuneStep,
 )
+from quantry.recipe.known_arguments import KnownArguments
 from quantry.torch.enums import DeviceType, QuantFlow, QuantizationMode, check_member
 from quantry.torch.specification import QTensorConfig
 
@@ -56,7 +57,7 @@ _LANGUAGE_MODELS = {
 
 
 @dataclass(frozen=True)
-class QLayerConfig:
+class QLayerConfig(KnownArguments):
     """What a layer's tensors become; older scripts call it ``QuantizationConfig``.
 
     Attributes:
@@ -108,13 +109,13 @@ def _no_global_config() -> QLayerConfig:
 
 
 @dataclass(frozen=True)
-class QConfig:
+class QConfig(KnownArguments):
     """What a model becomes; older scripts call it ``Config``.
 
     Attributes:
         global_quant_config: What every layer becomes; must be given.
         exclude: What stays float: names of submodules, of nodes or of tensors of the captured graph, with ``*`` for
-            anything.
+            anything; starting with ``^``, regular expressions.
         algo_config: Algorithms, as values of ``quantry.recipe`` such as ``SmoothQuant()`` and ``AdaRound()`` or by
             their names. Those that equalize run before calibration, the others behind it, in order.
         log_severity_level: Only its default; use Python's logging.

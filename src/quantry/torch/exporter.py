@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantry.errors import RecipeError
+from quantry.keywords import known_keywords
 from quantry.recipe import Format
+from quantry.recipe.known_arguments import KnownArguments
 
 if TYPE_CHECKING:
     from quantry.torchfront import Exported
@@ -15,7 +17,7 @@ FILE_NAME = "quark_model.onnx"
 
 
 @dataclass(frozen=True)
-class JsonExporterConfig:
+class JsonExporterConfig(KnownArguments):
     """How weights of language models are packed; of no consequence for ONNX, so only its defaults are taken.
 
     Attributes:
@@ -39,7 +41,7 @@ class JsonExporterConfig:
 
 
 @dataclass(frozen=True)
-class OnnxExporterConfig:
+class OnnxExporterConfig(KnownArguments):
     """How ONNX is written.
 
     Attributes:
@@ -60,7 +62,7 @@ class OnnxExporterConfig:
 
 
 @dataclass(frozen=True)
-class ExporterConfig:
+class ExporterConfig(KnownArguments):
     """What an exporter is made with.
 
     Attributes:
@@ -90,6 +92,7 @@ class ModelExporter:
         export_dir: Where to.
     """
 
+    @known_keywords("ModelExporter", {"output_dir": "export_dir"})
     def __init__(self, config: ExporterConfig, export_dir: str | Path) -> None:
         if not isinstance(config, ExporterConfig):
             raise RecipeError(f"ModelExporter.config must be an ExporterConfig, got {type(config).__name__}")
@@ -111,6 +114,7 @@ class ModelExporter:
         return export_onnx(model, self.export_dir, input_args, onnx_config=onnx_config, **arguments)
 
 
+@known_keywords("export_onnx", {"export_dir": "output_dir", "example": "input_args", "opset": "opset_version"})
 def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
     model: Any,
     output_dir: str | Path,
@@ -126,11 +130,11 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
     *,
     onnx_config: OnnxExporterConfig | None = None,
 ) -> "Exported":
-    """Write a model as quantized ONNX to ``output_dir``, and compare it with the torch one on the example.
+    """Write a model as quantized ONNX, and compare it with the torch one on the example.
 
     Args:
         model: A quantized module, or a model with one inside.
-        output_dir: The directory; made where it is missing.
+        output_dir: The directory, made where it is missing; or the file, by a name that ends in ``.onnx``.
         input_args: Example arguments: a tensor or a tuple.
         opset_version: Smallest operator set of the file; None takes what the types need.
         input_names: Names of the inputs.
@@ -158,8 +162,8 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
         if wrong:
             raise RecipeError(f"export_onnx takes {name} at its default only; the documentation of it says why")
     config = onnx_config or OnnxExporterConfig()
-    directory = Path(output_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    path = _file(Path(output_dir), config)
+    path.parent.mkdir(parents=True, exist_ok=True)
     options = ExportOptions(
         format=config.format,
         input_names=tuple(input_names),
@@ -167,4 +171,16 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
         dynamic_batch=config.dynamic_batch,
         opset=opset_version,
     )
-    return export(model, directory / config.file_name, input_args, options)
+    return export(model, path, input_args, options)
+
+
+def _file(place: Path, config: OnnxExporterConfig) -> Path:
+    """Return the file to write: the place itself where that is named like a model."""
+    if place.suffix.lower() != ".onnx" or place.is_dir():
+        return place / config.file_name
+    if config.file_name not in (FILE_NAME, place.name):
+        raise RecipeError(
+            f"output_dir must be a directory where a file name is given too, got {str(place)!r} and "
+            f"{config.file_name!r}; in export_onnx"
+        )
+    return place

@@ -6,16 +6,17 @@ They hold no data: activations are observed once for all methods, by the stages 
 from dataclasses import dataclass
 
 from quantry.recipe import Method, MinMax, MinMSE, Percentile
+from quantry.recipe.known_arguments import KnownArguments
 from quantry.torch.enums import QSchemeType
 
 
 @dataclass(frozen=True)
-class TQTSpec:
+class TQTSpec(KnownArguments):
     """Asks for scales that training learns by their logarithm (https://arxiv.org/abs/1903.08066)."""
 
 
 @dataclass(frozen=True)
-class LSQSpec:
+class LSQSpec(KnownArguments):
     """Asks for scales that training learns themselves (https://arxiv.org/abs/1902.08153)."""
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantry.errors import ModelError, RecipeError
+from quantry.keywords import known_keywords
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.torch.config import QConfig, QLayerConfig
 from quantry.torch.specification import QTensorConfig
@@ -32,6 +33,7 @@ class ModelQuantizer:
         >>> quantized = quantizer.quantize_model(graph_model, [images])  # doctest: +SKIP
     """
 
+    @known_keywords("ModelQuantizer", {"quant_config": "config", "recipe": "config", "quantization_config": "config"})
     def __init__(self, config: QConfig | Recipe | str | Path | Mapping[str, Any]) -> None:
         if not isinstance(config, QConfig | Recipe | str | Path | Mapping):
             raise RecipeError(
@@ -40,6 +42,7 @@ class ModelQuantizer:
             )
         self.config: QConfig | Recipe = config if isinstance(config, QConfig) else resolve_recipe(config)[0]
 
+    @known_keywords("ModelQuantizer.quantize_model", {"data": "dataloader", "calibration_data": "dataloader"})
     def quantize_model(self, model: Any, dataloader: Any = None) -> "QuantizedModule":
         """Calibrate a model and return its quantized twin, ready to be evaluated, trained or frozen.
 

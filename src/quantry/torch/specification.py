@@ -14,6 +14,7 @@ from quantry.recipe import (
     PowerOfTwoScale,
     TensorSpec,
 )
+from quantry.recipe.known_arguments import KnownArguments
 from quantry.torch.enums import DATA_TYPES, Dtype, QSchemeType, RoundType, ScaleType, ZeroPointType, check_member
 from quantry.torch.observers import LSQSpec, ObserverBase, TQTSpec
 
@@ -47,7 +48,7 @@ def _no_dtype() -> Dtype:
 
 
 @dataclass(frozen=True)
-class QTensorConfig:
+class QTensorConfig(KnownArguments):
     """What one kind of tensor becomes; older scripts call it ``QuantizationSpec``.
 
     Attributes:

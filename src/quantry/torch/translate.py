@@ -1,11 +1,11 @@
 """From the configuration of Quark for PyTorch to a recipe; one place."""
 
-import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from quantry.errors import RecipeError, SelectionError, nearest_spelling
+from quantry.plan.name_pattern import meant, name_pattern
 from quantry.recipe import (
     Bias,
     DataType,
@@ -135,12 +135,13 @@ def _layer_types(nodes: list[str], layer: QLayerConfig) -> LayerTypes:
 
 
 def _nodes(pattern: str, places: tuple[Place, ...], where: str) -> list[str]:
-    hits = [place.node for place in places if any(fnmatch.fnmatchcase(name, pattern) for name in place.names)]
+    is_meant = name_pattern(pattern, f"QConfig.{where}")
+    hits = [place.node for place in places if any(map(is_meant, place.names))]
     if not hits:
         names = sorted({name for place in places for name in place.names})
         raise SelectionError(
             f"QConfig.{where} must name a submodule, a node or a tensor of the captured graph, got {pattern!r}"
-            f"{nearest_spelling(pattern, names)}"
+            f"{meant(pattern, names)}"
         )
     return hits
 

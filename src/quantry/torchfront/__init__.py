@@ -23,6 +23,7 @@ _WHERE = {
     "QuantizedModule": "quantized_module",
     "RecordedLoss": "recorded_loss",
     "capture": "graph_capture",
+    "choose_scales": "scale_choice",
     "enable_quantizers": "switches",
     "export": "onnx_export",
     "export_for_training": "export_for_training",
@@ -37,10 +38,15 @@ _WHERE = {
     "learn_scales": "switches",
     "qat": "training_loop",
     "quantize_graph": "graph_quantization",
+    "retune": "retuning",
     "start_observers": "switches",
 }
 
 __all__ = sorted(_WHERE)  # noqa: PLE0605 - one list serves both
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

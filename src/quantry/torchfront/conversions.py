@@ -5,7 +5,7 @@ not be compared. So the conversions that change the function are taken back in t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,12 @@ class Original:
     Attributes:
         op_type: Its operator.
         attributes: Its attributes, all of them numbers.
+        limit: Of a Clip that has become a Relu, what is cut off behind that, ready to be broadcast.
     """
 
     op_type: str
     attributes: tuple[tuple[str, float], ...] = ()
+    limit: npt.NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 def converted_nodes(before: ir.Model, after: ir.Model) -> dict[str, Original]:
@@ -82,14 +84,32 @@ def with_originals(model: FloatModel, originals: Mapping[str, Original]) -> Floa
     if not originals:
         return model
     copy = model.model.clone()
-    for node in copy.graph:
+    for node in tuple(copy.graph):
         original = originals.get(node.name or "")
-        if original is not None:
+        if original is not None and original.limit is not None:
+            _cut_off(copy.graph, node, original.limit)
+        elif original is not None:
             node.op_type = original.op_type
             node.attributes.clear()
             for name, value in original.attributes:
                 node.attributes[name] = ir.AttrFloat32(name, value)
     return FloatModel(copy, model.notes)
+
+
+def _cut_off(graph: ir.Graph, node: ir.Node, limit: npt.NDArray[np.float32]) -> None:
+    """Write Min(Relu(x), limit) in place of Relu(x); the result keeps its name."""
+    relu = ir.node("Relu", [node.inputs[0]], name=f"{node.name}_relu")
+    relu.outputs[0].name = f"{node.outputs[0].name}_relu"
+    tensor = ir.tensor(limit, name=f"{node.outputs[0].name}_limit")
+    bound = ir.Value(
+        name=tensor.name, const_value=tensor, shape=ir.Shape(limit.shape), type=ir.TensorType(tensor.dtype)
+    )
+    graph.register_initializer(bound)
+    graph.insert_before(node, [relu])
+    node.op_type = "Min"
+    node.resize_inputs(2)
+    node.replace_input_with(0, relu.outputs[0])
+    node.replace_input_with(1, bound)
 
 
 def _is_new(value: ir.Value, before: ir.Model) -> bool:

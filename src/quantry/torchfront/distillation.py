@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import ModelError, SelectionError, nearest_spelling
+from quantry.keywords import known_keywords
 from quantry.torchfront.conversions import with_originals
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
@@ -74,6 +75,7 @@ class DistillationLoss:
         >>> loss(images).backward()  # doctest: +SKIP
     """
 
+    @known_keywords("DistillationLoss")
     def __init__(
         self, student: QuantizedModule, teacher: nn.Module | None = None, *, tensors: str | Sequence[str] = ()
     ) -> None:

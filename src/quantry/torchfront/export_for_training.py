@@ -8,6 +8,7 @@ import torch
 from torch import fx, nn
 
 from quantry.errors import RecipeError
+from quantry.keywords import known_keywords
 from quantry.torchfront.graph_capture import capture
 
 
@@ -26,6 +27,7 @@ class CapturedProgram:
         return self.graph_module
 
 
+@known_keywords("export_for_training")
 def export_for_training(
     mod: nn.Module,
     args: tuple[Any, ...],

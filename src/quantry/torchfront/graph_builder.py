@@ -24,6 +24,7 @@ from quantry.recipe import DataType, PerTensor, TensorSpec
 from quantry.scale import TensorParams
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.blueprint import BatchNormOf, Blueprint
+from quantry.torchfront.checked_input import checked_input
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer
 from quantry.torchfront.float_cast import FloatCast
 from quantry.torchfront.interpreted_operator import InterpretedOperator
@@ -78,7 +79,8 @@ class GraphBuilder:
         graph = self._blueprint.model.model.graph
         for value in graph.inputs:
             if value.name not in graph.initializers:
-                self._add(value, self.graph.placeholder(_identifier(value.name or "")))
+                given = self.graph.placeholder(_identifier(value.name or ""))
+                self._add(value, self.graph.call_function(checked_input, (given, value.name, _sizes(value))))
         for node in graph:
             self._node(node)
         leaves: list[Any] = [self._tensor(value, "") for value in graph.outputs]
@@ -300,6 +302,14 @@ class GraphBuilder:
             path = f"{base.replace('.', '_') if path != base else base}_{count}"
         self._taken |= {path, *(path[: match.start()] for match in re.finditer(r"\.", path))}
         return path
+
+
+def _sizes(value: ir.Value) -> list[int | None] | None:
+    """Return the sizes that an input must have, None for those that may vary; None where no rank is known."""
+    if value.shape is None:
+        return None
+    # Batches of any size can be tried: graphs that are made for one say so themselves.
+    return [size if axis and isinstance(size, int) else None for axis, size in enumerate(value.shape)]
 
 
 def _is_per_channel(spec: TensorSpec) -> bool:

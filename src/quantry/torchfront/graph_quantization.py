@@ -1,7 +1,8 @@
 """From a captured graph, or an ONNX model, to a quantized torch module."""
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,13 +14,16 @@ import torch
 from torch import fx
 
 from quantry.errors import ModelError, RecipeError
+from quantry.keywords import known_keywords
 from quantry.memo import Handle, Memo, Store, Trace
-from quantry.observe import calibration_data
+from quantry.observe import CalibrationData, calibration_data
 from quantry.pipeline import Stages, run_prepare, run_quantize
 from quantry.prepare import FloatModel, model_source, read_model
 from quantry.recipe import Dynamic, Recipe, resolve_recipe
 from quantry.torchfront.blueprint import Blueprint, find_batch_norms
+from quantry.torchfront.calibration_samples import on_cpu
 from quantry.torchfront.conversions import converted_constants, converted_nodes
+from quantry.torchfront.cut_off import cut_off_nodes
 from quantry.torchfront.lowering import Lowered, lower
 from quantry.torchfront.quantized_module import QuantizedModule, build, refuse_quantized
 from quantry.torchfront.scopes import FloatScopes, nodes_in
@@ -29,6 +33,14 @@ GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | byt
 """A captured graph, or a float ONNX model."""
 
 
+_NO_DATA = (
+    "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the module is of no use "
+    "before it is trained with scales that follow the data"
+)
+_OTHER_NAMES = {"dataloader": "data", "calibration_data": "data", "config": "recipe", "quant_config": "recipe"}
+
+
+@known_keywords("quantize_graph", _OTHER_NAMES)
 def quantize_graph(
     model: GraphLike,
     data: Any,
@@ -45,7 +57,8 @@ def quantize_graph(
     Args:
         model: What `capture` returned, or a float ONNX model: its graph, bytes or path.
         data: Calibration data: a list of tensors, dicts or tuples, a DataLoader, or anything that ``quantry.quantize``
-            takes. Of a tuple only as many items are used as the model has inputs.
+            takes. Of a tuple only as many items are used as the model has inputs. None means random data, with a
+            warning and a note, where the recipe needs any.
         recipe: Options of every stage: a `Recipe`, the name of a preset such as ``"XINT8"``, the path of a recipe file,
             or plain data.
         float_scopes: Parts that stay float.
@@ -70,13 +83,24 @@ def quantize_graph(
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
     if float_scopes is not None:
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
-    data = calibration_data(_on_cpu(data), prepared.value.inputs)
-    stages = run_quantize(prepared, data, recipe, memo)
-    module = build(_blueprint(lowered, stages, recipe, pending))
+    calibration = functools.cache(lambda: _calibration(data, prepared.value, recipe))
+    if data is not None:
+        calibration()  # data that do not fit are told now, needed or not
+    stages = run_quantize(prepared, calibration, recipe, memo)
+    if data is None and calibration.cache_info().currsize:
+        pending = (_NO_DATA, *pending)
+    cut_off, notes = cut_off_nodes(lowered.model, stages.equalized.value, recipe, memo, calibration)
+    blueprint = _blueprint(lowered, stages, recipe, (*pending, *notes))
+    module = build(replace(blueprint, originals={**blueprint.originals, **cut_off}))
     if isinstance(model, fx.GraphModule):
         module.to(next((tensor.device for tensor in model.parameters()), torch.device("cpu")))
     module.eval()
     return module
+
+
+def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationData:
+    opened = calibration_data(on_cpu(data), model.inputs)
+    return opened if recipe.observe.samples is None else opened.take(recipe.observe.samples)
 
 
 def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> Blueprint:
@@ -117,6 +141,7 @@ def _untuned(model: FloatModel, steps: tuple[Handle[Tuned], ...]) -> dict[str, n
 def _lowered(model: GraphLike) -> Lowered:
     if isinstance(model, fx.GraphModule):
         refuse_quantized(model, "quantize_graph")
+        _require_values(model)
         return lower(model)
     if isinstance(model, torch.nn.Module):
         raise ModelError(
@@ -127,31 +152,21 @@ def _lowered(model: GraphLike) -> Lowered:
     return Lowered(graph, {}, None, {})
 
 
+def _require_values(model: fx.GraphModule) -> None:
+    """Refuse weights that no ONNX model can be made from; of float16 the preparation speaks, which can convert it."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise ModelError(
+                f"weights must hold values, got {name!r} on the meta device; load the model's weights before it is "
+                "captured; in quantize_graph"
+            )
+        if tensor.dtype in (torch.bfloat16, torch.float64):
+            raise ModelError(
+                f"a model to quantize must compute in float32, got {name!r} of {tensor.dtype}; capture model.float() "
+                "with an example in float32; in quantize_graph"
+            )
+
+
 def _with_exclusions(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
     selection = replace(recipe.plan.selection, exclude=(*recipe.plan.selection.exclude, *names))
     return replace(recipe, plan=replace(recipe.plan, selection=selection))
-
-
-def _on_cpu(data: Any) -> Any:
-    """Return data whose tensors are arrays; what is not made of tensors is left as it is."""
-    if isinstance(data, torch.Tensor):
-        return data.detach().cpu().numpy()
-    if isinstance(data, list | tuple):
-        return [_sample(sample) for sample in data]
-    if isinstance(data, torch.utils.data.DataLoader):
-        return _converted(data)
-    return data
-
-
-def _converted(loader: Any) -> Iterator[Any]:
-    return (_sample(sample) for sample in loader)
-
-
-def _sample(sample: Any) -> Any:
-    if isinstance(sample, torch.Tensor):
-        return np.asarray(sample.detach().cpu().float() if sample.dtype == torch.bfloat16 else sample.detach().cpu())
-    if isinstance(sample, dict):
-        return {name: _sample(value) for name, value in sample.items()}
-    if isinstance(sample, list | tuple):
-        return tuple(_sample(value) for value in sample)
-    return sample

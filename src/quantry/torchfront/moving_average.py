@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import RecipeError
+from quantry.keywords import known_keywords
 
 
 class MovingAverage:
@@ -18,6 +19,7 @@ class MovingAverage:
         warm_up: Steps in which the average follows faster.
     """
 
+    @known_keywords("MovingAverage")
     def __init__(self, model: nn.Module, decay: float = 0.999, warm_up: int = 100) -> None:
         if not 0 <= decay < 1:
             raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")

@@ -16,9 +16,12 @@ from quantry.check import Violation, check_npu
 from quantry.emit import QuantizedModel, emit
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.evaluate import run_session, simulation_session
+from quantry.keywords import known_keywords
 from quantry.prepare import FloatModel, convert_opset
 from quantry.prepare.passes import infer_shapes
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
+from quantry.recipe.known_arguments import KnownArguments
+from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.freezing import freeze
 from quantry.torchfront.graph_capture import capture
 from quantry.torchfront.lowering import lower
@@ -80,7 +83,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(KnownArguments):
     """How a module is written.
 
     Attributes:
@@ -98,6 +101,7 @@ class ExportOptions:
     opset: int | None = None
 
 
+@known_keywords("export", {"output_dir": "path", "input_args": "example", "config": "options"})
 def export(model: nn.Module, path: str | Path, example: Any, options: ExportOptions | None = None) -> Exported:
     """Write a model as quantized ONNX and compare it with the torch one.
 
@@ -129,6 +133,10 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
 
 
 def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: ExportOptions) -> Exported:
+    wrong = wrong_call(model, arguments, {}, "export")
+    if wrong is not None:
+        raise wrong
+    expected = _results(model, arguments)  # what the model does not take is told before a file is written
     whole, inside = _assembled(model, arguments, options)
     if options.opset is not None and options.opset > whole.model.opset_imports[""]:
         whole.model = convert_opset(whole.model, options.opset)
@@ -144,7 +152,7 @@ def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: E
         path=path,
         files=files,
         model=quantized,
-        differences=_differences(model, arguments, quantized),
+        differences=_differences(expected, arguments, quantized),
         violations=_violations(whole, quantized) if checked else (),
         notes=(*(note for part in inside for note in part.blueprint.notes), *quantized.notes),
     )
@@ -171,7 +179,9 @@ def _assembled(
             )
         with torch.no_grad():
             model(*arguments)  # what the parts return is only known once they have run
-        lowered = lower(capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None))
+        graph = capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None)
+        first = next(iter(found))
+        lowered = lower(graph, f"export the quantized module by itself: export_onnx(model.{first}, ...)")
     whole = Spliced(lowered.model)
     for key, node in regions(lowered.model).items():
         whole.insert(node, found[key].blueprint)
@@ -219,19 +229,23 @@ def _inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
+def _results(model: nn.Module, arguments: tuple[Any, ...]) -> list[Any]:
+    """Return what the model gives for an example, in evaluation mode."""
+    modes = {part: part.training for part in model.modules()}
+    with _on_cpu(model), torch.no_grad():
+        leaves = torch.utils._pytree.tree_leaves(model.eval()(*arguments))
+    for part, training in modes.items():
+        part.training = training
+    return [leaf.numpy() for leaf in leaves if torch.is_tensor(leaf)]
+
+
 def _differences(
-    model: nn.Module, arguments: tuple[Any, ...], quantized: QuantizedModel
+    expected: list[Any], arguments: tuple[Any, ...], quantized: QuantizedModel
 ) -> tuple[OutputDifference, ...]:
     tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(arguments) if torch.is_tensor(leaf)]
     session = simulation_session(quantized.model)
     feeds = {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), tensors, strict=True)}
     found = run_session(session, feeds)
-    modes = {part: part.training for part in model.modules()}
-    with _on_cpu(model), torch.no_grad():
-        expected = torch.utils._pytree.tree_leaves(model.eval()(*arguments))
-    for part, training in modes.items():
-        part.training = training
-    expected = [leaf.numpy() for leaf in expected if torch.is_tensor(leaf)]
     return tuple(_difference(name, *pair) for name, *pair in zip(found, found.values(), expected, strict=True))
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from quantry.errors import RecipeError
+from quantry.recipe.known_arguments import KnownArguments
 from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, start_observers
 
 
 @dataclass(frozen=True)
-class QatSchedule:
+class QatSchedule(KnownArguments):
     """Switches by step, for a loop of the user's own.
 
     Attributes:

@@ -7,11 +7,12 @@ from typing import Any
 import onnx_ir as ir
 
 from quantry.errors import SelectionError, nearest_spelling
+from quantry.recipe.known_arguments import KnownArguments
 from quantry.torchfront.lowering import Scope
 
 
 @dataclass(frozen=True)
-class FloatScopes:
+class FloatScopes(KnownArguments):
     """What is left in float.
 
     Attributes:

@@ -1,11 +1,13 @@
 """What can be switched while a module trains: quantizers, observers, batch statistics, learned scales.
 
 Each takes any module and finds the quantized parts inside, so that a model with a quantized submodule can be passed.
+A model without any is refused: switching nothing would go unnoticed.
 """
 
 from torch import nn
 
 from quantry.errors import ModelError
+from quantry.keywords import known_keywords
 from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.fake_quantizer import FakeQuantizer
@@ -14,35 +16,44 @@ from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.tune.fake_quant import Gradient
 
 
+@known_keywords("enable_quantizers")
 def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
     """Quantize, or compute in float."""
+    _require_quantizers(model, "enable_quantizers")
     for part in model.modules():
         if isinstance(part, FakeQuantizer | FloatCast):
             part.enabled = enabled
 
 
+@known_keywords("start_observers")
 def start_observers(model: nn.Module) -> None:
     """Let scales follow the extremes of what is seen in training mode: of weights at once, of activations slowly."""
+    _require_quantizers(model, "start_observers")
     _refuse_frozen(model, "start_observers")
     for part in model.modules():
         if isinstance(part, FakeQuantizer):
             part.observing = True
 
 
+@known_keywords("freeze_observers")
 def freeze_observers(model: nn.Module) -> None:
     """Keep scales as they are."""
+    _require_quantizers(model, "freeze_observers")
     for part in model.modules():
         if isinstance(part, FakeQuantizer):
             part.observing = False
 
 
+@known_keywords("freeze_batch_norm")
 def freeze_batch_norm(model: nn.Module, *, frozen: bool = True) -> None:
     """Keep running statistics as they are, in training mode too, so that what is trained is what is exported."""
+    _require_quantizers(model, "freeze_batch_norm")
     for part in model.modules():
         if isinstance(part, BatchNormLayer):
             part.frozen = frozen
 
 
+@known_keywords("learn_scales")
 def learn_scales(
     model: nn.Module, gradient: Gradient | None = None, *, weights: bool = True, activations: bool = True
 ) -> list[nn.Parameter]:
@@ -59,8 +70,9 @@ def learn_scales(
         The parameters, for an optimizer's group with a learning rate of its own.
 
     Raises:
-        ModelError: A module is frozen.
+        ModelError: A module is frozen, or none is quantized.
     """
+    _require_quantizers(model, "learn_scales")
     _refuse_frozen(model, "learn_scales")
     learned: list[nn.Parameter] = []
     for part in model.modules():
@@ -77,6 +89,14 @@ def refuse_switched_off(model: nn.Module, where: str) -> None:
             "a module that is frozen or exported must have its quantizers switched on, got one with some switched off, "
             "such as a float twin; export a float model with torch.onnx.export, or call enable_quantizers(model); in "
             f"{where}"
+        )
+
+
+def _require_quantizers(model: nn.Module, where: str) -> None:
+    if not any(isinstance(part, QuantizedModule) for part in model.modules()):
+        raise ModelError(
+            f"a model must be or have what quantize_model returned, got {type(model).__name__} without any; quantize "
+            f"it first; in {where}"
         )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from quantry.errors import DataError, ModelError, RecipeError
+from quantry.keywords import known_keywords
 from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.moving_average import MovingAverage
@@ -58,6 +59,10 @@ class QatOptions(Checked):
             raise RecipeError(f"QatOptions.record needs a schedule that switches nothing on the way, got {self}")
 
 
+_OTHER_NAMES = {"model": "module", "data": "batches", "dataloader": "batches", "loader": "batches", "criterion": "loss"}
+
+
+@known_keywords("qat", _OTHER_NAMES)
 def qat(
     module: QuantizedModule,
     batches: Iterable[Any],

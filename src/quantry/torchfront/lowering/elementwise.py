@@ -1,11 +1,14 @@
 """Operators that compute each element by itself."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
+from quantry.errors import ModelError
 from quantry.torchfront.lowering.call import Call
 from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Dimension, GraphWriter
 
@@ -32,6 +35,71 @@ def binary(operator: str) -> Lowering:
         return writer.op(operator, [left, right])
 
     return lower
+
+
+def comparison(operator: str) -> Lowering:
+    """Return the lowering of an operator that compares two operands, of which one may be a number."""
+
+    def lower(writer: GraphWriter, call: Call) -> ir.Value:
+        kinds = [call.meta(name).dtype for name in ("self", "other") if isinstance(call[name], ir.Value)]
+        common = functools.reduce(torch.promote_types, kinds)
+        if any(isinstance(call[name], float) for name in ("self", "other")) and not common.is_floating_point:
+            common = torch.float32
+        return writer.op(operator, [_as_type(writer, call, name, common) for name in ("self", "other")])
+
+    return lower
+
+
+def _as_type(writer: GraphWriter, call: Call, name: str, dtype: torch.dtype) -> ir.Value:
+    value = call[name]
+    if not isinstance(value, ir.Value):
+        return writer.constant(value, ONNX_TYPES[dtype].numpy())
+    return value if call.meta(name).dtype == dtype else writer.cast(value, dtype)
+
+
+def unequal(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.ne``."""
+    return writer.op("Not", [comparison("Equal")(writer, call)])
+
+
+def logical(operator: str) -> Lowering:
+    """Return the lowering of an operator on truth values, which torch has for the bits of integers too."""
+
+    def lower(writer: GraphWriter, call: Call) -> ir.Value:
+        if call.result.dtype != torch.bool:
+            raise ModelError(
+                f"{call.node.target} must be one of truth values, got {call.result.dtype} ({call.node.name}); capture "
+                "submodules without it"
+            )
+        others = [operand(writer, call, "other")] if "other" in call._values else []
+        return writer.op(operator, [operand(writer, call, "self"), *others])
+
+    return lower
+
+
+def divide(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.div``, whose quotient may be rounded."""
+    quotient: ir.Value = binary("Div")(writer, call)
+    rounding = call.get("rounding_mode")
+    if rounding is None:
+        return quotient
+    if not call.result.dtype.is_floating_point:
+        raise ModelError(
+            f"a quotient that is rounded must be one of floats, got integers in {call.node.target} ({call.node.name}); "
+            "capture submodules without it"
+        )
+    if rounding == "floor":
+        return writer.op("Floor", [quotient])
+    return writer.op("Mul", [writer.op("Sign", [quotient]), writer.op("Floor", [writer.op("Abs", [quotient])])])
+
+
+def softplus(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.softplus``: log(1 + exp(beta x)) / beta."""
+    beta = float(call.get("beta", 1.0))
+    if beta == 1:
+        return writer.op("Softplus", [call.first])
+    steep = writer.op("Softplus", [writer.op("Mul", [call.first, writer.constant(beta)])])
+    return writer.op("Div", [steep, writer.constant(beta)])
 
 
 def operand(writer: GraphWriter, call: Call, name: str) -> ir.Value:
@@ -114,8 +182,18 @@ def prelu(writer: GraphWriter, call: Call) -> ir.Value:
 def clamp(writer: GraphWriter, call: Call) -> ir.Value:
     """``aten.clamp``, ``clamp_min``, ``clamp_max``, ``hardtanh`` and ``relu6``."""
     low, high = call.get("min", call.get("min_val")), call.get("max", call.get("max_val"))
+    if any(isinstance(bound, ir.Value) for bound in (low, high)):
+        return _between(writer, call.first, low, high)
     bounds = [None if bound is None else writer.constant(float(bound)) for bound in (low, high)]
     return writer.op("Clip", [call.first, *bounds])
+
+
+def _between(writer: GraphWriter, x: ir.Value, low: Any, high: Any) -> ir.Value:
+    """Return what is left of a tensor within bounds that are tensors, which Clip does not take."""
+    for operator, bound in (("Max", low), ("Min", high)):
+        if bound is not None:
+            x = writer.op(operator, [x, bound if isinstance(bound, ir.Value) else writer.constant(float(bound))])
+    return x
 
 
 def relu6(writer: GraphWriter, call: Call) -> ir.Value:
@@ -146,11 +224,27 @@ LOWERINGS: dict[str, Lowering] = {
     "erf": unary("Erf"),
     "floor": unary("Floor"),
     "reciprocal": unary("Reciprocal"),
-    "softplus": unary("Softplus"),
+    "softplus": softplus,
+    "sin": unary("Sin"),
+    "cos": unary("Cos"),
+    "logical_not": logical("Not"),
+    "bitwise_not": logical("Not"),
+    "__and__": logical("And"),
+    "__or__": logical("Or"),
+    "logical_and": logical("And"),
+    "bitwise_and": logical("And"),
+    "logical_or": logical("Or"),
+    "bitwise_or": logical("Or"),
+    "gt": comparison("Greater"),
+    "ge": comparison("GreaterOrEqual"),
+    "lt": comparison("Less"),
+    "le": comparison("LessOrEqual"),
+    "eq": comparison("Equal"),
+    "ne": unequal,
     "add": binary("Add"),
     "sub": binary("Sub"),
     "mul": binary("Mul"),
-    "div": binary("Div"),
+    "div": divide,
     "maximum": binary("Max"),
     "minimum": binary("Min"),
     "rsub": reversed_subtraction,

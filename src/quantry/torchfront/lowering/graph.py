@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
-from quantry.errors import ModelError, nearest_spelling
+from quantry.errors import ModelError
 from quantry.torchfront.lowering import convolution, elementwise, movement, reduction
 from quantry.torchfront.lowering.call import Call, meta_of
 from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Dimension, GraphWriter
@@ -34,15 +34,19 @@ _ARITHMETIC = {
 }
 
 
-def lower(module: fx.GraphModule) -> Lowered:
+def lower(module: fx.GraphModule, remedy: str = "") -> Lowered:
     """Return the float ONNX model of a captured graph.
 
     Args:
         module: What `capture` or ``torch.export.export(...).module()`` returned; it is left as it was.
+        remedy: What to do about an operator that cannot be lowered; empty names submodules to capture in its place.
 
     Raises:
         ModelError: The graph was not made by torch.export, or has an operator that cannot be lowered.
     """
+    unknown = [node for node in module.graph.nodes if _is_unknown(node)]
+    if unknown:
+        raise _refusal(unknown, module, remedy)
     return _Lowering(module).run()
 
 
@@ -123,23 +127,13 @@ class _Lowering:
             return self._values[container][index]
         if node.target in _ARITHMETIC:
             return self._size_arithmetic(node)
-        if not isinstance(node.target, torch._ops.OpOverload):
-            if not node.users:
-                return None  # a check that the capture left behind
-            raise _unknown(node)
-        name = node.target._opname
-        in_place = name.endswith("_") and not name.startswith("_") and name[:-1] in LOWERINGS
-        lowering = LOWERINGS.get(name[:-1] if in_place else name)
-        if _counts_batches(node):
-            return None
-        if lowering is None:
-            if not node.users:
-                return None  # an assertion about shapes
-            raise _unknown(node)
+        lowering = _lowering(node)
+        if lowering is None or _counts_batches(node):
+            return None  # a check that the capture left behind, or an assertion about shapes
         result = lowering(self._writer, Call(node, self._values.__getitem__))
         if isinstance(result, ir.Value):
             self._writer.name(result, node.name)
-        if in_place:
+        if node.target._opname.endswith("_") and not node.target._opname.startswith("_"):
             self._values[node.args[0]] = result
         return result
 
@@ -187,10 +181,52 @@ def _shape(tensor: torch.Tensor) -> ir.Shape:
     )
 
 
-def _unknown(node: fx.Node) -> ModelError:
-    name = str(node.target)
-    hint = nearest_spelling(name.split(".")[1] if name.count(".") else name, LOWERINGS)
+def _lowering(node: fx.Node) -> Callable[[GraphWriter, Call], Any] | None:
+    """Return what writes an operator of the graph, or None where nothing does; it may be an in-place variant."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    name = node.target._opname
+    return LOWERINGS.get(name) or (None if name.startswith("_") else LOWERINGS.get(name.removesuffix("_")))
+
+
+def _is_unknown(node: fx.Node) -> bool:
+    if node.op != "call_function" or not node.users or _counts_batches(node):
+        return False
+    return node.target is not operator.getitem and node.target not in _ARITHMETIC and _lowering(node) is None
+
+
+def _refusal(unknown: list[fx.Node], module: fx.GraphModule, remedy: str) -> ModelError:
+    places: dict[str, str] = {}
+    for node in unknown:
+        path = _scope(node).path
+        places.setdefault(str(node.target), f"in {path!r}" if path else "in the root module")
+    found = [f"{name} {place}" for name, place in places.items()]
+    shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
     return ModelError(
-        f"every operator must be one that can be written as ONNX, got {name}{hint}; node {node.name!r}, in "
-        f"{_scope(node).path or 'the root module'}; capture a submodule without it, or put it in the float part"
+        f"every operator must be one that quantry can write as ONNX, got {shown}; "
+        f"{remedy or _parts_without(unknown, module)}"
     )
+
+
+def _parts_without(unknown: list[fx.Node], module: fx.GraphModule) -> str:
+    """Return the advice to capture the largest submodule that has none of the operators."""
+    wrong = {path for node in unknown for path in _around(_scope(node).path)}
+    sizes: dict[str, int] = {}
+    for node in module.graph.nodes:
+        outer = next((path for path in _around(_scope(node).path) if path not in wrong), None)
+        if outer is not None and node.op == "call_function":
+            sizes[outer] = sizes.get(outer, 0) + 1
+    if not sizes:
+        return "exclusions come too late for that: put the layers in a submodule without it, and capture that one"
+    largest = max(sizes, key=lambda path: sizes[path])
+    part = "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in largest.split("."))
+    return (
+        f"exclusions come too late for that: capture submodules without it, as in {part} = capture({part}, its_input), "
+        "quantize them, and export each by itself"
+    )
+
+
+def _around(path: str) -> list[str]:
+    """Return the paths of the modules around a node, from outside in."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]

@@ -46,7 +46,7 @@ def gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
     """ONNX Gather."""
     flat = torch.index_select(x, axis, index.reshape(-1).to(x.device, torch.int64))
     axis %= x.dim()
-    return flat.reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    return flat.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
 def reshape(x: Tensor, *, shape: Sequence[int], allowzero: int = 0) -> Tensor:
