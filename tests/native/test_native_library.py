@@ -54,3 +54,11 @@ def test_folder_that_cannot_be_written_gives_none(tmp_path: Path, monkeypatch: p
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert library(source(tmp_path, "int triple(int x) { return 3 * x; }")) is None
+
+
+@needs_compiler
+def test_empty_cache_variable_means_the_folder_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert library(source(tmp_path, "int triple(int x) { return 3 * x; }")) is not None
+    assert (tmp_path / "home" / ".cache" / "quantry-native").is_dir()

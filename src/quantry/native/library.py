@@ -59,7 +59,7 @@ def _compiled(source: Path, compiler: str, flags: tuple[str, ...]) -> Path:
     # Machines that share a home directory may have different processors.
     processor = _processor() if "-march=native" in flags else ""
     identity = repr((source.read_bytes(), flags, system, processor)).encode()
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "quantry-native"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quantry-native"
     target = folder / f"{source.stem}-{hashlib.sha256(identity).hexdigest()[:24]}.so"
     if target.exists():
         return target
