@@ -13,7 +13,7 @@ from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
 from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.quantized_module import QuantizedModule, build
+from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import refuse_switched_off
 from quantry.tune import Tuned, retouch
 
@@ -29,8 +29,9 @@ def freeze(module: QuantizedModule) -> QuantizedModule:
         module: The trained or calibrated module; it is left as it was.
 
     Raises:
-        ModelError: Quantizers are switched off, as in a float twin.
+        ModelError: The module is no quantized one, or its quantizers are switched off, as in a float twin.
     """
+    require_quantized(module, "freeze")
     refuse_switched_off(module, "freeze")
     blueprint = frozen_blueprint(module)
     final = build(blueprint)
@@ -44,7 +45,7 @@ def freeze(module: QuantizedModule) -> QuantizedModule:
 def frozen_blueprint(module: QuantizedModule) -> Blueprint:
     """Return model, plan and parameters as they are after training, without batch normalizations of their own."""
     start = module.blueprint
-    params = _params(module)
+    params = current_params(module)
     model = retouch(start.model, Tuned(_weights(module), params))
     if start.recipe.scale.npu is not None:
         params = refine_for_npu(model.model, start.plan, params, start.recipe.scale.npu)
@@ -79,7 +80,8 @@ def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float3
     return _array(folded[0]), _array(folded[1])
 
 
-def _params(module: QuantizedModule) -> QuantParams:
+def current_params(module: QuantizedModule) -> QuantParams:
+    """Return the parameters of every quantized tensor as they are in a module now."""
     plan, start = module.blueprint.plan, module.blueprint.params
     found: dict[str, TensorParams] = {}
     for name, path in module.layout.quantizers.items():
