@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from quantry import torch as facade
-from quantry.errors import RecipeError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.torch import (
     Config,
     ExporterConfig,
@@ -74,6 +74,16 @@ def test_misspelt_keyword_gets_the_nearest(name: str) -> None:
     call, message = MISSPELT[name]
     with pytest.raises(RecipeError, match=message):
         call()
+
+
+def test_plain_module_is_captured_with_its_data() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+    assert ModelQuantizer("XINT8").quantize_model(model, EXAMPLE)(EXAMPLE).shape == (2, 4, 4, 4)
+    for nothing in (None, [], torch.utils.data.DataLoader([])):
+        with pytest.raises(DataError, match="captured with the first calibration sample, got no data"):
+            ModelQuantizer("XINT8").quantize_model(model, nothing)
+    with pytest.raises(ModelError, match="must be a torch module, got NoneType"):
+        ModelQuantizer.freeze(None)
 
 
 def test_path_of_a_file_is_a_file(frozen: QuantizedModule, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A quantized module takes the sizes it was captured with, and says so."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -33,6 +35,30 @@ def test_sizes_that_vary_are_captured_so() -> None:
     sizes = (dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO),)
     module = quantize_graph(capture(model, x, dynamic_shapes=sizes), [x], "XINT8")
     assert module(torch.rand(1, 3, 20, 16)).shape == (1, 4, 18, 14)
+
+
+class Scaled(nn.Module):
+    """Has arguments that are no tensors, and one that holds several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, parts: dict[str, object], scale: int, mask: object = None) -> torch.Tensor:
+        assert mask is None
+        return self.linear(parts["x"]) * scale + parts["more"][0]
+
+
+def test_arguments_that_are_no_tensors_stay_as_captured() -> None:
+    x = torch.rand(2, 4)
+    model, example = Scaled(), ({"x": x, "more": [x]}, 3, None)
+    graph = capture(model, example)
+    for data in ([(x, x)], [({"x": x, "more": [x]},)], [{"parts": {"x": x, "more": [x]}}]):
+        module = pickle.loads(pickle.dumps(quantize_graph(graph, data, "A16W8")))
+        with torch.no_grad():
+            torch.testing.assert_close(module(*example), model(*example), atol=0.05, rtol=0.05)
+    with pytest.raises(DataError, match="argument 2 must be what it was at the capture, 3, got 4"):
+        module(example[0], 4, None)
 
 
 def test_export_refuses_an_example_before_it_writes(quantized: QuantizedModule, tmp_path: object) -> None:

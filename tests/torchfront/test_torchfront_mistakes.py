@@ -7,10 +7,12 @@ import torch
 from torch import fx, nn
 from torch_nets import Detector, batches
 
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError, UserError
 from quantry.recipe import Recipe
 from quantry.torchfront import (
     DistillationLoss,
+    ExportOptions,
+    MovingAverage,
     QatOptions,
     QuantizedModule,
     enable_quantizers,
@@ -74,6 +76,83 @@ def test_random_calibration_is_recalled(captured: fx.GraphModule, npu_recipe: Re
     assert "no calibration data were given" in module.blueprint.notes[0]
     # Without scales nothing is calibrated, and there is nothing to say.
     assert not any("calibration" in note for note in quantize_graph(captured, None, "BF16").blueprint.notes)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, "a DataLoader or an iterable, got NoneType"),
+        ([], "got none"),
+        ((batch for batch in batches(1)), "1 that can be read only once"),
+        ([float("nan") * batches()[0]], "finite number, got nan at step 0"),
+        ([{"x": batches()[0], "label": batches()[0]}], "unexpected keyword argument 'label'"),
+        ([batches()[0][:, :, 1:]], "sizes it was captured with"),
+    ],
+    ids=["none", "empty", "generator", "nan", "key", "size"],
+)
+def test_batches_that_cannot_train_are_refused(quantized: QuantizedModule, data: object, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        qat(quantized, data, options=QatOptions(steps=2))
+
+
+def test_batches_by_name_train(quantized: QuantizedModule) -> None:
+    qat(quantized, [{"x": batches()[0]}], options=QatOptions(steps=1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "reason"),
+    [
+        (lambda module, batch: None, "one number as a tensor, got NoneType"),
+        (lambda module, batch: module(batch), r"got one of shape \[2, 5\]; take its mean"),
+        (lambda module: module, "function of module and batch, got .* too many positional"),
+    ],
+    ids=["none", "vector", "arguments"],
+)
+def test_loss_that_is_none_is_refused(quantized: QuantizedModule, loss: object, reason: str) -> None:
+    with pytest.raises(RecipeError, match=reason):
+        qat(quantized, batches(), loss, QatOptions(steps=1))
+
+
+def test_teacher_must_have_what_is_compared(quantized: QuantizedModule) -> None:
+    with pytest.raises(ModelError, match="under the same names"):
+        DistillationLoss(quantized, nn.Flatten(), tensors="all")
+    with pytest.raises(ModelError, match=r"student's shapes \[\(2, 5\)\], got \[\(2, 432\)\]"):
+        DistillationLoss(quantized, nn.Flatten())(batches()[0])
+
+
+def test_gradient_of_scales_comes_by_name(quantized: QuantizedModule) -> None:
+    assert learn_scales(quantized, "TQT")
+    with pytest.raises(RecipeError, match="one of straight-through, lsq, tqt, got 'tqd'; did you mean 'tqt'"):
+        learn_scales(quantized, "tqd")
+
+
+def test_learned_scales_stay_positive(captured: fx.GraphModule) -> None:
+    module = quantize_graph(captured, batches(), "A16W8")
+    qat(module, batches(), options=QatOptions(steps=3))
+    freeze(module)
+    scale = learn_scales(module, "lsq")[0]
+    scale.data.neg_()
+    with pytest.raises(ModelError, match=r"must stay positive, got -.* learn_scales\(model, 'tqt'\)"):
+        freeze(module)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda module: freeze(nn.Linear(2, 2)),
+        lambda module: MovingAverage(None),
+        lambda module: quantize_graph(None, batches(), "XINT8"),
+        lambda module: qat(module, batches(), options={"steps": 2}),
+        lambda module: export(module, "model.onnx", batches()[0], {"opset": 17}),
+        lambda module: export(
+            module, "model.onnx", batches()[0], ExportOptions(input_names=("x",), output_names=("x",))
+        ),
+        lambda module: quantize_graph(fx.symbolic_trace(nn.ReLU()), batches(), "XINT8", float_scopes=["head"]),
+    ],
+)
+def test_argument_of_another_kind_is_named(quantized: QuantizedModule, use: object) -> None:
+    with pytest.raises(UserError, match="must"):
+        use(quantized)
 
 
 def test_criterion_is_no_loss_of_module_and_batch(quantized: QuantizedModule) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quantry.errors import RecipeError
 from quantry.keywords import known_keywords
 from quantry.recipe import Format
+from quantry.recipe.checked import Checked
 from quantry.recipe.known_arguments import KnownArguments
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class JsonExporterConfig(KnownArguments):
 
 
 @dataclass(frozen=True)
-class OnnxExporterConfig(KnownArguments):
+class OnnxExporterConfig(Checked):
     """How ONNX is written.
 
     Attributes:
@@ -55,6 +56,7 @@ class OnnxExporterConfig(KnownArguments):
     dynamic_batch: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.file_name.endswith(".onnx") or Path(self.file_name).name != self.file_name:
             raise RecipeError(
                 f"OnnxExporterConfig.file_name must be a plain name ending in .onnx, got {self.file_name!r}"
@@ -166,8 +168,8 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
     path.parent.mkdir(parents=True, exist_ok=True)
     options = ExportOptions(
         format=config.format,
-        input_names=tuple(input_names),
-        output_names=tuple(output_names),
+        input_names=(input_names,) if isinstance(input_names, str) else tuple(input_names),
+        output_names=(output_names,) if isinstance(output_names, str) else tuple(output_names),
         dynamic_batch=config.dynamic_batch,
         opset=opset_version,
     )

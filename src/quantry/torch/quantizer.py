@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.keywords import known_keywords
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.torch.config import QConfig, QLayerConfig
@@ -56,7 +56,7 @@ class ModelQuantizer:
         Raises:
             ModelError: The model is quantized already, cannot be captured, or has an operator that cannot be quantized
                 here.
-            DataError: The data do not fit the model.
+            DataError: The data do not fit the model, or there are none to capture a module with.
         """
         from quantry.torchfront import capture, is_captured, is_module, quantize_graph
         from quantry.torchfront.quantized_module import refuse_quantized
@@ -83,10 +83,12 @@ class ModelQuantizer:
         Raises:
             ModelError: There is no quantized module.
         """
-        from quantry.torchfront import QuantizedModule, freeze
+        from quantry.torchfront import QuantizedModule, freeze, is_module
 
         if isinstance(model, QuantizedModule):
             return freeze(model)
+        if not is_module(model):
+            raise ModelError(f"a model to freeze must be a torch module, got {type(model).__name__}; in freeze")
         inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
         if not inside:
             raise ModelError(
@@ -100,9 +102,11 @@ class ModelQuantizer:
 
 def _first_sample(data: Any) -> tuple[Any, Any]:
     """Return data that still have their first sample, and that sample as arguments of a call."""
+    if hasattr(data, "shape") and len(data) > 0:
+        return data, (data[:1],)  # samples in one tensor
     samples = data if isinstance(data, list | tuple) else list(data or ())
     if not samples:
-        raise ModelError(
+        raise DataError(
             "a plain module is captured with the first calibration sample, got no data; capture it with "
             "quantry.torch.capture(model, example), or give data"
         )

@@ -53,6 +53,7 @@ class Blueprint:
         frozen: Initializers that are not trained.
         signature: How arguments and results are flattened, as torch keeps it; None for plain tensors.
         constants: Results that are no tensors, by their place.
+        arguments: Arguments that are no tensors, by their place.
         final: Whether the module is only evaluated from now on, and must agree with onnxruntime to the bit.
         notes: What the user should know.
     """
@@ -68,11 +69,12 @@ class Blueprint:
     frozen: frozenset[str] = frozenset()
     signature: Any = None
     constants: Mapping[int, Any] = field(default_factory=dict)
+    arguments: Mapping[int, Any] = field(default_factory=dict)
     final: bool = False
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_norms", "arrays", "untuned", "originals", "constants"):
+        for name in ("batch_norms", "arrays", "untuned", "originals", "constants", "arguments"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,6 +92,7 @@ class Blueprint:
             "frozen": self.frozen,
             "signature": _packed(self.signature),
             "constants": dict(self.constants),
+            "arguments": dict(self.arguments),
             "final": self.final,
             "notes": self.notes,
         }

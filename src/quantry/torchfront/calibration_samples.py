@@ -26,7 +26,18 @@ def _sample(sample: Any) -> Any:
     if isinstance(sample, torch.Tensor):
         return np.asarray(sample.detach().cpu().float() if sample.dtype == torch.bfloat16 else sample.detach().cpu())
     if isinstance(sample, dict):
-        return {name: _sample(value) for name, value in sample.items()}
+        return dict(_named(sample))
     if isinstance(sample, list | tuple):
-        return tuple(_sample(value) for value in sample)
+        return tuple(_sample(value) for value in torch.utils._pytree.tree_leaves(sample))
     return sample
+
+
+def _named(sample: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield arrays by the names that a capture gives to what containers hold: ``p_x`` for ``p["x"]``."""
+    parts = sample.items() if isinstance(sample, dict) else enumerate(sample)
+    for key, value in parts:
+        name = f"{prefix}{key}"
+        if isinstance(value, dict | list | tuple):
+            yield from _named(value, f"{name}_")
+        else:
+            yield name, _sample(value)

@@ -33,3 +33,21 @@ def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) 
         f"input {name!r} must have the sizes it was captured with, [{shown}], got {list(value.shape)}; capture the "
         "model with dynamic_shapes for sizes that vary; in QuantizedModule"
     )
+
+
+def checked_constant(value: object, captured: object, place: int) -> None:
+    """Refuse an argument that is no tensor and not what the graph was captured with, as it is part of the graph.
+
+    Args:
+        value: The argument.
+        captured: What it was at the capture.
+        place: Its place among the arguments.
+
+    Raises:
+        DataError: It is something else.
+    """
+    if type(value) is not type(captured) or value != captured:
+        raise DataError(
+            f"argument {place} must be what it was at the capture, {captured!r}, got {value!r}; capture the model "
+            "again with that; in QuantizedModule"
+        )

@@ -82,6 +82,12 @@ class DistillationLoss:
         require_quantized(student, "DistillationLoss")
         self.student = student
         self.teacher = float_teacher(student) if teacher is None else teacher
+        if tensors and not isinstance(self.teacher, QuantizedModule):
+            raise ModelError(
+                "tensors inside are compared with a teacher that has them under the same names, as "
+                f"float_teacher(student) has, got {type(self.teacher).__name__}; leave tensors out to compare results; "
+                "in DistillationLoss"
+            )
         known = [name for name, path in student.layout.quantizers.items() if _is_activation(student, path)]
         names = known if tensors == "all" else [tensors] if isinstance(tensors, str) else list(tensors)
         for name in names:
@@ -101,6 +107,11 @@ class DistillationLoss:
         with torch.no_grad():
             wanted, inside = _run(self.teacher, self.tensors, arguments, named)
         found, own = _run(self.student, self.tensors, arguments, named)
+        shapes = [[tuple(leaf.shape) for leaf in _leaves(result)] for result in (found, wanted)]
+        if shapes[0] != shapes[1]:
+            raise ModelError(
+                f"a teacher must give results of the student's shapes {shapes[0]}, got {shapes[1]}; in DistillationLoss"
+            )
         pairs = [*zip(_leaves(found), _leaves(wanted), strict=True)]
         pairs += [(own[name], inside[name]) for name in self.tensors]
         losses = [_relative(one.float(), other.float()) for one, other in pairs]

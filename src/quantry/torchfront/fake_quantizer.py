@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quantry.errors import RecipeError
+from quantry.errors import ModelError, RecipeError
 from quantry.recipe import TensorSpec
 from quantry.scale import TensorParams
 from quantry.torchfront.coded_quantizer import coded_fake_quantize, is_coded
@@ -79,8 +79,17 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         return torch.exp2(exponent)
 
     def params(self) -> TensorParams:
-        """Return what the emitters take."""
+        """Return what the emitters take.
+
+        Raises:
+            ModelError: Training has made the scale negative.
+        """
         scale = self.current_scale().detach().cpu().numpy()
+        if not (scale > 0).all():
+            raise ModelError(
+                f"a learned scale must stay positive, got {float(scale.min())} in {self}; give scales a lower learning "
+                "rate, or learn their logarithm with learn_scales(model, 'tqt')"
+            )
         limits = None if self.limits == (self.dtype.lowest, self.dtype.highest) else self.limits
         return TensorParams(self.dtype, scale, self.zero_point.cpu().numpy(), self.axis, limits)
 

@@ -24,7 +24,7 @@ from quantry.recipe import DataType, PerTensor, TensorSpec
 from quantry.scale import TensorParams
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.blueprint import BatchNormOf, Blueprint
-from quantry.torchfront.checked_input import checked_input
+from quantry.torchfront.checked_input import checked_constant, checked_input
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer
 from quantry.torchfront.float_cast import FloatCast
 from quantry.torchfront.interpreted_operator import InterpretedOperator
@@ -77,8 +77,14 @@ class GraphBuilder:
     def build(self) -> None:
         """Write the graph."""
         graph = self._blueprint.model.model.graph
-        for value in graph.inputs:
-            if value.name not in graph.initializers:
+        inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+        fixed = self._blueprint.arguments
+        for place in range(len(inputs) + len(fixed)):
+            if place in fixed:
+                given = self.graph.placeholder(f"fixed_{place}")
+                self.graph.call_function(checked_constant, (given, fixed[place], place))
+            else:
+                value = inputs.pop(0)
                 given = self.graph.placeholder(_identifier(value.name or ""))
                 self._add(value, self.graph.call_function(checked_input, (given, value.name, _sizes(value))))
         for node in graph:

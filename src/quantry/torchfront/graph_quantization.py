@@ -78,6 +78,11 @@ def quantize_graph(
             "the torch path needs scales that are known before the model runs, got the format Dynamic in recipe "
             f"{recipe.name!r}; use quantry.quantize on a float ONNX model"
         )
+    if float_scopes is not None and not isinstance(float_scopes, FloatScopes):
+        raise RecipeError(
+            f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {float_scopes!r}; in "
+            "quantize_graph"
+        )
     lowered = _lowered(model)
     memo = Memo(store, Trace())
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
@@ -128,6 +133,7 @@ def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[
         frozen=lowered.buffers - {name for norm in norms.values() for name in norm.norm[:2]},
         signature=lowered.signature,
         constants=lowered.constants,
+        arguments=lowered.arguments,
         notes=tuple(notes),
     )
 
@@ -147,6 +153,10 @@ def _lowered(model: GraphLike) -> Lowered:
         raise ModelError(
             f"a model must be captured before it is quantized, got a plain {type(model).__name__}; call "
             "quantry.torch.capture(model, example) first"
+        )
+    if not isinstance(model, ir.Model | str | os.PathLike | bytes) and not hasattr(model, "SerializeToString"):
+        raise ModelError(
+            f"a model must be a captured graph or a float ONNX model, got {type(model).__name__}; in quantize_graph"
         )
     graph = model if isinstance(model, ir.Model) else read_model(model)
     return Lowered(graph, {}, None, {})

@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from quantry.errors import RecipeError
+from quantry.errors import ModelError, RecipeError
 from quantry.keywords import known_keywords
 
 
@@ -21,7 +21,9 @@ class MovingAverage:
 
     @known_keywords("MovingAverage")
     def __init__(self, model: nn.Module, decay: float = 0.999, warm_up: int = 100) -> None:
-        if not 0 <= decay < 1:
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"an averaged model must be a torch module, got {type(model).__name__}; in MovingAverage")
+        if not isinstance(decay, int | float) or not 0 <= decay < 1:
             raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")
         self.decay, self.warm_up = decay, warm_up
         self.module = copy.deepcopy(model)

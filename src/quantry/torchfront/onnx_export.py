@@ -1,5 +1,6 @@
 """Writes a quantized module, or a model with one inside, as ONNX, and compares the two."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from quantry.keywords import known_keywords
 from quantry.prepare import FloatModel, convert_opset
 from quantry.prepare.passes import infer_shapes
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import Checked
 from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.freezing import freeze
 from quantry.torchfront.graph_capture import capture
@@ -83,7 +84,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class ExportOptions(KnownArguments):
+class ExportOptions(Checked):
     """How a module is written.
 
     Attributes:
@@ -118,6 +119,8 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
         DataError: The example is no tensor or tuple.
     """
     options = options or ExportOptions()
+    if not isinstance(options, ExportOptions):
+        raise RecipeError(f"options must be ExportOptions(...), got {type(options).__name__}; in export")
     refuse_switched_off(model, "export")
     if isinstance(example, Mapping):
         raise DataError(
@@ -222,6 +225,11 @@ def _new_names(model: ir.Model, options: ExportOptions) -> dict[str, str]:
         if wanted and len(wanted) != len(values):
             raise RecipeError(f"{side}_names must name all {len(values)} {side}s, got {list(wanted)}; in export")
         names |= {value.name or "": name for value, name in zip(values, wanted, strict=False)}
+    twice = [name for name, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise RecipeError(
+            f"input_names and output_names must differ from each other, got {twice[0]!r} twice; in export"
+        )
     return names
 
 

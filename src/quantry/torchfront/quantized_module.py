@@ -59,7 +59,8 @@ def require_quantized(module: nn.Module, where: str) -> None:
     """Raise ModelError, with the submodule that was probably meant, unless a module is a quantized one."""
     if isinstance(module, QuantizedModule):
         return
-    inside = [name for name, part in module.named_modules() if isinstance(part, QuantizedModule)]
+    parts = module.named_modules() if isinstance(module, nn.Module) else ()
+    inside = [name for name, part in parts if isinstance(part, QuantizedModule)]
     hint = f"whose submodule {inside[0]!r} is one: pass that" if inside else "without any inside: quantize it first"
     raise ModelError(f"a module must be what quantize_model returned, got {type(module).__name__}, {hint}; in {where}")
 

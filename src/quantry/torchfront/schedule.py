@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from torch import nn
 
 from quantry.errors import RecipeError
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import Checked
 from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, start_observers
 
 
 @dataclass(frozen=True)
-class QatSchedule(KnownArguments):
+class QatSchedule(Checked):
     """Switches by step, for a loop of the user's own.
 
     Attributes:
@@ -27,6 +27,7 @@ class QatSchedule(KnownArguments):
     batch_norm_until: int | None = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("observe_until", "batch_norm_until"):
             value = getattr(self, name)
             if value is not None and value < 0:

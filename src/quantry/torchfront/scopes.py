@@ -6,7 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantry.errors import SelectionError, nearest_spelling
+from quantry.errors import SelectionError
+from quantry.plan.name_pattern import meant, name_pattern
 from quantry.recipe.known_arguments import KnownArguments
 from quantry.torchfront.lowering import Scope
 
@@ -16,9 +17,10 @@ class FloatScopes(KnownArguments):
     """What is left in float.
 
     Attributes:
-        modules: Dotted paths of submodules; everything inside stays float.
+        modules: Dotted paths of submodules, with ``*`` for anything, or starting with ``^`` regular expressions;
+            everything inside stays float.
         types: Module classes or their names; every instance stays float, with all inside it.
-        tensors: Names of tensors, as in the captured graph; the operator that makes each stays float.
+        tensors: Names of tensors, as in the captured graph and written alike; the operator that makes each stays float.
     """
 
     modules: tuple[str, ...] = ()
@@ -45,7 +47,8 @@ def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -
     present = {node.name or "": node for node in model.graph}
     chosen: dict[str, None] = {}
     for path in scopes.modules:
-        hits = [name for name, scope in where.items() if _inside(scope.path, path)]
+        is_meant = name_pattern(path, "FloatScopes.modules")
+        hits = [name for name, scope in where.items() if any(map(is_meant, _around(scope.path)))]
         paths = (outer for scope in where.values() for outer in _around(scope.path))
         chosen |= dict.fromkeys(_checked(path, hits, paths, "module"))
     for kind in scopes.types:
@@ -55,7 +58,8 @@ def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -
         chosen |= dict.fromkeys(_checked(label, hits, classes, "module class"))
     makers = {output.name or "": name for name, node in present.items() for output in node.outputs}
     for tensor in scopes.tensors:
-        hits = [makers[tensor]] if tensor in makers else []
+        is_meant = name_pattern(tensor, "FloatScopes.tensors")
+        hits = [maker for name, maker in makers.items() if is_meant(name)]
         chosen |= dict.fromkeys(_checked(tensor, hits, makers, "tensor"))
     return tuple(name for name in chosen if name in present)
 
@@ -66,15 +70,11 @@ def _around(path: str) -> list[str]:
     return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
 
 
-def _inside(path: str, outer: str) -> bool:
-    return path == outer or path.startswith(f"{outer}.")
-
-
 def _checked(entry: str, hits: list[str], known: Iterable[str], kind: str) -> list[str]:
     if not hits:
         names = sorted(set(known) - {""})
         raise SelectionError(
             f"every float scope must name a {kind} of the captured model, got {entry!r}"
-            f"{nearest_spelling(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+            f"{meant(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         )
     return hits

@@ -6,7 +6,7 @@ A model without any is refused: switching nothing would go unnoticed.
 
 from torch import nn
 
-from quantry.errors import ModelError
+from quantry.errors import ModelError, RecipeError, nearest_spelling
 from quantry.keywords import known_keywords
 from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
@@ -55,14 +55,14 @@ def freeze_batch_norm(model: nn.Module, *, frozen: bool = True) -> None:
 
 @known_keywords("learn_scales")
 def learn_scales(
-    model: nn.Module, gradient: Gradient | None = None, *, weights: bool = True, activations: bool = True
+    model: nn.Module, gradient: Gradient | str | None = None, *, weights: bool = True, activations: bool = True
 ) -> list[nn.Parameter]:
     """Let scales be trained.
 
     Args:
         model: The model.
-        gradient: TQT trains the logarithm, LSQ the scale itself; None takes TQT for power-of-two scales and LSQ for
-            others; ``STRAIGHT_THROUGH`` fixes them again.
+        gradient: "tqt" trains the logarithm, "lsq" the scale itself; None takes TQT for power-of-two scales and LSQ
+            for others; "straight-through" fixes them again.
         weights: Train the scales of weights and biases.
         activations: Train the scales of activations.
 
@@ -71,15 +71,27 @@ def learn_scales(
 
     Raises:
         ModelError: A module is frozen, or none is quantized.
+        RecipeError: There is no such gradient.
     """
     _require_quantizers(model, "learn_scales")
     _refuse_frozen(model, "learn_scales")
+    chosen = None if gradient is None else _gradient(gradient)
     learned: list[nn.Parameter] = []
     for part in model.modules():
         if isinstance(part, FakeQuantizer) and (weights if part.constant else activations):
             power_of_two = isinstance(part.spec.scale, PowerOfTwoScale)
-            learned += part.learn(gradient or (Gradient.TQT if power_of_two else Gradient.LSQ))
+            learned += part.learn(chosen or (Gradient.TQT if power_of_two else Gradient.LSQ))
     return learned
+
+
+def _gradient(given: Gradient | str) -> Gradient:
+    names = {entry.value: entry for entry in Gradient}
+    name = given.value if isinstance(given, Gradient) else str(given).lower()
+    if name not in names:
+        raise RecipeError(
+            f"gradient must be one of {', '.join(names)}, got {given!r}{nearest_spelling(name, names)}; in learn_scales"
+        )
+    return names[name]
 
 
 def refuse_switched_off(model: nn.Module, where: str) -> None:
@@ -93,7 +105,8 @@ def refuse_switched_off(model: nn.Module, where: str) -> None:
 
 
 def _require_quantizers(model: nn.Module, where: str) -> None:
-    if not any(isinstance(part, QuantizedModule) for part in model.modules()):
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    if not any(isinstance(part, QuantizedModule) for part in parts):
         raise ModelError(
             f"a model must be or have what quantize_model returned, got {type(model).__name__} without any; quantize "
             f"it first; in {where}"

@@ -1,8 +1,9 @@
 """A short training loop for people without one."""
 
+import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +13,19 @@ from torch import Tensor
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.keywords import known_keywords
 from quantry.recipe.checked import Checked
+from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.distillation import DistillationLoss
+from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.moving_average import MovingAverage
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.recorded_loss import Loss, RecordedLoss
 from quantry.torchfront.schedule import QatSchedule
 from quantry.torchfront.switches import learn_scales
+from quantry.tune.fake_quant import Gradient
 
 _SMALLEST = 1e-3
+_TINY = 1e-30
+_FLOOR = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,8 @@ class QatOptions(Checked):
     Attributes:
         steps: Number of batches; the loader is repeated where it is shorter.
         learning_rate: Of weights, at its peak, as a part of the typical weight of each tensor; falls along a cosine.
-        scale_rate: Of learned scales; None keeps scales as calibrated.
+        scale_rate: Of learned scales: of their logarithm where it is a power of two, else as a part of the scale; None
+            keeps scales as calibrated.
         decay: Of the moving average that is returned; None returns the weights of the last step.
         schedule: When observers and batch statistics rest.
         bfloat16: Run the forward pass in mixed precision.
@@ -77,7 +84,7 @@ def qat(
         module: What quantization after training returned; it is trained in place.
         batches: A DataLoader, or any iterable that can be read repeatedly.
         loss: From module and batch to a loss; None learns from the float model and needs no labels: a batch is then a
-            tensor, or a tuple whose first item is one.
+            tensor, a tuple that starts with the module's inputs, or a dict of them by name.
         options: How to train.
         report: Called with step and loss after each step.
 
@@ -85,12 +92,12 @@ def qat(
         The trained module in evaluation mode: the moving average where one is kept.
 
     Raises:
-        DataError: There are no batches.
+        DataError: There are no batches, they do not fit the module, or the loss is no finite number.
         ModelError: The module is no quantized one, is frozen, or has nothing to train.
         RecipeError: The loss is not called with module and batch.
     """
-    _check(module, loss)
     options = options or QatOptions()
+    _check(module, loss, options)
     learned = learn_scales(module) if options.scale_rate is not None else []
     optimizer = _optimizer(module, learned, options)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, options.steps))
@@ -99,6 +106,8 @@ def qat(
     average = None if options.decay is None else MovingAverage(module, options.decay)
     if average is not None and not options.schedule.observe_until:
         average.keep_pairs(module)  # observers make buffers anew
+    scales = _plain_scales(module)
+    floors = [_FLOOR * scale.detach().clone() for scale in scales]
     trained = list(module.parameters())
     device = trained[0].device
     module.train()
@@ -107,11 +116,16 @@ def qat(
         # What autocast keeps of a step would not be there when the step is replayed.
         with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=not options.record):
             value = chosen(module, _moved(batch, device))
+        if device.type == "cpu" or report is not None or step in (0, options.steps - 1):  # elsewhere reading takes time
+            _check_loss(value, step)
         optimizer.zero_grad(set_to_none=True)
         value.backward()
         torch.nn.utils.clip_grad_norm_(trained, options.clip)
         optimizer.step()
         schedule.step()
+        if scales:
+            with torch.no_grad():
+                torch._foreach_maximum_(scales, floors)  # a scale must stay positive
         if average is not None:
             average.update(module)
         if report is not None:
@@ -122,17 +136,42 @@ def qat(
     return module
 
 
-def _check(module: QuantizedModule, loss: Loss | None) -> None:
+def _check(module: QuantizedModule, loss: Loss | None, options: QatOptions) -> None:
     require_quantized(module, "qat")
+    if not isinstance(options, QatOptions):
+        raise RecipeError(f"options must be QatOptions(...), got {type(options).__name__}; in qat")
     if isinstance(loss, DistillationLoss | torch.nn.modules.loss._Loss):
         raise RecipeError(
             f"a loss must be a function of module and batch, got {type(loss).__name__}, which is called otherwise; "
             "write such as loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
         )
+    if loss is not None:
+        _check_call(loss, module)
     if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
         raise ModelError(
             "a module must have weights to train, got one that is frozen; train what quantize_model returned, and "
             "freeze it afterwards; in qat"
+        )
+
+
+def _check_call(loss: Loss, module: QuantizedModule) -> None:
+    try:
+        inspect.signature(loss).bind(module, None)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"a loss must be a function of module and batch, got {loss!r}: {error}; write such as "
+            "loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
+        ) from error
+
+
+def _check_loss(value: Any, step: int) -> None:
+    if not torch.is_tensor(value) or value.numel() != 1:
+        given = f"one of shape {list(value.shape)}" if torch.is_tensor(value) else type(value).__name__
+        raise RecipeError(f"a loss must return one number as a tensor, got {given}; take its mean; in qat")
+    if not math.isfinite(float(value.detach())):
+        raise DataError(
+            f"a loss must be a finite number, got {float(value.detach())} at step {step}: the batch may hold NaN, or "
+            "the learning rate is too high; in qat"
         )
 
 
@@ -146,8 +185,25 @@ def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions)
             groups.setdefault(2.0 ** round(math.log2(typical)), []).append(part)
     settings = [{"params": parts, "lr": options.learning_rate * typical} for typical, parts in groups.items()]
     if learned:
-        settings.append({"params": learned, "lr": options.scale_rate})
+        settings += _scale_settings(module, learned, options.scale_rate or 0.0)
     return torch.optim.Adam(settings, fused=next(module.parameters()).is_cuda or None)
+
+
+def _scale_settings(module: QuantizedModule, learned: list[Any], rate: float) -> list[dict[str, Any]]:
+    """Return the groups of learned scales: logarithms take the rate as it is, scales themselves as a part of them."""
+    plain = {id(scale) for scale in _plain_scales(module)}
+    groups: dict[float, list[Tensor]] = {}
+    for part in learned:
+        # Of several the smallest counts, so that none changes its sign.
+        size = float(part.detach().abs().min()) if id(part) in plain else 1.0
+        groups.setdefault(2.0 ** math.floor(math.log2(max(size, _TINY))), []).append(part)
+    return [{"params": parts, "lr": rate * size} for size, parts in groups.items()]
+
+
+def _plain_scales(module: QuantizedModule) -> list[Tensor]:
+    """Return the scales that are learned themselves, and not by their logarithm."""
+    parts = (part for part in module.modules() if isinstance(part, FakeQuantizer))
+    return [part.scale for part in parts if part.gradient is Gradient.LSQ]
 
 
 def _share(step: int, steps: int) -> float:
@@ -161,20 +217,32 @@ def _share(step: int, steps: int) -> float:
 def _label_free(module: QuantizedModule) -> Loss:
     distillation = DistillationLoss(module, tensors="all")
 
+    count = len(module.blueprint.model.inputs)
+
     def loss(_: QuantizedModule, batch: Any) -> Tensor:
-        return distillation(batch[0] if isinstance(batch, list | tuple) else batch)
+        named = dict(batch) if isinstance(batch, Mapping) else {}
+        plain = batch[:count] if isinstance(batch, list | tuple) else (batch,)
+        arguments = () if named else tuple(plain)
+        wrong = wrong_call(module, arguments, named, "qat")
+        if wrong is not None:
+            raise wrong
+        return distillation(*arguments, **named)
 
     return loss
 
 
 def _repeated(batches: Iterable[Any]) -> Iterator[Any]:
+    if not isinstance(batches, Iterable):
+        raise DataError(f"batches must be a DataLoader or an iterable, got {type(batches).__name__}; in qat")
+    count = 0
     while True:
-        empty = True
+        before = count
         for batch in batches:
-            empty = False
+            count += 1
             yield batch
-        if empty:
-            raise DataError("training needs at least one batch that can be read repeatedly, got none; in qat")
+        if count == before:
+            given = f"{count} that can be read only once, as those of a generator; make a list" if count else "none"
+            raise DataError(f"training needs batches that can be read repeatedly, got {given}; in qat")
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

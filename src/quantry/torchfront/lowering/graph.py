@@ -86,7 +86,11 @@ class _Lowering:
         signature = getattr(self._module.graph._codegen, "pytree_info", None)
         trained = frozenset(name for name, _ in self._module.named_parameters())
         fixed = frozenset(name for name, _ in self._module.named_buffers())
-        return Lowered(model, self._scopes, signature, constants, trained, fixed)
+        return Lowered(model, self._scopes, signature, constants, self._arguments(), trained, fixed)
+
+    def _arguments(self) -> dict[int, Any]:
+        given = [self._values[node] for node in self._module.graph.nodes if node.op == "placeholder"]
+        return {index: value for index, value in enumerate(given) if not isinstance(value, ir.Value)}
 
     def _visit(self, node: fx.Node) -> None:
         if node.op == "placeholder":

@@ -1,7 +1,7 @@
 """What lowering a captured graph gives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -29,6 +29,7 @@ class Lowered:
         scopes: Of every node, by its name.
         signature: How the module's arguments and results are flattened, as torch keeps it; None for plain tensors.
         constants: Results that are no tensors, by their place among the flattened results.
+        arguments: Arguments that are no tensors, by their place among the flattened arguments.
         parameters: Names of the initializers that the user's model trains.
         buffers: Names of those that it keeps fixed.
     """
@@ -37,5 +38,6 @@ class Lowered:
     scopes: Mapping[str, Scope]
     signature: Any
     constants: Mapping[int, Any]
+    arguments: Mapping[int, Any] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     buffers: frozenset[str] = frozenset()
