@@ -581,6 +581,7 @@ def test_defaults_of_finetuning_are_those_of_the_document() -> None:
     ("settings", "message"),
     [
         ({"OptimAlgorithm": "adarond"}, "did you mean 'adaround'"),
+        ({"InferDevice": "gpu"}, r"\['InferDevice'\] cannot be 'gpu'.*'cuda:N' or 'hip:N', got 'gpu'"),
         ({"OptimDevice": "tpu:0"}, r"\['OptimDevice'\] cannot be 'tpu:0'.*'cuda:N'"),
         ({"BatchSize": 0}, r"\['BatchSize'\] cannot be 0.*above 0"),
     ],

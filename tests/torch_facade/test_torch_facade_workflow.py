@@ -101,7 +101,7 @@ def test_whole_workflow_ends_in_onnx(model: Wrapped, data: list[Tensor], tmp_pat
 def test_plain_module_is_captured_with_the_first_sample(model: Wrapped, data: list[Tensor]) -> None:
     quantized = ModelQuantizer(config(exclude=["head"])).quantize_model(model.base_model, [(x, 1) for x in data])
     assert "head.weight" not in quantized.blueprint.plan.weights
-    with pytest.raises(ModelError, match="no data"):
+    with pytest.raises(DataError, match="no data"):
         ModelQuantizer(config()).quantize_model(model.base_model)
 
 

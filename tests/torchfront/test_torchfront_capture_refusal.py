@@ -91,6 +91,15 @@ def test_control_flow_is_named_without_a_spelling() -> None:
     assert "did you mean" not in str(caught.value)
 
 
+def test_weight_that_is_computed_is_named_with_a_way_that_works() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)))
+    example = torch.rand(2, 4)
+    with pytest.raises(ModelError, match=r"'0\.weight' is computed anew .*remove_parametrizations"):
+        quantize_graph(capture(model, example), [example], "XINT8")
+    nn.utils.parametrize.remove_parametrizations(model[0], "weight")
+    assert quantize_graph(capture(model, example), [example], "XINT8")(example).shape == (2, 2)
+
+
 def test_branch_on_values_is_one_sentence_with_its_place(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelError) as caught:
         capture(Branch(), images())

@@ -35,13 +35,21 @@ class Elementwise(nn.Module):
             f.gelu(x),
             f.gelu(x, approximate="tanh"),
             f.elu(x, 0.7),
+            f.selu(x),
+            f.celu(x, 0.3),
+            f.glu(x, 1),
+            f.logsigmoid(x),
+            f.softplus(x, beta=2.0),
+            torch.div(x, 0.3, rounding_mode="floor"),
+            x.clamp(x.mean(), torch.tensor(0.6)),
+            torch.where((x > 0.1) & ~(x >= 0.5) | (x <= -1) & (x.abs() < 2), x.sin(), x.cos()),
             x.clamp(min=-0.1),
             (x * 2 - 1) / 3,
             1 - x,
             torch.exp(-x.abs()).sqrt(),
             torch.rsqrt(x.abs() + 1),
             x.pow(2),
-            torch.where(x > 0.1, x, -x) if False else torch.maximum(x, -x),
+            torch.maximum(x, -x),
             torch.add(x, x, alpha=3),
         ]
 
@@ -63,6 +71,8 @@ class Shapes(nn.Module):
             x[:, :1].squeeze(1).expand(-1, -1, -1),
             functional.pad(x, (1, 2, 0, 1), value=0.5),
             functional.pixel_shuffle(x, 2),
+            x.unflatten(1, (2, 2)),
+            x.flatten(1).unflatten(-1, (12, -1)),
         ]
 
 
@@ -73,6 +83,9 @@ class Windows(nn.Module):
         self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
         self.linear = nn.Linear(6, 5)
         self.prelu = nn.PReLU(4)
+        self.groups, self.instances = nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True)
+        nn.init.uniform_(self.groups.weight)
+        nn.init.uniform_(self.instances.bias)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         f = functional
@@ -92,6 +105,8 @@ class Windows(nn.Module):
             self.up(x),
             self.linear(tokens),
             self.prelu(x),
+            self.groups(x),
+            self.instances(x),
             f.scaled_dot_product_attention(tokens, tokens, tokens),
             f.conv2d(x, torch.ones(4, 2, 3, 3), padding="same", groups=2) if False else f.relu(x),
         ]

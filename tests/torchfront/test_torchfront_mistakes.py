@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import fx, nn
-from torch_nets import Detector, batches
+from torch_nets import Detector, SmallNet, batches
 
 from quantry.errors import DataError, ModelError, RecipeError, UserError
 from quantry.recipe import Recipe
@@ -15,6 +15,7 @@ from quantry.torchfront import (
     MovingAverage,
     QatOptions,
     QuantizedModule,
+    capture,
     enable_quantizers,
     export,
     float_teacher,
@@ -120,6 +121,19 @@ def test_teacher_must_have_what_is_compared(quantized: QuantizedModule) -> None:
         DistillationLoss(quantized, nn.Flatten())(batches()[0])
 
 
+def test_weights_at_rest_are_not_trained() -> None:
+    model = SmallNet()
+    model.stem.requires_grad_(requires_grad=False)
+    module = quantize_graph(capture(model, batches()[0]), batches(), "XINT8")
+    resting = {name for name, part in module.named_parameters() if not part.requires_grad}
+    assert resting == {"stem.conv.weight", "stem.bn.weight", "stem.bn.bias"}
+    before = {name: module.get_parameter(name).detach().clone() for name in resting}
+    qat(module, batches(), options=QatOptions(steps=2, decay=None))
+    assert all(torch.equal(value, module.get_parameter(name)) for name, value in before.items())
+    ready = quantize_graph(capture(model.requires_grad_(requires_grad=False), batches()[0]), batches(), "XINT8")
+    assert all(part.requires_grad for part in ready.parameters())
+
+
 def test_gradient_of_scales_comes_by_name(quantized: QuantizedModule) -> None:
     assert learn_scales(quantized, "TQT")
     with pytest.raises(RecipeError, match="one of straight-through, lsq, tqt, got 'tqd'; did you mean 'tqt'"):
@@ -147,7 +161,7 @@ def test_learned_scales_stay_positive(captured: fx.GraphModule) -> None:
         lambda module: export(
             module, "model.onnx", batches()[0], ExportOptions(input_names=("x",), output_names=("x",))
         ),
-        lambda module: quantize_graph(fx.symbolic_trace(nn.ReLU()), batches(), "XINT8", float_scopes=["head"]),
+        lambda module: quantize_graph(capture(nn.ReLU(), batches()[0]), batches(), "XINT8", float_scopes=["head"]),
     ],
 )
 def test_argument_of_another_kind_is_named(quantized: QuantizedModule, use: object) -> None:

@@ -78,11 +78,6 @@ def quantize_graph(
             "the torch path needs scales that are known before the model runs, got the format Dynamic in recipe "
             f"{recipe.name!r}; use quantry.quantize on a float ONNX model"
         )
-    if float_scopes is not None and not isinstance(float_scopes, FloatScopes):
-        raise RecipeError(
-            f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {float_scopes!r}; in "
-            "quantize_graph"
-        )
     lowered = _lowered(model)
     memo = Memo(store, Trace())
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
@@ -99,8 +94,18 @@ def quantize_graph(
     module = build(replace(blueprint, originals={**blueprint.originals, **cut_off}))
     if isinstance(model, fx.GraphModule):
         module.to(next((tensor.device for tensor in model.parameters()), torch.device("cpu")))
+        _keep_frozen(module, model)
     module.eval()
     return module
+
+
+def _keep_frozen(module: QuantizedModule, model: fx.GraphModule) -> None:
+    """Let weights rest that the user's model does not train; a model in which all rest was made ready for inference."""
+    resting = {name for name, part in model.named_parameters() if not part.requires_grad}
+    if len(resting) < len(dict(model.named_parameters())):
+        paths = {module.layout.tensors[name] for name in resting & set(module.layout.tensors)}
+        for path, part in module.named_parameters():
+            part.requires_grad_(part.requires_grad and path not in paths)
 
 
 def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationData:

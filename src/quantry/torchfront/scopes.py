@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantry.errors import SelectionError
+from quantry.errors import RecipeError, SelectionError
 from quantry.plan.name_pattern import meant, name_pattern
 from quantry.recipe.known_arguments import KnownArguments
 from quantry.torchfront.lowering import Scope
@@ -42,8 +42,13 @@ def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -
         model: The prepared model; nodes that folding has removed need no mention.
 
     Raises:
+        RecipeError: It is something else.
         SelectionError: An entry names nothing.
     """
+    if not isinstance(scopes, FloatScopes):
+        raise RecipeError(
+            f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {scopes!r}; in quantize_graph"
+        )
     present = {node.name or "": node for node in model.graph}
     chosen: dict[str, None] = {}
     for path in scopes.modules:

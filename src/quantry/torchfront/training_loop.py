@@ -103,11 +103,8 @@ def qat(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, options.steps))
     chosen = loss or _label_free(module)
     chosen = RecordedLoss(chosen) if options.record else chosen
-    average = None if options.decay is None else MovingAverage(module, options.decay)
-    if average is not None and not options.schedule.observe_until:
-        average.keep_pairs(module)  # observers make buffers anew
-    scales = _plain_scales(module)
-    floors = [_FLOOR * scale.detach().clone() for scale in scales]
+    average = None if options.decay is None else _average(module, options.decay, options)
+    keep_positive = _floored(_plain_scales(module))
     trained = list(module.parameters())
     device = trained[0].device
     module.train()
@@ -123,9 +120,7 @@ def qat(
         torch.nn.utils.clip_grad_norm_(trained, options.clip)
         optimizer.step()
         schedule.step()
-        if scales:
-            with torch.no_grad():
-                torch._foreach_maximum_(scales, floors)  # a scale must stay positive
+        keep_positive()
         if average is not None:
             average.update(module)
         if report is not None:
@@ -206,6 +201,25 @@ def _plain_scales(module: QuantizedModule) -> list[Tensor]:
     return [part.scale for part in parts if part.gradient is Gradient.LSQ]
 
 
+def _average(module: QuantizedModule, decay: float, options: QatOptions) -> MovingAverage:
+    average = MovingAverage(module, decay)
+    if not options.schedule.observe_until:
+        average.keep_pairs(module)  # observers make buffers anew
+    return average
+
+
+def _floored(scales: list[Tensor]) -> Callable[[], None]:
+    """Return what lifts scales again that fell below a part of what they are now: they must stay positive."""
+    floors = [_FLOOR * scale.detach() for scale in scales]
+
+    def lift() -> None:
+        if scales:
+            with torch.no_grad():
+                torch._foreach_maximum_(scales, floors)
+
+    return lift
+
+
 def _share(step: int, steps: int) -> float:
     """Return the learning rate of a step as a part of its peak: a short rise, then half a cosine."""
     rise = max(1, steps // 20)
@@ -242,7 +256,7 @@ def _repeated(batches: Iterable[Any]) -> Iterator[Any]:
             yield batch
         if count == before:
             given = f"{count} that can be read only once, as those of a generator; make a list" if count else "none"
-            raise DataError(f"training needs batches that can be read repeatedly, got {given}; in qat")
+            raise DataError(f"training needs at least one batch, and all of them repeatedly, got {given}; in qat")
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

@@ -11,6 +11,7 @@ from quantry.onnx.options.option_row import Apply, Kind, OptionRow
 from quantry.recipe import AdaQuant, AdaRound
 
 _ALGORITHMS: dict[str, AdaRound | AdaQuant] = {"adaround": AdaRound(), "adaquant": AdaQuant()}
+_FULL_NAMES = {"cpu:0": "cpu", "cuda": "cuda:0", "hip": "hip:0"}
 _LOADER = "activations lie in memory or in one file and are read as they are; no loader has workers"
 
 
@@ -38,8 +39,7 @@ def _sets(key: str, name: str) -> Apply:
 
 def _device(name: str) -> Apply:
     def apply(draft: Draft, value: str) -> Draft:
-        numbered = value if ":" in value or value == "cpu" else f"{value}:0"
-        changed: Draft = with_field(draft, f"finetune.{name}", numbered)
+        changed: Draft = with_field(draft, f"finetune.{name}", _FULL_NAMES.get(value.lower(), value.lower()))
         return changed
 
     return apply

@@ -171,6 +171,31 @@ def elu(writer: GraphWriter, call: Call) -> ir.Value:
     return writer.op("Elu", [call.first], {"alpha": float(call.get("alpha", 1.0))})
 
 
+def selu(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.selu``, an elu with the two constants of https://arxiv.org/abs/1706.02515."""
+    bent = writer.op("Elu", [call.first], {"alpha": 1.6732632423543772})
+    return writer.op("Mul", [bent, writer.constant(1.0507009873554805)])
+
+
+def celu(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.celu``: alpha elu(x / alpha)."""
+    alpha = writer.constant(float(call.get("alpha", 1.0)))
+    return writer.op("Mul", [writer.op("Elu", [writer.op("Div", [call.first, alpha])]), alpha])
+
+
+def log_sigmoid(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.log_sigmoid``: -softplus(-x)."""
+    return writer.op("Neg", [writer.op("Softplus", [writer.op("Neg", [call.first])])])
+
+
+def gated(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.glu``: one half of an axis times the sigmoid of the other."""
+    axis = int(call.get("dim", -1)) % call.first_meta.dim()
+    half = int(call.first_meta.shape[axis]) // 2
+    values, gates = writer.multi("Split", [call.first, writer.ints([half, half])], 2, {"axis": axis})
+    return writer.op("Mul", [values, writer.op("Sigmoid", [gates])])
+
+
 def prelu(writer: GraphWriter, call: Call) -> ir.Value:
     """``aten.prelu``: the slope lies along the channel axis."""
     slope, rank = call["weight"], call.rank("self")
@@ -257,6 +282,10 @@ LOWERINGS: dict[str, Lowering] = {
     "gelu": gelu,
     "leaky_relu": leaky_relu,
     "elu": elu,
+    "selu": selu,
+    "celu": celu,
+    "log_sigmoid": log_sigmoid,
+    "glu": gated,
     "prelu": prelu,
     "clamp": clamp,
     "clamp_min": clamp,

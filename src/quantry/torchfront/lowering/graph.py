@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from quantry.errors import ModelError
-from quantry.torchfront.lowering import convolution, elementwise, movement, reduction
+from quantry.torchfront.lowering import convolution, elementwise, movement, normalization, reduction
 from quantry.torchfront.lowering.call import Call, meta_of
 from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Dimension, GraphWriter
 from quantry.torchfront.lowering.lowered import Lowered, Scope
@@ -21,6 +21,7 @@ LOWERINGS: Mapping[str, Callable[[GraphWriter, Call], Any]] = {
     **convolution.LOWERINGS,
     **elementwise.LOWERINGS,
     **movement.LOWERINGS,
+    **normalization.LOWERINGS,
     **reduction.LOWERINGS,
 }
 """By the operator's name in ``torch.ops.aten``, without overload and without the underscore of in-place variants."""
@@ -214,6 +215,13 @@ def _refusal(unknown: list[fx.Node], module: fx.GraphModule, remedy: str) -> Mod
 
 def _parts_without(unknown: list[fx.Node], module: fx.GraphModule) -> str:
     """Return the advice to capture the largest submodule that has none of the operators."""
+    computed = next((path for node in unknown for path in [_scope(node).path] if "parametrizations." in path), None)
+    if computed is not None:
+        layer, _, name = computed.rpartition("parametrizations.")
+        return (
+            f"{layer + name.split('.')[0]!r} is computed anew at every call; make it a plain weight with "
+            "torch.nn.utils.parametrize.remove_parametrizations before the capture"
+        )
     wrong = {path for node in unknown for path in _around(_scope(node).path)}
     sizes: dict[str, int] = {}
     for node in module.graph.nodes:

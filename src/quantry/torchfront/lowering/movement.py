@@ -85,6 +85,16 @@ def reshaped(writer: GraphWriter, call: Call, sizes: list[Any]) -> ir.Value:
     return writer.op("Reshape", [call.first, writer.sizes(target)])
 
 
+def unflatten(writer: GraphWriter, call: Call) -> ir.Value:
+    """``aten.unflatten``: one axis becomes several."""
+    axis = call["dim"] % call.first_meta.dim()
+    return reshaped(writer, call, [*[0] * axis, *call["sizes"], *_behind(call, axis)])
+
+
+def _behind(call: Call, axis: int) -> list[int]:
+    return fixed(call.first_meta.shape[axis + 1 :], "sizes behind the axis", call.node)
+
+
 def flatten(writer: GraphWriter, call: Call) -> ir.Value:
     """``aten.flatten``: leading sizes stay, the flattened run is -1 and what follows is fixed."""
     rank = call.first_meta.dim()
@@ -177,7 +187,18 @@ def region(writer: GraphWriter, call: Call) -> list[ir.Value]:
 LOWERINGS = {
     "region": region,
     **dict.fromkeys(
-        ("contiguous", "clone", "detach", "alias", "dropout", "feature_dropout", "lift_fresh_copy", "identity"),
+        (
+            "contiguous",
+            "clone",
+            "detach",
+            "alias",
+            "dropout",
+            "feature_dropout",
+            "alpha_dropout",
+            "feature_alpha_dropout",
+            "lift_fresh_copy",
+            "identity",
+        ),
         identity,
     ),
     "to": conversion,
@@ -191,6 +212,7 @@ LOWERINGS = {
     "select": select,
     "flip": flip,
     "view": reshape,
+    "unflatten": unflatten,
     "reshape": reshape,
     "_unsafe_view": reshape,
     "flatten": flatten,
