@@ -231,6 +231,15 @@ def test_algorithms_come_by_name_or_with_options() -> None:
         QConfig(layer(), algo_config=["adaroun"])
 
 
+def test_one_entry_or_none_needs_no_list() -> None:
+    assert recipe_of(QConfig(layer(), exclude=None, algo_config="gptq")).tune.steps == (Gptq(),)
+    assert QConfig(layer(), exclude="head", algo_config=CrossLayer()).algo_config == (CrossLayer(),)
+    with pytest.raises(RecipeError, match=r"got the class CrossLayer; write it with \(\)"):
+        QConfig(layer(), algo_config=[CrossLayer])
+    with pytest.raises(RecipeError, match="layer_quant_config must be a mapping"):
+        QConfig(layer(), layer_quant_config=[("head", None)])
+
+
 def test_equalizations_come_with_the_algorithms() -> None:
     recipe = recipe_of(QConfig(layer(), algo_config=["gptq", "cle", SmoothQuant(sweeps=2)]))
     assert recipe.tune.steps == (Gptq(),)

@@ -151,6 +151,20 @@ def test_example_by_name_may_come_in_any_order() -> None:
     torch.testing.assert_close(found["y"], wanted["y"], atol=0.05, rtol=0.05)
 
 
+@pytest.mark.parametrize(
+    "shapes", [{"inputt": {0: torch.export.Dim.AUTO}}, ({0: torch.export.Dim.AUTO, 1: torch.export.Dim("c")},), "Batch"]
+)
+def test_sizes_that_cannot_vary_are_the_fault_of_data(shapes: object) -> None:
+    with pytest.raises(DataError, match="dynamic_shapes must be"):
+        capture(nn.Sequential(nn.Conv2d(3, 4, 3)), images(), dynamic_shapes=shapes)
+
+
+def test_quantized_module_is_not_captured_again() -> None:
+    module = quantize_graph(capture(nn.ReLU(), images()), [images()], "XINT8")
+    with pytest.raises(ModelError, match=r"already quantized; .* in capture"):
+        capture(nn.Sequential(module), images())
+
+
 def test_model_of_one_image_keeps_its_batch() -> None:
     graph = capture(Single(), images(1))
     assert graph(images(1)).shape == (1, 4, 36)

@@ -136,7 +136,7 @@ class QConfig(KnownArguments):
     """
 
     global_quant_config: QLayerConfig = field(default_factory=_no_global_config)
-    exclude: Sequence[str] = ()
+    exclude: Sequence[str] | None = ()
     algo_config: Sequence[Any] | None = None
     log_severity_level: int = 1
     version: str = "0.13"
@@ -170,25 +170,40 @@ class QConfig(KnownArguments):
             raise RecipeError("QConfig.log_severity_level must be left out; use logging.getLogger('quantry').setLevel")
         if self.keep_prequantized_layers is not True:
             raise RecipeError("QConfig.keep_prequantized_layers must be left out: captured models are float")
-        object.__setattr__(self, "exclude", (self.exclude,) if isinstance(self.exclude, str) else tuple(self.exclude))
-        for entries in (self.layer_type_quant_config, self.layer_quant_config):
-            for key, value in entries.items():
-                if value is not None and not isinstance(value, QLayerConfig):
-                    raise RecipeError(f"the configuration of {key!r} must be a QLayerConfig or None, got {value!r}")
-        algorithms = tuple(_algorithm(entry) for entry in self.algo_config or ())
+        object.__setattr__(self, "exclude", _listed(self.exclude))
+        self._check_layers()
+        algorithms = tuple(_algorithm(entry) for entry in _listed(self.algo_config))
         object.__setattr__(self, "algo_config", algorithms)
         equalizing = [type(entry) for entry in algorithms if type(entry) in EQUALIZATIONS]
         if len(set(equalizing)) < len(equalizing):
             raise RecipeError(f"QConfig.algo_config must have each equalization once, got {list(algorithms)!r}")
+
+    def _check_layers(self) -> None:
+        for name in ("layer_type_quant_config", "layer_quant_config"):
+            entries = getattr(self, name)
+            if not isinstance(entries, Mapping):
+                raise RecipeError(f"QConfig.{name} must be a mapping to configurations, got {type(entries).__name__}")
+            for key, value in entries.items():
+                if value is not None and not isinstance(value, QLayerConfig):
+                    raise RecipeError(f"the configuration of {key!r} must be a QLayerConfig or None, got {value!r}")
 
 
 Config = QConfig
 """The older name of `QConfig`."""
 
 
+def _listed(given: Any) -> tuple[Any, ...]:
+    """Return one entry, several or None as a tuple."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+
+
 def _algorithm(entry: Any) -> Any:
     if isinstance(entry, TuneStep) or type(entry) in EQUALIZATIONS:
         return entry
+    if isinstance(entry, type) and (entry in EQUALIZATIONS or issubclass(entry, TuneStep)):
+        raise RecipeError(f"QConfig.algo_config must hold objects, got the class {entry.__name__}; write it with ()")
     name = str(entry).casefold()
     if name not in _ALGORITHMS:
         raise RecipeError(

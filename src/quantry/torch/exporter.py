@@ -1,5 +1,6 @@
 """``ModelExporter``: writes ONNX."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,8 @@ class ModelExporter:
     def __init__(self, config: ExporterConfig, export_dir: str | Path) -> None:
         if not isinstance(config, ExporterConfig):
             raise RecipeError(f"ModelExporter.config must be an ExporterConfig, got {type(config).__name__}")
+        if not isinstance(export_dir, str | os.PathLike):
+            raise RecipeError(f"ModelExporter.export_dir must be a path, got {type(export_dir).__name__}")
         self.config = config
         self.export_dir = Path(export_dir)
 
@@ -164,6 +167,8 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
         if wrong:
             raise RecipeError(f"export_onnx takes {name} at its default only; the documentation of it says why")
     config = onnx_config or OnnxExporterConfig()
+    if not isinstance(output_dir, str | os.PathLike):
+        raise RecipeError(f"output_dir must be a path, got {type(output_dir).__name__}; in export_onnx")
     path = _file(Path(output_dir), config)
     path.parent.mkdir(parents=True, exist_ok=True)
     options = ExportOptions(

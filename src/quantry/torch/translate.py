@@ -105,7 +105,7 @@ def bias_of(config: QTensorConfig | None) -> Bias:
 def excluded(config: QConfig, places: tuple[Place, ...]) -> tuple[str, ...]:
     """Return the names of the nodes that stay float."""
     silent = [pattern for pattern, layer in config.layer_quant_config.items() if layer is None]
-    found = [node for pattern in (*config.exclude, *silent) for node in _nodes(pattern, places, "exclude")]
+    found = [node for pattern in (*(config.exclude or ()), *silent) for node in _nodes(pattern, places, "exclude")]
     for kind, layer in config.layer_type_quant_config.items():
         if layer is None:
             found += _nodes_of_class(kind, places)

@@ -17,6 +17,7 @@ from torch import nn
 from quantry.errors import DataError, ModelError, UserError, nearest_spelling
 
 _TORCH = Path(torch.__file__).parent
+_SIZES = ("`dynamic_shapes`", "Constraints violated")
 _DATA_DEPENDENT = ("data-dependent", "is not supported for tensor subclasses")
 
 
@@ -37,6 +38,11 @@ def refusal(error: Exception, model: nn.Module, arguments: tuple[Any, ...], name
         return wrong
     name, place = type(model).__name__, _place(error)
     reason = _first_line(error)
+    if any(text in str(error) for text in _SIZES):
+        return DataError(
+            f"dynamic_shapes must be of the example's form and leave free what {name} allows to vary, got others: "
+            f"{reason}; in capture"
+        )
     if any(text in str(error) for text in _DATA_DEPENDENT):
         return ModelError(
             f"a module to capture must run the same operators whatever values its inputs have, got {name}, whose code "

@@ -11,6 +11,7 @@ from torch import fx, nn
 from quantry.errors import DataError, ModelError
 from quantry.keywords import known_keywords
 from quantry.torchfront.capture_refusal import quiet_torch, refusal, takes
+from quantry.torchfront.quantized_module import refuse_quantized
 
 _OTHER_NAMES = {"args": "example", "example_inputs": "example", "inputs": "example", "module": "model", "mod": "model"}
 
@@ -35,7 +36,7 @@ def capture(
             to ``torch.export.export``. A module that takes a batch of the example's size alone keeps that size.
 
     Raises:
-        ModelError: torch cannot capture the module.
+        ModelError: torch cannot capture the module, or it is quantized already.
         DataError: The example is not what the module takes.
 
     Example:
@@ -43,6 +44,7 @@ def capture(
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise ModelError(f"what is captured must be a torch module in Python, got {type(model).__name__}; in capture")
+    refuse_quantized(model, "capture")
     arguments, named = _arguments(model, example, kwargs)
     wide, shapes = (arguments, named), dynamic_shapes
     if isinstance(shapes, str):
