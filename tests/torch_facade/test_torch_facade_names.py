@@ -42,6 +42,8 @@ def frozen() -> QuantizedModule:
 def test_every_public_name_is_listed_and_found() -> None:
     assert set(facade.__all__) <= set(dir(facade))
     assert all(getattr(facade, name) is not None for name in facade.__all__)
+    with pytest.raises(AttributeError, match="did you mean 'ModelQuantizer'"):
+        _ = facade.ModelQuantiser
     from quantry import torchfront
 
     assert set(torchfront.__all__) <= set(dir(torchfront))

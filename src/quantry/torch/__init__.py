@@ -154,5 +154,5 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in _FRONT_END:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{errors.nearest_spelling(name, __all__)}")
     return getattr(import_module("quantry.torchfront"), name)
