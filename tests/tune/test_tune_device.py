@@ -16,6 +16,7 @@ from quantry.errors import RecipeError
 from quantry.recipe import AdaQuant, AdaRound, DataType, Gptq, LayerTraining, LayerTuning, PlanOptions, TensorSpec
 from quantry.tune import TuneTask, device_training, open_streams, tune
 from quantry.tune.adaround import second_term
+from quantry.tune.compensation import joined
 from quantry.tune.device_training import DeviceTraining
 from quantry.tune.fused_rows import FusedRows
 from quantry.tune.layer import find_layers
@@ -65,9 +66,9 @@ def test_torch_feeds_layers_what_onnxruntime_feeds_them(activation: DataType) ->
 @pytest.mark.usefixtures("in_torch")
 def test_moments_are_those_that_numpy_gathers() -> None:
     task = task_of(network(), inputs((4, 9, 8), 5))
-    theirs = [gather(visit, LayerProblem(visit, trains_bias=True).matrix) for visit in visits(task, Gptq())]
+    theirs = [joined(gather(visit, LayerProblem(visit, trains_bias=True).matrix)) for visit in visits(task, Gptq())]
     for visit, expected in zip(visits(task, Gptq(inference_device="cuda:0")), theirs, strict=True):
-        found = gather(visit, LayerProblem(visit, trains_bias=True).matrix)
+        found = joined(gather(visit, LayerProblem(visit, trains_bias=True).matrix))
         assert found.count == expected.count
         for name in ("gram", "cross", "power", "column_mean", "target_mean"):
             ours, other = getattr(found, name), getattr(expected, name)

@@ -164,7 +164,7 @@ def test_row_never_ends_worse_than_plain_rounding(seed: int, rate: float, rounds
     layers, _ = find_layers(task.model.model, task.plan, ("Conv", "ConvTranspose", "Gemm", "MatMul"))
     step: LayerTraining = (AdaRound if rounds else AdaQuant)(iterations=20, learning_rate=rate, early_stop=early)
     for visit in LayerWalker(task, layers, step).visits("test"):
-        problem = LayerProblem(visit, trains_bias=not rounds)
+        problem = LayerProblem(visit, trains_bias=not rounds, cautious=True)
         result = (adaround.round_layer if rounds else adaquant.train_layer)(visit, step)  # type: ignore[operator]
         weight = np.asarray(problem.matrix.to_matrix(result.values[visit.layer.weight]), np.float32)
         bias = result.values.get(visit.layer.bias or "", problem.bias).reshape(problem.bias.shape)
@@ -175,11 +175,16 @@ def test_row_never_ends_worse_than_plain_rounding(seed: int, rate: float, rounds
 
 
 def measured(visit: LayerVisit, problem: LayerProblem, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Return the mean squared error of each row over all positions of all samples, from outputs alone."""
-    errors = []
+    """Return the mean squared error of each row over all positions of all samples, from outputs alone.
+
+    Targets are those of the training: outputs of the float model as far as errors of the inputs can be made up for.
+    """
+    errors, part = [], problem.quadratic.part
     for sample in range(visit.samples):
         columns, targets = problem.matrix.columns(*visit.pair(sample), 10**9, np.random.default_rng(0))
-        outputs = columns.astype(np.float64) @ weight.transpose(0, 2, 1) + bias[:, None, :]
+        seen = columns.astype(np.float64)
+        targets = part * targets + (1 - part) * (seen @ problem.weight.transpose(0, 2, 1) + problem.bias[:, None, :])
+        outputs = seen @ weight.transpose(0, 2, 1) + bias[:, None, :]
         errors.append(((outputs - targets) ** 2).mean(1))
     return np.mean(errors, 0)
 

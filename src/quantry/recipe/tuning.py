@@ -117,7 +117,8 @@ class LayerTraining(LayerTuning):
         learning_rate: Step size of Adam (LearningRate).
         learning_rate_adjust: Empty, or a threshold and the learning rate for layers whose error before training is
             above it (LRAdjust).
-        early_stop: Stop a layer when its output error has not fallen for a tenth of the iterations (EarlyStop).
+        early_stop: Stop a layer when its output error has not fallen for a tenth of the iterations; with AdaRound, when
+            no weight has gone to its other side for as long (EarlyStop).
         output_pair: Judge the layer's output behind its activation function and its Q/DQ pair (OutputQDQ).
         whole_data: Where the layer is linear up to its output, take the exact loss over all samples from their Gram
             matrix, which replaces mini-batches; False draws mini-batches everywhere.

@@ -38,6 +38,7 @@ class DeviceTraining:
         plain = torch.from_numpy(np.array(problem.plain())).to(device)
         bias = torch.from_numpy(np.array(problem.rounded_bias(problem.bias))).to(device)
         self._before = self._form.error(plain, bias)
+        self._judged = self._before
         self._kept = plain, bias, self._before
 
     @property
@@ -50,8 +51,8 @@ class DeviceTraining:
         entries = [(*corrected(number + 1, rate), *self._exponents(number)) for number in range(first, first + count)]
         return self._steps.advance(np.array(entries, np.float32)) + self._power
 
-    def keep(self) -> float:
-        """Judge the constants as they would be written now, and keep rows that are better than before."""
+    def keep(self) -> bool:
+        """Judge the constants as they would be written now, keep better rows, and return whether any has moved."""
         value, bias = self._steps.trained()
         weight = self._rows.written(value)
         old_weight, old_bias, best = self._kept
@@ -63,7 +64,8 @@ class DeviceTraining:
             torch.where(better, bias, old_bias),
             torch.where(better, judged, best),
         )
-        return float(judged.sum())
+        moved, self._judged = not torch.equal(judged, self._judged), judged
+        return moved
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen of each row."""

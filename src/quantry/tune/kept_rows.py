@@ -23,18 +23,21 @@ class KeptRows:
         best: Loss of what is kept.
         weight: ``[groups, rows, width]``.
         bias: ``[groups, rows]``.
+        moved: Whether what was offered last differs from what was offered before it.
     """
 
     def __init__(self, problem: LayerProblem, judge: Callable[[Single, Single], Float]) -> None:
         self._judge = judge
         self.weight, self.bias = problem.plain(), problem.rounded_bias(problem.bias)
-        self.before = self.best = judge(self.weight, self.bias)
+        self.before = self.best = self._judged = judge(self.weight, self.bias)
+        self.moved = True
 
-    def offer(self, weight: Single, bias: Single) -> float:
-        """Take rows that are better than those kept, and return the loss of all rows that were offered."""
+    def offer(self, weight: Single, bias: Single) -> None:
+        """Take rows that are better than those kept."""
         judged = self._judge(weight, bias)
+        # The same loss of every row to the last bit is that of the same rows.
+        self.moved, self._judged = not np.array_equal(judged, self._judged), judged
         better = judged < self.best
         self.best = np.where(better, judged, self.best)
         self.weight = np.where(better[:, :, None], weight, self.weight)
         self.bias = np.where(better, bias, self.bias)
-        return float(judged.sum())

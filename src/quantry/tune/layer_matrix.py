@@ -51,6 +51,11 @@ class LayerMatrix:
             return 1
         return self.shape[0] if self.operator in ("Gemm", "MatMul") and not self.rows_first else prod(self.shape[1:])
 
+    @property
+    def channels(self) -> int:
+        """Number of rows of all groups together."""
+        return prod(self.shape) // self.width
+
     def to_matrix(self, weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Return a weight, or anything of its shape, as ``[groups, rows, width]``."""
         if self.operator == "Conv":

@@ -7,7 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.scale import TensorParams, fake_quantize
+from quantry.tune.blas_threads import one_blas_thread
 from quantry.tune.column_rounding import WeightGrid
+from quantry.tune.compensation import aimed, joined, part_that_holds
 from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_matrix import LayerMatrix, layer_matrix
 from quantry.tune.quadratic import Quadratic, gather
@@ -26,11 +28,14 @@ class LayerProblem:
         trains_bias: Whether the bias may change.
         compensates: Aim at what the float layer gives on float inputs, so that constants make up for errors of the
             inputs too; False aims at what it gives on the quantized inputs.
+        cautious: For training: make up for errors of the inputs only as far as that holds for samples it was not
+            learned from.
     """
 
     visit: LayerVisit
     trains_bias: bool
     compensates: bool = True
+    cautious: bool = False
 
     @cached_property
     def matrix(self) -> LayerMatrix:
@@ -71,10 +76,17 @@ class LayerProblem:
     @cached_property
     def quadratic(self) -> Quadratic:
         """The error as a quadratic form; gathering it goes through all samples."""
-        whole = gather(self.visit, self.matrix)
-        if not self.compensates:
-            whole = whole.of_layer(self.weight, self.bias)
+        whole = self._aim()
         return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
+
+    def _aim(self) -> Quadratic:
+        halves = gather(self.visit, self.matrix, trained=self.cautious)
+        if self.compensates and not self.cautious:
+            return joined(halves)
+        weight = self.weight.astype(np.float64)
+        with one_blas_thread():
+            part = part_that_holds(halves, weight) if self.compensates else 0.0
+        return aimed(joined(halves), weight, self.bias.astype(np.float64), part)
 
     @cached_property
     def positions(self) -> int:

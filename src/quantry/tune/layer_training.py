@@ -47,8 +47,12 @@ class Training(Protocol):
         """The loss of plain rounding."""
         ...
 
-    def keep(self) -> float:
-        """Judge the constants as they would be written now, keep better rows, and return the loss of all."""
+    def keep(self) -> bool:
+        """Judge the constants as they would be written now, and keep better rows.
+
+        Returns:
+            Whether they differ from those that were judged before.
+        """
         ...
 
     def result(self) -> LayerConstants:
@@ -67,7 +71,7 @@ class LayerTrainer:
 
     def __init__(self, visit: LayerVisit, step: LayerTraining, *, trains_bias: bool) -> None:
         self.step = step
-        self.problem = LayerProblem(visit, trains_bias)
+        self.problem = LayerProblem(visit, trains_bias, cautious=True)
 
     @property
     def whole(self) -> bool:
@@ -95,7 +99,8 @@ class LayerTrainer:
             rows: Makes the training on the processor with all samples at once.
             tensors: Makes any other, with torch.
             rounds_from: The iteration from which weights are drawn to either side. The loss in training rises by itself
-                then, so that early stop begins there and watches the weights as they would be written.
+                then, and that of weights as they would be written falls only when most are drawn all the way, so that
+                early stop begins there and waits until no weight goes to its other side any more.
 
         Raises:
             MissingExtraError: torch is needed and not installed.
@@ -131,11 +136,11 @@ class LayerTrainer:
                 _LOG.debug("layer %s: iteration %d: loss %.5g", problem.visit.layer.name, done, losses[-1])
             if done % period and done < step.iterations:
                 continue
-            judged = training.keep()
-            watched = seen if rounds_from is None else judged
-            if step.early_stop and done > (rounds_from or 0) and not watched < least:
+            moved = training.keep()
+            stays = not seen < least if rounds_from is None else done > rounds_from and not moved
+            if step.early_stop and stays:
                 break
-            seen, least = 0.0, watched
+            seen, least = 0.0, seen
         return training.result()
 
 

@@ -8,17 +8,17 @@ so that after one pass over the samples, which gathers ``G = E x x'``, ``d = E x
 needed any more: neither for the best weights (least squares), nor for their best rounding.
 """
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quantry.tune.blas_threads import one_blas_thread
+from quantry.tune.layer import NORMALIZATIONS
 from quantry.tune.layer_matrix import LayerMatrix
-from quantry.tune.threads import in_threads, threads
+from quantry.tune.threads import in_threads
 from quantry.tune.walker import LayerVisit
 
 Float = npt.NDArray[np.float64]
@@ -27,8 +27,12 @@ Single = npt.NDArray[np.float32]
 _POSITIONS_PER_COLUMN = 24
 _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
+_TRAINED = 0.5
+"""Part of the positions that is enough for training, which leaves weights near to where they were."""
+
 _NUMBERS_AT_ONCE = 2_000_000
 _SMALL_PRODUCT = 1e7
+_ROWS_AT_ONCE = 128
 _PARTS, _WIDE = 4, 512
 """Parts of the samples that are added up on their own, two where matrices are large; the number does not depend on the
 machine, so that sums do not either."""
@@ -45,6 +49,7 @@ class Quadratic:
         column_mean: ``[groups, width]``.
         target_mean: ``[groups, rows]``.
         count: Number of positions.
+        part: How much of the errors of the inputs is in the targets; see `quantry.tune.compensation`.
     """
 
     gram: Float
@@ -53,6 +58,7 @@ class Quadratic:
     column_mean: Float
     target_mean: Float
     count: int
+    part: float = 1.0
 
     def error(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> Float:
         """Return the mean squared error of each row, ``[groups, rows]``.
@@ -62,7 +68,8 @@ class Quadratic:
             bias: ``[groups, rows]``.
         """
         rows = weight.shape[1]
-        share = rows if weight.size * self.gram.shape[1] < _SMALL_PRODUCT else -(-rows // threads())
+        # Few rows at a time need little memory.
+        share = rows if weight.size * self.gram.shape[1] < _SMALL_PRODUCT else _ROWS_AT_ONCE
         parts = [slice(start, start + share) for start in range(0, rows, share)]
         return np.concatenate(in_threads(lambda part: self._error(weight, bias, part), parts), axis=1)
 
@@ -81,30 +88,17 @@ class Quadratic:
         """Return the bias that leaves no mean error, ``[groups, rows]``."""
         return np.asarray(self.target_mean - np.einsum("grk,gk->gr", weight.astype(np.float64), self.column_mean))
 
-    def of_layer(self, weight: npt.NDArray[np.floating], bias: npt.NDArray[np.floating]) -> "Quadratic":
-        """Return the form whose targets are what a layer gives on the very columns that were gathered."""
-        exact = weight.astype(np.float64)
-        cross = self.gram @ exact.transpose(0, 2, 1)
-        return Quadratic(
-            gram=self.gram,
-            cross=cross,
-            power=np.einsum("grk,gkr->gr", exact, cross),
-            column_mean=self.column_mean,
-            target_mean=np.einsum("grk,gk->gr", exact, self.column_mean) + bias,
-            count=self.count,
-        )
-
     def without_bias(self, bias: npt.NDArray[np.floating]) -> "Quadratic":
         """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
         goal = self.target_mean - bias
         mean = self.column_mean
-        return Quadratic(
+        return replace(
+            self,
             gram=self.gram + mean[:, :, None] * mean[:, None, :],
             cross=self.cross + mean[:, :, None] * goal[:, None, :],
             power=self.power + goal**2,
             column_mean=np.zeros_like(mean),
             target_mean=np.asarray(bias, np.float64),
-            count=self.count,
         )
 
 
@@ -143,59 +137,97 @@ class _Moments:
         self._waiting, self._numbers = [], 0
 
 
-def positions_of(matrix: LayerMatrix, samples: int) -> int:
+def positions_of(matrix: LayerMatrix, samples: int, *, trained: bool) -> int:
     """Return how many positions of a sample are taken in.
 
     Args:
         matrix: The layer.
         samples: How many samples there are.
+        trained: Whether the form is for training.
     """
-    fewest = _FEWEST_POSITIONS if matrix.groups == 1 else _FEWEST_IN_GROUPS
-    return int(max(fewest, _POSITIONS_PER_COLUMN * min(matrix.width, 4096)) // samples) + 1
+    if matrix.groups > 1:
+        return int(max(_FEWEST_IN_GROUPS, _POSITIONS_PER_COLUMN * matrix.width) // samples) + 1
+    wanted = max(_FEWEST_POSITIONS, _POSITIONS_PER_COLUMN * min(matrix.width, 4096))
+    return int(wanted * (_TRAINED if trained else 1.0) // samples) + 1
 
 
 def centred(means: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
     """Return second moments about the means, and the means, as `Quadratic` has them.
 
     Args:
-        means: Of columns times columns, columns times targets, squared targets, columns and targets; arrays or tensors.
+        means: Of columns times columns, columns times targets, squared targets, columns and targets; arrays or tensors,
+            of which the first three are changed: they may be large.
     """
     gram, cross, power, columns, targets = means
-    return (
-        gram - columns[:, :, None] * columns[:, None, :],
-        cross - columns[:, :, None] * targets[:, None, :],
-        power - targets**2,
-        columns,
-        targets,
-    )
+    gram -= columns[:, :, None] * columns[:, None, :]
+    cross -= columns[:, :, None] * targets[:, None, :]
+    power -= targets**2
+    return gram, cross, power, columns, targets
 
 
-def gather(visit: LayerVisit, matrix: LayerMatrix) -> Quadratic:
-    """Return the quadratic form of a layer, from one pass over its samples.
+def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[Quadratic, ...]:
+    """Return the quadratic form of a layer for each half of its samples, from one pass over them.
 
     Args:
         visit: Inputs and targets.
         matrix: The layer as a product of matrices.
+        trained: Whether the form is for training, for which fewer positions are enough.
+
+    Returns:
+        Two forms; one where there is but one sample, of one image, and where there are too few positions to learn from.
     """
     if visit.walker.device is not None:
         from quantry.tune.tensor_columns import gather_tensors, gathers
 
         if gathers(matrix):
-            return gather_tensors(visit, matrix).arrays()
-    share = positions_of(matrix, visit.samples)
+            return tuple(half.arrays() for half in gather_tensors(visit, matrix, trained=trained))
+    share = positions_of(matrix, visit.samples, trained=trained)
     parts = min(_PARTS if matrix.width < _WIDE else 2, visit.samples)
 
-    def add(first: int) -> tuple[int, list[Float]]:
-        moments = _Moments()
+    def add(first: int) -> list[tuple[int, list[Float]]]:
+        moments = _Moments(), _Moments()
         for sample in range(first, visit.samples, parts):
             values, output = visit.pair(sample)
             batch = max(1, values.shape[0] if values.ndim > 2 else 1)
             random = np.random.default_rng((visit.seed, sample))
-            moments.add(*matrix.columns(values, output, max(1, share // batch), random))
-        return moments.finish()
+            images_of = halves_of(matrix, (sample, visit.samples), (len(values) if values.ndim > 1 else 1, output.size))
+            for half, images in images_of:
+                columns = matrix.columns(values[images], output[images], max(1, share // batch), random)
+                moments[half].add(*columns)
+        return [half.finish() for half in moments]
 
     with one_blas_thread():
         found = in_threads(add, range(parts))
-    count = sum(number for number, _ in found)
-    sums = [functools.reduce(np.add, same) for same in zip(*(part for _, part in found), strict=True)]
-    return Quadratic(*centred([total / count for total in sums]), count=count)
+    halves = ([part for part in half if part[0]] for half in zip(*found, strict=True))
+    return tuple(_form(half) for half in halves if half)
+
+
+def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, int]) -> list[tuple[int, slice]]:
+    """Return which images of a sample belong to which half.
+
+    Samples go to one half each, in turn. One sample alone is cut between its images. Nothing is cut where a half would
+    have fewer positions than a row has weights.
+
+    Args:
+        matrix: The layer.
+        sample: Number of the sample, and of all samples.
+        sizes: Length of its first axis, and how many numbers the layer gives for it.
+    """
+    number, count = sample
+    images, outputs = sizes
+    if outputs // matrix.channels * count < 2 * matrix.width:
+        return [(0, slice(None))]
+    if count > 1 or images < 2 or matrix.operator in NORMALIZATIONS:
+        return [(number % 2, slice(None))]
+    return [(half, slice(half, None, 2)) for half in (0, 1)]
+
+
+def _form(parts: Sequence[tuple[int, list[Float]]]) -> Quadratic:
+    """Return the form of sums, which are used up: they may be large."""
+    count = sum(number for number, _ in parts)
+    sums = parts[0][1]
+    for at, total in enumerate(sums):
+        for _, others in parts[1:]:
+            np.add(total, others[at], out=total)
+        np.divide(total, count, out=total)
+    return Quadratic(*centred(sums), count=count)

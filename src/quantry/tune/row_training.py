@@ -28,10 +28,12 @@ class RowTraining:
     """
 
     def __init__(self, problem: LayerProblem, rows: RowProblem, exponents: Exponents = lambda _: (0.0, 0.0)) -> None:
-        self._problem, self._rows, self._exponents = problem, rows, exponents
+        self._problem, self._exponents = problem, exponents
         self._power = float(problem.quadratic.power.sum())
         self._steps: RowSteps = row_steps(rows)
-        self._kept = KeptRows(problem, self.judge)
+        # Of the rows themselves nothing is kept but what says how they are written: the other arrays may be large.
+        self._floor, self._grid = rows.floor, (rows.scale, rows.lowest, rows.highest)
+        self._kept = KeptRows(problem, problem.quadratic.error)
 
     @property
     def before(self) -> float:
@@ -43,9 +45,10 @@ class RowTraining:
         entries = [(*corrected(number + 1, rate), *self._exponents(number)) for number in range(first, first + count)]
         return self._steps.advance(np.array(entries, np.float32)) + self._power
 
-    def keep(self) -> float:
-        """Judge the constants as they would be written now, and keep rows that are better than before."""
-        return self._kept.offer(*self.constants())
+    def keep(self) -> bool:
+        """Judge the constants as they would be written now, keep better rows, and return whether any has moved."""
+        self._kept.offer(*self.constants())
+        return self._kept.moved
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen of each row."""
@@ -53,15 +56,12 @@ class RowTraining:
 
     def constants(self) -> tuple[Single, Single]:
         """Return weight and bias as they would be written now."""
-        rows, problem = self._rows, self._problem
         value, bias = self._steps.trained()
-        levels = np.rint(value / rows.scale) if rows.floor is None else rows.floor + (value >= 0)
-        weight = np.clip(levels, rows.lowest, rows.highest) * rows.scale
-        return weight.astype(np.float32), problem.rounded_bias(bias if rows.floor is None else problem.bias)
-
-    def judge(self, weight: Single, bias: Single) -> Float:
-        """Return the loss of each row over all samples, in double precision."""
-        return self._problem.quadratic.error(weight, bias)
+        scale, lowest, highest = self._grid
+        levels = np.rint(value / scale) if self._floor is None else self._floor + (value >= 0)
+        weight = np.clip(levels, lowest, highest) * scale
+        kept = bias if self._floor is None else self._problem.bias
+        return weight.astype(np.float32), self._problem.rounded_bias(kept)
 
 
 def corrected(steps: int, rate: float) -> tuple[float, float]:

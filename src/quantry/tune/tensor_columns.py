@@ -3,7 +3,7 @@
 This module imports torch, so it is imported inside functions only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 
 from quantry.tune.layer import NORMALIZATIONS
 from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
-from quantry.tune.quadratic import centred, positions_of
+from quantry.tune.quadratic import centred, halves_of, positions_of
 from quantry.tune.tensor_quadratic import TensorQuadratic
 from quantry.tune.walker import LayerVisit
 
@@ -29,26 +29,66 @@ def gathers(matrix: LayerMatrix) -> bool:
     return matrix.operator not in NORMALIZATIONS
 
 
-def gather_tensors(visit: LayerVisit, matrix: LayerMatrix) -> TensorQuadratic:
-    """Return the quadratic form of a layer, from one pass over its samples.
+def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[TensorQuadratic, ...]:
+    """Return the quadratic form of a layer for each half of its samples, from one pass over them.
 
     Args:
         visit: Inputs and targets, on a GPU.
         matrix: The layer as a product of matrices.
+        trained: Whether the form is for training, for which fewer positions are enough.
+
+    Returns:
+        Two forms; one where there is but one sample, of one image, and where there are too few positions to learn from.
     """
-    share = _MORE * positions_of(matrix, visit.samples)
-    sums: list[Any] = []
-    count, random = 0, None
+    share = _MORE * positions_of(matrix, visit.samples, trained=trained)
+    halves = _Sums(), _Sums()
+    random = None
     for numbers, values, output in visit.tensor_pairs():
         if random is None:
             random = torch.Generator(values.device)
             random.manual_seed(visit.seed)
         images = values.shape[0] // len(numbers) if values.dim() > 2 else 1
-        for columns, targets in tensor_columns(matrix, values, output, (max(1, share // images), len(numbers)), random):
-            count += columns.shape[1]
-            for moments in _moments(columns, targets):
-                sums = [a.add_(b) for a, b in zip(sums, moments, strict=True)] if sums else moments
-    return TensorQuadratic(*centred([total.div_(count) for total in sums]), count=count)
+        most = max(1, share // images)
+        for half, samples, fed, target in _halves(matrix, (numbers, visit.samples), values, output):
+            for columns, targets in tensor_columns(matrix, fed, target, (most, samples), random):
+                halves[half].add(columns, targets)
+    return tuple(half.form() for half in halves if half.count)
+
+
+def _halves(
+    matrix: LayerMatrix, samples: tuple[Sequence[int], int], values: Any, output: Any
+) -> Iterator[tuple[int, int, Any, Any]]:
+    """Yield for each half its number, how many samples are in it, and their inputs and targets."""
+    numbers, count = samples
+    sizes = (len(values) if values.dim() > 1 else 1, output.numel())
+    found = [halves_of(matrix, (number, count), (sizes[0], sizes[1] // len(numbers))) for number in numbers]
+    if len(numbers) == 1:
+        for half, images in found[0]:
+            yield half, 1, values[images], output[images]
+        return
+    for half in (0, 1):
+        chosen = [at for at, halves in enumerate(found) if halves[0][0] == half]
+        if chosen:
+            parts = (tensor.unflatten(0, (len(numbers), -1))[chosen].flatten(0, 1) for tensor in (values, output))
+            yield half, len(chosen), *parts
+
+
+class _Sums:
+    """Adds up second moments of columns and targets."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sums: list[Any] = []
+
+    def add(self, columns: Any, targets: Any) -> None:
+        """Take in columns and their targets."""
+        self.count += columns.shape[1]
+        for moments in _moments(columns, targets):
+            self._sums = [a.add_(b) for a, b in zip(self._sums, moments, strict=True)] if self._sums else moments
+
+    def form(self) -> TensorQuadratic:
+        """Return the quadratic form."""
+        return TensorQuadratic(*centred([total.div_(self.count) for total in self._sums]), count=self.count)
 
 
 def tensor_columns(

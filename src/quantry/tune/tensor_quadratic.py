@@ -3,12 +3,13 @@
 This module imports torch, so it is imported inside functions only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from quantry.tune.compensation import aimed, joined, part_that_holds
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.quadratic import Quadratic
 
@@ -23,6 +24,7 @@ class TensorQuadratic:
     column_mean: Any
     target_mean: Any
     count: int
+    part: float = 1.0
 
     def error(self, weight: Any, bias: Any) -> Any:
         """Return the mean squared error of each row, ``[groups, rows]``.
@@ -39,27 +41,27 @@ class TensorQuadratic:
     def without_bias(self, bias: Any) -> "TensorQuadratic":
         """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
         goal, mean = self.target_mean - bias, self.column_mean
-        return TensorQuadratic(
+        return replace(
+            self,
             gram=self.gram + mean[:, :, None] * mean[:, None, :],
             cross=self.cross + mean[:, :, None] * goal[:, None, :],
             power=self.power + goal**2,
             column_mean=torch.zeros_like(mean),
             target_mean=bias.double(),
-            count=self.count,
         )
 
     def arrays(self) -> Quadratic:
         """Return the form as arrays."""
         parts = (self.gram, self.cross, self.power, self.column_mean, self.target_mean)
         gram, cross, power, columns, targets = (part.cpu().numpy() for part in parts)
-        return Quadratic(gram, cross, power, columns, targets, self.count)
+        return Quadratic(gram, cross, power, columns, targets, self.count, self.part)
 
 
 def device_form(problem: LayerProblem, device: str) -> TensorQuadratic:
     """Return the quadratic form of a layer on a device, gathered there where its activations are there.
 
     Args:
-        problem: The layer; it aims at what the float layer gives on float inputs.
+        problem: The layer; it aims at what the float layer gives on float inputs, or is cautious there.
         device: Where the form goes.
     """
     visit = problem.visit
@@ -67,10 +69,14 @@ def device_form(problem: LayerProblem, device: str) -> TensorQuadratic:
         form = problem.quadratic
         parts = (form.gram, form.cross, form.power, form.column_mean, form.target_mean)
         gram, cross, power, columns, targets = (torch.from_numpy(np.ascontiguousarray(p)).to(device) for p in parts)
-        return TensorQuadratic(gram, cross, power, columns, targets, form.count)
+        return TensorQuadratic(gram, cross, power, columns, targets, form.count, form.part)
     from quantry.tune.tensor_columns import gather_tensors
 
-    whole = gather_tensors(visit, problem.matrix)
+    halves = gather_tensors(visit, problem.matrix, trained=problem.cautious)
+    whole = joined(halves)
+    if problem.cautious:
+        weight, bias = (torch.from_numpy(part.astype(np.float64)).to(device) for part in (problem.weight, problem.bias))
+        whole = aimed(whole, weight, bias, part_that_holds(halves, weight, torch.linalg.solve))
     if problem.bias_moves:
         return whole
     return whole.without_bias(torch.from_numpy(problem.rounded_bias(problem.bias).copy()).to(device))

@@ -62,9 +62,10 @@ class TensorTraining(ABC):
         """The loss of plain rounding."""
         return float(self._kept.before.sum())
 
-    def keep(self) -> float:
-        """Judge the constants as they would be written now, and keep them, or their rows, where they are better."""
-        return self._kept.offer(*self.constants())
+    def keep(self) -> bool:
+        """Judge the constants as they would be written now, keep better ones, and return whether any has moved."""
+        self._kept.offer(*self.constants())
+        return self._kept.moved
 
     def result(self) -> LayerConstants:
         """Return the best constants that were seen."""
