@@ -40,7 +40,9 @@ from quantry.torch import (
     QuantizedModule,
     RoundType,
     ScaleType,
+    choose_scales,
     qat,
+    retune,
 )
 
 SHAPES = {"nano": yolox_model.NANO, "tiny": yolox_model.TINY}
@@ -95,12 +97,15 @@ def with_shared_data(options: argparse.Namespace) -> argparse.Namespace:
 
 def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = None) -> QuantizedModule:
     """Calibrate ``base_model`` and put its quantized twin there; None takes the algorithms that suit the model."""
-    if algorithms is None:
-        algorithms = getattr(model, "algorithms", ("gptq",))
+    chosen = getattr(model, "algorithms", ("gptq",)) if algorithms is None else algorithms
     observer = getattr(model, "observer", PerTensorPowOf2MinMSEObserver)
-    quantizer = ModelQuantizer(configuration(algorithms, getattr(model, "float_part", ()), observer))
+    quantizer = ModelQuantizer(configuration(chosen, getattr(model, "float_part", ()), observer))
     source = getattr(model, "source", model.base_model)  # the embedded detector comes as an ONNX file
-    quantized = quantizer.quantize_model(source, task.calibration())
+    pictures = task.calibration()
+    quantized = quantizer.quantize_model(source, pictures)
+    if algorithms is None and hasattr(model, "importance"):
+        choose_scales(quantized, pictures, model.importance)
+        quantized = retune(quantized, pictures, model.rounding)
     model.base_model = quantized
     return quantized
 

@@ -25,6 +25,7 @@ from quantry.torch import (
 
 SIZE, PADDING = 416, 114
 AT_ONCE, SCENES = 10, 1_000_000
+BOX_COST, LEAST_VARIANCE = 100.0, 1e-3
 
 Loss = Callable[[QuantizedModule, Tensor], Tensor]
 
@@ -159,12 +160,14 @@ class EmbeddedDetector(nn.Module):
         source: Its file.
         base_model: What computes: first the float graph, then the quantized one.
         float_part: Its nodes that stay float: the scores' sigmoid and the joining of the levels, as in `Yolox`.
-        algorithms: What quantizes it best without training.
+        algorithms: What makes it easier to quantize before it is calibrated.
+        rounding: What rounds its weights once scales are chosen.
         observer: What chooses the ranges of its activations.
     """
 
     float_part = ("sigmoid*", "cat_1[2-5]", "flatten*", "transpose")
-    algorithms = (SmoothQuant(sweeps=3, gain=1.5, tolerance=0.0), Gptq(compensate=False))
+    algorithms = (SmoothQuant(sweeps=3, gain=1.5, tolerance=0.0),)
+    rounding = (Gptq(compensate=False),)
     observer = PowOf2PercentileObserver
 
     def __init__(self) -> None:
@@ -176,6 +179,18 @@ class EmbeddedDetector(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the detector's rows."""
         return self.base_model(images)
+
+    @staticmethod
+    def importance(rows: Tensor) -> Tensor:
+        """Return what a squared error of each number of the rows costs: boxes where there are objects, and scores.
+
+        Boxes are compared by their overlap, so that a shift counts in proportion to the size.
+        """
+        chances, sizes = rows[..., 4:], rows[..., 2:4].exp()
+        likely = chances[..., :1] * chances[..., 1:].amax(-1, keepdim=True)
+        boxes = BOX_COST * torch.cat([likely / sizes.square(), likely.expand_as(sizes)], -1)
+        scores = 1.0 / (chances * (1 - chances)).clamp(min=LEAST_VARIANCE)
+        return torch.cat([boxes, scores[..., :1], scores[..., 1:] * likely], -1)
 
 
 @dataclass(frozen=True)
