@@ -43,6 +43,10 @@ class WeightGrid:
         levels = np.clip(np.rint(weight / scale), lowest, highest)
         return np.asarray(levels * scale, np.float32)
 
+    def cut_off(self, weight: Single) -> Single:
+        """Return weights moved to the nearest end of the grid where they are beyond it."""
+        return np.asarray(np.clip(weight, self.lowest * self.scale, self.highest * self.scale), np.float32)
+
 
 def damped(gram: Float, damping: float) -> Float:
     """Return a Gram matrix with a part of its mean diagonal added to the diagonal."""

@@ -32,6 +32,10 @@ def round_layer(visit: LayerVisit, step: Gptq) -> LayerConstants:
     goal = least_squares(problem.weight, form.gram, form.cross, step.damping) if step.compensate else problem.weight
     if problem.grid is None:
         return problem.choose(goal)
+    if problem.matrix.of_tokens:
+        # What the range of a weight cuts off is far more than what rounding changes. Other weights of its row can make
+        # up for it on the few tokens where its input is large, and spoil the row for all others.
+        goal = problem.grid.cut_off(goal)
     gram = damped(form.gram, step.damping)
     rounded = round_with_feedback(goal, gram, problem.grid, step.block_size, ordered=step.order_by_activation)
     cross = gram @ goal.transpose(0, 2, 1)

@@ -6,11 +6,17 @@ For each of ``groups``::
 
 A convolution's columns are the patches its kernel sees; a transposed convolution is a convolution of its input with
 zeros between; a normalization is one group of width 1 for each channel, whose column is the normalized input.
+
+The positions of a MatMul are tokens, and a LayerNormalization is going to bring each of them to one size. A few have
+numbers a hundred times those of the others, which would be all that counts in a squared error: tokens are divided by
+their size, columns and outputs alike, so that each counts by its relative error.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +27,9 @@ from quantry.tune.layer import NORMALIZATIONS, Layer
 
 Array = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
+
+_SMALLEST = 0.01
+"""A token counts as if it had at least this part of the power that layers usually give for inputs of its size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +65,29 @@ class LayerMatrix:
         """Number of rows of all groups together."""
         return prod(self.shape) // self.width
 
+    @property
+    def of_tokens(self) -> bool:
+        """Whether positions are tokens, of which each counts by its relative error."""
+        return self.operator == "MatMul"
+
+    @cached_property
+    def _usual_power(self) -> float:
+        """Power of an output for a column of power 1 in all, if the column has nothing to do with the weights."""
+        return float(np.square(self.layer.initializer(self.layer.weight), dtype=np.float64).mean())
+
+    def by_size(self, columns: Any, targets: Any) -> tuple[Any, Any]:
+        """Return columns and targets with tokens divided by their size, arrays or tensors; others as they are.
+
+        Args:
+            columns: ``[groups, positions, width]``.
+            targets: ``[groups, positions, rows]``.
+        """
+        if not self.of_tokens:
+            return columns, targets
+        power = (targets**2).mean(-1) + _SMALLEST * self._usual_power * (columns**2).sum(-1)
+        size = (power + (power == 0.0))[..., None] ** 0.5
+        return columns / size, targets / size
+
     def to_matrix(self, weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
         """Return a weight, or anything of its shape, as ``[groups, rows, width]``."""
         if self.operator == "Conv":
@@ -89,15 +121,17 @@ class LayerMatrix:
             random: Where from.
 
         Returns:
-            float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``.
+            float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``; tokens divided by their size.
         """
         if self.operator in ("Gemm", "MatMul"):
             chosen = _chosen(values.size // values.shape[-1], most, random)
             rows = output.reshape(-1, output.shape[-1])[chosen]
-            return values.reshape(-1, values.shape[-1])[chosen][None], rows[None]
+            return self.by_size(values.reshape(-1, values.shape[-1])[chosen][None], rows[None])
         if self.operator in NORMALIZATIONS:
             return self._normalized(values, output, most, random)
         parts = [self._patches(one, target, most, random) for one, target in zip(values, output, strict=True)]
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts], axis=1)
 
     @property
@@ -129,7 +163,7 @@ class LayerMatrix:
         positions = _chosen(prod(output.shape[1:]), most, random)
         index = window.index(positions, image.shape[1:], output.shape[1:])
         channels = image.shape[0] // self.groups
-        seen = image.reshape(image.shape[0], -1)[:, index]  # [channels, positions, kernel]
+        seen = image.reshape(image.shape[0], -1).take(index.reshape(-1), axis=1)  # [channels, positions * kernel]
         seen = seen.reshape(self.groups, channels, len(positions), -1).transpose(0, 2, 1, 3)
         targets = output.reshape(self.groups, -1, prod(output.shape[1:]))[:, :, positions]
         return seen.reshape(self.groups, len(positions), -1), targets.transpose(0, 2, 1)
@@ -161,8 +195,10 @@ class Window:
         sizes = [a + length + b for a, length, b in zip(self.before, lengths, self.after, strict=True)]
         result = np.zeros((image.shape[0], *(max(size, 0) for size in sizes)), np.float32)
         # A crop is a negative margin.
-        inside = np.zeros((image.shape[0], *lengths), np.float32)
-        inside[(slice(None), *(slice(None, None, step) for step in self.zeros))] = image
+        inside = image
+        if max(self.zeros) > 1:
+            inside = np.zeros((image.shape[0], *lengths), np.float32)
+            inside[(slice(None), *(slice(None, None, step) for step in self.zeros))] = image
         source = [
             slice(max(0, -a), length - max(0, -b))
             for a, length, b in zip(self.before, lengths, self.after, strict=True)
@@ -173,10 +209,13 @@ class Window:
 
     def index(self, positions: Indices, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Indices:
         """Return for each output position the flat positions that the kernel sees, ``[positions, kernel]``."""
-        at = np.stack(np.unravel_index(positions, outputs), axis=1) * np.array(self.strides)
-        taps = np.array(list(product(*(range(size) for size in self.kernel)))) * np.array(self.dilations)
-        steps = np.array([prod(lengths[axis + 1 :]) for axis in range(len(lengths))])
-        return np.asarray((at[:, None, :] + taps[None, :, :]) @ steps, np.int64)
+        steps = [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
+        first = np.zeros(len(positions), np.int64)
+        for at, stride, step in zip(np.unravel_index(positions, outputs), self.strides, steps, strict=True):
+            first += at * (stride * step)
+        reach = [dilation * step for dilation, step in zip(self.dilations, steps, strict=True)]
+        taps = [sum(a * b for a, b in zip(tap, reach, strict=True)) for tap in product(*map(range, self.kernel))]
+        return np.asarray(first[:, None] + np.array(taps), np.int64)
 
 
 def window_of(node: ir.Node, kernel: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Window:

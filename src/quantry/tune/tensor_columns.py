@@ -105,12 +105,12 @@ def tensor_columns(
         random: A generator on their device.
 
     Yields:
-        float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``.
+        float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``; tokens divided by their size.
     """
     if matrix.operator in ("Gemm", "MatMul"):
         flat, rows = values.reshape(-1, values.shape[-1]), output.reshape(-1, output.shape[-1])
         chosen = _chosen(1, len(flat), most[0] * most[1], random)[0]
-        yield flat[chosen][None], rows[chosen][None]
+        yield matrix.by_size(flat[chosen][None], rows[chosen][None])
         return
     lengths, outputs = tuple(values.shape[2:]), tuple(output.shape[2:])
     window = window_of(matrix.layer.node, matrix.shape[2:], lengths, outputs)
