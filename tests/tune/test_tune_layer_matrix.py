@@ -4,6 +4,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper
 from tune_models import inputs, network, task_of
 
@@ -63,3 +66,40 @@ def test_columns_follow_automatic_padding(mode: str) -> None:
     matrix = layer_matrix(layer)
     x, y = matrix.columns(feed["x"], output, 10**6, np.random.default_rng(0))
     np.testing.assert_allclose(x @ matrix.to_matrix(values).transpose(0, 2, 1), y, rtol=1e-3, atol=1e-5)
+
+
+@given(factors=st.lists(st.floats(1e-3, 1e3), min_size=5, max_size=5))
+@settings(max_examples=20, deadline=None)
+def test_size_of_a_token_does_not_change_what_it_counts(factors: list[float]) -> None:
+    random = np.random.default_rng(3)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[1, 5, 6] x) => (float[1, 5, 4] y) { y = MatMul(x, w) }'
+    )
+    weight = random.standard_normal((6, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    values = random.standard_normal((1, 5, 6)).astype(np.float32)
+    task = task_of(model, [{"x": values}])
+    layers, _ = find_layers(task.model.model, task.plan, TUNABLE_OPERATORS)
+    matrix = layer_matrix(layers[0])
+    larger = values * np.array(factors, np.float32)[:, None]
+    one, two = (matrix.columns(x, x @ weight, 10, random) for x in (values, larger))
+    for plain, scaled in zip(one, two, strict=True):
+        np.testing.assert_allclose(scaled, plain, rtol=1e-4, atol=1e-6)
+    tensors = matrix.by_size(*(torch.from_numpy(part)[None, 0] for part in (larger, larger @ weight)))
+    for plain, scaled in zip(one, tensors, strict=True):
+        np.testing.assert_allclose(scaled, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_token_that_is_zero_stays_zero() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[1, 2, 3] x) => (float[1, 2, 2] y) { y = MatMul(x, w) }'
+    )
+    weight = np.ones((3, 2), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    values = np.array([[[0, 0, 0], [1, 2, 3]]], np.float32)
+    task = task_of(model, [{"x": values}])
+    layers, _ = find_layers(task.model.model, task.plan, TUNABLE_OPERATORS)
+    columns, targets = layer_matrix(layers[0]).columns(values, values @ weight, 10, np.random.default_rng(0))
+    assert not columns[0, 0].any()
+    assert not targets[0, 0].any()
+    assert np.isfinite(columns).all()

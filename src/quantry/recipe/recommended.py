@@ -60,6 +60,8 @@ def _npu(plain: Recipe) -> Recipe:
         # A network trained with Sigmoid loses more by HardSigmoid than by all of its rounding.
         prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
         equalize=replace(plain.equalize, smooth=SmoothQuant()),
+        # The sums between the layers of a transformer have channels a hundred times the others: no int8 scale fits.
+        plan=replace(plain.plan, float_residuals=True),
         scale=replace(plain.scale, activation=MinMSE(behind=True)),
         tune=_GPTQ,
     )
