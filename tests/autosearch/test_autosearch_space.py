@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from quantry.autosearch import Choice, IntRange, Space, Uniform, with_fields
+from quantry.autosearch import Choice, IntRange, Space, Uniform, named_space, with_fields
 from quantry.autosearch.configurations import enumerate_configurations
 from quantry.autosearch.cost import CostModel, in_order_of_priority, stage_chain
 from quantry.autosearch.outcome import Outcome
 from quantry.errors import RecipeError
-from quantry.recipe import AdaRound, CrossLayer, Entropy, MinMax, MinMSE, Percentile, Recipe, TuneOptions
+from quantry.recipe import AdaRound, CrossLayer, Entropy, MinMax, MinMSE, Percentile, Recipe, TuneOptions, find_preset
 
 
 def test_first_parameter_changes_slowest() -> None:
@@ -153,3 +153,8 @@ def test_cost_counts_only_stages_that_no_trial_had() -> None:
 def test_recipes_that_differ_in_method_share_everything_before_it() -> None:
     one, other = (dict(stage_chain(with_fields(Recipe(), {"scale.activation": m}))) for m in (MinMax(), MinMSE()))
     assert {name for name in one if one[name] == other[name]} == {"prepare", "plan", "observe"}
+
+
+def test_space_for_accuracy_leaves_sums_before_normalizations_in_float() -> None:
+    space = named_space("accuracy", find_preset("XINT8").recipe)
+    assert all(space.build(assignment).plan.float_residuals for assignment in space.assignments())

@@ -1,6 +1,7 @@
 """What is tried when the user names nothing, or only a name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from quantry.autosearch.space import Space
@@ -56,10 +57,11 @@ def accuracy_space(base: Recipe) -> Space:
     """Return the techniques that need no training: equalizations, ranges judged in three ways, GPTQ in two.
 
     Where weights have one scale, convolutions in groups of channels are tried too, and where the target replaces
-    Sigmoid, keeping it. Tuning layers takes most of the time, so that it comes last in a grid.
+    Sigmoid, keeping it. Tuning layers takes most of the time, so that it comes last in a grid. Sums that a
+    LayerNormalization reads stay float in all of them: no choice of the others makes up for one int8 scale there.
 
     Args:
-        base: What stays as it is: types, granularity, format, target.
+        base: What stays as it is otherwise: types, granularity, format, target.
     """
     equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(smooth=SmoothQuant())]
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
@@ -73,7 +75,7 @@ def accuracy_space(base: Recipe) -> Space:
     }
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
-    return Space.of(base, fields, name=f"{base.name} accuracy")
+    return Space.of(replace(base, plan=replace(base.plan, float_residuals=True)), fields, name=f"{base.name} accuracy")
 
 
 NAMED_SPACES: dict[str, Callable[[Recipe], Space]] = {"calibration": default_space, "accuracy": accuracy_space}
