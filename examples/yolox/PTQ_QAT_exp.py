@@ -40,6 +40,7 @@ from quantry.torch import (
     QuantizedModule,
     RoundType,
     ScaleType,
+    balance_channels,
     choose_scales,
     qat,
     retune,
@@ -105,6 +106,7 @@ def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = 
     quantized = quantizer.quantize_model(source, pictures)
     if algorithms is None and hasattr(model, "importance"):
         choose_scales(quantized, pictures, model.importance)
+        quantized = balance_channels(quantized, pictures, model.importance)
         quantized = retune(quantized, pictures, model.rounding)
     model.base_model = quantized
     return quantized

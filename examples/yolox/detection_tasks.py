@@ -167,7 +167,7 @@ class EmbeddedDetector(nn.Module):
 
     float_part = ("sigmoid*", "cat_1[2-5]", "flatten*", "transpose")
     algorithms = (SmoothQuant(sweeps=3, gain=1.5, tolerance=0.0),)
-    rounding = (Gptq(compensate=False),)
+    rounding = (Gptq(compensate=False, descent_sweeps=4),)
     observer = PowOf2PercentileObserver
 
     def __init__(self) -> None:

@@ -39,6 +39,7 @@ def differing(path: Path, model: torch.nn.Module) -> int:
     return count
 
 
+@pytest.mark.timeout(1200)  # on a busy machine it may take several times as long
 @pytest.mark.skipif("QUANTRY_SLOW_TESTS" not in os.environ, reason="takes a minute or two; part of `make accuracy`")
 def test_calibration_and_training_without_labels_keep_most_of_the_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -66,7 +66,7 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
         model: The model to smooth.
         options: Which operators.
     """
-    sites, _ = _find_sites(model.model, options)
+    sites, _ = find_sites(model.model, options)
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
@@ -101,12 +101,12 @@ def smooth(
     smoother = _Smoother(copy, statistics, options, roundings)
     reasons: Counter[str] = Counter()
     for _ in range(options.sweeps):
-        sites, reasons = _find_sites(copy, options)
+        sites, reasons = find_sites(copy, options)
         smoother.sweep(sites, own)
     return FloatModel(rebuilt(copy), (*model.notes, *smoother.notes(reasons)))
 
 
-def _find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Counter[str]]:
+def find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Counter[str]]:
     """Return the tensors that layers read, in the order of the graph, and how many others there are by reason."""
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in model.graph:
@@ -208,7 +208,7 @@ class _Smoother:
                 return None
         if fold is None or fold.restored:
             factors = powers_of_two(factors, _SPAN)
-        return factors if fold is None else _within_span(factors, fold)
+        return factors if fold is None else within_span(factors, fold)
 
     def _makers(self, site: Site, fold: Fold, bias: Rounding | None) -> list[SharedStep]:
         """Return the weights and biases that make a tensor, as far as they have one step for all channels."""
@@ -245,7 +245,7 @@ class _Smoother:
         return (summary, *(f"no SmoothQuant before {count} layers: {reason}" for reason, count in left))
 
 
-def _within_span(factors: np.ndarray, fold: Fold) -> np.ndarray:
+def within_span(factors: np.ndarray, fold: Fold) -> np.ndarray:
     """Return factors that leave multiplications which take them up within what 8 bits write exactly."""
     for edit in fold.restored:
         for constant in edit.constants:

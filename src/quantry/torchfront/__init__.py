@@ -22,6 +22,7 @@ _WHERE = {
     "QatSchedule": "schedule",
     "QuantizedModule": "quantized_module",
     "RecordedLoss": "recorded_loss",
+    "balance_channels": "channel_balance",
     "capture": "graph_capture",
     "choose_scales": "scale_choice",
     "enable_quantizers": "switches",

@@ -1,19 +1,12 @@
 """Scales chosen by what their errors do to the results.
 
-Rounding a tensor x with the scale s leaves an error e(s) = Q(x, s) - x. To second order the results pay for it with
-
-::
-
-    e' H e,   H = J' A J        J: derivative of the results by x,  A: what a squared error of each number of them costs
-            = E[(g . e)^2],     g = J' v,  v drawn with mean 0 and covariance A
-
-so that one backward pass from random numbers prices every candidate for every tensor of the model at once. Of H the
-diagonal is taken: errors of rounding hardly depend on each other. A range that suits the values a tensor usually has
-need not suit those that matter: in a detector few cells see an object, and the least squared error is the background's.
+Rounding a tensor x with the scale s leaves an error e(s) = Q(x, s) - x, and `error_prices` says what that costs. A
+range that suits the values a tensor usually has need not suit those that matter: in a detector few cells see an object,
+and the least squared error is the background's.
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,21 +15,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from quantry.errors import DataError, ModelError, RecipeError
 from quantry.recipe import PowerOfTwoScale
 from quantry.scale.npu import LIMITS, refine_for_npu
+from quantry.torchfront.error_prices import Importance, check_scales_are_free, fake_quantizers, price_errors
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
-from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
-from quantry.torchfront.switches import enable_quantizers
-from quantry.tune.fake_quant import Gradient
-
-Importance = Callable[[Any], Any]
-"""From a model's results to what a squared error of each of their numbers costs, in the same structure and shapes."""
+from quantry.torchfront.quantized_module import QuantizedModule
 
 _OCTAVES = 3
 _FINER = 4
-_SMALLEST = 1e-12
 
 
 def choose_scales(
@@ -65,11 +52,15 @@ def choose_scales(
         >>> quantized = quantizer.quantize_model(graph, pictures)  # doctest: +SKIP
         >>> choose_scales(quantized, pictures, lambda rows: rows[..., 4:5].detach().expand_as(rows))  # doctest: +SKIP
     """
-    _check(module)
-    prices = _priced(module, batches, importance or _relative, seed)
+    check_scales_are_free(module, "choose_scales")
+    prices = {
+        name: _Price(part, 2.0 ** np.arange(-_OCTAVES, _OCTAVES + _step(part) / 2, _step(part)))
+        for name, part in fake_quantizers(module).items()
+    }
+    price_errors(module, prices, batches, importance, seed)
     moved = 0
-    for names in _tied(module):
-        known = [prices[name] for name in names if name in prices]
+    for names in tied_scales(module):
+        known = [prices[name] for name in names if name in prices and prices[name].seen]
         if len(known) == len(names):
             moved += _moved(known)
     _keep_limits(module)
@@ -108,74 +99,6 @@ class _Price:
             self.costs[index] += error.square_().sum(others).double().cpu().reshape(-1)
 
 
-class _Tap(torch.autograd.Function):  # type: ignore[misc]
-    """Passes values on, and prices their errors when the gradient comes back."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, price: _Price) -> Tensor:
-        ctx.save_for_backward(values)
-        ctx.price = price
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.price.add(ctx.saved_tensors[0], gradients[0])
-        return gradients[0], None
-
-
-def _priced(module: QuantizedModule, batches: Iterable[Any], importance: Importance, seed: int) -> dict[str, _Price]:
-    """Return the prices of all quantizers that the results depend on, by the tensor whose scale they hold."""
-    parts = {name: module.get_submodule(path) for name, path in module.layout.quantizers.items()}
-    prices = {
-        name: _Price(part, 2.0 ** np.arange(-_OCTAVES, _OCTAVES + _step(part) / 2, _step(part)))
-        for name, part in parts.items()
-        if isinstance(part, FakeQuantizer)
-    }
-    hooks = [price.quantizer.register_forward_pre_hook(_tapped(price)) for price in prices.values()]
-    was_training = module.training
-    module.eval()
-    enable_quantizers(module, enabled=False)
-    generator = torch.Generator().manual_seed(seed)
-    count = 0
-    try:
-        for batch in batches:
-            _price_batch(module, batch[0] if isinstance(batch, list | tuple) else batch, importance, generator)
-            count += 1
-    finally:
-        for hook in hooks:
-            hook.remove()
-        enable_quantizers(module, enabled=True)
-        module.train(was_training)
-    if not count:
-        raise DataError("scales are chosen on at least one batch, got none; in choose_scales")
-    return {name: price for name, price in prices.items() if price.seen}
-
-
-def _price_batch(module: QuantizedModule, batch: Tensor, importance: Importance, generator: torch.Generator) -> None:
-    trained = [part for part in module.parameters() if part.requires_grad]
-    device = trained[0].device if trained else batch.device
-    # The gradient of the input is what makes the taps in front of the first layer run.
-    images = batch.detach().to(device).requires_grad_(batch.is_floating_point())
-    with torch.enable_grad():
-        results = module(images)
-        leaves = torch.utils._pytree.tree_leaves(results)
-        with torch.no_grad():
-            costs = torch.utils._pytree.tree_leaves(importance(results))
-        total = torch.zeros((), device=device)
-        for leaf, cost in zip(leaves, costs, strict=True):
-            drawn = torch.randn(leaf.shape, generator=generator).to(device)
-            total = total + (leaf * (drawn * cost.sqrt())).sum()
-        sources = [*trained, images] if images.requires_grad else trained
-        torch.autograd.grad(total, sources, allow_unused=True)
-
-
-def _tapped(price: _Price) -> Callable[..., Any]:
-    def hook(_: Any, arguments: tuple[Tensor, ...]) -> Any:
-        return (_Tap.apply(arguments[0], price),) if arguments[0].requires_grad else None
-
-    return hook
-
-
 def _step(part: FakeQuantizer) -> float:
     return 1.0 if isinstance(part.spec.scale, PowerOfTwoScale) else 1.0 / _FINER
 
@@ -208,7 +131,7 @@ def _joint(known: list[_Price]) -> list[npt.NDArray[np.float64]]:
     return [np.array([2.0 ** (best - own)]) for own in exponents]
 
 
-def _tied(module: QuantizedModule) -> list[list[str]]:
+def tied_scales(module: QuantizedModule) -> list[list[str]]:
     """Return the names of quantizers in groups that must have one position."""
     plan, limits = module.blueprint.plan, module.blueprint.recipe.scale.npu
     leader = {name: name for name in module.layout.quantizers}
@@ -238,32 +161,5 @@ def _keep_limits(module: QuantizedModule) -> None:
         return
     model, params = blueprint.model.model, current_params(module)
     refined = refine_for_npu(model, blueprint.plan, params, blueprint.recipe.scale.npu)
-    for name, path in module.layout.quantizers.items():
-        part = module.get_submodule(path)
-        if isinstance(part, FakeQuantizer):
-            part.scale.copy_(torch.tensor(refined.tensors[name].scale))
-
-
-def _relative(results: Any) -> Any:
-    return torch.utils._pytree.tree_map(
-        lambda leaf: torch.full_like(leaf, 1.0 / (float(leaf.square().mean()) * leaf.numel() + _SMALLEST)), results
-    )
-
-
-def _check(module: QuantizedModule) -> None:
-    require_quantized(module, "choose_scales")
-    if module.is_frozen:
-        raise ModelError(
-            "scales are chosen in what quantize_model returned, got a frozen module, whose scales are final; in "
-            "choose_scales"
-        )
-    learned = [
-        name
-        for name, path in module.layout.quantizers.items()
-        if getattr(module.get_submodule(path), "gradient", Gradient.STRAIGHT_THROUGH) is not Gradient.STRAIGHT_THROUGH
-    ]
-    if learned:
-        raise RecipeError(
-            f"scales are chosen before they are learned, got {len(learned)} learned ones such as that of "
-            f"{learned[0]!r}; call choose_scales before learn_scales and qat"
-        )
+    for name, part in fake_quantizers(module).items():
+        part.scale.copy_(torch.tensor(refined.tensors[name].scale))
