@@ -37,7 +37,7 @@ def _s8s8() -> Recipe:
         equalize=EqualizeOptions(smooth=SmoothQuant(sweeps=2)),
         plan=replace(plain.plan, float_residuals=True),
         scale=replace(plain.scale, activation=MinMSE(behind=True)),
-        tune=TuneOptions((Gptq(samples=64, damping=1.0),)),
+        tune=TuneOptions((Gptq(samples=64, damping=0.1),)),
     )
 
 

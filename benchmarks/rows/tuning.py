@@ -13,7 +13,7 @@ _INFER = "benchmarks.tasks.inference:infer"
 _JUDGE = "benchmarks.tasks.output_quality:judge"
 
 _UNTUNED = "XINT8"
-_GPTQ = Gptq(damping=1.0)
+_GPTQ = Gptq(damping=0.1)
 """The damping of the recommended recipes."""
 
 _FASTER = Goal("seconds", at_least=10)

@@ -108,7 +108,7 @@ def _parts(samples: list[dict[str, np.ndarray]]) -> list[float]:
     task = task_of(chain(), samples)
     layers, _ = find_layers(task.model.model, task.plan, ("Conv",))
     visits = LayerWalker(task, layers, AdaQuant()).visits("test")
-    return [LayerProblem(visit, trains_bias=True, cautious=True).quadratic.part for visit in visits]
+    return [LayerProblem(visit, trains_bias=True, trained=True).quadratic.part for visit in visits]
 
 
 @pytest.mark.parametrize("step", [AdaRound(iterations=300, regularization=1.0)], ids=["adaround"])

@@ -164,7 +164,7 @@ def test_row_never_ends_worse_than_plain_rounding(seed: int, rate: float, rounds
     layers, _ = find_layers(task.model.model, task.plan, ("Conv", "ConvTranspose", "Gemm", "MatMul"))
     step: LayerTraining = (AdaRound if rounds else AdaQuant)(iterations=20, learning_rate=rate, early_stop=early)
     for visit in LayerWalker(task, layers, step).visits("test"):
-        problem = LayerProblem(visit, trains_bias=not rounds, cautious=True)
+        problem = LayerProblem(visit, trains_bias=not rounds, trained=True)
         result = (adaround.round_layer if rounds else adaquant.train_layer)(visit, step)  # type: ignore[operator]
         weight = np.asarray(problem.matrix.to_matrix(result.values[visit.layer.weight]), np.float32)
         bias = result.values.get(visit.layer.bias or "", problem.bias).reshape(problem.bias.shape)

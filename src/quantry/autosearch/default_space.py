@@ -71,7 +71,7 @@ def accuracy_space(base: Recipe) -> Space:
         "equalize": equalizations,
         "scale.activation": [MinMSE(), MinMSE(behind=True), BestPercentile()],
         # The first makes up for errors of the inputs, which classifiers gain by and some detectors lose by.
-        "tune.steps": [(), (Gptq(samples=64, damping=1.0),), (Gptq(samples=64, compensate=False),)],
+        "tune.steps": [(), (Gptq(samples=64, damping=0.1),), (Gptq(samples=64, compensate=False),)],
     }
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}

@@ -26,16 +26,15 @@ class LayerProblem:
     Attributes:
         visit: Inputs and targets.
         trains_bias: Whether the bias may change.
-        compensates: Aim at what the float layer gives on float inputs, so that constants make up for errors of the
-            inputs too; False aims at what it gives on the quantized inputs.
-        cautious: For training: make up for errors of the inputs only as far as that holds for samples it was not
-            learned from.
+        compensates: Make up for errors of the inputs too, as far as that holds for samples it was not learned from;
+            False aims at what the float layer gives on the quantized inputs.
+        trained: Whether the constants are trained, for which fewer positions are enough.
     """
 
     visit: LayerVisit
     trains_bias: bool
     compensates: bool = True
-    cautious: bool = False
+    trained: bool = False
 
     @cached_property
     def matrix(self) -> LayerMatrix:
@@ -80,9 +79,7 @@ class LayerProblem:
         return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
 
     def _aim(self) -> Quadratic:
-        halves = gather(self.visit, self.matrix, trained=self.cautious)
-        if self.compensates and not self.cautious:
-            return joined(halves)
+        halves = gather(self.visit, self.matrix, trained=self.trained)
         weight = self.weight.astype(np.float64)
         with one_blas_thread():
             part = part_that_holds(halves, weight) if self.compensates else 0.0

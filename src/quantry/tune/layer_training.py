@@ -71,7 +71,7 @@ class LayerTrainer:
 
     def __init__(self, visit: LayerVisit, step: LayerTraining, *, trains_bias: bool) -> None:
         self.step = step
-        self.problem = LayerProblem(visit, trains_bias, cautious=True)
+        self.problem = LayerProblem(visit, trains_bias, trained=True)
 
     @property
     def whole(self) -> bool:

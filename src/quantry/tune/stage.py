@@ -47,7 +47,7 @@ def _environment() -> Mapping[str, str]:
     return {"onnxruntime": onnxruntime.__version__, "torch": torch}
 
 
-@stage(name="tune", version=5, environment=_environment)
+@stage(name="tune", version=6, environment=_environment)
 def tune(
     reference: FloatModel,
     model: FloatModel,

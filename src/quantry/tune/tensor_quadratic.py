@@ -61,7 +61,7 @@ def device_form(problem: LayerProblem, device: str) -> TensorQuadratic:
     """Return the quadratic form of a layer on a device, gathered there where its activations are there.
 
     Args:
-        problem: The layer; it aims at what the float layer gives on float inputs, or is cautious there.
+        problem: The layer, which makes up for errors of its inputs.
         device: Where the form goes.
     """
     visit = problem.visit
@@ -72,11 +72,9 @@ def device_form(problem: LayerProblem, device: str) -> TensorQuadratic:
         return TensorQuadratic(gram, cross, power, columns, targets, form.count, form.part)
     from quantry.tune.tensor_columns import gather_tensors
 
-    halves = gather_tensors(visit, problem.matrix, trained=problem.cautious)
-    whole = joined(halves)
-    if problem.cautious:
-        weight, bias = (torch.from_numpy(part.astype(np.float64)).to(device) for part in (problem.weight, problem.bias))
-        whole = aimed(whole, weight, bias, part_that_holds(halves, weight, torch.linalg.solve))
+    halves = gather_tensors(visit, problem.matrix, trained=problem.trained)
+    weight, bias = (torch.from_numpy(part.astype(np.float64)).to(device) for part in (problem.weight, problem.bias))
+    whole = aimed(joined(halves), weight, bias, part_that_holds(halves, weight, torch.linalg.solve))
     if problem.bias_moves:
         return whole
     return whole.without_bias(torch.from_numpy(problem.rounded_bias(problem.bias).copy()).to(device))
