@@ -86,8 +86,8 @@ class Gptq(LayerTuning):
         damping: Added to the diagonal of the Gram matrix, as a part of its mean (PercDamp).
         block_size: Columns that are rounded before the rest is updated; the result does not depend on it (BlockSize).
         order_by_activation: Round the columns with the strongest inputs first (ActOrder).
-        compensate: Make up for errors of the inputs too, as far as that holds for samples it was not learned from; False
-            aims at what the float layer gives on the quantized inputs.
+        compensate: Make up for errors of the inputs too, as far as that holds for samples it was not learned from;
+            False aims at what the float layer gives on the quantized inputs.
         update_bias: Let the bias take up the mean error.
         descent_sweeps: Sweeps of coordinate descent over the integers after rounding; 0 does none.
     """
