@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import detection_tasks
+import label_loss
 import torch
 import yolox_model
 from detection_tasks import Task
@@ -113,7 +114,7 @@ def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = 
 
 
 def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> None:
-    """Train without labels: the float model is the teacher."""
+    """Train with the float model as the teacher, and scales that are learned; on labels, with scales that are fixed."""
     module.to(options.device)
 
     def report(step: int, loss: float) -> None:
@@ -121,6 +122,8 @@ def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> N
             print(f"  step {step:4}  loss {loss:.5f}", flush=True)
 
     settings = QatOptions(steps=options.steps, learning_rate=options.rate)
+    if isinstance(task, label_loss.LabelledTask):
+        settings = replace(settings, scale_rate=None, decay=0.98)
     qat(module, task.training(options.batch), task.loss(module), settings, report=report)
     module.cpu()
 
@@ -148,6 +151,7 @@ def main() -> None:
         "--algorithms", nargs="*", help="label-free algorithms of the PTQ step, such as smoothquant gptq"
     )
     parser.add_argument("--steps", type=int, default=200, help="training steps; 0 leaves QAT out")
+    parser.add_argument("--train_labels", action="store_true", help="train on labels too; the embedded detector alone")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -157,6 +161,10 @@ def main() -> None:
         parser.error("--data_dir must name the folder of pictures where weights are given")
     torch.manual_seed(0)
     task = detection_tasks.find_task(options)
+    if options.train_labels:
+        if options.ckpt is not None:
+            parser.error("--train_labels is for the embedded detector, whose scenes are drawn with their labels")
+        task = label_loss.LabelledTask(options.limit)
     model = float_model(options)
     rows = [("FP32", *task.score(model))]
     quantized = quantize(model, task, None if options.algorithms is None else tuple(options.algorithms))

@@ -142,6 +142,10 @@ class RowsLoss:
 
     def __call__(self, _: QuantizedModule, images: Tensor) -> Tensor:
         """Return the loss of a batch."""
+        return self.compare(images)[0]
+
+    def compare(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch, and the rows."""
         distance, rows, wanted = self.inside.compare(images)
         truth = wanted[..., 4:]
         likely = truth[..., :1] * truth[..., 1:].amax(-1, keepdim=True)
@@ -150,7 +154,7 @@ class RowsLoss:
         parted = _cross_entropy(rows[..., 4:], truth) - _cross_entropy(truth, truth)
         scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
         moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
-        return (scores + self.boxes * moved) / norm + self.features * distance
+        return (scores + self.boxes * moved) / norm + self.features * distance, rows
 
 
 class EmbeddedDetector(nn.Module):

@@ -89,3 +89,46 @@ def test_chosen_scales_bring_boxes_and_scores_nearer_to_those_of_the_float_model
     before = cost()
     assert choose_scales(quantized, pictures, detector.importance) > 0
     assert cost() < LESS * before
+
+
+def test_loss_of_labels_rises_where_boxes_or_classes_are_wrong() -> None:
+    import label_loss
+
+    from quantry import demo
+
+    images, boxes, labels = label_loss.labelled(demo.training_scenes(2))
+    assert images.shape == (2, 3, demo.IMAGE_SIZE, demo.IMAGE_SIZE)
+    grid, stride = label_loss.anchors(torch.device("cpu"))
+    rows = torch.full((2, len(grid), 5 + len(demo.CLASS_NAMES)), 1e-4)
+    for picture, (found, kinds) in enumerate(zip(boxes, labels, strict=True)):
+        for box, kind in zip(found, kinds, strict=True):
+            if kind >= 0:
+                centre, size = (box[:2] + box[2:]) / 2, box[2:] - box[:2]
+                cell = ((grid + 0.5) * stride - centre).square().sum(1).argmin()
+                exact = torch.cat([centre / stride[cell] - grid[cell], torch.log(size / stride[cell])])
+                rows[picture, cell, :4], rows[picture, cell, 4] = exact, 0.99
+                rows[picture, cell, 5 + kind] = 0.99
+    right = label_loss.label_loss(rows, [boxes, labels])
+    moved, other = rows.clone(), rows.clone()
+    moved[..., 2] += 0.3
+    other[..., 5:] = rows[..., 5:].roll(1, -1)
+    assert right < label_loss.label_loss(moved, [boxes, labels])
+    assert right < label_loss.label_loss(other, [boxes, labels])
+
+
+def test_training_on_labels_takes_batches_with_boxes() -> None:
+    import label_loss
+
+    from quantry import demo
+    from quantry.recipe import Recipe
+    from quantry.torch import quantize_graph
+
+    torch.set_num_threads(1)
+    sample = [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(1)]
+    module = quantize_graph(demo.MODEL_PATH, sample, Recipe())
+    task = label_loss.LabelledTask(2)
+    (batch,) = task.training(1)
+    loss = task.loss(module)(module, batch)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert any(part.grad is not None and bool(part.grad.any()) for part in module.parameters())

@@ -1,0 +1,93 @@
+"""Training of the embedded detector on labels as well: scenes come with the boxes of what was drawn."""
+
+import itertools
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from detection_tasks import SCENES, EmbeddedTask, Loss, Reread, RowsLoss
+from torch import Tensor
+from torch.nn import functional
+
+from quantry import demo
+from quantry.torch import DistillationLoss, QuantizedModule
+
+# The detector was trained beside this folder, with the assignment of cells to objects that is needed here.
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from train_detector import MOST_OBJECTS, anchors, assign, decode, overlap
+
+BOXES, LABELS = 8.0, 0.5
+
+Labelled = tuple[Tensor, Tensor, Tensor]
+"""Pictures [n, 3, h, w], boxes [n, g, 4] and labels [n, g], -1 where there is none."""
+
+
+@dataclass(frozen=True)
+class LabelledTask(EmbeddedTask):
+    """The scenes that quantry draws, with their boxes."""
+
+    def training(self, batch: int) -> Iterable[Labelled]:
+        """Return scenes that are drawn when they are asked for."""
+        scenes = demo.training_scenes(SCENES)
+        return Reread(lambda: [labelled(itertools.islice(scenes, batch))])
+
+    def loss(self, module: QuantizedModule) -> Loss:
+        """Return the distance from the float model's rows and from the labels."""
+        return LabelledLoss(RowsLoss(DistillationLoss(module), features=0.0, boxes=BOXES))
+
+
+@dataclass(frozen=True)
+class LabelledLoss:
+    """The float model's rows and the labels.
+
+    Attributes:
+        rows: The distance from the float model.
+        labels: Weight of what the labels say.
+    """
+
+    rows: RowsLoss
+    labels: float = LABELS
+
+    def __call__(self, _: QuantizedModule, batch: Labelled) -> Tensor:
+        """Return the loss of a batch."""
+        images, *truth = batch
+        distance, found = self.rows.compare(images)
+        return distance + self.labels * label_loss(found, truth)
+
+
+def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
+    """Return what rows [n, cells, 5 + classes] differ from the labels by, as the detector was trained.
+
+    Args:
+        rows: Box offsets, object and class chances.
+        truth: Boxes [n, g, 4] and labels [n, g].
+    """
+    cells = anchors(rows.device)
+    raw, chances = rows[..., :4], rows[..., 4:].clamp(1e-6, 1 - 1e-6)
+    corners = decode(raw, *cells)
+    positive, index, shared = assign(corners, torch.logit(chances), (truth[0], truth[1]), cells)
+    boxes = torch.gather(truth[0], 1, index[..., None].expand(-1, -1, 4))
+    labels = torch.gather(truth[1], 1, index).clamp(min=0)
+    weight = positive.float()
+    middle, size = (boxes[..., :2] + boxes[..., 2:]) / 2, (boxes[..., 2:] - boxes[..., :2]).clamp(min=1.0)
+    exact = torch.cat([middle / cells[1] - cells[0], torch.log(size / cells[1])], -1)
+    off = 5 * (1 - overlap(corners, boxes).square()) + (raw - exact).abs().sum(-1)
+    target = functional.one_hot(labels, chances.shape[-1] - 1) * shared[..., None]
+    kinds = functional.binary_cross_entropy(chances[..., 1:], target, reduction="none").sum(-1)
+    objects = functional.binary_cross_entropy(chances[..., 0], weight, reduction="sum")
+    return (((off + kinds) * weight).sum() + objects) / weight.sum().clamp(min=1)
+
+
+def labelled(scenes: Iterable[demo.Scene]) -> Labelled:
+    """Return scenes as a batch."""
+    drawn = list(scenes)
+    boxes = np.zeros((len(drawn), MOST_OBJECTS, 4), np.float32)
+    labels = np.full((len(drawn), MOST_OBJECTS), -1, np.int64)
+    for place, one in enumerate(drawn):
+        boxes[place, : len(one.boxes)], labels[place, : len(one.labels)] = one.boxes, one.labels
+    pictures = np.concatenate([demo.image_tensor(one) for one in drawn])
+    return torch.from_numpy(pictures), torch.from_numpy(boxes), torch.from_numpy(labels)
