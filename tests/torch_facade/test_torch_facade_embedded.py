@@ -13,8 +13,8 @@ import torch
 from quantry.evaluate import run_session, simulation_session
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "yolox"
-SCENES, KEPT, LESS = 40, 0.91, 0.6
-"""On 400 scenes calibration keeps 94.5 % of the float precision; fewer scenes are noisier."""
+SCENES, KEPT, LESS = 40, 0.935, 0.6
+"""On 400 scenes calibration keeps 96 % of the float precision; fewer scenes are noisier."""
 
 
 @pytest.fixture(autouse=True)
