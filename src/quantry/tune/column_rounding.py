@@ -8,6 +8,7 @@ Arrays have the shape ``[groups, rows, width]``; all groups are done at once.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,13 +49,13 @@ class WeightGrid:
         return np.asarray(np.clip(weight, self.lowest * self.scale, self.highest * self.scale), np.float32)
 
 
-def damped(gram: Float, damping: float) -> Float:
-    """Return a Gram matrix with a part of its mean diagonal added to the diagonal."""
-    diagonal = np.einsum("gkk->gk", gram)
-    mean = diagonal.mean(axis=1, keepdims=True)
-    extra = damping * np.where(mean > 0, mean, 1.0)
-    result = gram.copy()
-    np.einsum("gkk->gk", result)[...] += extra
+def damped(gram: Any, damping: float) -> Any:
+    """Return Gram matrices, arrays or tensors, with a part of their mean diagonal added to the diagonal."""
+    result = gram + 0.0
+    # Every so many numbers of the flat matrices there is one of the diagonal.
+    diagonal = result.reshape(len(result), -1)[:, :: gram.shape[1] + 1]
+    mean = diagonal.mean(1)[:, None]
+    diagonal += damping * (mean + (mean <= 0.0))
     return result
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from quantry.tune.column_rounding import damped
 from quantry.tune.quadratic import Quadratic
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def part_that_holds(halves: Sequence[AnyForm], weight: Any, solve: Solve = np.li
     gaps = [half.cross - half.gram @ weight.swapaxes(1, 2) for half in halves]
     shared = total = 0.0
     for learned, tried in ((0, 1), (1, 0)):
-        change = solve(_damped(halves[learned].gram), gaps[learned])
+        change = solve(damped(halves[learned].gram, DAMPING), gaps[learned])
         shared += float((change * gaps[tried]).sum())
         total += float((change * (halves[tried].gram @ change)).sum())
     return min(1.0, max(0.0, shared / total)) if total > 0.0 else 0.0
@@ -96,14 +97,3 @@ def joined(halves: Sequence[AnyForm]) -> AnyForm:
         target_mean=mean(one.target_mean, two.target_mean),
         count=count,
     )
-
-
-def _damped(gram: Any) -> Any:
-    """Return matrices with a part of their mean diagonal added to the diagonal."""
-    result = gram + 0.0
-    width = gram.shape[1]
-    # Every so many numbers of the flat matrices there is one of the diagonal.
-    diagonal = result.reshape(len(result), -1)[:, :: width + 1]
-    mean = diagonal.mean(1)
-    diagonal += (DAMPING * mean + (mean <= 0.0) * 1.0)[:, None]
-    return result
