@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import torch
 
 from quantry.equalize.channel_layout import ChannelLayout
 from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
@@ -35,7 +34,7 @@ from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.channel_prices import ActivationPrices, ConstantPrices, Floats, Whole, is_shared
 from quantry.torchfront.error_prices import Importance, check_scales_are_free, fake_quantizers, price_errors
 from quantry.torchfront.freezing import current_params
-from quantry.torchfront.quantized_module import QuantizedModule, build
+from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of
 from quantry.torchfront.scale_choice import tied_scales
 from quantry.tune import Tuned, retouch
 
@@ -335,15 +334,10 @@ def _rebuilt(module: QuantizedModule, prices: Mapping[str, Prices], places: list
         start,
         model=FloatModel(model, start.model.notes),
         params=params,
-        # The weights of a layer that trains its normalization apart are kept elsewhere, unfolded.
-        batch_norms={name: norm for name, norm in start.batch_norms.items() if name not in changed},
         untuned=untuned,
         notes=(*start.notes, note),
     )
-    balanced = build(final)
-    balanced.to(next((part.device for part in module.parameters()), torch.device("cpu")))
-    balanced.eval()
-    return balanced
+    return build_in_place_of(module, final, changed)
 
 
 def _scaled(source: ir.Model, powers: Mapping[str, Whole]) -> tuple[ir.Model, dict[str, np.ndarray], set[str]]:

@@ -1,6 +1,8 @@
 """The module a user trains, evaluates and exports."""
 
 import copy
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,6 +55,22 @@ def build(blueprint: Blueprint) -> QuantizedModule:
     builder = GraphBuilder(blueprint)
     builder.build()
     return QuantizedModule(builder.root, builder.graph, blueprint, builder.layout)
+
+
+def build_in_place_of(module: QuantizedModule, blueprint: Blueprint, changed: Collection[str]) -> QuantizedModule:
+    """Return a module like another one, on its device and in evaluation mode, whose weights are others.
+
+    Args:
+        module: The other one; it is left as it was.
+        blueprint: What the new one is built from.
+        changed: Weights that are no longer those of the other one. Their layers no longer train a normalization apart:
+            it keeps weights of its own, unfolded.
+    """
+    apart = {name: norm for name, norm in blueprint.batch_norms.items() if name not in changed}
+    built = build(replace(blueprint, batch_norms=apart))
+    built.to(next((part.device for part in module.parameters()), torch.device("cpu")))
+    built.eval()
+    return built
 
 
 def require_quantized(module: nn.Module, where: str) -> None:

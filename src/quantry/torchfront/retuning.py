@@ -11,7 +11,7 @@ from quantry.observe import calibration_data
 from quantry.recipe import TuneStep
 from quantry.torchfront.calibration_samples import on_cpu
 from quantry.torchfront.freezing import current_params
-from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
+from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of, require_quantized
 from quantry.tune import retouch, tune, tuned_params
 
 
@@ -48,13 +48,8 @@ def retune(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> Qua
     initializers = start.model.model.graph.initializers
     before = {name: initializers[name].const_value for name in changed if name not in start.untuned}
     untuned = {name: np.asarray(value.numpy(), np.float32) for name, value in before.items() if value is not None}
-    # The weights of a layer that trains its normalization apart are kept elsewhere, unfolded.
-    apart = {name: norm for name, norm in start.batch_norms.items() if name not in changed}
-    final = replace(start, model=model, params=params, batch_norms=apart, untuned={**start.untuned, **untuned})
-    tuned = build(final)
-    tuned.to(next((part.device for part in module.parameters()), "cpu"))
-    tuned.eval()
-    return tuned
+    final = replace(start, model=model, params=params, untuned={**start.untuned, **untuned})
+    return build_in_place_of(module, final, changed)
 
 
 def _check(module: QuantizedModule, steps: tuple[TuneStep, ...]) -> None:

@@ -105,13 +105,9 @@ def _step(part: FakeQuantizer) -> float:
 
 def _moved(known: list[_Price]) -> int:
     """Give quantizers that go together the cheapest scale; return how many changed."""
-    if len(known) == 1:
-        costs, factors = known[0].costs, known[0].factors
-        best = factors[costs.argmin(0).numpy()]
-    else:
-        best = _joint(known)
+    best = [known[0].factors[known[0].costs.argmin(0).numpy()]] if len(known) == 1 else _joint(known)
     count = 0
-    for price, factor in zip(known, best if len(known) > 1 else [best], strict=True):
+    for price, factor in zip(known, best, strict=True):
         scale = price.quantizer.scale
         count += int(np.any(factor != 1.0))
         scale.mul_(torch.as_tensor(factor, dtype=scale.dtype, device=scale.device).reshape(scale.shape))
