@@ -73,9 +73,11 @@ def search(
         )
         assert found.best is not None
         observed = sum("observe" in trial.computed for trial in found.trials)
+        judged = sum(trial.same_as is None for trial in found.trials)
         return {
             "trials": len(found.trials),
-            "judged": sum(trial.same_as is None for trial in found.trials),
+            "judged": judged,
+            "note": f"{judged} of {len(found.trials)} configurations differ in their result; {observed} observations",
             "best": found.best.score,
             "interval": found.best.interval,
             "configuration": {name: str(value) for name, value in found.best.assignment.items()},
