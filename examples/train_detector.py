@@ -182,8 +182,13 @@ def decode(raw: Tensor, grid: Tensor, stride: Tensor) -> Tensor:
 def overlap(a: Tensor, b: Tensor) -> Tensor:
     """Return the intersection over union of broadcastable boxes [..., 4]."""
     size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
-    shared = size.prod(-1)
-    return shared / ((a[..., 2:] - a[..., :2]).prod(-1) + (b[..., 2:] - b[..., :2]).prod(-1) - shared + 1e-7)
+    shared = area(size)
+    return shared / (area(a[..., 2:] - a[..., :2]) + area(b[..., 2:] - b[..., :2]) - shared + 1e-7)
+
+
+def area(size: Tensor) -> Tensor:
+    """Return width times height of [..., 2]; the gradient of ``prod`` waits for the device and cannot be recorded."""
+    return size[..., 0] * size[..., 1]
 
 
 @torch.no_grad()

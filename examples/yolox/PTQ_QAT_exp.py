@@ -114,7 +114,7 @@ def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = 
 
 
 def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> None:
-    """Train with the float model as the teacher, and scales that are learned; on labels, with scales that are fixed."""
+    """Train with the float model as the teacher; scales are learned, those of the embedded detector stay."""
     module.to(options.device)
 
     def report(step: int, loss: float) -> None:
@@ -122,8 +122,10 @@ def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> N
             print(f"  step {step:4}  loss {loss:.5f}", flush=True)
 
     settings = QatOptions(steps=options.steps, learning_rate=options.rate)
-    if isinstance(task, label_loss.LabelledTask):
-        settings = replace(settings, scale_rate=None, decay=0.98)
+    if isinstance(task, detection_tasks.EmbeddedTask):
+        # The average covers the same share of a short training and of a long one; on a GPU small kernels are recorded.
+        decay, on_gpu = max(0.0, 1 - 8 / options.steps), options.device.startswith("cuda")
+        settings = replace(settings, scale_rate=None, decay=decay, record=on_gpu)
     qat(module, task.training(options.batch), task.loss(module), settings, report=report)
     module.cpu()
 
@@ -152,6 +154,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=200, help="training steps; 0 leaves QAT out")
     parser.add_argument("--train_labels", action="store_true", help="train on labels too; the embedded detector alone")
+    parser.add_argument("--scenes", type=int, default=0, help="scenes of the embedded detector that are drawn ahead")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -164,7 +167,7 @@ def main() -> None:
     if options.train_labels:
         if options.ckpt is not None:
             parser.error("--train_labels is for the embedded detector, whose scenes are drawn with their labels")
-        task = label_loss.LabelledTask(options.limit)
+        task = label_loss.LabelledTask(task.limit, task.drawn)
     model = float_model(options)
     rows = [("FP32", *task.score(model))]
     quantized = quantize(model, task, None if options.algorithms is None else tuple(options.algorithms))

@@ -1,14 +1,15 @@
 """Pictures, labels and scores of the example: those of a COCO folder, or those that quantry ships."""
 
 import argparse
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import drawn_scenes
 import numpy as np
 import torch
+from drawn_scenes import DrawnScenes
 from PIL import Image
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from quantry.torch import (
 )
 
 SIZE, PADDING = 416, 114
-AT_ONCE, SCENES = 10, 1_000_000
+AT_ONCE = 10
 BOX_COST, LEAST_VARIANCE = 100.0, 1e-3
 
 Loss = Callable[[QuantizedModule, Tensor], Tensor]
@@ -99,23 +100,27 @@ class CocoTask:
 
 @dataclass(frozen=True)
 class EmbeddedTask:
-    """The scenes that quantry draws."""
+    """The scenes that quantry draws.
+
+    Attributes:
+        limit: So many scenes are evaluated on.
+        drawn: Where scenes to train on come from; None draws them when they are asked for.
+    """
 
     limit: int
+    drawn: DrawnScenes | None = None
 
     def calibration(self) -> list[Tensor]:
         """Return 32 scenes."""
         return [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(32)]
 
     def training(self, batch: int) -> Iterable[Tensor]:
-        """Return scenes that are drawn when they are asked for."""
-        scenes = demo.training_scenes(SCENES)
-        return Reread(lambda: [_pictures(itertools.islice(scenes, batch))])
+        """Return scenes without their boxes."""
+        return (images for images, *_ in drawn_scenes.batches(self.drawn, batch))
 
     def loss(self, module: QuantizedModule) -> Loss | None:
-        """Return the distance from the float model's rows, where it sees objects, and from its tensors inside."""
-        features = [name for name in module.layout.quantizers if name.endswith(".2.out")]
-        return RowsLoss(DistillationLoss(module, tensors=features))
+        """Return the distance from the float model's rows, where it sees objects."""
+        return RowsLoss(DistillationLoss(module))
 
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on drawn scenes."""
@@ -131,14 +136,12 @@ class RowsLoss:
     """The float model's rows as soft labels.
 
     Attributes:
-        inside: Runs both models and compares tensors inside.
-        features: Weight of those.
+        pair: Runs both models.
         boxes: Weight of what moves and stretches boxes.
     """
 
-    inside: DistillationLoss
-    features: float = 10.0
-    boxes: float = 4.0
+    pair: DistillationLoss
+    boxes: float = 8.0
 
     def __call__(self, _: QuantizedModule, images: Tensor) -> Tensor:
         """Return the loss of a batch."""
@@ -146,7 +149,7 @@ class RowsLoss:
 
     def compare(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch, and the rows."""
-        distance, rows, wanted = self.inside.compare(images)
+        _, rows, wanted = self.pair.compare(images)
         truth = wanted[..., 4:]
         likely = truth[..., :1] * truth[..., 1:].amax(-1, keepdim=True)
         norm = likely.sum() + 1
@@ -154,7 +157,7 @@ class RowsLoss:
         parted = _cross_entropy(rows[..., 4:], truth) - _cross_entropy(truth, truth)
         scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
         moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
-        return (scores + self.boxes * moved) / norm + self.features * distance, rows
+        return (scores + self.boxes * moved) / norm, rows
 
 
 class EmbeddedDetector(nn.Module):
@@ -210,7 +213,7 @@ class Reread:
 def find_task(options: argparse.Namespace) -> Task:
     """Return the task that the command line asks for."""
     if options.ckpt is None:
-        return EmbeddedTask(options.limit)
+        return EmbeddedTask(options.limit, DrawnScenes(options.scenes, options.device) if options.scenes else None)
     beside = options.data_dir.parent
     labels = coco_labels(options.data_dir, options.labels or beside / "instances.json")
     return CocoTask(labels, options.calibration or beside / "calib", options.limit)

@@ -1,29 +1,19 @@
 """Training of the embedded detector on labels as well: scenes come with the boxes of what was drawn."""
 
-import itertools
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
+import drawn_scenes
 import torch
-from detection_tasks import SCENES, EmbeddedTask, Loss, Reread, RowsLoss
+from detection_tasks import EmbeddedTask, Loss, RowsLoss
+from drawn_scenes import Labelled
 from torch import Tensor
 from torch.nn import functional
+from train_detector import anchors, assign, decode, overlap
 
-from quantry import demo
 from quantry.torch import DistillationLoss, QuantizedModule
 
-# The detector was trained beside this folder, with the assignment of cells to objects that is needed here.
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from train_detector import MOST_OBJECTS, anchors, assign, decode, overlap
-
-BOXES, LABELS = 8.0, 0.5
-
-Labelled = tuple[Tensor, Tensor, Tensor]
-"""Pictures [n, 3, h, w], boxes [n, g, 4] and labels [n, g], -1 where there is none."""
+LABELS = 2.0
 
 
 @dataclass(frozen=True)
@@ -31,13 +21,12 @@ class LabelledTask(EmbeddedTask):
     """The scenes that quantry draws, with their boxes."""
 
     def training(self, batch: int) -> Iterable[Labelled]:
-        """Return scenes that are drawn when they are asked for."""
-        scenes = demo.training_scenes(SCENES)
-        return Reread(lambda: [labelled(itertools.islice(scenes, batch))])
+        """Return scenes with their boxes."""
+        return drawn_scenes.batches(self.drawn, batch)
 
     def loss(self, module: QuantizedModule) -> Loss:
         """Return the distance from the float model's rows and from the labels."""
-        return LabelledLoss(RowsLoss(DistillationLoss(module), features=0.0, boxes=BOXES))
+        return LabelledLoss(RowsLoss(DistillationLoss(module)))
 
 
 @dataclass(frozen=True)
@@ -80,14 +69,3 @@ def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
     kinds = functional.binary_cross_entropy(chances[..., 1:], target, reduction="none").sum(-1)
     objects = functional.binary_cross_entropy(chances[..., 0], weight, reduction="sum")
     return (((off + kinds) * weight).sum() + objects) / weight.sum().clamp(min=1)
-
-
-def labelled(scenes: Iterable[demo.Scene]) -> Labelled:
-    """Return scenes as a batch."""
-    drawn = list(scenes)
-    boxes = np.zeros((len(drawn), MOST_OBJECTS, 4), np.float32)
-    labels = np.full((len(drawn), MOST_OBJECTS), -1, np.int64)
-    for place, one in enumerate(drawn):
-        boxes[place, : len(one.boxes)], labels[place, : len(one.labels)] = one.boxes, one.labels
-    pictures = np.concatenate([demo.image_tensor(one) for one in drawn])
-    return torch.from_numpy(pictures), torch.from_numpy(boxes), torch.from_numpy(labels)

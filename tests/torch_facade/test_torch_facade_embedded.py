@@ -92,11 +92,12 @@ def test_chosen_scales_bring_boxes_and_scores_nearer_to_those_of_the_float_model
 
 
 def test_loss_of_labels_rises_where_boxes_or_classes_are_wrong() -> None:
+    import drawn_scenes
     import label_loss
 
     from quantry import demo
 
-    images, boxes, labels = label_loss.labelled(demo.training_scenes(2))
+    images, boxes, labels = drawn_scenes.labelled(demo.training_scenes(2))
     assert images.shape == (2, 3, demo.IMAGE_SIZE, demo.IMAGE_SIZE)
     grid, stride = label_loss.anchors(torch.device("cpu"))
     rows = torch.full((2, len(grid), 5 + len(demo.CLASS_NAMES)), 1e-4)
@@ -127,7 +128,7 @@ def test_training_on_labels_takes_batches_with_boxes() -> None:
     sample = [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(1)]
     module = quantize_graph(demo.MODEL_PATH, sample, Recipe())
     task = label_loss.LabelledTask(2)
-    (batch,) = task.training(1)
+    batch = next(iter(task.training(1)))
     loss = task.loss(module)(module, batch)
     loss.backward()
     assert torch.isfinite(loss)

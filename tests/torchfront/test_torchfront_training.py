@@ -209,6 +209,16 @@ def test_moving_average_follows_the_weights(quantized: QuantizedModule) -> None:
         MovingAverage(quantized, decay=1.0)
 
 
+def test_moving_average_has_the_buffers_of_the_model_that_was_taken_in(quantized: QuantizedModule) -> None:
+    average = MovingAverage(quantized, decay=0.5)
+    name, scale = next(pair for pair in quantized.named_buffers() if pair[0].endswith(".scale"))
+    scale *= 2
+    assert not torch.equal(average.module.get_buffer(name), scale)
+    average.update(quantized)
+    for (name, kept), seen in zip(average.module.named_buffers(), quantized.buffers(), strict=True):
+        assert torch.equal(kept, seen), name
+
+
 def test_schedule_switches_observers_and_statistics(quantized: QuantizedModule) -> None:
     schedule = QatSchedule(observe_until=2, batch_norm_until=3)
     layer = quantized.get_submodule(quantized.layout.layers["stem.conv.weight"])

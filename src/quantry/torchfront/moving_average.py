@@ -14,7 +14,6 @@ class MovingAverage:
     """Keeps an average of a model beside it; often the better one to export.
 
     Attributes:
-        module: The averaged model, in evaluation mode.
         decay: Weight of the old average once warmed up.
         warm_up: Steps in which the average follows faster.
     """
@@ -26,11 +25,23 @@ class MovingAverage:
         if not isinstance(decay, int | float) or not 0 <= decay < 1:
             raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")
         self.decay, self.warm_up = decay, warm_up
-        self.module = copy.deepcopy(model)
-        self.module.eval()
-        self.module.requires_grad_(requires_grad=False)
+        self._module = copy.deepcopy(model)
+        self._module.eval()
+        self._module.requires_grad_(requires_grad=False)
         self._steps = 0
         self._pairs: tuple[list[Tensor], ...] | None = None
+        self._behind: tuple[list[Tensor], list[Tensor]] = ([], [])
+
+    @property
+    def module(self) -> nn.Module:
+        """The averaged model, in evaluation mode; buffers such as running statistics and scales are the model's own."""
+        # Hundreds of scales: copying them at every step took longer than training a small model on a GPU.
+        kept, seen = self._behind
+        if kept:
+            with torch.no_grad():
+                torch._foreach_copy_(kept, seen)
+        self._behind = ([], [])
+        return self._module
 
     def keep_pairs(self, model: nn.Module) -> None:
         """Look up once what belongs together, for a model whose parameters stay the same objects from now on.
@@ -41,14 +52,13 @@ class MovingAverage:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def update(self, model: nn.Module) -> None:
-        """Take one step's weights in; buffers such as running statistics and scales are taken as they are."""
+        """Take one step's weights in."""
         self._steps += 1
         decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
         ours, theirs, kept, seen = self._pairs or self._found(model)
         torch._foreach_lerp_(ours, theirs, 1 - decay)
-        if kept:
-            torch._foreach_copy_(kept, seen)
+        self._behind = (kept, seen)
 
     def _found(self, model: nn.Module) -> tuple[list[Tensor], ...]:
         theirs = [part.detach() for part in model.parameters()]
-        return list(self.module.parameters()), theirs, list(self.module.buffers()), list(model.buffers())
+        return list(self._module.parameters()), theirs, list(self._module.buffers()), list(model.buffers())
