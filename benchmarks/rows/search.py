@@ -23,6 +23,23 @@ def _document_row(name: str, title: str, *, equalization: bool) -> Row:
     )
 
 
+def _workers_row(name: str, samples: int) -> Row:
+    workload = SharedModel("yolox_nano", samples)
+    return Row(
+        name=name,
+        title=f"Two workers against one with one thread, and against one with both cores, yolox_nano, {samples} images",
+        sides=(
+            Side("one worker", _NATIVE, {"space": "methods", "n_jobs": 1, "threads": 1}, workload),
+            Side("two workers", _NATIVE, {"space": "methods", "n_jobs": 2}, workload),
+            Side("one process, both cores", _NATIVE, {"space": "methods", "n_jobs": 1}, workload),
+        ),
+        comparisons=(
+            Comparison("one worker", "two workers", (Goal("seconds", at_least=1.7),)),
+            Comparison("one process, both cores", "two workers"),
+        ),
+    )
+
+
 ROWS = (
     _document_row(
         "search/document/calibration",
@@ -61,17 +78,6 @@ ROWS = (
         comparisons=(Comparison("racing", "everything", larger_is_better=False),),
         repetitions=2,
     ),
-    Row(
-        name="search/workers",
-        title="Two workers against one with one thread, and against one with both cores, yolox_nano, 32 images",
-        sides=(
-            Side("one worker", _NATIVE, {"space": "methods", "n_jobs": 1, "threads": 1}, _WORKLOAD),
-            Side("two workers", _NATIVE, {"space": "methods", "n_jobs": 2}, _WORKLOAD),
-            Side("one process, both cores", _NATIVE, {"space": "methods", "n_jobs": 1}, _WORKLOAD),
-        ),
-        comparisons=(
-            Comparison("one worker", "two workers", (Goal("seconds", at_least=1.7),)),
-            Comparison("one process, both cores", "two workers"),
-        ),
-    ),
+    _workers_row("search/workers", 32),
+    _workers_row("search/workers/128", 128),
 )

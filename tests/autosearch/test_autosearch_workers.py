@@ -14,9 +14,9 @@ import pytest
 from killed_search import Witness, killed_options
 from small_network import Distance, VisibleDevice, random_samples, small_space
 
-from quantry.autosearch import SearchOptions, StopConditions, run_search
+from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
 from quantry.autosearch.worker_pool import Staffing
-from quantry.recipe import from_plain
+from quantry.recipe import MinMax, Percentile, Recipe, from_plain
 
 HERE = Path(__file__).parent
 
@@ -51,6 +51,28 @@ def test_two_workers_find_what_one_finds(network: Path, tmp_path: Path, *, racin
 def test_workers_compute_a_shared_stage_once(network: Path, distance: Distance, tmp_path: Path) -> None:
     found = run_search(network, random_samples(2), distance, small_space(), options(tmp_path, n_jobs=2))
     assert sum("observe" in trial.computed for trial in found.trials) == 2
+
+
+def test_workers_take_trials_apart_that_choose_the_same_ranges(network: Path, tmp_path: Path) -> None:
+    book = tmp_path / "times"
+
+    def judge(path: Path) -> float:
+        begun = time.monotonic()
+        time.sleep(0.3)
+        with book.open("a") as file:
+            file.write(f"{Path(path).stem} {begun} {time.monotonic()}\n")
+        return 0.0
+
+    methods = [Percentile(value) for value in (90.0, 92.0, 94.0, 96.0, 98.0, 99.0)]
+    space = Space.of(Recipe(), {"scale.activation": methods, "scale.weight": [MinMax(), Percentile(80.0)]})
+    found = run_search(network, random_samples(2), judge, space, options(tmp_path / "out", n_jobs=2))
+    assert all(trial.same_as is None for trial in found.trials)
+    times = {name: (float(begun), float(ended)) for name, begun, ended in map(str.split, book.read_text().splitlines())}
+    chosen = [(trial.recipe.scale.activation, f"iter_{trial.number}") for trial in found.trials]
+    pairs = [[name for method, name in chosen if method == one] for one in methods]
+    together = [pair for pair in pairs if max(times[n][0] for n in pair) < min(times[n][1] for n in pair)]
+    # The first trials share the float pass with all others, and the last ones have nobody to change places with.
+    assert len(together) <= len(pairs) / 2
 
 
 def test_worker_has_one_thread_and_does_not_spin(network: Path, tmp_path: Path) -> None:

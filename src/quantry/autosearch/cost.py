@@ -53,6 +53,12 @@ def stage_chain(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
     return (*chain, ("emit", recipe), ("evaluate", recipe))
 
 
+def _with_ranges(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
+    chain = stage_chain(recipe)
+    observed = dict(chain)["observe"]
+    return (*chain, ("ranges", (observed, recipe.plan.activation, recipe.scale.activation)))
+
+
 class CostModel:
     """Estimates what a trial will take, from a prior and from what the trials so far took."""
 
@@ -78,10 +84,17 @@ class CostModel:
         self._seen = seen
         return total
 
+    def unfinished(self, recipe: Recipe) -> set[tuple[str, Any]]:
+        """Return what a trial of a recipe needs that no settled trial had: stages, and ranges of activations.
+
+        Workers remember ranges by themselves; they take longer to choose than anything else of the scale stage.
+        """
+        return set(_with_ranges(recipe)) - self._seen
+
     def learn(self, recipe: Recipe, outcome: Outcome) -> None:
         """Take in what a trial took."""
         chain = stage_chain(recipe)
-        self._seen |= set(chain)
+        self._seen |= set(_with_ranges(recipe))
         if outcome.state == "failed" or outcome.same_as is not None:
             return
         work = sum(tuning_work(key) for stage, key in chain if stage == "tune") or 1.0

@@ -44,9 +44,19 @@ class Desk:
             executor.submit(TrialTask(REFERENCE, {}))
 
     @property
+    def capacity(self) -> int:
+        """How many workers there are."""
+        return self._executor.capacity
+
+    @property
+    def running(self) -> list[Proposal]:
+        """What workers have, or will have next."""
+        return [proposal for proposal, _ in (*self._running.values(), *self._waiting)]
+
+    @property
     def idle(self) -> int:
         """How many workers have nothing to do."""
-        return self._executor.capacity - len(self._running) - len(self._waiting) - int(self._judging)
+        return self.capacity - len(self._running) - len(self._waiting) - int(self._judging)
 
     @property
     def busy(self) -> bool:
