@@ -7,6 +7,7 @@ from benchmarks.workloads import SharedModel
 
 _DOCUMENT = "benchmarks.tasks.document_search:search"
 _NATIVE = "benchmarks.tasks.quantry_search:search"
+_PROCESSES = "benchmarks.tasks.inference:run_in_processes"
 _WORKLOAD = SharedModel("yolox_nano", 32)
 
 
@@ -20,23 +21,6 @@ def _document_row(name: str, title: str, *, equalization: bool) -> Row:
             Side("quark", _DOCUMENT, {"library": "quark", **arguments}, _WORKLOAD, peer=True),
         ),
         comparisons=(Comparison("quark", "quantry", (Goal("seconds", at_least=10.0),)),),
-    )
-
-
-def _workers_row(name: str, samples: int) -> Row:
-    workload = SharedModel("yolox_nano", samples)
-    return Row(
-        name=name,
-        title=f"Two workers against one with one thread, and against one with both cores, yolox_nano, {samples} images",
-        sides=(
-            Side("one worker", _NATIVE, {"space": "methods", "n_jobs": 1, "threads": 1}, workload),
-            Side("two workers", _NATIVE, {"space": "methods", "n_jobs": 2}, workload),
-            Side("one process, both cores", _NATIVE, {"space": "methods", "n_jobs": 1}, workload),
-        ),
-        comparisons=(
-            Comparison("one worker", "two workers", (Goal("seconds", at_least=1.7),)),
-            Comparison("one process, both cores", "two workers"),
-        ),
     )
 
 
@@ -78,6 +62,21 @@ ROWS = (
         comparisons=(Comparison("racing", "everything", larger_is_better=False),),
         repetitions=2,
     ),
-    _workers_row("search/workers", 32),
-    _workers_row("search/workers/128", 128),
+    Row(
+        name="search/workers",
+        title="Two workers against one with one thread, and against one with both cores, yolox_nano, 32 images; "
+        "plain inference by one process and by two shows what the machine gains from its second core",
+        sides=(
+            Side("one worker", _NATIVE, {"space": "methods", "n_jobs": 1, "threads": 1}, _WORKLOAD),
+            Side("two workers", _NATIVE, {"space": "methods", "n_jobs": 2}, _WORKLOAD),
+            Side("one process, both cores", _NATIVE, {"space": "methods", "n_jobs": 1}, _WORKLOAD),
+            Side("inference, one process", _PROCESSES, {"runs": 600, "processes": 1}, _WORKLOAD),
+            Side("inference, two processes", _PROCESSES, {"runs": 600, "processes": 2}, _WORKLOAD),
+        ),
+        comparisons=(
+            Comparison("one worker", "two workers", (Goal("seconds", at_least=1.7),)),
+            Comparison("one process, both cores", "two workers"),
+            Comparison("inference, one process", "inference, two processes"),
+        ),
+    ),
 )

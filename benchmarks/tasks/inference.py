@@ -1,5 +1,7 @@
 """Plain inference in onnxruntime."""
 
+import multiprocessing
+import multiprocessing.synchronize
 import time
 from collections.abc import Callable
 from statistics import median
@@ -39,6 +41,33 @@ def run_repeatedly(model: str, samples: str, runs: int, threads: int = 2, **_: A
         return {"milliseconds": round(median(times) * 1000, 3)}
 
     return job
+
+
+def run_in_processes(model: str, samples: str, runs: int, processes: int, **_: Any) -> Callable[[], dict[str, Any]]:
+    """Time so many runs in all, by processes with one thread each that have opened the model before."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(processes + 1)
+    arguments = (model, samples, runs // processes, ready)
+    workers = [context.Process(target=_run_when_all_are_ready, args=arguments) for _worker in range(processes)]
+    for worker in workers:
+        worker.start()
+
+    def job() -> dict[str, Any]:
+        ready.wait()
+        for worker in workers:
+            worker.join()
+        return {"runs": runs}
+
+    return job
+
+
+def _run_when_all_are_ready(model: str, samples: str, runs: int, ready: multiprocessing.synchronize.Barrier) -> None:
+    session = open_session(model, threads=1)
+    sample = SampleReader(samples, 1).get_next()
+    session.run(None, sample)
+    ready.wait()
+    for _run in range(runs):
+        session.run(None, sample)
 
 
 def open_session(model: str, threads: int) -> Any:
