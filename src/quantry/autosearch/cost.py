@@ -54,9 +54,9 @@ def stage_chain(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
 
 
 def _with_ranges(recipe: Recipe) -> tuple[tuple[str, Any], ...]:
-    chain = stage_chain(recipe)
-    observed = dict(chain)["observe"]
-    return (*chain, ("ranges", (observed, recipe.plan.activation, recipe.scale.activation)))
+    # Whether equalization changes anything is not known before; where it does not, ranges are shared across it.
+    ranges = (recipe.observe, recipe.plan.activation, recipe.scale.activation)
+    return (*stage_chain(recipe), ("ranges", ranges))
 
 
 class CostModel:

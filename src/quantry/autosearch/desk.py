@@ -1,8 +1,8 @@
 """Hands trials to workers and takes them back, and knows how often each was begun."""
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from quantry.autosearch.executor import Executor
 from quantry.autosearch.ledger import Ledger
@@ -21,6 +21,23 @@ It may be the trial's fault, or somebody ends the process again and again.
 """
 
 
+@dataclass(frozen=True)
+class _Deferred:
+    """A trial whose model another worker was judging.
+
+    Attributes:
+        proposal: What was tried.
+        task: What its worker was to do.
+        outcome: What came of it.
+        suspects: The trials of which one was judging.
+    """
+
+    proposal: Proposal
+    task: TrialTask
+    outcome: Outcome
+    suspects: frozenset[int]
+
+
 class Desk:
     """Between a search and its workers.
 
@@ -37,6 +54,7 @@ class Desk:
         self._waiting: deque[tuple[Proposal, TrialTask]] = deque()
         self._running: dict[int, tuple[Proposal, TrialTask]] = {}
         self._ended: deque[Outcome] = deque()
+        self._deferred: list[_Deferred] = []
         self._deaths: Counter[int] = Counter()
         self._arrived: dict[str, int] = {}
         self._judging = ledger.reference is None
@@ -49,11 +67,6 @@ class Desk:
         return self._executor.capacity
 
     @property
-    def running(self) -> list[Proposal]:
-        """What workers have, or will have next."""
-        return [proposal for proposal, _ in (*self._running.values(), *self._waiting)]
-
-    @property
     def idle(self) -> int:
         """How many workers have nothing to do."""
         return self.capacity - len(self._running) - len(self._waiting) - int(self._judging)
@@ -61,7 +74,7 @@ class Desk:
     @property
     def busy(self) -> bool:
         """Whether an outcome is to come, or the float model is still being judged."""
-        return bool(self._running or self._waiting or self._ended) or self._judging
+        return bool(self._running or self._waiting or self._ended or self._deferred) or self._judging
 
     def submit(self, proposal: Proposal, stop: int | None = None, *, first: bool = True) -> None:
         """Take a trial, or one more leg of it.
@@ -82,7 +95,7 @@ class Desk:
         self._feed()
 
     def wait(self) -> Outcome | None:
-        """Return the next outcome; None when it was the float model's.
+        """Return the next outcome; None when it was the float model's, or when a trial waits for another one's.
 
         Raises:
             StageError: The float model cannot be judged.
@@ -101,6 +114,11 @@ class Desk:
             self._feed()
             return None
         proposal, task = self._running.pop(outcome.number)
+        if outcome.deferred:
+            self._deferred.append(_Deferred(proposal, task, outcome, frozenset(self._running)))
+            self._resolve_deferred()
+            self._feed()
+            return None
         if outcome.died:
             self._deaths[outcome.number] += 1
             if self._deaths[outcome.number] < ATTEMPTS:
@@ -108,6 +126,7 @@ class Desk:
                 return self.wait()
             outcome = replace(outcome, error=f"{outcome.error}, {ATTEMPTS} times")
         self._note_content(outcome)
+        self._resolve_deferred()
         self._feed()
         return outcome
 
@@ -135,11 +154,41 @@ class Desk:
         for proposal, _ in (*self._running.values(), *self._waiting):
             self._ledger.study.forget_attempt(proposal)
 
+    def first_apart(self, proposals: Iterable[Proposal]) -> int:
+        """Return the place of the first proposal that shares no unfinished work with what is running, or else 0.
+
+        Of two that share some and run side by side, one waits for the other, or computes the same once more.
+        """
+        unfinished = self._ledger.costs.unfinished
+        running = [unfinished(proposal.configuration.recipe) for proposal, task in self._running.values() if task.first]
+        apart = (
+            place
+            for place, proposal in enumerate(proposals)
+            if all(work.isdisjoint(unfinished(proposal.configuration.recipe)) for work in running)
+        )
+        return next(apart, 0)
+
     def _feed(self) -> None:
         while self._waiting and len(self._running) + int(self._judging) < self._executor.capacity:
-            proposal, task = self._waiting.popleft()
+            place = self.first_apart(proposal for proposal, _ in self._waiting)
+            proposal, task = self._waiting[place]
+            del self._waiting[place]
             self._running[proposal.number] = (proposal, task)
             self._executor.submit(replace(task, stand_ins=self._stand_ins(task.number)) if task.first else task)
+
+    def _resolve_deferred(self) -> None:
+        """End trials whose model another one has judged by now; begin those again whose model nobody judges."""
+        deferred, self._deferred = self._deferred, []
+        for entry in deferred:
+            content = entry.outcome.content
+            assert content is not None
+            twin = self._stand_ins(entry.proposal.number).get(content)
+            if twin is not None:
+                self._ended.append(replace(entry.outcome, same_as=twin, deferred=False))
+            elif content not in self._arrived and not entry.suspects.isdisjoint(self._running):
+                self._deferred.append(entry)
+            else:
+                self._waiting.append((entry.proposal, entry.task))
 
     def _note_content(self, outcome: Outcome) -> None:
         if outcome.state == "failed":

@@ -46,6 +46,7 @@ class Outcome:
         content: Digest of what the quantized model is made of, without its metadata; None where it was not taken.
         same_as: The trial whose score this one shares; where it was known before, nothing was written or measured.
         died: Its process ended under it, which may not be its fault.
+        deferred: Another worker is judging a model with the same content, so that nothing was written or measured.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Outcome:
     content: str | None = None
     same_as: int | None = None
     died: bool = False
+    deferred: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for `from_plain`."""

@@ -6,6 +6,9 @@ from typing import IO
 
 from quantry.memo import Blob, Digest, Store
 
+_CLAIMS = 1 << 60
+"""Places of claims are beyond those of keys."""
+
 
 class SingleFlightStore:
     """Wraps a store: whoever finds a result unknown holds its key until it is computed, and others wait for it.
@@ -23,11 +26,12 @@ class SingleFlightStore:
         self._path = lock_file
         self._file: IO[bytes] | None = None
         self._held: int | None = None
+        self._claimed: int | None = None
         self._process = 0
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the locks with the process that holds them."""
-        return {**self.__dict__, "_file": None, "_held": None, "_process": 0}
+        return {**self.__dict__, "_file": None, "_held": None, "_claimed": None, "_process": 0}
 
     def lookup(self, key: Digest) -> Digest | None:
         """Return the digest of the result, waiting while another process computes it; None is the caller's to fill."""
@@ -56,21 +60,49 @@ class SingleFlightStore:
 
     def release(self) -> None:
         """Let go of a key whose stage failed."""
-        if self._held is not None and self._file is not None and self._process == os.getpid():
-            import fcntl
-
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._held)
+        self._unlock(self._held)
         self._held = None
 
+    def claim(self, content: str) -> bool:
+        """Say that a model with this content is judged here, and return whether nobody else judges one now.
+
+        Args:
+            content: A hexadecimal digest.
+        """
+        place = _CLAIMS + int(content[:15], 16)
+        if not self._lock(place, wait=False):
+            return False
+        self._claimed = place
+        return True
+
+    def disclaim(self) -> None:
+        """Say that what was claimed is judged, or never will be."""
+        self._unlock(self._claimed)
+        self._claimed = None
+
     def _take(self, place: int) -> None:
+        if self._lock(place, wait=True):
+            self._held = place
+
+    def _lock(self, place: int, *, wait: bool) -> bool:
+        """Lock a byte and return whether it is this process's."""
         try:
             import fcntl
         except ImportError:  # Windows: both compute it, which costs time and nothing else.
-            return
+            return True
         if self._file is None or self._process != os.getpid():
             # Locks belong to a process, and a forked one needs its own.
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab")
             self._process = os.getpid()
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, place)
-        self._held = place
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, place)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(self, place: int | None) -> None:
+        if place is not None and self._file is not None and self._process == os.getpid():
+            import fcntl
+
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)

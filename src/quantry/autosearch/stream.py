@@ -75,25 +75,10 @@ class Stream:
             late = self._ledger.out_of_time(self._waiting[0].configuration.recipe)
             if late is not None:
                 return late
-            self._desk.submit(self._take())
+            place = self._desk.first_apart(self._waiting)
+            self._desk.submit(self._waiting[place])
+            del self._waiting[place]
         return None
-
-    def _take(self) -> Proposal:
-        """Take the first proposal that shares no unfinished work with what is running, else the first.
-
-        Of two that share some and run side by side, one waits for the other, or computes the same once more.
-        """
-        unfinished = self._ledger.costs.unfinished
-        running = [unfinished(proposal.configuration.recipe) for proposal in self._desk.running]
-        apart = (
-            place
-            for place, proposal in enumerate(self._waiting)
-            if all(work.isdisjoint(unfinished(proposal.configuration.recipe)) for work in running)
-        )
-        place = next(apart, 0)
-        proposal = self._waiting[place]
-        del self._waiting[place]
-        return proposal
 
     def _may_propose(self) -> bool:
         limit = self._ledger.options.stop.iterations

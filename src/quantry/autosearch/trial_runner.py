@@ -68,6 +68,7 @@ class TrialRunner:
         finally:
             if isinstance(self.place.store, SingleFlightStore):
                 self.place.store.release()
+                self.place.store.disclaim()
         computed, reused = _tally(trace)
         return replace(outcome, seconds=time.perf_counter() - started, computed=computed, reused=reused)
 
@@ -87,6 +88,8 @@ class TrialRunner:
             content = self._book.content(stages, recipe.emit)
             if content in task.stand_ins:
                 return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
+            if isinstance(self.place.store, SingleFlightStore) and not self.place.store.claim(content):
+                return Outcome(task.number, "complete", content=content, deferred=True)
             size = self._write(stages, path)
             objectives = measure_objectives(
                 self.setting.objectives[1:],
