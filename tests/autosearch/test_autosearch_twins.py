@@ -1,6 +1,7 @@
 """Trials that give the same model: known before it is written, judged once, and still there for whoever asks."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,27 @@ def test_equalization_that_changes_nothing_gives_twins_and_observes_nothing_agai
     assert sum(trial.same_as is None for trial in found.trials) == 2
     noted = quantry.quantize(network, random_samples(4), found.trials[-1].recipe, store=tmp_path / "out" / "store")
     assert any("cross-layer" in note for note in noted.notes)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_that_have_twins_at_the_same_time_judge_one(network: Path, tmp_path: Path, *, fails: bool) -> None:
+    book = tmp_path / "judged"
+
+    def judge(path: Path) -> float:
+        if Path(path) == network:
+            return 1.0
+        time.sleep(1.0)
+        with book.open("a") as file:
+            file.write(f"{Path(path).stem}\n")
+        if fails and Path(path).stem == "iter_0":
+            raise ValueError("this one cannot be judged")
+        return 0.5
+
+    found = run_search(network, random_samples(4), judge, methods(), grid(tmp_path / "out", n_jobs=2))
+    assert [trial.state == "complete" for trial in found.trials] == [not fails, True, True]
+    assert [trial.score for trial in found.trials] == [None if fails else 0.5, 0.5, 0.5]
+    assert sorted(book.read_text().split()) == ["iter_0", *["iter_1"] * fails, "iter_2"]
+    assert found.trials[1].same_as == (None if fails else 0)
 
 
 @pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "A8W8"])
