@@ -1,6 +1,7 @@
 """What goes wrong silently elsewhere is refused here, with what to do instead."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -167,6 +168,20 @@ def test_learned_scales_stay_positive(captured: fx.GraphModule) -> None:
 def test_argument_of_another_kind_is_named(quantized: QuantizedModule, use: object) -> None:
     with pytest.raises(UserError, match="must"):
         use(quantized)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda module: module.half(),
+        lambda module: module.to(torch.bfloat16),
+        lambda module: nn.Sequential(module).double(),
+    ],
+)
+def test_conversion_to_another_type_is_refused_with_a_way_that_works(quantized: QuantizedModule, convert: Any) -> None:
+    with pytest.raises(ModelError, match=r"must compute in float32, got a conversion to .*torch\.autocast"):
+        convert(quantized)
+    assert {part.dtype for part in quantized.to("cpu").float().parameters()} == {torch.float32}
 
 
 def test_criterion_is_no_loss_of_module_and_batch(quantized: QuantizedModule) -> None:

@@ -29,7 +29,7 @@ class _Deferred:
         proposal: What was tried.
         task: What its worker was to do.
         outcome: What came of it.
-        suspects: The trials of which one was judging.
+        suspects: The trials of which one was judging, unless it had ended by then.
     """
 
     proposal: Proposal
@@ -56,7 +56,8 @@ class Desk:
         self._ended: deque[Outcome] = deque()
         self._deferred: list[_Deferred] = []
         self._deaths: Counter[int] = Counter()
-        self._arrived: dict[str, int] = {}
+        self._put_off: dict[int, Outcome] = {}
+        self._arrived: dict[str, Outcome] = {}
         self._judging = ledger.reference is None
         if self._judging:
             executor.submit(TrialTask(REFERENCE, {}))
@@ -115,6 +116,7 @@ class Desk:
             return None
         proposal, task = self._running.pop(outcome.number)
         if outcome.deferred:
+            outcome = self._with_work_before(outcome)
             self._deferred.append(_Deferred(proposal, task, outcome, frozenset(self._running)))
             self._resolve_deferred()
             self._feed()
@@ -125,7 +127,8 @@ class Desk:
                 self.submit(proposal, task.stop)
                 return self.wait()
             outcome = replace(outcome, error=f"{outcome.error}, {ATTEMPTS} times")
-        self._note_content(outcome)
+        outcome = self._with_work_before(outcome)
+        self.note(outcome)
         self._resolve_deferred()
         self._feed()
         return outcome
@@ -154,6 +157,17 @@ class Desk:
         for proposal, _ in (*self._running.values(), *self._waiting):
             self._ledger.study.forget_attempt(proposal)
 
+    def note(self, outcome: Outcome) -> None:
+        """Take in which model a trial has, whether it ran here or before an interruption."""
+        if outcome.state == "failed":
+            # In a later leg of a race: no other trial can have its score.
+            self._arrived = {
+                content: other for content, other in self._arrived.items() if other.number != outcome.number
+            }
+        elif outcome.content is not None and outcome.same_as is None:
+            first = self._arrived.get(outcome.content, outcome)
+            self._arrived[outcome.content] = min(outcome, first, key=lambda either: either.number)
+
     def first_apart(self, proposals: Iterable[Proposal]) -> int:
         """Return the place of the first proposal that shares no unfinished work with what is running, or else 0.
 
@@ -174,31 +188,42 @@ class Desk:
             proposal, task = self._waiting[place]
             del self._waiting[place]
             self._running[proposal.number] = (proposal, task)
-            self._executor.submit(replace(task, stand_ins=self._stand_ins(task.number)) if task.first else task)
+            self._executor.submit(self._informed(task) if task.first else task)
 
     def _resolve_deferred(self) -> None:
-        """End trials whose model another one has judged by now; begin those again whose model nobody judges."""
-        deferred, self._deferred = self._deferred, []
+        """End trials whose model an earlier one has by now; begin those again whose model nobody is judging.
+
+        Of several that have the same model, only the first is begun again.
+        """
+        under_way = {*self._running, *(proposal.number for proposal, _ in self._waiting)}
+        begun: dict[str, int] = {}
+        deferred, self._deferred = sorted(self._deferred, key=lambda entry: entry.proposal.number), []
         for entry in deferred:
-            content = entry.outcome.content
+            number, content = entry.proposal.number, entry.outcome.content
             assert content is not None
-            twin = self._stand_ins(entry.proposal.number).get(content)
+            twin = self._stand_ins(number).get(content)
             if twin is not None:
                 self._ended.append(replace(entry.outcome, same_as=twin, deferred=False))
-            elif content not in self._arrived and not entry.suspects.isdisjoint(self._running):
-                self._deferred.append(entry)
+            elif content in begun:
+                self._deferred.append(replace(entry, suspects=frozenset({begun[content]})))
+            elif content in self._arrived or entry.suspects.isdisjoint(under_way):
+                begun[content] = number
+                self._put_off[number] = entry.outcome
+                self._waiting.appendleft((entry.proposal, replace(entry.task, claimed=content)))
             else:
-                self._waiting.append((entry.proposal, entry.task))
+                self._deferred.append(entry)
 
-    def _note_content(self, outcome: Outcome) -> None:
-        if outcome.state == "failed":
-            # In a later leg of a race: no other trial can have its score.
-            self._arrived = {content: number for content, number in self._arrived.items() if number != outcome.number}
-        elif outcome.content is not None and outcome.same_as is None:
-            self._arrived[outcome.content] = min(outcome.number, self._arrived.get(outcome.content, outcome.number))
+    def _with_work_before(self, outcome: Outcome) -> Outcome:
+        """Return an outcome with what its trial did before it was put off."""
+        before = self._put_off.pop(outcome.number, None)
+        return outcome if before is None else outcome.after(before)
+
+    def _informed(self, task: TrialTask) -> TrialTask:
+        """Return a task that knows which models are judged."""
+        later = {content: outcome for content, outcome in self._arrived.items() if outcome.number > task.number}
+        return replace(task, stand_ins=self._stand_ins(task.number), judged=later)
 
     def _stand_ins(self, number: int) -> dict[str, int]:
         """Return the models of trials before this one, which will be settled before it if they are not yet."""
-        return {
-            content: earlier for content, earlier in (self._arrived | self._ledger.contents).items() if earlier < number
-        }
+        arrived = {content: outcome.number for content, outcome in self._arrived.items()}
+        return {content: earlier for content, earlier in (arrived | self._ledger.contents).items() if earlier < number}

@@ -19,6 +19,9 @@ class TrialTask:
         first: Quantize and write the model; else it is there already.
         stand_ins: Contents of models that were evaluated, to their trials; a model with the same content is neither
             written nor evaluated again.
+        judged: Contents of models of later trials, to what came of them; a model with the same content is written and
+            has their score.
+        claimed: The content that its model has, where the trial was put off for it and nobody else judges it now.
     """
 
     number: int
@@ -26,6 +29,8 @@ class TrialTask:
     stop: int | None = None
     first: bool = True
     stand_ins: Mapping[str, int] = field(default_factory=dict)
+    judged: Mapping[str, "Outcome"] = field(default_factory=dict)
+    claimed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Outcome:
         content: Digest of what the quantized model is made of, without its metadata; None where it was not taken.
         same_as: The trial whose score this one shares; where it was known before, nothing was written or measured.
         died: Its process ended under it, which may not be its fault.
-        deferred: Another worker is judging a model with the same content, so that nothing was written or measured.
+        deferred: Another worker judges a model with the same content, or has just done so, and nothing was written or
+            measured. No such outcome leaves the `Desk`.
     """
 
     number: int
@@ -63,6 +69,17 @@ class Outcome:
     same_as: int | None = None
     died: bool = False
     deferred: bool = False
+
+    def after(self, deferred: "Outcome") -> "Outcome":
+        """Add the work of a run that was put off: what it computed was only read again in this one."""
+        known = {*deferred.computed, *deferred.reused}
+        computed = {stage: self.computed.get(stage, 0.0) + seconds for stage, seconds in deferred.computed.items()}
+        return dataclasses.replace(
+            self,
+            seconds=deferred.seconds + self.seconds,
+            computed={**self.computed, **computed},
+            reused=(*deferred.reused, *(stage for stage in self.reused if stage not in known)),
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain data for `from_plain`."""

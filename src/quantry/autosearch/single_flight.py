@@ -14,7 +14,8 @@ class SingleFlightStore:
     """Wraps a store: whoever finds a result unknown holds its key until it is computed, and others wait for it.
 
     Without this, workers that begin together would all run the same float pass. A process holds one key at a time, so
-    they cannot wait for each other in a circle, and one that dies lets go of its key.
+    they cannot wait for each other in a circle, and one that dies lets go of its key. Models are claimed in the same way
+    by whoever judges them; nobody waits for a claim.
 
     Args:
         store: The store that is shared.
@@ -26,12 +27,11 @@ class SingleFlightStore:
         self._path = lock_file
         self._file: IO[bytes] | None = None
         self._held: int | None = None
-        self._claimed: int | None = None
         self._process = 0
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the locks with the process that holds them."""
-        return {**self.__dict__, "_file": None, "_held": None, "_claimed": None, "_process": 0}
+        return {**self.__dict__, "_file": None, "_held": None, "_process": 0}
 
     def lookup(self, key: Digest) -> Digest | None:
         """Return the digest of the result, waiting while another process computes it; None is the caller's to fill."""
@@ -64,21 +64,18 @@ class SingleFlightStore:
         self._held = None
 
     def claim(self, content: str) -> bool:
-        """Say that a model with this content is judged here, and return whether nobody else judges one now.
+        """Say that a model with this content is judged here, and return whether no other process has said so.
+
+        A claim lasts as long as its process: others may have begun before they could hear that the model is judged.
 
         Args:
             content: A hexadecimal digest.
         """
-        place = _CLAIMS + int(content[:15], 16)
-        if not self._lock(place, wait=False):
-            return False
-        self._claimed = place
-        return True
+        return self._lock(_claim_place(content), wait=False)
 
-    def disclaim(self) -> None:
-        """Say that what was claimed is judged, or never will be."""
-        self._unlock(self._claimed)
-        self._claimed = None
+    def disclaim(self, content: str) -> None:
+        """Say that what was claimed could not be judged here."""
+        self._unlock(_claim_place(content))
 
     def _take(self, place: int) -> None:
         if self._lock(place, wait=True):
@@ -97,7 +94,7 @@ class SingleFlightStore:
             self._process = os.getpid()
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, place)
-        except BlockingIOError:
+        except (BlockingIOError, PermissionError):  # systems differ in what they say of a lock that another one has
             return False
         return True
 
@@ -106,3 +103,7 @@ class SingleFlightStore:
             import fcntl
 
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+
+
+def _claim_place(content: str) -> int:
+    return _CLAIMS + int(content[:15], 16)

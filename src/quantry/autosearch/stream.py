@@ -30,6 +30,8 @@ class Stream:
         self._proposals = {proposal.number: proposal for proposal in known}
         self._arrived = {proposal.number: proposal.outcome for proposal in known if proposal.outcome is not None}
         self._waiting = deque(proposal for proposal in known if proposal.outcome is None)
+        for outcome in self._arrived.values():
+            desk.note(outcome)
         self._exhausted = False
 
     def run(self) -> str:
@@ -72,13 +74,24 @@ class Stream:
                 self._proposals[proposal.number] = proposal
                 self._waiting.append(proposal)
         while self._waiting and self._desk.idle > 0:
-            late = self._ledger.out_of_time(self._waiting[0].configuration.recipe)
+            place = self._place_of_next()
+            late = self._ledger.out_of_time(self._waiting[place].configuration.recipe)
             if late is not None:
                 return late
-            place = self._desk.first_apart(self._waiting)
             self._desk.submit(self._waiting[place])
             del self._waiting[place]
         return None
+
+    def _place_of_next(self) -> int:
+        """Return the place of the proposal to run next: the first that shares no unfinished work with others.
+
+        It is the first of all where the time may end before those that are passed over: without them it could not be
+        settled, and would be lost.
+        """
+        place = self._desk.first_apart(self._waiting)
+        passed = [self._waiting[index].configuration.recipe for index in range(place + 1)]
+        seconds = sum(self._ledger.cost(recipe) for recipe in passed)
+        return 0 if self._ledger.time.refusal(seconds) is not None else place
 
     def _may_propose(self) -> bool:
         limit = self._ledger.options.stop.iterations

@@ -4,7 +4,6 @@ import errno
 import io
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -68,9 +67,9 @@ class TrialRunner:
         finally:
             if isinstance(self.place.store, SingleFlightStore):
                 self.place.store.release()
-                self.place.store.disclaim()
         computed, reused = _tally(trace)
-        return replace(outcome, seconds=time.perf_counter() - started, computed=computed, reused=reused)
+        seconds = outcome.seconds + time.perf_counter() - started
+        return replace(outcome, seconds=seconds, computed=computed, reused=reused)
 
     def _judge_float(self) -> Outcome:
         known = getattr(self.setting.judge.evaluator, "reference_score", None)
@@ -79,32 +78,40 @@ class TrialRunner:
 
     def _run(self, task: TrialTask, trace: Trace) -> Outcome:
         path = self.place.directory.model(task.number)
-        scores = self.place.directory.read_scores(task.number)
-        objectives: Mapping[str, float] = {}
-        content = None
-        if task.first or not path.exists():
-            recipe = from_plain(task.recipe)
-            stages = self._quantize(recipe, trace)
-            content = self._book.content(stages, recipe.emit)
-            if content in task.stand_ins:
-                return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
-            if isinstance(self.place.store, SingleFlightStore) and not self.place.store.claim(content):
-                return Outcome(task.number, "complete", content=content, deferred=True)
+        if not task.first and path.exists():
+            return self._evaluate(task, path)
+        recipe = from_plain(task.recipe)
+        stages = self._quantize(recipe, trace)
+        content = self._book.content(stages, recipe.emit)
+        if content in task.stand_ins:
+            return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
+        if content in task.judged:
+            self._write(stages, path)
+            return self._take_over(task.number, task.judged[content])
+        if not self._claim(content) and content != task.claimed:
+            return Outcome(task.number, "complete", content=content, deferred=True)
+        try:
             size = self._write(stages, path)
-            objectives = measure_objectives(
-                self.setting.objectives[1:],
-                Subject(stages, path, size, self.setting.float_path, self.setting.data),
-            )
-        score = self._evaluate(task, path, scores)
-        return Outcome(
-            task.number,
-            "complete",
-            score.value,
-            score.interval,
-            samples=None if score.per_sample is None else len(score.per_sample),
-            objectives=objectives,
-            content=content,
-        )
+            subject = Subject(stages, path, size, self.setting.float_path, self.setting.data)
+            objectives = measure_objectives(self.setting.objectives[1:], subject)
+            return replace(self._evaluate(task, path), objectives=objectives, content=content)
+        except BaseException:
+            self._disclaim(content)
+            raise
+
+    def _claim(self, content: str) -> bool:
+        return not isinstance(self.place.store, SingleFlightStore) or self.place.store.claim(content)
+
+    def _disclaim(self, content: str) -> None:
+        if isinstance(self.place.store, SingleFlightStore):
+            self.place.store.disclaim(content)
+
+    def _take_over(self, number: int, judged: Outcome) -> Outcome:
+        """Return what came of a later trial with the same model as that of this one, and the seconds of judging."""
+        directory = self.place.directory
+        if directory.scores(judged.number).exists():
+            directory.write(directory.scores(number), directory.scores(judged.number).read_bytes())
+        return replace(judged, number=number, seconds=max(judged.seconds - sum(judged.computed.values()), 0.0))
 
     def write_model(self, recipe: Recipe, path: Path) -> None:
         """Write the model of a recipe, without judging it.
@@ -129,7 +136,12 @@ class TrialRunner:
         with disk_errors(path):
             return model_size(stages.quantized.value.save(path))
 
-    def _evaluate(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
+    def _evaluate(self, task: TrialTask, path: Path) -> Outcome:
+        score = self._score(task, path, self.place.directory.read_scores(task.number))
+        samples = None if score.per_sample is None else len(score.per_sample)
+        return Outcome(task.number, "complete", score.value, score.interval, samples)
+
+    def _score(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
         judge, order = self.setting.judge, self.setting.order
         if task.stop is None and (not len(order) or hasattr(judge.evaluator, "scored")):
             return judge.score(path)

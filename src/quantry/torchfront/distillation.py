@@ -26,6 +26,7 @@ from quantry.tune import Tuned, retouch
 _SMALLEST = 1e-8
 
 
+@known_keywords("float_twin")
 def float_twin(module: QuantizedModule) -> QuantizedModule:
     """Return a copy that computes in float with the weights of now. It is in evaluation mode and is not trained."""
     if isinstance(module, QuantizedModule) and module.is_frozen:
@@ -40,6 +41,7 @@ def float_twin(module: QuantizedModule) -> QuantizedModule:
     return twin
 
 
+@known_keywords("float_teacher")
 def float_teacher(module: QuantizedModule) -> QuantizedModule:
     """Return the float model that was quantized, from before tuning steps and training changed its weights.
 

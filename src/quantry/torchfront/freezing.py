@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quantry.keywords import known_keywords
 from quantry.plan import DerivedBiasPlan
 from quantry.scale import QuantParams, TensorParams
 from quantry.scale.bias import derived_bias_params
@@ -18,6 +19,7 @@ from quantry.torchfront.switches import refuse_switched_off
 from quantry.tune import Tuned, retouch
 
 
+@known_keywords("freeze")
 def freeze(module: QuantizedModule) -> QuantizedModule:
     """Return the final module: batch normalizations folded exactly as trained, scales fixed and within the NPU's reach.
 

@@ -1,12 +1,12 @@
 """The module a user trains, evaluates and exports."""
 
 import copy
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
 from quantry.torchfront.blueprint import Blueprint
@@ -39,6 +39,17 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.blueprint, _state(self))
+
+    def _apply(self, function: Callable[[Tensor], Tensor], *arguments: Any) -> "QuantizedModule":
+        # What to(), half() and cuda() come down to, also those of a model around this module.
+        made = function(torch.empty(0)).dtype
+        if made != torch.float32:
+            raise ModelError(
+                f"a quantized module must compute in float32, got a conversion to {str(made).removeprefix('torch.')}; "
+                "for mixed precision run it within torch.autocast; in QuantizedModule"
+            )
+        moved: QuantizedModule = super()._apply(function, *arguments)
+        return moved
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         # Also called where a model around this module is loaded.

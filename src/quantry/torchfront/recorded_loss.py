@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from quantry.keywords import known_keywords
+
 Loss = Callable[[Any, Any], Tensor]
 """From the module and a batch of the user's loader to what is minimised."""
 
@@ -25,6 +27,7 @@ class RecordedLoss:
         >>> loss(model, (images, labels)).backward()  # doctest: +SKIP
     """
 
+    @known_keywords("RecordedLoss")
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
         self._step: Any = None
