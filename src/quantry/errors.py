@@ -19,7 +19,7 @@ given, and where.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class QuantryError(Exception):
@@ -77,3 +77,25 @@ def nearest_spelling(word: str, known: Iterable[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
+
+
+def unknown_argument(
+    where: str, name: str, known: Collection[str], *, meant: str | None = None, what: str = "arguments"
+) -> RecipeError:
+    """Return the error of a keyword that a function or a dataclass does not have.
+
+    Args:
+        where: What was called.
+        name: The keyword.
+        known: What it has.
+        meant: What the keyword stands for, where that is known.
+        what: What was given: "arguments" or "attributes".
+
+    Example:
+        >>> print(unknown_argument("AdaRound", "iteration", ["iterations", "seed"]))
+        AdaRound must be given known arguments, got 'iteration'; did you mean 'iterations'?
+    """
+    few = 7  # As many as fit a line; the fields of the largest configuration have a page of their own.
+    listed = f" (known: {', '.join(known)})" if len(known) <= few else ""
+    hint = f"; did you mean {meant!r}?" if meant else nearest_spelling(name, known) or listed
+    return RecipeError(f"{where} must be given known {what}, got {name!r}{hint}")

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import unknown_argument
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -41,9 +41,7 @@ def known_keywords(
         def checked(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
             for name in keywords:
                 if name not in known:
-                    meant = synonyms.get(name)
-                    hint = f"; did you mean {meant!r}?" if meant else nearest_spelling(name, known)
-                    raise RecipeError(f"{where} must be given known arguments, got {name!r}{hint}")
+                    raise unknown_argument(where, name, known, meant=synonyms.get(name))
             return function(*arguments, **keywords)
 
         return checked

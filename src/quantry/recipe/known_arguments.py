@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any, Self
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import RecipeError, unknown_argument
 
 
 class KnownArguments:
@@ -49,7 +49,4 @@ def unknown_name(owner: Any, what: str, name: str) -> RecipeError:
         what: What was given: "arguments" or "attributes".
         name: The name.
     """
-    known = field_names(owner)
-    few = 7  # As many as fit a line; the fields of the largest configuration have a page of their own.
-    hint = nearest_spelling(name, known) or (f" (known: {', '.join(known)})" if len(known) <= few else "")
-    return RecipeError(f"{owner.__name__} must be given known {what}, got {name!r}{hint}")
+    return unknown_argument(owner.__name__, name, field_names(owner), what=what)
