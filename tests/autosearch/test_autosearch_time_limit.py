@@ -2,12 +2,18 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from small_network import Distance, random_samples
 
 from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
+from quantry.autosearch.configurations import Configuration
+from quantry.autosearch.stream import Stream
+from quantry.autosearch.study import Proposal
 from quantry.autosearch.time_limit import OutOfTime, TimeLimit, interrupted_at
+from quantry.recipe import Recipe
 
 
 def options(path: Path, seconds: float, **others: object) -> SearchOptions:
@@ -70,3 +76,28 @@ def test_only_what_takes_too_long_is_interrupted() -> None:
             pass
     with pytest.raises(OutOfTime), interrupted_at(time.monotonic() + 0.05):
         time.sleep(30)
+
+
+@pytest.mark.parametrize(
+    ("left", "costs", "expected"),
+    [(100.0, (3.0, 3.0), [1, 0]), (4.0, (3.0, 3.0), [0, 1]), (30.0, (1.0, 60.0), [0]), (30.0, (60.0, 1.0), [])],
+)
+def test_no_trial_passes_another_one_that_the_time_may_end_before(
+    left: float, costs: tuple[float, ...], expected: list[int]
+) -> None:
+    recipes = [Recipe(name=str(number)) for number in range(2)]
+    known = [Proposal(number, number, Configuration(0, {}, recipe)) for number, recipe in enumerate(recipes)]
+    limit = TimeLimit(left, 0.0)
+
+    def cost(recipe: Recipe) -> float:
+        return costs[int(str(recipe.name))]
+
+    ledger = SimpleNamespace(reference=1.0, trials=[], stopped_by=None, time=limit, cost=cost)
+    ledger.options = SimpleNamespace(stop=StopConditions())
+    ledger.out_of_time = lambda recipe=None: limit.refusal(0.0 if recipe is None else cost(recipe))
+    begun: list[int] = []
+    desk = SimpleNamespace(idle=1, capacity=2, busy=False, submit=lambda proposal: begun.append(proposal.number))
+    desk.first_apart = lambda waiting: len(waiting) - 1
+    proposer = SimpleNamespace(look_ahead=None, next=lambda *_: None)
+    Stream(cast("Any", ledger), cast("Any", proposer), cast("Any", desk), known).run()
+    assert begun == expected

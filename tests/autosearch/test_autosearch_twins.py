@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,23 +73,60 @@ def test_equalization_that_changes_nothing_gives_twins_and_observes_nothing_agai
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_workers_that_have_twins_at_the_same_time_judge_one(network: Path, tmp_path: Path, *, fails: bool) -> None:
-    book = tmp_path / "judged"
+    book, failed = tmp_path / "judged", tmp_path / "failed"
 
     def judge(path: Path) -> float:
         if Path(path) == network:
             return 1.0
-        time.sleep(1.0)
         with book.open("a") as file:
             file.write(f"{Path(path).stem}\n")
-        if fails and Path(path).stem == "iter_0":
-            raise ValueError("this one cannot be judged")
+        time.sleep(0.5)
+        if fails:
+            with suppress(FileExistsError):
+                failed.mkdir()
+                raise ValueError("what is judged first cannot be")
         return 0.5
 
-    found = run_search(network, random_samples(4), judge, methods(), grid(tmp_path / "out", n_jobs=2))
-    assert [trial.state == "complete" for trial in found.trials] == [not fails, True, True]
-    assert [trial.score for trial in found.trials] == [None if fails else 0.5, 0.5, 0.5]
-    assert sorted(book.read_text().split()) == ["iter_0", *["iter_1"] * fails, "iter_2"]
-    assert found.trials[1].same_as == (None if fails else 0)
+    options = grid(tmp_path / "out", n_jobs=2, keep_models="all")
+    found = run_search(network, random_samples(4), judge, methods(), options)
+    alone = [trial for trial in found.trials if trial.same_as is None]
+    assert len(book.read_text().split()) == len(alone)
+    assert sorted(trial.score or 0.0 for trial in found.trials) == [0.0 if fails else 0.5, 0.5, 0.5]
+    assert '"deferred":true' not in (tmp_path / "out" / "study.journal").read_text().replace(" ", "")
+    if not fails:
+        # Whichever of the two was judged, the first has a model of its own.
+        assert [trial.same_as for trial in found.trials] == [None, 0, None]
+        assert all(trial.model_path is not None for trial in found.trials)
+
+
+@pytest.mark.parametrize("racing", [False, True])
+def test_workers_judge_no_sample_more_than_one_worker_does(tmp_path: Path, *, racing: bool) -> None:
+    network = gated_network(tmp_path / "gated.onnx")
+    ways = [None, CrossLayer(), CrossLayer(steps=2)]
+    space = Space.of(Recipe(), {"scale.activation": METHODS, "equalize.cross_layer": ways})
+
+    class Counted(Distance):
+        fingerprint = "counted"
+        book: Path
+
+        def per_sample(self, model_path: Path, indices: Any) -> list[float]:
+            with self.book.open("a") as file:
+                file.write(f"{len(indices)}\n")
+            return super().per_sample(model_path, indices)
+
+    facts = []
+    for jobs in (1, 2, 3):
+        judge = Counted(network, 64)
+        judge.book = tmp_path / f"book{jobs}"
+        options = grid(tmp_path / str(jobs), racing=racing, n_jobs=jobs, keep_models="all")
+        found = run_search(network, random_samples(2), judge, space, options)
+        seen = sum(map(int, judge.book.read_text().split()))
+        trials = [(trial.state, trial.score, trial.interval, trial.samples, trial.same_as) for trial in found.trials]
+        stages = sum(len(trial.computed.keys() & {"observe", "scale"}) for trial in found.trials)
+        models = [trial.model_path.read_bytes() for trial in found.trials if trial.model_path is not None]
+        facts.append((seen, trials, stages, models))
+    assert facts[1] == facts[0]
+    assert facts[2] == facts[0]
 
 
 @pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "A8W8"])

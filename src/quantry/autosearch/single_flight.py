@@ -14,8 +14,8 @@ class SingleFlightStore:
     """Wraps a store: whoever finds a result unknown holds its key until it is computed, and others wait for it.
 
     Without this, workers that begin together would all run the same float pass. A process holds one key at a time, so
-    they cannot wait for each other in a circle, and one that dies lets go of its key. Models are claimed in the same way
-    by whoever judges them; nobody waits for a claim.
+    they cannot wait for each other in a circle, and one that dies lets go of its key. A model is claimed in the same
+    way by whoever judges it; nobody waits for a claim.
 
     Args:
         store: The store that is shared.

@@ -109,7 +109,8 @@ class TrialRunner:
     def _take_over(self, number: int, judged: Outcome) -> Outcome:
         """Return what came of a later trial with the same model as that of this one, and the seconds of judging."""
         directory = self.place.directory
-        if directory.scores(judged.number).exists():
+        # After an interruption this one may have come further in its race than the other.
+        if len(directory.read_scores(judged.number)) > len(directory.read_scores(number)):
             directory.write(directory.scores(number), directory.scores(judged.number).read_bytes())
         return replace(judged, number=number, seconds=max(judged.seconds - sum(judged.computed.values()), 0.0))
 
