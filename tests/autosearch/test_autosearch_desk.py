@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from quantry.autosearch import StopConditions
 from quantry.autosearch.configurations import Configuration
 from quantry.autosearch.desk import Desk
 from quantry.autosearch.outcome import Outcome, TrialTask
+from quantry.autosearch.stream import TRIED, Stream
 from quantry.autosearch.study import Proposal
 from quantry.recipe import Percentile, Recipe, ScaleOptions, from_plain
 
@@ -167,3 +169,19 @@ def test_trial_that_was_put_off_has_the_score_of_a_later_one_and_all_of_its_own_
     assert outcome is not None
     assert (outcome.seconds, outcome.computed, outcome.reused) == (7.0, {"tune": 4.0}, ("observe",))
     assert not desk.busy
+
+
+def test_trial_has_the_score_of_a_later_one_that_ended_before_an_interruption() -> None:
+    workers, book = Workers(["a", "a", "b"], 2, random.Random(0)), ledger()
+    later = Outcome(1, "complete", 0.25, content="a")
+    known = [proposal(0), replace(proposal(1), outcome=later), proposal(2)]
+    book.trials, book.stopped_by, book.cost = [], None, lambda _: 0.0
+    book.settle = lambda _, outcome: book.trials.append(outcome)
+    book.out_of_time = lambda _=None: None
+    book.time.refusal = lambda _: None
+    book.options = SimpleNamespace(stop=StopConditions())
+    book.study = SimpleNamespace(record=lambda *_: None)
+    proposer = SimpleNamespace(look_ahead=None, next=lambda *_: None)
+    assert Stream(book, cast("Any", proposer), Desk(book, workers), known).run() == TRIED
+    assert [(trial.number, trial.score) for trial in book.trials] == [(0, 0.25), (1, 0.25), (2, 1.0)]
+    assert workers.judged == [2]
