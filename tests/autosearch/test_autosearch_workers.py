@@ -1,6 +1,7 @@
 """Worker processes: same results, deaths, hangs, and processes that are killed at random moments."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -15,6 +16,8 @@ from killed_search import Witness, killed_options
 from small_network import Distance, VisibleDevice, random_samples, small_space
 
 from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
+from quantry.autosearch.progress_log import ProgressLog
+from quantry.autosearch.trial import Trial
 from quantry.autosearch.worker_pool import Staffing
 from quantry.recipe import MinMax, Percentile, Recipe, from_plain
 
@@ -102,6 +105,20 @@ def test_evaluator_prepares_once_for_all_workers(network: Path, tmp_path: Path) 
     stop = StopConditions(iterations=2)
     found = run_search(network, random_samples(2), Prepared(), small_space(), options(tmp_path, n_jobs=2, stop=stop))
     assert [trial.score for trial in found.trials] == [os.getpid()] * 2
+
+
+def test_worker_that_dies_while_it_has_nothing_to_do_is_replaced(
+    network: Path, distance: Distance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settled(_: ProgressLog, __: Any, trial: Trial) -> None:
+        for child in multiprocessing.active_children() if trial.number == 1 else ():
+            child.kill()
+            child.join()
+
+    monkeypatch.setattr(ProgressLog, "settled", settled)
+    stop = StopConditions(iterations=3)
+    found = run_search(network, random_samples(2), distance, small_space(), options(tmp_path, threads=1, stop=stop))
+    assert [trial.state for trial in found.trials] == ["complete"] * 3
 
 
 def test_trial_that_hangs_is_stopped_and_the_search_goes_on(network: Path, distance: Distance, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class Ledger:
             error = (
                 f"it computes the same as trial {outcome.same_as}, which failed: {self.trials[outcome.same_as].error}"
             )
-            return replace(outcome, state="failed", error=error, same_as=None)
+            return replace(outcome, state="failed", error=error, same_as=None, score=None, interval=None, samples=None)
         first = self.contents.setdefault(outcome.content, outcome.number)
         if first == outcome.number:
             return outcome

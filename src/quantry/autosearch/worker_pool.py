@@ -80,9 +80,14 @@ class WorkerPool:
 
     def submit(self, task: TrialTask) -> None:
         """Give a task to an idle worker."""
-        worker = next(worker for worker in self._workers if worker.task is None)
-        worker.task, worker.begun = task, time.monotonic()
-        worker.connection.send(task)
+        index = next(index for index, worker in enumerate(self._workers) if worker.task is None)
+        try:
+            self._workers[index].connection.send(task)
+        except OSError:  # it died while it had nothing to do, which is no trial's fault
+            _end(self._workers[index])
+            self._workers[index] = self._start(index)
+            self._workers[index].connection.send(task)
+        self._workers[index].task, self._workers[index].begun = task, time.monotonic()
 
     def wait(self, deadline: float | None = None) -> Outcome:
         """Return the first outcome that arrives; a worker that died or ran out of time has one too.
