@@ -128,6 +128,9 @@ def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> N
         settings = replace(settings, scale_rate=None, decay=decay, record=on_gpu)
     qat(module, task.training(options.batch), task.loss(module), settings, report=report)
     module.cpu()
+    if isinstance(task, detection_tasks.EmbeddedTask):
+        # They were chosen for other weights.
+        choose_scales(module, task.calibration(), detection_tasks.EmbeddedDetector.importance)
 
 
 def export(model: nn.Module, task: Task, folder: Path) -> Exported:
