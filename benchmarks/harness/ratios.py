@@ -17,14 +17,21 @@ class Ratio:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio | None:
-    """Return the ratio of measurements taken in turns, or None where there is no pair.
+    """Return the ratio of measurements taken in turns, or None where a side has none.
 
     Args:
         numerators: One number for each repetition.
-        denominators: One number for each repetition; the longer of the two is cut.
+        denominators: One number for each repetition; where a slow side ran less often, its median stands for the rest.
     """
-    pairs = [a / b for a, b in zip(numerators, denominators, strict=False) if b > 0]
+    if not numerators or not denominators:
+        return None
+    turns = max(len(numerators), len(denominators))
+    pairs = [a / b for a, b in zip(_filled(numerators, turns), _filled(denominators, turns), strict=True) if b > 0]
     return Ratio(median(pairs), min(pairs), max(pairs)) if pairs else None
+
+
+def _filled(values: Sequence[float], turns: int) -> list[float]:
+    return [*values, *[median(values)] * (turns - len(values))]
 
 
 def noise(values: Sequence[float]) -> float | None:

@@ -48,6 +48,9 @@ def test_ratio_is_median_of_pairs_with_extremes():
 
 def test_ratio_without_pairs_is_none():
     assert ratio([], [1.0]) is None
+    once = ratio([100.0], [10.0, 5.0, 10.0])
+    assert once is not None
+    assert (once.median, once.low, once.high) == (10.0, 10.0, 20.0)
 
 
 def test_noise_is_largest_factor_between_consecutive_runs():
