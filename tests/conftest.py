@@ -1,6 +1,7 @@
 """What every test needs."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # A loaded machine is no error: time is measured by the benchmarks, not by property tests.
-settings.register_profile("quantry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run, so that what passes here passes elsewhere; QUANTRY_RANDOM_TESTS=1 looks for new ones.
+settings.register_profile(
+    "quantry",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="QUANTRY_RANDOM_TESTS" not in os.environ,
+)
 settings.load_profile("quantry")
 
 
