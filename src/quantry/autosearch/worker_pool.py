@@ -80,14 +80,13 @@ class WorkerPool:
 
     def submit(self, task: TrialTask) -> None:
         """Give a task to an idle worker."""
-        index = next(index for index, worker in enumerate(self._workers) if worker.task is None)
+        worker = next(worker for worker in self._workers if worker.task is None)
         try:
-            self._workers[index].connection.send(task)
+            worker.connection.send(task)
         except OSError:  # it died while it had nothing to do, which is no trial's fault
-            _end(self._workers[index])
-            self._workers[index] = self._start(index)
-            self._workers[index].connection.send(task)
-        self._workers[index].task, self._workers[index].begun = task, time.monotonic()
+            worker = self._renewed(worker)
+            worker.connection.send(task)
+        worker.task, worker.begun = task, time.monotonic()
 
     def wait(self, deadline: float | None = None) -> Outcome:
         """Return the first outcome that arrives; a worker that died or ran out of time has one too.
@@ -131,10 +130,15 @@ class WorkerPool:
     def _replace(self, worker: _Worker, error: str, *, died: bool = False) -> Outcome:
         assert worker.task is not None
         outcome = Outcome(worker.task.number, "failed", error=error, seconds=time.monotonic() - worker.begun, died=died)
+        self._renewed(worker)
+        return outcome
+
+    def _renewed(self, worker: _Worker) -> _Worker:
+        """End a worker and return the one that takes its place."""
         _end(worker)
         index = self._workers.index(worker)
         self._workers[index] = self._start(index)
-        return outcome
+        return self._workers[index]
 
     def _is_overdue(self, worker: _Worker) -> bool:
         timeout = self._staffing.timeout
