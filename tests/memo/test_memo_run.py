@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -209,7 +210,7 @@ def lossy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stor
             if request.param == "truncated":
                 part.write_bytes(part.read_bytes()[:20])
             else:
-                store._drop(part.parent)
+                shutil.rmtree(part.parent)
 
     return store, lose
 

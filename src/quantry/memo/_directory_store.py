@@ -104,12 +104,12 @@ class DirectoryStore:
             StoreError: The directory cannot be read.
         """
         directory = self._blob_directory(result)
+        seen = _identity(directory)
         try:
             with self._reading():
                 blob = read_blob(directory)
         except DamagedBlobError:
-            if directory.exists():
-                self._drop(directory)
+            self._drop(directory, seen)
             return None
         _touch(directory)
         return blob
@@ -121,14 +121,14 @@ class DirectoryStore:
             StoreError: The directory cannot be written; nothing half-written stays.
         """
         final = self._blob_directory(result)
+        seen = _identity(final)
         with self._writing():
             if (final / MANIFEST).exists():
                 _touch(final)
                 return
             if blob.payload_bytes > self.limit_bytes:
                 return
-            if final.exists():
-                self._drop(final)
+            self._drop(final, seen)
             with self._scratch() as scratch:
                 written = scratch / "blob"
                 written.mkdir()
@@ -189,8 +189,16 @@ class DirectoryStore:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _drop(self, directory: Path) -> None:
-        """Take a blob out of sight in one step; a store that may only be read keeps it."""
+    def _drop(self, directory: Path, seen: tuple[int, int] | None) -> None:
+        """Take a damaged blob out of sight in one step; a store that may only be read keeps it.
+
+        Args:
+            directory: Where the blob is.
+            seen: The identity of the directory from before it was found damaged. A whole blob that another writer put
+                there since then has another one, and stays.
+        """
+        if seen is None or _identity(directory) != seen:
+            return
         with suppress(OSError), self._scratch() as scratch:
             directory.rename(scratch / "dropped")
 
@@ -209,6 +217,16 @@ class DirectoryStore:
 def _index_check(key: Digest, result: Digest) -> int:
     """A changed character in an entry must not send the reader to a result that is not this key's."""
     return zlib.crc32(f"{key} {result}".encode())
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """What tells a directory from a later one in its place, or None where there is none."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    # A number is given again as soon as it is free; the time of the last rename is not.
+    return status.st_ino, status.st_ctime_ns
 
 
 def _touch(directory: Path) -> None:

@@ -1,6 +1,8 @@
 """What every `quantry.memo.Store` must do."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -175,3 +177,23 @@ class StoreSuite:
 
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(work, range(80)))
+
+    def test_threads_that_put_the_same_blob_at_once_all_find_it(self, store: Store) -> None:
+        """Nobody takes what another has just put for something damaged."""
+        gate = Barrier(8)
+
+        def work(blob: Blob) -> bool:
+            gate.wait()
+            store.get(blob.digest())
+            store.put(blob.digest(), blob)
+            return store.get(blob.digest()) == blob
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                for number in range(50):
+                    blob = Blob(meta={"number": number}, arrays={"x": np.full(100, number)})
+                    assert all(pool.map(work, [blob] * 8))
+        finally:
+            sys.setswitchinterval(interval)
