@@ -1,4 +1,4 @@
-"""The torch path on a GPU: what fake quantization costs, and what label-free training recovers.
+"""The torch path, on a GPU where there is one: what fake quantization costs, and what label-free training recovers.
 
     python -m benchmarks.torch_training prepare FOLDER            pictures and weights of the shared data, packed
     python -m benchmarks.torch_training speed FOLDER              time and memory of a step, float and quantized
@@ -96,7 +96,7 @@ def detector(folder: Path, name: str) -> Any:
 
 
 def speed(folder: Path, batch: int, *, compiled: bool) -> None:
-    """Print time and memory of a training step; of recorded kernels the memory is not counted by torch."""
+    """Print time and memory of a training step; torch counts no memory of recorded kernels, and none on a CPU."""
     import torch
 
     from quantry.torchfront import capture, quantize_graph
@@ -108,19 +108,20 @@ def speed(folder: Path, batch: int, *, compiled: bool) -> None:
     quantized = quantize_graph(
         capture(body, torch.from_numpy(pictures[:1])), list(pictures[:, None]), document_recipe()
     )
-    images = torch.from_numpy(pictures).repeat(batch // 8, 1, 1, 1).cuda()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    images = torch.from_numpy(pictures).repeat(batch // 8, 1, 1, 1).to(device)
     modes = [("eager", "float32"), ("eager", "bfloat16"), ("recorded", "float32")]
+    modes = modes if device == "cuda" else modes[:1]
     for mode, precision in [("compiled", "float32")] if compiled else modes:
         base: tuple[float, float] | None = None
         for label, model in variants(body, quantized):
             if mode == "compiled" and label.endswith("batch statistics"):
                 continue  # compiling takes longer than measuring
-            found = measured(started(model.cuda().train(), mode, images), images, precision)
+            found = measured(started(model.to(device).train(), mode, images), images, precision)
             base = base or found
+            memory = f"{found[1]:6.2f} GiB {found[1] / base[1]:5.2f}x" if found[1] else ""
             print(
-                f"{mode:8} {precision:8} {label:34} "
-                f"{found[0] * 1e3:7.1f} ms {found[0] / base[0]:5.2f}x  "
-                f"{found[1]:6.2f} GiB {found[1] / base[1]:5.2f}x",
+                f"{mode:8} {precision:8} {label:34} {found[0] * 1e3:7.1f} ms {found[0] / base[0]:5.2f}x  {memory}",
                 flush=True,
             )
             del model
@@ -151,31 +152,34 @@ def started(model: Any, mode: str, images: Any) -> Any:
 
 
 def measured(model: Any, images: Any, precision: str) -> tuple[float, float]:
-    """Return the seconds of a training step and the peak of its memory in GiB."""
+    """Return the seconds of a training step and the peak of its memory in GiB, 0 on a CPU."""
     import torch
 
-    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    optimizer, on_gpu = torch.optim.SGD(model.parameters(), 1e-9), images.is_cuda
+    warming, runs, steps = (5, 5, 5) if on_gpu else (1, 5, 1)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             leaves = torch.utils._pytree.tree_leaves(model(images))
             loss = sum(leaf.float().square().mean() for leaf in leaves)
         loss.backward()
         optimizer.step()
 
-    for _ in range(5):
+    for _ in range(warming):
         step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
+    wait = torch.cuda.synchronize if on_gpu else torch.cpu.synchronize
+    wait()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     times = []
-    for _ in range(5):
+    for _ in range(runs):
         start = time.perf_counter()
-        for _ in range(5):
+        for _ in range(steps):
             step()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / 5)
-    return min(times), torch.cuda.max_memory_allocated() / 2**30
+        wait()
+        times.append((time.perf_counter() - start) / steps)
+    return min(times), torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
 
 
 def calibrate(folder: Path, out: Path, name: str) -> None:

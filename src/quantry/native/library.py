@@ -30,7 +30,7 @@ def library(source: Path, *, fast: bool = False) -> ctypes.CDLL | None:
     """Return the compiled library of a C file, or None where it cannot be had.
 
     A function called through it runs beside other Python threads. There is no error: whoever asks has a twin in numpy
-    that gives the same results.
+    or torch that gives the same results.
 
     Args:
         source: The C file, without dependencies: standard C99, or GNU C where it is to be fast.

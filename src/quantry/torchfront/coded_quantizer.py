@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantry.torchfront.memory_order import dense, laid_out
+
 _BLOCK = 4096
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _RESOLUTION = 252.0
@@ -118,7 +120,7 @@ def _computed_gradients(
 def _launched(
     values: Tensor, parameter: Tensor, zero_point: Tensor, limits: tuple[int, int], weight: float | None
 ) -> tuple[Tensor, Tensor]:
-    values = _dense(values)
+    values = dense(values)
     results, codes = torch.empty_like(values), torch.empty_like(values, dtype=torch.int8)
     count, log2 = values.numel(), weight is None
     with _on_device(values):
@@ -134,8 +136,7 @@ def _launched_gradients(
     limits: tuple[int, int],
     weight: float | None,
 ) -> tuple[Tensor, Tensor]:
-    if gradient.stride() != codes.stride():
-        gradient = torch.empty_like(codes, dtype=gradient.dtype).copy_(gradient)
+    gradient = laid_out(gradient, codes)
     by_values, count = torch.empty_like(gradient), codes.numel()
     parts = torch.empty(_blocks(count), dtype=torch.float32, device=codes.device)
     factor, log2 = 1.0 if weight is None else weight, weight is None
@@ -164,10 +165,3 @@ def _on_device(tensor: Tensor) -> AbstractContextManager[Any]:
         return nullcontext()
     switched: AbstractContextManager[Any] = torch.cuda.device_of(tensor)
     return switched
-
-
-def _dense(values: Tensor) -> Tensor:
-    """Return the values in memory without gaps; both usual orders of pictures stay as they are."""
-    if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
-        return values
-    return values.contiguous()

@@ -5,6 +5,7 @@ itself: `observing` and learned scales are asked for.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from quantry.scale import TensorParams
 from quantry.torchfront.coded_quantizer import coded_fake_quantize, is_coded
 from quantry.torchfront.extremes import scale_of
 from quantry.torchfront.learned_scale import fake_quantize_power_of_two
+from quantry.torchfront.native_quantizer import is_native, native_fake_quantize, native_learned_fake_quantize
 from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
 
 _AVERAGE = 0.01
@@ -53,15 +55,20 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
             self._observe(values.detach())
         if not self.enabled:
             return values
-        # torch.compile joins plain operations with their neighbours, but not torch's own kernel.
-        if self.gradient is Gradient.STRAIGHT_THROUGH and self._exact and not torch.compiler.is_compiling():
-            return self._native(values)
-        if self.gradient is Gradient.TQT and self._power_of_two and self.axis is None:
-            one_pass = coded_fake_quantize if is_coded(values) else fake_quantize_power_of_two
-            return one_pass(values, self.log2_scale, self.zero_point, self.limits)
-        if self.gradient is Gradient.LSQ and self.axis is None and is_coded(values):
-            weight = 1.0 / math.sqrt(max(1, values.numel()) * max(1, self.limits[1]))  # as the plain way
-            return coded_fake_quantize(values, self.scale, self.zero_point, self.limits, weight)
+        if self.gradient is Gradient.STRAIGHT_THROUGH:
+            if self.axis is None and is_native(values):
+                return native_fake_quantize(values, self.scale, self.zero_point, self.limits)
+            # torch.compile joins plain operations with their neighbours, but not torch's own kernel.
+            if self._exact and not torch.compiler.is_compiling():
+                return self._by_torch(values)
+        elif self.axis is None:
+            one_pass = _one_pass(values)
+            if self.gradient is Gradient.TQT and self._power_of_two:
+                one_pass = one_pass or fake_quantize_power_of_two
+                return one_pass(values, self.log2_scale, self.zero_point, self.limits)
+            if self.gradient is Gradient.LSQ and one_pass is not None:
+                weight = 1.0 / math.sqrt(max(1, values.numel()) * max(1, self.limits[1]))  # as the plain way
+                return one_pass(values, self.scale, self.zero_point, self.limits, weight)
         wide = values.float()
         if self.gradient is Gradient.TQT:
             done = fake_quantize_log2(
@@ -128,7 +135,7 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
     def _power_of_two(self) -> bool:
         return type(self.spec.scale).__name__ == "PowerOfTwoScale"
 
-    def _native(self, values: Tensor) -> Tensor:
+    def _by_torch(self, values: Tensor) -> Tensor:
         # torch's own kernel multiplies by the reciprocal, which is the same number for powers of two alone. It is one
         # pass and keeps one byte of each element for the gradient; packing eight into one takes as long as it all.
         low, high = self.limits
@@ -172,6 +179,13 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         """Return type, granularity and switches."""
         where = "" if self.axis is None else f", axis={self.axis}"
         return f"{self.dtype.value}{where}, {self.gradient.value}{'' if self.enabled else ', off'}"
+
+
+def _one_pass(values: Tensor) -> Callable[..., Tensor] | None:
+    """Return what quantizes with one learned scale in one walk over the values, if anything does."""
+    if is_native(values):
+        return native_learned_fake_quantize
+    return coded_fake_quantize if is_coded(values) else None
 
 
 class DerivedBias(nn.Module):  # type: ignore[misc]

@@ -1,0 +1,186 @@
+"""Quantization with one scale in C, for float32 on a CPU; ``quantize_values.c`` walks over a tensor once.
+
+torch's kernel takes twenty times as long there and plain operations seven times. They stay the way where there is no
+compiler, for other types, and wherever torch looks on: while it compiles, traces or transforms.
+
+::
+
+    q = round(x / s),   y = clip(q, low, high) s
+    dL/dx = m dL/dy                       m is 1 inside the range and 0 where x saturates
+    dL/ds = <dL/dy, r>                    r is q - x / s inside, and the bound that was hit outside
+    dL/dt = s ln 2 dL/ds                  where s = 2 ** round(t)
+"""
+
+import ctypes
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantry.native import library
+from quantry.torchfront.memory_order import dense, laid_out
+from quantry.torchfront.torch_threads import torch_threads
+
+_CHUNK = 1 << 15
+"""``CHUNK`` of the C file."""
+
+_SHARE = 1 << 16
+"""A thread gets at least so many values; they take as long as a few calls of Python functions."""
+
+_ALONE = 8
+"""Where torch has more threads than this and they cannot be had, its own kernel in all of them is faster."""
+
+
+def is_native(values: Tensor) -> bool:
+    """Whether a tensor can be quantized in C."""
+    return (
+        values.dtype is torch.float32
+        and values.device.type == "cpu"
+        and type(values) in (Tensor, nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._are_functorch_transforms_active()
+        and _functions() is not None
+        and (torch.get_num_threads() <= _ALONE or torch_threads() is not None)
+    )
+
+
+def native_fake_quantize(values: Tensor, scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> Tensor:
+    """Quantize and dequantize with a scale that is given.
+
+    Args:
+        values: Floats of any shape, for which `is_native` holds; the result has the same.
+        scale: float32, one number.
+        zero_point: int32, one number.
+        limits: Smallest and largest integer.
+    """
+    result: Tensor = _Given.apply(values, scale, zero_point, limits)
+    return result
+
+
+def native_learned_fake_quantize(
+    values: Tensor, parameter: Tensor, zero_point: Tensor, limits: tuple[int, int], weight: float | None = None
+) -> Tensor:
+    """Quantize and dequantize with a scale that is learned.
+
+    Args:
+        values: Floats of any shape, for which `is_native` holds; the result has the same.
+        parameter: float32, one number: log2 of the scale, which is rounded with the gradient passed through, or the
+            scale where `weight` is given.
+        zero_point: int32, one number.
+        limits: Smallest and largest integer.
+        weight: None learns log2 of the scale; else a factor of the gradient by the scale.
+    """
+    result: Tensor = _Learned.apply(values, parameter, zero_point, limits, weight)
+    return result
+
+
+class _Given(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> Tensor:
+        values = dense(values)
+        result, kept = torch.empty_like(values), {}
+        if ctx.needs_input_grad[0]:
+            kept["inside"] = torch.empty_like(values, dtype=torch.bool)
+            ctx.save_for_backward(kept["inside"])
+        _compute("quantize", result, _grid(scale, zero_point, limits), values=values, **kept)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        by_values = _Inside.apply(gradients[0], *ctx.saved_tensors) if ctx.needs_input_grad[0] else None
+        return by_values, None, None, None
+
+
+class _Inside(torch.autograd.Function):  # type: ignore[misc]
+    """The gradient where values were inside; a function of its own, since gradients may have gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, inside: Tensor) -> Tensor:
+        ctx.save_for_backward(inside)
+        if gradient.dtype is not torch.float32:
+            return gradient * inside
+        gradient = laid_out(gradient, inside)
+        result = torch.empty_like(gradient)
+        _compute("pass_inside", result, gradients=gradient, inside=inside)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _Inside.apply(gradients[0], *ctx.saved_tensors), None
+
+
+class _Learned(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, parameter: Tensor, zero_point: Tensor, limits: tuple[int, int], weight: float | None
+    ) -> Tensor:
+        scale = torch.exp2(torch.round(parameter)) if weight is None else parameter
+        values = dense(values)
+        ctx.save_for_backward(values, parameter, scale, zero_point)
+        ctx.limits, ctx.weight = limits, weight
+        result = torch.empty_like(values)
+        _compute("quantize", result, _grid(scale, zero_point, limits), values=values)
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        values, parameter, scale, zero_point = ctx.saved_tensors
+        gradient, by_values = laid_out(gradients[0], values), torch.empty_like(values)
+        sums = torch.empty(-(-values.numel() // _CHUNK), dtype=torch.float64)
+        grid = _grid(scale, zero_point, ctx.limits)
+        # Quantizing again costs less than keeping what it gave.
+        _compute("learn", by_values, grid, values=values, gradients=gradient, sums=sums)
+        factor = float(scale) * math.log(2.0) if ctx.weight is None else ctx.weight
+        return by_values, torch.full_like(parameter, float(sums.sum()) * factor), None, None, None
+
+
+class _Task(ctypes.Structure):
+    """``task_t`` of the C file."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("values", "gradients", "results", "inside", "sums")),
+        *((name, ctypes.c_size_t) for name in ("count", "next")),
+        *((name, ctypes.c_float) for name in ("scale", "low", "high")),
+    )
+
+
+@functools.cache
+def _functions() -> ctypes.CDLL | None:
+    found = library(Path(__file__).with_name("quantize_values.c"), fast=True)
+    for name in ("quantize", "pass_inside", "learn") if found is not None else ():
+        function = getattr(found, name)
+        function.argtypes, function.restype = [ctypes.POINTER(_Task)], None
+    return found
+
+
+def _compute(name: str, results: Tensor, grid: tuple[float, float, float] = (1.0, 0.0, 0.0), **tensors: Tensor) -> None:
+    """Call a function of the library in as many threads as torch would use.
+
+    Args:
+        name: The function.
+        results: What it writes.
+        grid: Scale, smallest and largest level.
+        tensors: The other fields of its task; those with a number for each value are in the order of the results.
+    """
+    function, count = getattr(_functions(), name), results.numel()
+    pointers = {field: tensor.data_ptr() for field, tensor in tensors.items()}
+    scale, low, high = grid
+    task = _Task(results=results.data_ptr(), count=count, scale=scale, low=low, high=high, **pointers)
+    threads = min(torch.get_num_threads(), count // _SHARE)
+    in_threads = torch_threads() if threads > 1 else None
+    if in_threads is None:
+        function(ctypes.byref(task))
+    else:
+        in_threads(function, ctypes.pointer(task), threads)
+
+
+def _grid(scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> tuple[float, float, float]:
+    """Return the scale, and the smallest and largest level without the zero point."""
+    shift = int(zero_point)
+    return float(scale), float(limits[0] - shift), float(limits[1] - shift)

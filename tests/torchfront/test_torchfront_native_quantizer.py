@@ -1,0 +1,232 @@
+"""Quantization in C has the results and gradients of quantization by plain operations, and leaves the rest to them."""
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
+from quantry.scale import TensorParams
+from quantry.torchfront import native_quantizer
+from quantry.torchfront.fake_quantizer import FakeQuantizer
+from quantry.torchfront.native_quantizer import is_native, native_fake_quantize, native_learned_fake_quantize
+from quantry.torchfront.torch_threads import torch_threads
+from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
+
+GRIDS = [(0, (-128, 127)), (0, (-127, 127)), (128, (0, 255)), (3, (-8, 7)), (0, (-32768, 32767))]
+SHAPES = [(), (0,), (1,), (17,), (3, 5, 7, 11), (2, 64, 8, 12), (5, 40_001)]
+
+Way = Callable[[Tensor, Tensor], Tensor]
+
+pytestmark = pytest.mark.skipif(not is_native(torch.zeros(1)), reason="there is no compiler")
+
+
+def drawn(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    values, gradient = torch.randn(shape, generator=generator) * 3, torch.randn(shape, generator=generator)
+    return values, gradient
+
+
+def both(way: Way, values: Tensor, gradient: Tensor, parameter: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    x, learned = values.clone().requires_grad_(), torch.tensor(parameter, requires_grad=True)
+    result = way(x, learned)
+    result.backward(gradient)
+    assert x.grad is not None
+    return result.detach(), x.grad, learned.grad
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("zero_point", "limits"), GRIDS, ids=str)
+@pytest.mark.parametrize("scale", [2.0**-5, 0.0237, 2.0**-12])
+def test_given_scales(shape: tuple[int, ...], zero_point: int, limits: tuple[int, int], scale: float) -> None:
+    values, gradient = drawn(shape)
+    zero = torch.tensor(zero_point, dtype=torch.int32)
+    plain = both(lambda x, s: fake_quantize(x, s.detach(), zero, limits), values, gradient, scale)
+    native = both(lambda x, s: native_fake_quantize(x, s, zero, limits), values, gradient, scale)
+    assert torch.equal(native[0], plain[0])
+    assert torch.equal(native[1], plain[1])
+    assert native[0].shape == shape
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("zero_point", "limits"), GRIDS, ids=str)
+def test_learned_powers_of_two(shape: tuple[int, ...], zero_point: int, limits: tuple[int, int]) -> None:
+    values, gradient = drawn(shape)
+    zero = torch.tensor(zero_point, dtype=torch.int32)
+    plain = both(lambda x, t: fake_quantize_log2(x, t, zero, limits), values, gradient, -4.3)
+    native = both(lambda x, t: native_learned_fake_quantize(x, t, zero, limits), values, gradient, -4.3)
+    assert torch.equal(native[0], plain[0])
+    assert torch.equal(native[1], plain[1])
+    torch.testing.assert_close(native[2], plain[2], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+@pytest.mark.parametrize(("zero_point", "limits"), GRIDS, ids=str)
+def test_learned_floats(shape: tuple[int, ...], zero_point: int, limits: tuple[int, int]) -> None:
+    values, gradient = drawn(shape)
+    zero, weight = torch.tensor(zero_point, dtype=torch.int32), (max(1, values.numel()) * limits[1]) ** -0.5
+    plain = both(lambda x, s: fake_quantize(x, s, zero, limits, None, Gradient.LSQ), values, gradient, 0.0237)
+    native = both(lambda x, s: native_learned_fake_quantize(x, s, zero, limits, weight), values, gradient, 0.0237)
+    assert torch.equal(native[0], plain[0])
+    assert torch.equal(native[1], plain[1])
+    torch.testing.assert_close(native[2], plain[2], rtol=1e-4, atol=1e-5)
+
+
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
+    st.integers(-120, 120),
+)
+def test_any_number_and_any_power_of_two(numbers: list[float], exponent: int) -> None:
+    values, zero = torch.tensor(numbers), torch.tensor(0, dtype=torch.int32)
+    scale = torch.tensor(2.0**exponent)
+    expected = fake_quantize(values, scale, zero, (-128, 127))
+    np.testing.assert_array_equal(native_fake_quantize(values, scale, zero, (-128, 127)), expected)
+
+
+def test_what_is_no_number_stays_none() -> None:
+    """torch's kernel makes the smallest level of it, which hides where it came from."""
+    values = torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0], requires_grad=True)
+    result = native_fake_quantize(values, torch.tensor(0.5), torch.tensor(0, dtype=torch.int32), (-128, 127))
+    np.testing.assert_array_equal(result.detach(), [np.nan, 63.5, -64.0, 1.0])
+    result.sum().backward()
+    np.testing.assert_array_equal(values.grad, [0.0, 0.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_orders_in_memory(learned: bool) -> None:
+    values, gradient = drawn((2, 8, 6, 4))
+    zero, limits = torch.tensor(0, dtype=torch.int32), (-128, 127)
+
+    def way(x: Tensor, t: Tensor) -> Tensor:
+        if learned:
+            return native_learned_fake_quantize(x, t, zero, limits)
+        return native_fake_quantize(x, torch.exp2(torch.round(t)), zero, limits)
+
+    expected = both(way, values, gradient, -5.0)
+    last = torch.channels_last
+    other = both(way, values.to(memory_format=last), gradient, -5.0)
+    assert other[0].is_contiguous(memory_format=last)
+    for found, wanted in zip(other, expected, strict=True):
+        assert (found is None and wanted is None) or torch.allclose(found, wanted, rtol=1e-5)  # type: ignore[arg-type]
+    wide = values.repeat_interleave(2, 3)
+    sliced = both(lambda x, t: way(x[..., ::2], t), wide, gradient, -5.0)
+    assert torch.equal(sliced[0], expected[0])
+    assert torch.equal(sliced[1][..., ::2], expected[1])
+    turned = both(lambda x, t: way(x.permute(1, 3, 0, 2), t).permute(2, 0, 3, 1), values, gradient, -5.0)
+    assert torch.equal(turned[0], expected[0])
+    assert torch.equal(turned[1], expected[1])
+    flat = both(way, values, torch.ones(1, 1, 1, 1).expand(2, 8, 6, 4), -5.0)
+    assert torch.equal(flat[0], expected[0])
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("count", [(1 << 17) - 1, (1 << 18) + 5, 1_000_003])
+def test_threads_give_what_one_gives(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, gradient = drawn((count,))
+    zero, limits = torch.tensor(0, dtype=torch.int32), (-128, 127)
+    ways: list[Way] = [
+        lambda x, t: native_fake_quantize(x, torch.exp2(torch.round(t.detach())), zero, limits),
+        lambda x, t: native_learned_fake_quantize(x, t, zero, limits),
+    ]
+    many = [both(way, values, gradient, -5.0) for way in ways]
+    monkeypatch.setattr(native_quantizer, "torch_threads", lambda: None)
+    for found, way in zip(many, ways, strict=True):
+        alone = both(way, values, gradient, -5.0)
+        assert torch.equal(found[0], alone[0])
+        assert torch.equal(found[1], alone[1])
+        assert (found[2] is None and alone[2] is None) or torch.equal(found[2], alone[2])  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(torch.__config__.parallel_info().find("backend: OpenMP") < 0, reason="torch has other threads")
+def test_threads_of_torch_are_found() -> None:
+    assert torch_threads() is not None
+
+
+def test_gradients_have_gradients() -> None:
+    x = torch.linspace(-6, 6, 9, requires_grad=True)
+    zero = torch.tensor(0, dtype=torch.int32)
+    result = native_fake_quantize(x, torch.tensor(0.03125), zero, (-128, 127))
+    (slope,) = torch.autograd.grad((result**2).sum(), x, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), x)
+    np.testing.assert_array_equal(bend, 2.0 * (x.detach().abs() < 4))
+
+
+def quantizer(exponent: int = -5) -> FakeQuantizer:
+    params = TensorParams(DataType.INT8, np.float32(2.0**exponent), np.int32(0), None)
+    return FakeQuantizer(params, TensorSpec(DataType.INT8, scale=PowerOfTwoScale()), constant=False)
+
+
+def test_the_module_takes_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    monkeypatch.setattr(native_quantizer, "_compute", lambda name, *_, **__: called.append(name))
+    module = quantizer()
+    module(torch.randn(4, requires_grad=True)).sum().backward()
+    module.learn(Gradient.TQT)
+    module(torch.randn(4, requires_grad=True)).sum().backward()
+    assert called == ["quantize", "pass_inside", "quantize", "learn"]
+
+
+def test_another_type_is_left_to_torch() -> None:
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        assert not is_native(torch.zeros(2, dtype=dtype))
+    assert not is_native(torch.zeros(2, device="meta"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_torch_sees_operations_when_it_looks() -> None:
+    """A traced, transformed or recorded module computes, and is not the picture of one call."""
+    module, x = quantizer(), torch.randn(3, 5)
+    other = torch.randn(3, 5)
+    expected = module(other)
+    traced = torch.jit.trace(module, x)
+    torch.testing.assert_close(traced(other), expected, rtol=0, atol=0)
+    mapped = torch.func.vmap(module)(other)
+    torch.testing.assert_close(mapped, expected, rtol=0, atol=0)
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    torch.testing.assert_close(make_fx(module)(x)(other), expected, rtol=0, atol=0)
+    exported = torch.export.export(module, (x,)).module()
+    torch.testing.assert_close(exported(other), expected, rtol=0, atol=0)
+
+
+def test_modules_with_it_are_copied_and_kept() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), quantizer())
+    x = torch.randn(2, 4)
+    model(x).sum().backward()
+    buffer = io.BytesIO()
+    torch.save(copy.deepcopy(model), buffer)
+    buffer.seek(0)
+    assert torch.equal(torch.load(buffer, weights_only=False)(x), model(x))
+
+
+def test_checkpointed_activations() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    module, x = quantizer(), torch.randn(64, requires_grad=True)
+    checkpoint(module, x, use_reentrant=False).sum().backward()
+    wanted = (x.detach().div(2.0**-5).round().abs() <= 127.5).float()
+    assert x.grad is not None
+    assert torch.equal(x.grad, wanted)
+
+
+def test_without_a_compiler_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = quantizer(), torch.randn(300) * 3
+    expected = module(x)
+    monkeypatch.setattr(native_quantizer, "_functions", lambda: None)
+    assert not is_native(x)
+    assert torch.equal(module(x), expected)
