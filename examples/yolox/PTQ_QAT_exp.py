@@ -121,16 +121,9 @@ def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> N
         if step % 20 == 0:
             print(f"  step {step:4}  loss {loss:.5f}", flush=True)
 
-    settings = QatOptions(steps=options.steps, learning_rate=options.rate)
-    if isinstance(task, detection_tasks.EmbeddedTask):
-        # The average covers the same share of a short training and of a long one; on a GPU small kernels are recorded.
-        decay, on_gpu = max(0.0, 1 - 8 / options.steps), options.device.startswith("cuda")
-        settings = replace(settings, scale_rate=None, decay=decay, record=on_gpu)
+    settings = task.settings(QatOptions(steps=options.steps, learning_rate=options.rate), options.device)
     qat(module, task.training(options.batch), task.loss(module), settings, report=report)
-    module.cpu()
-    if isinstance(task, detection_tasks.EmbeddedTask):
-        # They were chosen for other weights.
-        choose_scales(module, task.calibration(), detection_tasks.EmbeddedDetector.importance)
+    task.settle(module.cpu())
 
 
 def export(model: nn.Module, task: Task, folder: Path) -> Exported:

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,9 @@ from quantry.recipe import Gptq, Percentile, Recipe, SmoothQuant
 from quantry.torch import (
     DistillationLoss,
     PerTensorPercentileObserver,
+    QatOptions,
     QuantizedModule,
+    choose_scales,
     float_twin,
     quantize_graph,
 )
@@ -42,6 +44,12 @@ class Task(Protocol):
 
     def loss(self, module: QuantizedModule) -> Loss | None:
         """Return what training minimises; None learns from the float model, tensor by tensor."""
+
+    def settings(self, given: QatOptions, device: str, /) -> QatOptions:
+        """Return how to train on a device, where steps and rate are given."""
+
+    def settle(self, module: QuantizedModule) -> None:
+        """Do what is left to do behind training."""
 
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Return the mean average precision over overlaps 0.5 to 0.95, and at 0.5."""
@@ -85,6 +93,13 @@ class CocoTask:
         """Return None."""
         return None
 
+    def settings(self, given: QatOptions, _: str, /) -> QatOptions:
+        """Return what is given: scales are learned."""
+        return given
+
+    def settle(self, module: QuantizedModule) -> None:
+        """Do nothing."""
+
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on the labelled pictures."""
         images = self.labels.images[: self.limit]
@@ -121,6 +136,18 @@ class EmbeddedTask:
     def loss(self, module: QuantizedModule) -> Loss | None:
         """Return the distance from the float model's rows, where it sees objects."""
         return RowsLoss(DistillationLoss(module))
+
+    def settings(self, given: QatOptions, device: str, /) -> QatOptions:
+        """Return what is given with scales that stay; on a GPU, whose time goes into small kernels, these are recorded.
+
+        The average covers the same share of a short training and of a long one.
+        """
+        decay = max(0.0, 1 - 8 / given.steps)
+        return replace(given, scale_rate=None, decay=decay, record=device.startswith("cuda"))
+
+    def settle(self, module: QuantizedModule) -> None:
+        """Choose scales again: they were chosen for other weights."""
+        choose_scales(module, self.calibration(), EmbeddedDetector.importance)
 
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on drawn scenes."""
