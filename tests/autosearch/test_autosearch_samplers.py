@@ -44,11 +44,18 @@ def requires(sampler: str) -> None:
             pytest.skip(f"{package} is not installed")
 
 
-def draw(directory: Path, sampler: str, count: int, score: Callable[[Any], float], seed: int = 0) -> list[Proposal]:
+def draw(
+    directory: Path,
+    sampler: str,
+    count: int,
+    score: Callable[[Any], float],
+    seed: int = 0,
+    space: Space | None = None,
+) -> list[Proposal]:
     """Let a sampler propose configurations and hear of their scores, without quantizing anything."""
     output = OutputDirectory(directory)
     output.open()
-    study = StudyFile(open_storage(output, None), "study", ["maximize"], [mixed_space()])
+    study = StudyFile(open_storage(output, None), "study", ["maximize"], [space or mixed_space()])
     known = study.restore()
     ledger = Ledger(numbers(directory, sampler, seed=seed), output, study, "maximize")
     proposer, _ = propose(ledger, known)
@@ -142,3 +149,25 @@ def test_sampler_that_is_not_installed_is_told_before_any_work(
     with pytest.raises(MissingExtraError, match=r"quantry\[search\]"):
         run_search(network, random_samples(2), distance, mixed_space(), numbers(tmp_path / "x", "cmaes"))
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("sampler", ["grid", *KINDS])
+def test_what_a_space_wants_to_be_first_is_and_comes_once(sampler: str, tmp_path: Path) -> None:
+    requires(sampler)
+    percent = Choice([90.0, 99.0, 99.9], only_if={"scale.activation": Percentile()})
+    fields: Any = {"equalize.cross_layer": [None, CrossLayer()], "scale.activation": [MinMax(), MinMSE(), Percentile()]}
+    fields |= {"scale.activation.percentile": percent}
+    first: list[dict[str, Any]] = [
+        {"scale.activation": Percentile(), "scale.activation.percentile": 99.9, "equalize.cross_layer": CrossLayer()},
+        {"equalize.cross_layer": None, "scale.activation": MinMSE()},
+    ]
+    space = Space.of(Recipe(), fields, first=first)
+
+    def score(assignment: Any) -> float:
+        return float(len(assignment))
+
+    begun = draw(tmp_path, sampler, 1, score, space=space)
+    proposals = draw(tmp_path, sampler, 10, score, space=space)
+    assert [dict(proposal.configuration.assignment) for proposal in proposals[:2]] == first
+    assert recipes(proposals)[:1] == recipes(begun)
+    assert len(set(recipes(proposals))) == 10

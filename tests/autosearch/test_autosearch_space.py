@@ -1,5 +1,6 @@
 """Spaces: conditions, invalid and equivalent configurations, order."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -158,3 +159,29 @@ def test_recipes_that_differ_in_method_share_everything_before_it() -> None:
 def test_space_for_accuracy_leaves_sums_before_normalizations_in_float() -> None:
     space = named_space("accuracy", find_preset("XINT8").recipe)
     assert all(space.build(assignment).plan.float_residuals for assignment in space.assignments())
+
+
+@pytest.mark.parametrize(("plain", "best"), [("XINT8", "RECOMMENDED-NPU"), ("CPU_INT8", "RECOMMENDED-CPU")])
+def test_space_for_accuracy_begins_with_the_recommended_recipe(plain: str, best: str) -> None:
+    space = named_space("accuracy", find_preset(plain).recipe)
+    (first,) = space.first
+    recommended = find_preset(best).recipe
+    assert replace(space.build(first), name=best) == recommended
+    configurations, _ = enumerate_configurations([space])
+    assert replace(in_order_of_priority(configurations, [space])[0].recipe, name=best) == recommended
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        ({"a": 1}, r"a value for each of \['a', 'b'\]"),
+        ({"a": 2, "b": 0.5}, r"for each of \['a'\] and for no other"),
+        ({"a": 1, "b": 0.5, "c": 1}, "for no other"),
+        ({"a": 3}, "got 3 for 'a'"),
+        ({"a": 1, "b": 1.5}, "got 1.5 for 'b'"),
+    ],
+)
+def test_what_comes_first_must_be_in_the_space(first: dict[str, Any], message: str) -> None:
+    parameters = {"a": Choice([1, 2]), "b": Uniform(0.0, 1.0, only_if={"a": 1})}
+    with pytest.raises(RecipeError, match=message):
+        Space(parameters, lambda _: Recipe(), first=(first,))

@@ -81,3 +81,13 @@ def enumerate_configurations(spaces: Sequence[Space]) -> tuple[list[Configuratio
     beyond = next(assignments, None) is not None
     removed = Removed(count, MappingProxyType(dict(invalid)), count - sum(invalid.values()) - len(found), beyond)
     return list(found.values()), removed
+
+
+def first_configurations(spaces: Sequence[Space]) -> list[Configuration]:
+    """Return what the spaces want to be tried before all else.
+
+    Raises:
+        RecipeError: Its values do not go together.
+    """
+    wanted = ((index, assignment) for index, space in enumerate(spaces) for assignment in space.first)
+    return [Configuration(index, assignment, spaces[index].build(assignment)) for index, assignment in wanted]

@@ -120,9 +120,10 @@ class CostModel:
 def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequence[Space]) -> list[Configuration]:
     """Return configurations so that the cheap come first and neighbours share as many stages as they can.
 
-    Spaces stay in their order. Within one, its own prior decides; without one, configurations that need less tuning
-    come first, and those that share an expensive stage stand together. The first of each such group, eight at most,
-    come before all others: workers that begin together then have a float pass each, and none waits for another's.
+    Spaces stay in their order. Within one, what it wants to be first is; then its own prior decides. Without one,
+    configurations that need less tuning come first, and those that share an expensive stage stand together. The first
+    of each such group, eight at most, come before all others: workers that begin together then have a float pass each,
+    and none waits for another's.
     """
     places: dict[Any, int] = {}
 
@@ -140,7 +141,9 @@ def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequen
 
     ordered: list[Configuration] = []
     for index, space in enumerate(spaces):
-        own = [(priority(entry), entry) for entry in configurations if entry.space == index]
+        of_space = {entry.recipe: entry for entry in configurations if entry.space == index}
+        ordered += [of_space.pop(recipe) for recipe in map(space.build, space.first) if recipe in of_space]
+        own = [(priority(entry), entry) for entry in of_space.values()]
         own.sort(key=lambda pair: pair[0])
         firsts = _first_of_each([keys for keys, _ in own]) if space.prior is None else []
         ordered += [own[number][1] for number in firsts]

@@ -56,6 +56,7 @@ def default_space(base: Recipe) -> Space:
 def accuracy_space(base: Recipe) -> Space:
     """Return the techniques that need no training: equalizations, ranges judged in three ways, GPTQ in two.
 
+    What the recommended recipes do comes first, so that a short search finds nothing worse by its own measure.
     Where weights have one scale, convolutions in groups of channels are tried too, and where the target replaces
     Sigmoid, keeping it. Tuning layers takes most of the time, so that it comes last in a grid. Sums that a
     LayerNormalization reads stay float in all of them: no choice of the others makes up for one int8 scale there.
@@ -63,19 +64,25 @@ def accuracy_space(base: Recipe) -> Space:
     Args:
         base: What stays as it is otherwise: types, granularity, format, target.
     """
-    equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(smooth=SmoothQuant())]
+    smooth = replace(base.equalize, smooth=SmoothQuant())
+    equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), smooth]
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
         # Elsewhere weights have scales enough, and the groups would be the same recipe twice.
         equalizations.append(EqualizeOptions(CrossLayer(), groups=ChannelGroups()))
+    # The first makes up for errors of the inputs, which classifiers gain by and some detectors lose by.
+    rounded = [(Gptq(samples=64, damping=0.1),), (Gptq(samples=64, compensate=False),)]
+    behind = MinMSE(behind=True)
     fields: dict[str, Any] = {
         "equalize": equalizations,
-        "scale.activation": [MinMSE(), MinMSE(behind=True), BestPercentile()],
-        # The first makes up for errors of the inputs, which classifiers gain by and some detectors lose by.
-        "tune.steps": [(), (Gptq(samples=64, damping=0.1),), (Gptq(samples=64, compensate=False),)],
+        "scale.activation": [MinMSE(), behind, BestPercentile()],
+        "tune.steps": [(), *rounded],
     }
+    first: dict[str, Any] = {"equalize": smooth, "scale.activation": behind, "tune.steps": rounded[0]}
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
-    return Space.of(replace(base, plan=replace(base.plan, float_residuals=True)), fields, name=f"{base.name} accuracy")
+        first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}
+    plain = replace(base, plan=replace(base.plan, float_residuals=True))
+    return Space.of(plain, fields, name=f"{base.name} accuracy", first=[first])
 
 
 NAMED_SPACES: dict[str, Callable[[Recipe], Space]] = {"calibration": default_space, "accuracy": accuracy_space}

@@ -103,6 +103,15 @@ def values_of(parameter: Parameter) -> tuple[Any, ...] | None:
     return tuple(parameter.low + index * parameter.step for index in range(count + 1))
 
 
+def takes(parameter: Parameter, value: Any) -> bool:
+    """Say whether a value is one that the parameter may have."""
+    known = values_of(parameter)
+    if known is not None:
+        return _is_among(value, known)
+    assert not isinstance(parameter, Choice)
+    return isinstance(value, int | float) and parameter.low <= value <= parameter.high
+
+
 def is_active(parameter: Parameter, assignment: Mapping[str, Any]) -> bool:
     """Say whether the parameter exists beside the values that others have."""
     return all(
@@ -115,7 +124,7 @@ def _alternatives(wanted: Any) -> list[Any]:
     return list(wanted) if isinstance(wanted, list | tuple | Set) else [wanted]
 
 
-def _is_among(value: Any, others: list[Any]) -> bool:
+def _is_among(value: Any, others: Sequence[Any]) -> bool:
     # 1, 1.0 and True are equal in Python but mean different things as options.
     return any(type(value) is type(other) and value == other for other in others)
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from quantry.autosearch.configurations import Configuration, enumerate_configurations
+from quantry.autosearch.configurations import Configuration, enumerate_configurations, first_configurations
 from quantry.autosearch.cost import in_order_of_priority
 from quantry.autosearch.ledger import Ledger
 from quantry.autosearch.quiet_optuna import one_torch_thread, quiet_optuna
@@ -55,6 +55,7 @@ class ListProposer:
         configurations: All of them.
         known: What was proposed before an interruption.
         urgency: Says which is next; None takes the first that is left.
+        flat: A sampler of continuous spaces learns from them.
 
     Attributes:
         recipes: All of them, in the order they are tried as far as that is decided.
@@ -68,9 +69,12 @@ class ListProposer:
         configurations: Sequence[Configuration],
         known: Sequence[Recipe],
         urgency: Urgency | None = None,
+        *,
+        flat: bool = False,
     ) -> None:
         self._study = study
         self._urgency = urgency
+        self._flat = flat
         proposed = set(known)
         self._left = [entry for entry in configurations if entry.recipe not in proposed]
         self._begun = len(known)
@@ -86,7 +90,7 @@ class ListProposer:
         # Whoever holds the list sees the new order.
         self._order.insert(self._begun, self._order.pop(self._begun + place))
         self._begun += 1
-        return self._study.add(number, self._left.pop(place))
+        return self._study.add(number, self._left.pop(place), flat=self._flat)
 
 
 class SampledProposer:
@@ -117,6 +121,7 @@ class SampledProposer:
         self._study = study
         self._spaces = spaces
         self._kind = KINDS[sampler[0]]
+        self._firsts = ListProposer(study, first_configurations(spaces), list(known), flat=self._kind.flat)
         self._seed = sampler[1]
         self._listed = listed
         self._entries = dict(known)
@@ -126,8 +131,12 @@ class SampledProposer:
         self.repeated = 0
 
     def next(self, number: int, heard: int) -> Proposal | None:
-        """Draw until something new comes."""
+        """Return what a space wants to be first, then draw until something new comes."""
         self._study.hear(heard)
+        first = self._firsts.next(number, heard)
+        if first is not None:
+            self._entries[first.configuration.recipe] = first.entry
+            return first
         if self._rest is None:
             everything = self._listed is not None and len(self._entries) >= len(self._listed)
             # A sampler that has settled on a few values proposes them again and again; chance then finds others.
@@ -136,7 +145,7 @@ class SampledProposer:
                 proposal = self._draw(number, kind)
                 if proposal is not None:
                     return proposal
-            self._rest = ListProposer(self._study, self._listed or (), list(self._entries))
+            self._rest = ListProposer(self._study, self._listed or (), list(self._entries), flat=self._kind.flat)
         return self._rest.next(number, heard)
 
     def _draw(self, number: int, kind: SamplerKind) -> Proposal | None:
@@ -185,7 +194,9 @@ def propose(ledger: Ledger, known: Sequence[Proposal]) -> tuple[Proposer, tuple[
         ordered = in_order_of_priority(configurations, spaces)
         return ListProposer(study, ordered, list(entries), Urgency(ledger, list(entries))), notes
     if options.sampler == "random" and not removed.beyond:
-        return ListProposer(study, shuffled(configurations, options.seed), list(entries)), notes
+        # A recipe that is there twice is tried once.
+        order = [*first_configurations(spaces), *shuffled(configurations, options.seed)]
+        return ListProposer(study, list({entry.recipe: entry for entry in order}.values()), list(entries)), notes
     listed = None if removed.beyond else configurations
     return SampledProposer(study, spaces, (options.sampler, options.seed), entries, listed), notes
 

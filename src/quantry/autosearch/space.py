@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform, is_active, values_of
+from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform, is_active, takes, values_of
 from quantry.autosearch.recipe_path import with_fields
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe
@@ -25,6 +25,7 @@ class Space:
         prior: Returns what an assignment is expected to cost, in any unit; the cheap are tried first. None estimates
             it from the stages that a recipe needs.
         name: Tells spaces apart in tables and logs.
+        first: Assignments that are tried before all others of the space, such as what is known to be good elsewhere.
 
     Example:
         >>> space = Space.of(Recipe(), {"scale.reduce_range": [False, True]})
@@ -36,24 +37,33 @@ class Space:
     build: Callable[[Assignment], Recipe]
     prior: Callable[[Assignment], float] | None = None
     name: str = field(default="space", compare=False)
+    first: tuple[Assignment, ...] = ()
 
     def __post_init__(self) -> None:
         for name, parameter in self.parameters.items():
             if not isinstance(parameter, Choice | Uniform | IntRange):
                 raise RecipeError(f"a parameter must be a Choice, Uniform or IntRange, got {parameter!r}; {name!r}")
         object.__setattr__(self, "parameters", MappingProxyType(_in_order_of_need(self.parameters)))
+        object.__setattr__(self, "first", tuple(_whole(self, assignment) for assignment in self.first))
 
     @classmethod
-    def of(cls, base: Recipe, fields: Mapping[str, Parameter | Sequence[Any]], name: str = "space") -> "Space":
+    def of(
+        cls,
+        base: Recipe,
+        fields: Mapping[str, Parameter | Sequence[Any]],
+        name: str = "space",
+        first: Sequence[Assignment] = (),
+    ) -> "Space":
         """Return the space of recipes that differ from one in some fields.
 
         Args:
             base: The recipe.
             fields: Dotted paths of fields to a parameter, or to the list of their values.
             name: Tells spaces apart.
+            first: Assignments that are tried before all others.
 
         Raises:
-            RecipeError: There is no such field.
+            RecipeError: There is no such field, or what comes first is not in the space.
 
         Example:
             ::
@@ -65,7 +75,7 @@ class Space:
                 })
         """
         parameters = {path: _parameter(path, given) for path, given in fields.items()}
-        space = cls(parameters, RecipeChanges(base), name=name)
+        space = cls(parameters, RecipeChanges(base), name=name, first=tuple(first))
         _check_paths(space, base)
         return space
 
@@ -128,6 +138,23 @@ def _parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise RecipeError(f"a space must have a list of values for each path, got {given!r}; {path!r}")
     return Choice(tuple(given))
+
+
+def _whole(space: Space, assignment: Assignment) -> Assignment:
+    """Return an assignment in the order of the space's parameters, after checking that it is one of theirs."""
+    found = {name: assignment[name] for name in space.parameters if name in assignment}
+    needed = [name for name, parameter in space.parameters.items() if is_active(parameter, found)]
+    if len(found) != len(assignment) or list(found) != needed:
+        raise RecipeError(
+            f"what a space tries first must have a value for each of {needed} and for no other, got {dict(assignment)}"
+        )
+    for name, value in found.items():
+        if not takes(space.parameters[name], value):
+            raise RecipeError(
+                f"what a space tries first must have values of its parameters, got {value!r} for {name!r}, which is "
+                f"{space.parameters[name]}"
+            )
+    return found
 
 
 def _expand(remaining: list[tuple[str, Parameter]], chosen: dict[str, Any]) -> Iterator[Assignment]:

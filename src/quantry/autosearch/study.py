@@ -93,11 +93,17 @@ class StudyFile:
         ]
         return sorted(proposals, key=lambda proposal: proposal.number)
 
-    def add(self, number: int, configuration: Configuration) -> Proposal:
-        """Write down a configuration that is about to run."""
+    def add(self, number: int, configuration: Configuration, *, flat: bool = False) -> Proposal:
+        """Write down a configuration that is about to run.
+
+        Args:
+            number: Its number.
+            configuration: What it is.
+            flat: As a sampler of continuous spaces would write it.
+        """
         import optuna
 
-        params, distributions = study_params(self.spaces, configuration.space, configuration.assignment)
+        params, distributions = study_params(self.spaces, configuration.space, configuration.assignment, flat=flat)
         self.study.add_trial(
             optuna.trial.create_trial(
                 state=optuna.trial.TrialState.RUNNING,

@@ -37,19 +37,20 @@ def study_params(
         spaces: All spaces.
         index: Which of them.
         assignment: The values.
-        flat: Choices are written as integers, which samplers of continuous spaces can learn from.
+        flat: Choices are written as integers, and parameters whose condition does not hold with their first value:
+            samplers of continuous spaces learn from what all trials have, as numbers.
     """
     params: dict[str, Any] = {}
     distributions: dict[str, BaseDistribution] = {}
     if len(spaces) > 1:
         distributions[_SPACE] = _space_distribution(spaces)
         params[_SPACE] = index
-    for name, value in assignment.items():
-        parameter = spaces[index].parameters[name]
-        if _is_constant(parameter):
+    for name, parameter in spaces[index].parameters.items():
+        if _is_constant(parameter) or (name not in assignment and not flat):
             continue
         key = _key(spaces, index, name)
         distributions[key] = _distribution(parameter, flat=flat)
+        value = assignment[name] if name in assignment else _first_value(parameter)
         params[key] = _written(parameter, value, flat=flat)
     return params, distributions
 
@@ -90,6 +91,10 @@ def _asked(trial: "optuna.trial.Trial", key: str, parameter: Parameter, *, flat:
 
 def _is_constant(parameter: Parameter) -> bool:
     return len(parameter.values) == 1 if isinstance(parameter, Choice) else parameter.low == parameter.high
+
+
+def _first_value(parameter: Parameter) -> Any:
+    return parameter.values[0] if isinstance(parameter, Choice) else parameter.low
 
 
 def _key(spaces: Sequence[Space], index: int, name: str) -> str:
