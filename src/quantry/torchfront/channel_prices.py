@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quantry.equalize.channel_layout import ChannelLayout
+from quantry.torchfront.candidate_errors import Candidates, candidate_errors
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 
 Floats = npt.NDArray[np.float64]
@@ -40,14 +41,11 @@ class ActivationPrices:
 
     def add(self, values: Tensor, gradient: Tensor) -> None:
         """Add what errors of some values cost; channels are the second axis."""
-        part = self.quantizer
-        low, high = (limit - int(part.zero_point) for limit in part.limits)
-        seen = np.zeros((1 + 2 * _SPAN, values.shape[1] if values.dim() > 1 else 1))
-        others = [axis for axis in range(values.dim()) if axis != 1 or values.dim() == 1]
-        for index, power in enumerate(range(-_SPAN, _SPAN + 1)):
-            step = float(part.scale) * 2.0**-power
-            error = (values / step).round_().clamp_(low, high).mul_(step).sub_(values).mul_(gradient)
-            seen[index] = error.square_().sum(others).double().cpu().numpy()
+        scale = self.quantizer.scale.reshape(1)
+        low, high = (limit - self.quantizer.zero_point.reshape(1).to(scale.dtype) for limit in self.quantizer.limits)
+        finer = torch.exp2(-torch.arange(-_SPAN, _SPAN + 1, dtype=scale.dtype, device=scale.device))
+        steps = Candidates(finer[:, None] * scale, low, high)
+        seen = candidate_errors(values, gradient, steps, 1 if values.dim() > 1 else None).numpy()
         if self.costs.shape[1] not in (0, seen.shape[1]):  # tensors of several widths share the step
             self.costs, seen = (part.sum(1, keepdims=True) for part in (self.costs, seen))
         self.costs = self.costs + seen if self.costs.size else seen

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from quantry.recipe import PowerOfTwoScale
 from quantry.scale.npu import LIMITS, refine_for_npu
+from quantry.torchfront.candidate_errors import Candidates, candidate_errors
 from quantry.torchfront.error_prices import Importance, check_scales_are_free, fake_quantizers, price_errors
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
@@ -88,15 +89,11 @@ class _Price:
     def add(self, values: Tensor, gradient: Tensor) -> None:
         """Add what errors of some values cost."""
         self.seen = True
-        part, axis = self.quantizer, self.quantizer.axis
-        shape = [1] * values.dim() if axis is None else [-1 if place == axis else 1 for place in range(values.dim())]
-        zero = part.zero_point.reshape(shape)
-        low, high = part.limits[0] - zero, part.limits[1] - zero
-        others = [place for place in range(values.dim()) if place != axis]
-        for index, factor in enumerate(self.factors):
-            scale = (part.scale * float(factor)).reshape(shape)
-            error = torch.clamp(torch.round(values / scale), low, high).mul_(scale).sub_(values).mul_(gradient)
-            self.costs[index] += error.square_().sum(others).double().cpu().reshape(-1)
+        part = self.quantizer
+        zero, scale = part.zero_point.reshape(-1), part.scale.reshape(-1)
+        factors = torch.as_tensor(self.factors, dtype=scale.dtype, device=scale.device)
+        low, high = (limit - zero.to(scale.dtype) for limit in part.limits)
+        self.costs += candidate_errors(values, gradient, Candidates(factors[:, None] * scale, low, high), part.axis)
 
 
 def _step(part: FakeQuantizer) -> float:

@@ -1,0 +1,106 @@
+"""What errors of rounding cost with each of several scales, channel by channel.
+
+::
+
+    cost[k, c] = sum over channel c of ((clip(round(x / s), low, high) s - x) g) ** 2,   s = scales[k, c]
+
+In C for float32 on a CPU where there is a compiler: ``candidate_errors.c`` reads a tensor once for all candidates.
+"""
+
+import ctypes
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quantry.native import library
+from quantry.torchfront.native_quantizer import is_native
+from quantry.torchfront.torch_threads import torch_threads
+
+_FEWEST = 1 << 13
+"""Values times candidates below which one thread computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Scales to choose from.
+
+    Attributes:
+        scales: float32, [candidates, 1] or [candidates, channels].
+        low: Smallest level, zero point taken off; float32, [1] or [channels].
+        high: Largest level, likewise.
+    """
+
+    scales: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None) -> Tensor:
+    """Return what errors of some values cost with each candidate, float64, [candidates, channels] on the CPU.
+
+    Args:
+        values: Floats of any shape.
+        gradient: What an error of each of them costs, of the same shape.
+        candidates: The scales.
+        axis: The axis of channels; None is one channel.
+    """
+    values, gradient = values.detach(), gradient.detach()
+    if is_native(values) and is_native(gradient) and _function() is not None:
+        return _computed_in_c(values, gradient, candidates, axis)
+    shape = [1] * values.dim() if axis is None else [-1 if place == axis else 1 for place in range(values.dim())]
+    others = [place for place in range(values.dim()) if place != axis]
+    low, high = candidates.low.reshape(shape), candidates.high.reshape(shape)
+    costs = []
+    for scales in candidates.scales:
+        scale = scales.reshape(shape)
+        error = torch.clamp(torch.round(values / scale), low, high).mul_(scale).sub_(values).mul_(gradient)
+        squares = error.square_()
+        costs.append((squares.sum(others) if others else squares).double().cpu().reshape(-1))
+    return torch.stack(costs)
+
+
+class _Task(ctypes.Structure):
+    """``task_t`` of the C file."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("values", "gradients", "scales", "low", "high", "sums")),
+        *((name, ctypes.c_size_t) for name in ("outer", "channels", "inner", "candidates", "next")),
+    )
+
+
+@functools.cache
+def _function() -> Any:
+    """Return the compiled function, or None where there is no compiler."""
+    found = library(Path(__file__).with_name("candidate_errors.c"), fast=True)
+    if found is None:
+        return None
+    found.add_errors.argtypes, found.add_errors.restype = [ctypes.POINTER(_Task)], None
+    return found.add_errors
+
+
+def _computed_in_c(values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None) -> Tensor:
+    shape = values.shape
+    if axis is None:
+        # One channel has no parts for threads; what its first axes number are added up afterwards.
+        outer, channels = 1, math.prod(shape[:2])
+    else:
+        outer, channels = math.prod(shape[:axis]), shape[axis]
+    values, gradient = values.contiguous(), gradient.contiguous()
+    count = len(candidates.scales)
+    scales = candidates.scales.expand(count, channels).contiguous()
+    low, high = (bound.expand(channels).contiguous() for bound in (candidates.low, candidates.high))
+    sums = torch.zeros(count, channels, dtype=torch.float64)
+    pointers = (tensor.data_ptr() for tensor in (values, gradient, scales, low, high, sums))
+    task = _Task(*pointers, outer, channels, math.prod(shape) // max(1, outer * channels), count, 0)
+    threads = min(torch.get_num_threads(), channels, values.numel() * count // _FEWEST)
+    in_threads = torch_threads() if threads > 1 else None
+    if in_threads is None:
+        _function()(ctypes.byref(task))
+    else:
+        in_threads(_function(), ctypes.pointer(task), threads)
+    return sums.sum(1, keepdim=True) if axis is None else sums
