@@ -161,7 +161,7 @@ def test_what_a_space_wants_to_be_first_is_and_comes_once(sampler: str, tmp_path
         {"scale.activation": Percentile(), "scale.activation.percentile": 99.9, "equalize.cross_layer": CrossLayer()},
         {"equalize.cross_layer": None, "scale.activation": MinMSE()},
     ]
-    space = Space.of(Recipe(), fields, first=first)
+    space = Space.of(Recipe(), fields, first=[*first, *first])
 
     def score(assignment: Any) -> float:
         return float(len(assignment))

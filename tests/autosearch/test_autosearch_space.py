@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quantry.autosearch import Choice, IntRange, Space, Uniform, named_space, with_fields
-from quantry.autosearch.configurations import enumerate_configurations
+from quantry.autosearch.configurations import ENUMERATION_LIMIT, enumerate_configurations, first_configurations
 from quantry.autosearch.cost import CostModel, in_order_of_priority, stage_chain
 from quantry.autosearch.outcome import Outcome
 from quantry.errors import RecipeError
@@ -177,11 +177,48 @@ def test_space_for_accuracy_begins_with_the_recommended_recipe(plain: str, best:
         ({"a": 1}, r"a value for each of \['a', 'b'\]"),
         ({"a": 2, "b": 0.5}, r"for each of \['a'\] and for no other"),
         ({"a": 1, "b": 0.5, "c": 1}, "for no other"),
-        ({"a": 3}, "got 3 for 'a'"),
-        ({"a": 1, "b": 1.5}, "got 1.5 for 'b'"),
+        ({"a": 3}, "got 3 for Choice"),
+        ({"a": True}, "got True for Choice"),
+        ({"a": 1, "b": 1.5}, "got 1.5 for Uniform"),
+        ({"a": 1, "b": True}, "got True for Uniform"),
+        ("a", "a list of mappings"),
+        (None, "a list of mappings"),
     ],
 )
-def test_what_comes_first_must_be_in_the_space(first: dict[str, Any], message: str) -> None:
+def test_what_comes_first_must_be_in_the_space(first: Any, message: str) -> None:
     parameters = {"a": Choice([1, 2]), "b": Uniform(0.0, 1.0, only_if={"a": 1})}
     with pytest.raises(RecipeError, match=message):
         Space(parameters, lambda _: Recipe(), first=(first,))
+
+
+@pytest.mark.parametrize("first", [None, {"a": 1}, "a"])
+def test_what_comes_first_must_be_a_list(first: Any) -> None:
+    with pytest.raises(RecipeError, match=r"list of mappings|a value for each"):
+        Space({"a": Choice([1]), "b": Choice([1])}, lambda _: Recipe(), first=first)
+
+
+def test_what_comes_first_has_the_values_of_a_grid() -> None:
+    space = Space(
+        {"x": Uniform(0.0, 1.0, step=0.1), "n": IntRange(1, 9)}, lambda _: Recipe(), first=({"x": 0.3, "n": 4},)
+    )
+    assert space.first[0] in list(space.assignments())
+    assert Space({"x": Uniform(0.0, 1.0)}, lambda _: Recipe(), first=({"x": 1},)).first[0] == {"x": 1.0}
+
+
+def test_what_comes_first_and_gives_no_recipe_is_told_with_its_values() -> None:
+    def refuse(_: Any) -> Recipe:
+        raise RecipeError("no go")
+
+    with pytest.raises(RecipeError, match=r"must give a recipe: no go; got \{'a': 2\} in 'mine'"):
+        first_configurations([Space({"a": Choice([1, 2])}, refuse, name="mine", first=({"a": 2},))])
+
+
+def test_what_comes_first_may_lie_beyond_what_is_listed() -> None:
+    def build(assignment: Any) -> Recipe:
+        return with_fields(Recipe(), {"scale.activation": Percentile(50 + assignment["a"] * 1e-4)})
+
+    space = Space({"a": IntRange(0, ENUMERATION_LIMIT + 99)}, build, first=({"a": ENUMERATION_LIMIT + 9},) * 2)
+    configurations, _ = enumerate_configurations([space])
+    ordered = in_order_of_priority(configurations, [space])
+    assert ordered[0].assignment == {"a": ENUMERATION_LIMIT + 9}
+    assert len(ordered) == len(configurations) + 1

@@ -73,3 +73,10 @@ def test_own_prior_keeps_its_order(tmp_path: Path) -> None:
     space = Space(plain.parameters, plain.build, lambda entry: places[str(entry)])
     tried = order(tmp_path, space, 1e-3, {})
     assert [places[str(entry)] for entry in tried] == sorted(places.values())
+
+
+def test_what_a_space_wants_to_be_first_is_where_time_is_short(tmp_path: Path) -> None:
+    first = [entry for entry in Space.of(Recipe(), FIELDS).assignments() if entry["equalize.cross_layer"] is not None]
+    tried = order(tmp_path, Space.of(Recipe(), FIELDS, first=first), 1e-3, {})
+    assert len(first) == 6
+    assert tried[:6] == first

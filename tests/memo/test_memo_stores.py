@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -352,3 +354,47 @@ def test_killed_writer_leaves_a_usable_store(tmp_path: Path) -> None:
         mended = put(store, repetition)
         assert store.get(mended) == numbered(repetition)
     assert kept > 0
+
+
+def test_threads_that_find_a_damaged_blob_at_once_lose_no_whole_one(tmp_path: Path) -> None:
+    store, gate = DirectoryStore(tmp_path), Barrier(8)
+
+    def work(blob: Blob) -> bool:
+        gate.wait()
+        store.get(blob.digest())
+        store.put(blob.digest(), blob)
+        return store.get(blob.digest()) == blob
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for number in range(60):
+                put(store, number, 100)
+                (part,) = tmp_path.glob(f"blobs/*/{numbered(number, 100).digest()}/arrays.safetensors")
+                part.write_bytes(b"cut")
+                assert all(pool.map(work, [numbered(number, 100)] * 8))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_whole_blob_that_takes_the_place_of_a_damaged_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process replaces it between the look at it and the rename."""
+    store, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    digest = put(store, 1)
+    (part,) = tmp_path.glob("blobs/*/*/arrays.safetensors")
+    part.write_bytes(b"cut")
+    rename = Path.rename
+
+    def late(path: Path, target: Path) -> Path:
+        if target.name == "dropped":
+            monkeypatch.undo()
+            assert other.get(digest) is None
+            put(other, 1)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert store.get(digest) is None
+    assert store.get(digest) == numbered(1)

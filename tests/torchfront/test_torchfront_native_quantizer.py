@@ -22,6 +22,8 @@ from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
 GRIDS = [(0, (-128, 127)), (0, (-127, 127)), (128, (0, 255)), (3, (-8, 7)), (0, (-32768, 32767))]
 SHAPES = [(), (0,), (1,), (17,), (3, 5, 7, 11), (2, 64, 8, 12), (5, 40_001)]
 
+ZERO = torch.tensor(0, dtype=torch.int32)
+
 Way = Callable[[Tensor, Tensor], Tensor]
 
 pytestmark = pytest.mark.skipif(not is_native(torch.zeros(1)), reason="there is no compiler")
@@ -156,10 +158,83 @@ def test_threads_of_torch_are_found() -> None:
     assert torch_threads() is not None
 
 
+WAYS: dict[str, Way] = {
+    "given": lambda x, t: native_fake_quantize(x, torch.exp2(torch.round(t.detach())), ZERO, (-128, 127)),
+    "learned": lambda x, t: native_learned_fake_quantize(x, t, ZERO, (-128, 127)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+def test_what_is_kept_may_come_back_in_another_order(way: Way) -> None:
+    """Hooks of torch promise values, not strides."""
+
+    def padded(kept: Tensor) -> Tensor:
+        if kept.dim() < 2:
+            return kept
+        wide = torch.zeros(*kept.shape[:-1], kept.shape[-1] + 3, dtype=kept.dtype)
+        wide[..., :-3] = kept
+        return wide
+
+    def cut(kept: Tensor) -> Tensor:
+        return kept if kept.dim() < 2 else kept[..., :-3]
+
+    values, gradient = drawn((6, 40))
+    wanted = both(way, values * 3, gradient, -5.0)
+    with torch.autograd.graph.saved_tensors_hooks(padded, cut):
+        found = both(way, values * 3, gradient, -5.0)
+    assert torch.equal(found[1], wanted[1])
+    assert found[2] is None or torch.equal(found[2], wanted[2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+def test_gradients_that_are_not_in_memory(way: Way) -> None:
+    x, t = drawn((40,))[0].mul(3).requires_grad_(), torch.tensor(-5.0, requires_grad=True)
+    result = way(x, t)
+    levels = x.detach().mul(32).round()
+    inside = ((levels >= -128) & (levels <= 127)).float()
+    for gradient in (torch._neg_view(torch.ones(40)), torch._efficientzerotensor((40,))):
+        (found,) = torch.autograd.grad(result, x, gradient, retain_graph=True)
+        assert torch.equal(found, inside * gradient.clone())
+    many = torch.randn(3, 40)
+    (found,) = torch.autograd.grad(result, x, many, is_grads_batched=True)
+    assert torch.equal(found, inside * many)
+
+
+def test_values_that_are_not_in_memory_are_left_to_torch() -> None:
+    negative = torch.complex(torch.ones(1), torch.ones(1)).conj().imag
+    assert negative.is_neg()
+    assert quantizer()(negative).item() == -1.0
+    assert quantizer()(torch._efficientzerotensor((5,))).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+def test_results_keep_the_order_of_dense_values(way: Way) -> None:
+    turned = torch.randn(2, 3, 4, 5).permute(0, 2, 3, 1)
+    deep = torch.randn(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d)
+    for values in (turned, deep, torch.randn(4, 6).t()):
+        assert way(values, torch.tensor(-5.0)).stride() == values.stride()
+
+
+def test_gradient_by_the_scale_may_overflow() -> None:
+    values, learned = torch.full((4,), 1e6), torch.tensor(4.0, requires_grad=True)
+    native_learned_fake_quantize(values, learned, ZERO, (-128, 127)).backward(torch.full((4,), 5e35))
+    assert learned.grad is not None
+    assert learned.grad.isinf()
+
+
+def test_gradients_by_learned_scales_have_gradients() -> None:
+    x, t = torch.linspace(-6, 6, 9, requires_grad=True), torch.tensor(-5.0, requires_grad=True)
+    result = native_learned_fake_quantize(x, t, ZERO, (-128, 127))
+    by_values, by_scale = torch.autograd.grad((result**2).sum(), (x, t), create_graph=True)
+    (bend,) = torch.autograd.grad(by_values.sum(), x, retain_graph=True)
+    np.testing.assert_array_equal(bend, 2.0 * (x.detach().abs() < 4))
+    (mixed,) = torch.autograd.grad(by_scale, x)
+    assert torch.isfinite(mixed).all()
+
+
 def test_gradients_have_gradients() -> None:
     x = torch.linspace(-6, 6, 9, requires_grad=True)
-    zero = torch.tensor(0, dtype=torch.int32)
-    result = native_fake_quantize(x, torch.tensor(0.03125), zero, (-128, 127))
+    result = native_fake_quantize(x, torch.tensor(0.03125), ZERO, (-128, 127))
     (slope,) = torch.autograd.grad((result**2).sum(), x, create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), x)
     np.testing.assert_array_equal(bend, 2.0 * (x.detach().abs() < 4))

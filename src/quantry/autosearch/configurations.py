@@ -84,10 +84,19 @@ def enumerate_configurations(spaces: Sequence[Space]) -> tuple[list[Configuratio
 
 
 def first_configurations(spaces: Sequence[Space]) -> list[Configuration]:
-    """Return what the spaces want to be tried before all else.
+    """Return what the spaces want to be tried before all else, each recipe once.
 
     Raises:
         RecipeError: Its values do not go together.
     """
-    wanted = ((index, assignment) for index, space in enumerate(spaces) for assignment in space.first)
-    return [Configuration(index, assignment, spaces[index].build(assignment)) for index, assignment in wanted]
+    found: dict[Recipe, Configuration] = {}
+    for index, space in enumerate(spaces):
+        for assignment in space.first:
+            try:
+                recipe = space.build(assignment)
+            except RecipeError as error:
+                raise RecipeError(
+                    f"what a space tries first must give a recipe: {error}; got {dict(assignment)} in {space.name!r}"
+                ) from error
+            found.setdefault(recipe, Configuration(index, assignment, recipe))
+    return list(found.values())

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from quantry.autosearch.configurations import Configuration
+from quantry.autosearch.configurations import Configuration, first_configurations
 from quantry.autosearch.outcome import Outcome
 from quantry.autosearch.space import Space
 from quantry.recipe import EqualizeOptions, Recipe
@@ -139,11 +139,14 @@ def in_order_of_priority(configurations: Sequence[Configuration], spaces: Sequen
         expensive = [(stage, key) for stage, key in chain if stage in _EXPENSIVE]
         return (work, len(expensive), *(place(entry) for entry in expensive))
 
+    first = first_configurations(spaces)
+    known = {entry.recipe for entry in first}
     ordered: list[Configuration] = []
     for index, space in enumerate(spaces):
-        of_space = {entry.recipe: entry for entry in configurations if entry.space == index}
-        ordered += [of_space.pop(recipe) for recipe in map(space.build, space.first) if recipe in of_space]
-        own = [(priority(entry), entry) for entry in of_space.values()]
+        ordered += [entry for entry in first if entry.space == index]
+        own = [
+            (priority(entry), entry) for entry in configurations if entry.space == index and entry.recipe not in known
+        ]
         own.sort(key=lambda pair: pair[0])
         firsts = _first_of_each([keys for keys, _ in own]) if space.prior is None else []
         ordered += [own[number][1] for number in firsts]

@@ -103,13 +103,25 @@ def values_of(parameter: Parameter) -> tuple[Any, ...] | None:
     return tuple(parameter.low + index * parameter.step for index in range(count + 1))
 
 
-def takes(parameter: Parameter, value: Any) -> bool:
-    """Say whether a value is one that the parameter may have."""
-    known = values_of(parameter)
-    if known is not None:
-        return _is_among(value, known)
-    assert not isinstance(parameter, Choice)
-    return isinstance(value, int | float) and parameter.low <= value <= parameter.high
+def own_value(parameter: Parameter, value: Any) -> Any:
+    """Return a value as the parameter itself writes it.
+
+    Raises:
+        RecipeError: It is none that the parameter may have.
+    """
+    if isinstance(parameter, Choice):
+        if _is_among(value, parameter.values):
+            return value
+    elif not isinstance(value, bool) and isinstance(value, int | float):
+        known = values_of(parameter)
+        if known is None:
+            if parameter.low <= value <= parameter.high:
+                return float(value)
+        elif (nearest := min(known, key=lambda other: abs(other - value))) == value or (
+            isinstance(parameter, Uniform) and math.isclose(nearest, value, rel_tol=1e-9, abs_tol=1e-12)
+        ):
+            return nearest
+    raise RecipeError(f"a value must be one that its parameter may have, got {value!r} for {parameter}")
 
 
 def is_active(parameter: Parameter, assignment: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform, is_active, takes, values_of
+from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform, is_active, own_value, values_of
 from quantry.autosearch.recipe_path import with_fields
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe
@@ -25,7 +25,8 @@ class Space:
         prior: Returns what an assignment is expected to cost, in any unit; the cheap are tried first. None estimates
             it from the stages that a recipe needs.
         name: Tells spaces apart in tables and logs.
-        first: Assignments that are tried before all others of the space, such as what is known to be good elsewhere.
+        first: Assignments that are tried before all others of the space, such as what is known to be good elsewhere. It
+            is an order and no part of what is searched: a search that goes on with another one tries that next.
 
     Example:
         >>> space = Space.of(Recipe(), {"scale.reduce_range": [False, True]})
@@ -37,14 +38,15 @@ class Space:
     build: Callable[[Assignment], Recipe]
     prior: Callable[[Assignment], float] | None = None
     name: str = field(default="space", compare=False)
-    first: tuple[Assignment, ...] = ()
+    first: Sequence[Assignment] = ()
 
     def __post_init__(self) -> None:
         for name, parameter in self.parameters.items():
             if not isinstance(parameter, Choice | Uniform | IntRange):
                 raise RecipeError(f"a parameter must be a Choice, Uniform or IntRange, got {parameter!r}; {name!r}")
         object.__setattr__(self, "parameters", MappingProxyType(_in_order_of_need(self.parameters)))
-        object.__setattr__(self, "first", tuple(_whole(self, assignment) for assignment in self.first))
+        wanted = self.first if isinstance(self.first, tuple | list) else (self.first,)
+        object.__setattr__(self, "first", tuple(_whole(self, assignment) for assignment in wanted))
 
     @classmethod
     def of(
@@ -75,7 +77,7 @@ class Space:
                 })
         """
         parameters = {path: _parameter(path, given) for path, given in fields.items()}
-        space = cls(parameters, RecipeChanges(base), name=name, first=tuple(first))
+        space = cls(parameters, RecipeChanges(base), name=name, first=first)
         _check_paths(space, base)
         return space
 
@@ -140,20 +142,20 @@ def _parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
     return Choice(tuple(given))
 
 
-def _whole(space: Space, assignment: Assignment) -> Assignment:
+def _whole(space: Space, assignment: Any) -> Assignment:
     """Return an assignment in the order of the space's parameters, after checking that it is one of theirs."""
-    found = {name: assignment[name] for name in space.parameters if name in assignment}
+    if not isinstance(assignment, Mapping):
+        raise RecipeError(
+            f"what a space tries first must be a list of mappings from parameters to values, got {assignment!r} in it"
+        )
+    found = {
+        name: own_value(space.parameters[name], assignment[name]) for name in space.parameters if name in assignment
+    }
     needed = [name for name, parameter in space.parameters.items() if is_active(parameter, found)]
     if len(found) != len(assignment) or list(found) != needed:
         raise RecipeError(
             f"what a space tries first must have a value for each of {needed} and for no other, got {dict(assignment)}"
         )
-    for name, value in found.items():
-        if not takes(space.parameters[name], value):
-            raise RecipeError(
-                f"what a space tries first must have values of its parameters, got {value!r} for {name!r}, which is "
-                f"{space.parameters[name]}"
-            )
     return found
 
 

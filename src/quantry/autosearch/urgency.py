@@ -27,7 +27,8 @@ class Urgency:
     trials that had the same, 1 for the best trial and 0 for the worst, averaged over the parameters.
 
     While there is time for everything, and without a time limit, the first of the list is next, so that the order does
-    not depend on how fast a machine is. Spaces with a prior of their own keep their order too.
+    not depend on how fast a machine is. Spaces with a prior of their own keep their order too, and what a space wants
+    to be first is.
 
     Args:
         ledger: Knows what is settled, and what it took.
@@ -53,7 +54,10 @@ class Urgency:
     def _is_short_of_time(self, upcoming: Configuration) -> bool:
         ledger = self._ledger
         limit = ledger.options.stop.seconds
-        if limit is None or len(ledger.trials) < _SETTLED or ledger.study.spaces[upcoming.space].prior is not None:
+        space = ledger.study.spaces[upcoming.space]
+        if limit is None or len(ledger.trials) < _SETTLED or space.prior is not None:
+            return False
+        if upcoming.assignment in space.first:
             return False
         work = ledger.work_left
         return work is not None and work > limit - ledger.seconds

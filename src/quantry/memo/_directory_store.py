@@ -145,7 +145,8 @@ class DirectoryStore:
         self._make_room(size)
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            written.rename(final)
+            with self._lock:
+                written.rename(final)
         except OSError as error:
             # Another process kept the same blob first. Whether it is still there says nothing: it may be evicted.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -197,10 +198,15 @@ class DirectoryStore:
             seen: The identity of the directory from before it was found damaged. A whole blob that another writer put
                 there since then has another one, and stays.
         """
-        if seen is None or _identity(directory) != seen:
+        if seen is None:
             return
-        with suppress(OSError), self._scratch() as scratch:
-            directory.rename(scratch / "dropped")
+        with suppress(OSError), self._scratch() as scratch, self._lock:
+            if _identity(directory) != seen:
+                return
+            dropped = directory.rename(scratch / "dropped")
+            # Another process may have put a whole one there in between; threads of this one wait for the lock.
+            if dropped.stat().st_ino != seen[0]:
+                dropped.rename(directory)
 
     def _make_room(self, size: int) -> None:
         """Evict so that `size` more bytes stay within the limit."""

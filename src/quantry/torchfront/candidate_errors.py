@@ -19,10 +19,10 @@ from torch import Tensor
 
 from quantry.native import library
 from quantry.torchfront.native_quantizer import is_native
-from quantry.torchfront.torch_threads import torch_threads
+from quantry.torchfront.torch_threads import call
 
-_FEWEST = 1 << 13
-"""Values times candidates below which one thread computes."""
+_MANY = 1 << 15
+"""From so many values times candidates on threads share them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +97,5 @@ def _computed_in_c(values: Tensor, gradient: Tensor, candidates: Candidates, axi
     sums = torch.zeros(count, channels, dtype=torch.float64)
     pointers = (tensor.data_ptr() for tensor in (values, gradient, scales, low, high, sums))
     task = _Task(*pointers, outer, channels, math.prod(shape) // max(1, outer * channels), count, 0)
-    threads = min(torch.get_num_threads(), channels, values.numel() * count // _FEWEST)
-    in_threads = torch_threads() if threads > 1 else None
-    if in_threads is None:
-        _function()(ctypes.byref(task))
-    else:
-        in_threads(_function(), ctypes.pointer(task), threads)
+    call(_function(), task, alone=channels == 1 or values.numel() * count < _MANY)
     return sums.sum(1, keepdim=True) if axis is None else sums

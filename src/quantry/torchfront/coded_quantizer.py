@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantry.torchfront.memory_order import dense, laid_out
+from quantry.torchfront.memory_order import laid_out
 
 _BLOCK = 4096
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -120,8 +120,8 @@ def _computed_gradients(
 def _launched(
     values: Tensor, parameter: Tensor, zero_point: Tensor, limits: tuple[int, int], weight: float | None
 ) -> tuple[Tensor, Tensor]:
-    values = dense(values)
     results, codes = torch.empty_like(values), torch.empty_like(values, dtype=torch.int8)
+    values = laid_out(values, results)
     count, log2 = values.numel(), weight is None
     with _on_device(values):
         _kernel("quantize_kernel", count)(values, results, codes, parameter, zero_point, count, *limits, log2, _BLOCK)
@@ -136,8 +136,8 @@ def _launched_gradients(
     limits: tuple[int, int],
     weight: float | None,
 ) -> tuple[Tensor, Tensor]:
-    gradient = laid_out(gradient, codes)
-    by_values, count = torch.empty_like(gradient), codes.numel()
+    by_values, count = torch.empty_like(codes, dtype=gradient.dtype), codes.numel()
+    gradient, codes = laid_out(gradient, by_values), laid_out(codes, by_values)
     parts = torch.empty(_blocks(count), dtype=torch.float32, device=codes.device)
     factor, log2 = 1.0 if weight is None else weight, weight is None
     with _on_device(codes):

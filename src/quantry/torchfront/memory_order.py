@@ -4,15 +4,16 @@ import torch
 from torch import Tensor
 
 
-def dense(values: Tensor) -> Tensor:
-    """Return the values in memory without gaps; both usual orders of pictures stay as they are."""
-    if values.dim() == 4 and values.is_contiguous(memory_format=torch.channels_last):
-        return values
-    return values.contiguous()
+def laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor with its numbers in the order in memory of another one, which has no gaps.
 
+    What ``torch.empty_like`` gives has none, and has the order of its argument where that has none either.
 
-def laid_out(gradient: Tensor, like: Tensor) -> Tensor:
-    """Return a gradient in the order in memory of another tensor, which has no gaps."""
-    if gradient.stride() == like.stride():
-        return gradient
-    return torch.empty_like(like, dtype=gradient.dtype).copy_(gradient)
+    Args:
+        tensor: Any.
+        like: What it is to be read beside; its type does not matter.
+    """
+    # A tensor may be the negative of what is in memory, or zeros that are nowhere.
+    if tensor.stride() == like.stride() and not tensor.is_neg() and not tensor._is_zerotensor():
+        return tensor
+    return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)

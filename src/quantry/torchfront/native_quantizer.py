@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from quantry.native import library
-from quantry.torchfront.memory_order import dense, laid_out
-from quantry.torchfront.torch_threads import torch_threads
+from quantry.torchfront.memory_order import laid_out
+from quantry.torchfront.torch_threads import call, torch_threads
 
 _CHUNK = 1 << 15
 """``CHUNK`` of the C file."""
 
-_SHARE = 1 << 16
-"""A thread gets at least so many values; they take as long as a few calls of Python functions."""
+_MANY = 1 << 17
+"""From so many values on threads share them; fewer take as long as some calls of Python functions."""
 
 _ALONE = 8
 """Where torch has more threads than this and they cannot be had, its own kernel in all of them is faster."""
@@ -40,6 +40,9 @@ def is_native(values: Tensor) -> bool:
         values.dtype is torch.float32
         and values.device.type == "cpu"
         and type(values) in (Tensor, nn.Parameter)
+        and not values.is_neg()
+        and not values._is_zerotensor()
+        and torch._C._has_storage(values)
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._len_torch_dispatch_stack()
@@ -82,36 +85,23 @@ def native_learned_fake_quantize(
 class _Given(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, values: Tensor, scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> Tensor:
-        values = dense(values)
         result, kept = torch.empty_like(values), {}
         if ctx.needs_input_grad[0]:
             kept["inside"] = torch.empty_like(values, dtype=torch.bool)
             ctx.save_for_backward(kept["inside"])
-        _compute("quantize", result, _grid(scale, zero_point, limits), values=values, **kept)
+        _compute("quantize", result, _grid(scale, zero_point, limits), values=laid_out(values, result), **kept)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        by_values = _Inside.apply(gradients[0], *ctx.saved_tensors) if ctx.needs_input_grad[0] else None
-        return by_values, None, None, None
-
-
-class _Inside(torch.autograd.Function):  # type: ignore[misc]
-    """The gradient where values were inside; a function of its own, since gradients may have gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, inside: Tensor) -> Tensor:
-        ctx.save_for_backward(inside)
-        if gradient.dtype is not torch.float32:
-            return gradient * inside
-        gradient = laid_out(gradient, inside)
-        result = torch.empty_like(gradient)
-        _compute("pass_inside", result, gradients=gradient, inside=inside)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _Inside.apply(gradients[0], *ctx.saved_tensors), None
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        (inside,), gradient = ctx.saved_tensors, gradients[0]
+        if not _can_be_read(gradient):
+            return gradient * inside, None, None, None
+        result = torch.empty_like(inside, dtype=gradient.dtype)
+        _compute("pass_inside", result, gradients=laid_out(gradient, result), inside=laid_out(inside, result))
+        return result, None, None, None
 
 
 class _Learned(torch.autograd.Function):  # type: ignore[misc]
@@ -120,24 +110,48 @@ class _Learned(torch.autograd.Function):  # type: ignore[misc]
         ctx: Any, values: Tensor, parameter: Tensor, zero_point: Tensor, limits: tuple[int, int], weight: float | None
     ) -> Tensor:
         scale = torch.exp2(torch.round(parameter)) if weight is None else parameter
-        values = dense(values)
-        ctx.save_for_backward(values, parameter, scale, zero_point)
+        ctx.save_for_backward(values, scale, zero_point)
         ctx.limits, ctx.weight = limits, weight
         result = torch.empty_like(values)
-        _compute("quantize", result, _grid(scale, zero_point, limits), values=values)
+        _compute("quantize", result, _grid(scale, zero_point, limits), values=laid_out(values, result))
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        values, parameter, scale, zero_point = ctx.saved_tensors
-        gradient, by_values = laid_out(gradients[0], values), torch.empty_like(values)
-        sums = torch.empty(-(-values.numel() // _CHUNK), dtype=torch.float64)
+        values, scale, zero_point = ctx.saved_tensors
         grid = _grid(scale, zero_point, ctx.limits)
         # Quantizing again costs less than keeping what it gave.
-        _compute("learn", by_values, grid, values=values, gradients=gradient, sums=sums)
+        way = _gradients_in_c if _can_be_read(gradients[0]) else _gradients_by_operations
+        by_values, by_scale = way(gradients[0], values, grid)
         factor = float(scale) * math.log(2.0) if ctx.weight is None else ctx.weight
-        return by_values, torch.full_like(parameter, float(sums.sum()) * factor), None, None, None
+        return by_values, (by_scale * factor).to(scale.dtype).reshape(scale.shape), None, None, None
+
+
+def _can_be_read(gradient: Tensor) -> bool:
+    """Whether a gradient is in memory, and nobody asks for its gradient."""
+    return is_native(gradient) and not (torch.is_grad_enabled() and gradient.requires_grad)
+
+
+def _gradients_in_c(gradient: Tensor, values: Tensor, grid: "_Grid") -> tuple[Tensor, Tensor]:
+    by_values = torch.empty_like(values)
+    sums = torch.empty(-(-values.numel() // _CHUNK), dtype=torch.float64)
+    values, gradient = laid_out(values, by_values), laid_out(gradient, by_values)
+    _compute("learn", by_values, grid, values=values, gradients=gradient, sums=sums)
+    return by_values, sums.sum()
+
+
+def _gradients_by_operations(gradient: Tensor, values: Tensor, grid: "_Grid") -> tuple[Tensor, Tensor]:
+    scale, low, high = grid
+    with torch.no_grad():
+        steps = values / scale
+        levels = torch.round(steps)
+        inside = (levels >= low) & (levels <= high)
+        slope = torch.where(inside, levels - steps, levels.clamp(low, high))
+    return gradient * inside, (gradient * slope).sum()
+
+
+_Grid = tuple[float, float, float]
+"""The scale, and the smallest and largest level without the zero point."""
 
 
 class _Task(ctypes.Structure):
@@ -159,7 +173,7 @@ def _functions() -> ctypes.CDLL | None:
     return found
 
 
-def _compute(name: str, results: Tensor, grid: tuple[float, float, float] = (1.0, 0.0, 0.0), **tensors: Tensor) -> None:
+def _compute(name: str, results: Tensor, grid: _Grid = (1.0, 0.0, 0.0), **tensors: Tensor) -> None:
     """Call a function of the library in as many threads as torch would use.
 
     Args:
@@ -172,15 +186,9 @@ def _compute(name: str, results: Tensor, grid: tuple[float, float, float] = (1.0
     pointers = {field: tensor.data_ptr() for field, tensor in tensors.items()}
     scale, low, high = grid
     task = _Task(results=results.data_ptr(), count=count, scale=scale, low=low, high=high, **pointers)
-    threads = min(torch.get_num_threads(), count // _SHARE)
-    in_threads = torch_threads() if threads > 1 else None
-    if in_threads is None:
-        function(ctypes.byref(task))
-    else:
-        in_threads(function, ctypes.pointer(task), threads)
+    call(function, task, alone=count < _MANY)
 
 
-def _grid(scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> tuple[float, float, float]:
-    """Return the scale, and the smallest and largest level without the zero point."""
+def _grid(scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> _Grid:
     shift = int(zero_point)
     return float(scale), float(limits[0] - shift), float(limits[1] - shift)

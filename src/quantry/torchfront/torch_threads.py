@@ -15,6 +15,23 @@ from typing import Any
 import torch
 
 
+def call(function: Any, task: ctypes.Structure, *, alone: bool) -> None:
+    """Call a function of a C library with a task, in as many threads as torch computes in.
+
+    Args:
+        function: Takes a pointer to the task; any number of threads may call it with the same at once.
+        task: What is to be done.
+        alone: It is too little for several threads.
+    """
+    # All threads or one: those that are left out of a team end, and are started again for torch's next operation.
+    threads = 1 if alone else torch.get_num_threads()
+    in_threads = torch_threads() if threads > 1 else None
+    if in_threads is None:
+        function(ctypes.byref(task))
+    else:
+        in_threads(function, ctypes.pointer(task), threads)
+
+
 @functools.cache
 def torch_threads() -> Callable[[Any, Any, int], None] | None:
     """Return what calls a function of a C library in several threads at once, or None where it is not found.
@@ -44,9 +61,9 @@ def _loaded_library() -> Path | None:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    paths = {Path(match[0]) for line in lines if (match := re.search(r"/\S*lib[gi]omp[^/]*\.so[^/]*$", line))}
+    paths = sorted({Path(match[0]) for line in lines if (match := re.search(r"/.*/lib[gi]omp[^/]*\.so[^/]*$", line))})
     home = Path(torch.__file__).resolve().parent
     own = [path for path in paths if home in path.parents or path.parent.name == "torch.libs"]
     if own:
         return own[0]
-    return paths.pop() if len(paths) == 1 else None
+    return paths[0] if len(paths) == 1 else None
