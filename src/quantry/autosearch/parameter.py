@@ -103,6 +103,11 @@ def values_of(parameter: Parameter) -> tuple[Any, ...] | None:
     return tuple(parameter.low + index * parameter.step for index in range(count + 1))
 
 
+def first_value(parameter: Parameter) -> Any:
+    """Return the first value that the parameter may have."""
+    return parameter.values[0] if isinstance(parameter, Choice) else parameter.low
+
+
 def own_value(parameter: Parameter, value: Any) -> Any:
     """Return a value as the parameter itself writes it.
 

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform, is_active, own_value, values_of
+from quantry.autosearch.parameter import (
+    Choice,
+    IntRange,
+    Parameter,
+    Uniform,
+    first_value,
+    is_active,
+    own_value,
+    values_of,
+)
 from quantry.autosearch.recipe_path import with_fields
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe
@@ -200,9 +209,8 @@ def _check_paths(space: Space, base: Recipe) -> None:
     """
     for name, parameter in space.parameters.items():
         if not parameter.only_if and not any(name.startswith(f"{other}.") for other in space.parameters):
-            low = parameter.values[0] if isinstance(parameter, Choice) else parameter.low
             try:
-                with_fields(base, {name: low})
+                with_fields(base, {name: first_value(parameter)})
             except RecipeError as error:
                 if "a path must" in str(error):
                     raise

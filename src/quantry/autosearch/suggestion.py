@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from quantry.autosearch.parameter import Choice, Parameter, Uniform, is_active, values_of
+from quantry.autosearch.parameter import Choice, Parameter, Uniform, first_value, is_active
 from quantry.autosearch.space import Assignment, Space
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def study_params(
             continue
         key = _key(spaces, index, name)
         distributions[key] = _distribution(parameter, flat=flat)
-        value = assignment[name] if name in assignment else _first_value(parameter)
+        value = assignment[name] if name in assignment else first_value(parameter)
         params[key] = _written(parameter, value, flat=flat)
     return params, distributions
 
@@ -80,9 +80,7 @@ def suggest(trial: "optuna.trial.Trial", spaces: Sequence[Space], *, flat: bool 
 
 def _asked(trial: "optuna.trial.Trial", key: str, parameter: Parameter, *, flat: bool) -> Any:
     if _is_constant(parameter):
-        values = values_of(parameter)
-        assert values is not None
-        return values[0]
+        return first_value(parameter)
     written = trial._suggest(key, _distribution(parameter, flat=flat))
     if not isinstance(parameter, Choice):
         return written
@@ -91,10 +89,6 @@ def _asked(trial: "optuna.trial.Trial", key: str, parameter: Parameter, *, flat:
 
 def _is_constant(parameter: Parameter) -> bool:
     return len(parameter.values) == 1 if isinstance(parameter, Choice) else parameter.low == parameter.high
-
-
-def _first_value(parameter: Parameter) -> Any:
-    return parameter.values[0] if isinstance(parameter, Choice) else parameter.low
 
 
 def _key(spaces: Sequence[Space], index: int, name: str) -> str:

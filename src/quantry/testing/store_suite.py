@@ -1,6 +1,7 @@
 """What every `quantry.memo.Store` must do."""
 
 import sys
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -180,20 +181,25 @@ class StoreSuite:
 
     def test_threads_that_put_the_same_blob_at_once_all_find_it(self, store: Store) -> None:
         """Nobody takes what another has just put for something damaged."""
-        gate = Barrier(8)
+        blobs = (Blob(meta={"number": number}, arrays={"x": np.full(100, number)}) for number in range(50))
+        assert all(found_at_once(store, blobs))
 
-        def work(blob: Blob) -> bool:
-            gate.wait()
-            store.get(blob.digest())
-            store.put(blob.digest(), blob)
-            return store.get(blob.digest()) == blob
 
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            with ThreadPoolExecutor(8) as pool:
-                for number in range(50):
-                    blob = Blob(meta={"number": number}, arrays={"x": np.full(100, number)})
-                    assert all(pool.map(work, [blob] * 8))
-        finally:
-            sys.setswitchinterval(interval)
+def found_at_once(store: Store, blobs: Iterable[Blob]) -> Iterator[bool]:
+    """Yield for each blob whether all of eight threads find it that ask for it, put it and ask again, at once."""
+    gate = Barrier(8)
+
+    def work(blob: Blob) -> bool:
+        gate.wait()
+        store.get(blob.digest())
+        store.put(blob.digest(), blob)
+        return store.get(blob.digest()) == blob
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for blob in blobs:
+                yield all(list(pool.map(work, [blob] * 8)))
+    finally:
+        sys.setswitchinterval(interval)

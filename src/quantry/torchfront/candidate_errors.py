@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from quantry.native import library
+from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.native_quantizer import is_native
 from quantry.torchfront.torch_threads import call
 
@@ -38,6 +41,13 @@ class Candidates:
     scales: Tensor
     low: Tensor
     high: Tensor
+
+    @classmethod
+    def of(cls, quantizer: FakeQuantizer, factors: npt.NDArray[np.floating[Any]]) -> "Candidates":
+        """Return the scales of a quantizer times each of some factors."""
+        scale, zero = quantizer.scale.reshape(-1), quantizer.zero_point.reshape(-1)
+        low, high = (limit - zero.to(scale.dtype) for limit in quantizer.limits)
+        return cls(torch.as_tensor(factors, dtype=scale.dtype, device=scale.device)[:, None] * scale, low, high)
 
 
 def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None) -> Tensor:

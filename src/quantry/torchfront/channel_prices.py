@@ -41,10 +41,7 @@ class ActivationPrices:
 
     def add(self, values: Tensor, gradient: Tensor) -> None:
         """Add what errors of some values cost; channels are the second axis."""
-        scale = self.quantizer.scale.reshape(1)
-        low, high = (limit - self.quantizer.zero_point.reshape(1).to(scale.dtype) for limit in self.quantizer.limits)
-        finer = torch.exp2(-torch.arange(-_SPAN, _SPAN + 1, dtype=scale.dtype, device=scale.device))
-        steps = Candidates(finer[:, None] * scale, low, high)
+        steps = Candidates.of(self.quantizer, 2.0 ** -np.arange(-_SPAN, _SPAN + 1))
         seen = candidate_errors(values, gradient, steps, 1 if values.dim() > 1 else None).numpy()
         if self.costs.shape[1] not in (0, seen.shape[1]):  # tensors of several widths share the step
             self.costs, seen = (part.sum(1, keepdims=True) for part in (self.costs, seen))

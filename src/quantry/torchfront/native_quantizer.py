@@ -24,6 +24,9 @@ from quantry.native import library
 from quantry.torchfront.memory_order import laid_out
 from quantry.torchfront.torch_threads import call, torch_threads
 
+_Grid = tuple[float, float, float]
+"""The scale, and the smallest and largest level without the zero point."""
+
 _CHUNK = 1 << 15
 """``CHUNK`` of the C file."""
 
@@ -132,7 +135,7 @@ def _can_be_read(gradient: Tensor) -> bool:
     return is_native(gradient) and not (torch.is_grad_enabled() and gradient.requires_grad)
 
 
-def _gradients_in_c(gradient: Tensor, values: Tensor, grid: "_Grid") -> tuple[Tensor, Tensor]:
+def _gradients_in_c(gradient: Tensor, values: Tensor, grid: _Grid) -> tuple[Tensor, Tensor]:
     by_values = torch.empty_like(values)
     sums = torch.empty(-(-values.numel() // _CHUNK), dtype=torch.float64)
     values, gradient = laid_out(values, by_values), laid_out(gradient, by_values)
@@ -140,7 +143,7 @@ def _gradients_in_c(gradient: Tensor, values: Tensor, grid: "_Grid") -> tuple[Te
     return by_values, sums.sum()
 
 
-def _gradients_by_operations(gradient: Tensor, values: Tensor, grid: "_Grid") -> tuple[Tensor, Tensor]:
+def _gradients_by_operations(gradient: Tensor, values: Tensor, grid: _Grid) -> tuple[Tensor, Tensor]:
     scale, low, high = grid
     with torch.no_grad():
         steps = values / scale
@@ -148,10 +151,6 @@ def _gradients_by_operations(gradient: Tensor, values: Tensor, grid: "_Grid") ->
         inside = (levels >= low) & (levels <= high)
         slope = torch.where(inside, levels - steps, levels.clamp(low, high))
     return gradient * inside, (gradient * slope).sum()
-
-
-_Grid = tuple[float, float, float]
-"""The scale, and the smallest and largest level without the zero point."""
 
 
 class _Task(ctypes.Structure):

@@ -90,10 +90,7 @@ class _Price:
         """Add what errors of some values cost."""
         self.seen = True
         part = self.quantizer
-        zero, scale = part.zero_point.reshape(-1), part.scale.reshape(-1)
-        factors = torch.as_tensor(self.factors, dtype=scale.dtype, device=scale.device)
-        low, high = (limit - zero.to(scale.dtype) for limit in part.limits)
-        self.costs += candidate_errors(values, gradient, Candidates(factors[:, None] * scale, low, high), part.axis)
+        self.costs += candidate_errors(values, gradient, Candidates.of(part, self.factors), part.axis)
 
 
 def _step(part: FakeQuantizer) -> float:
