@@ -11,17 +11,21 @@ import numpy as np
 import torch
 from drawn_scenes import DrawnScenes
 from PIL import Image
+from square_views import square_views
 from torch import Tensor, nn
+from train_detector import STRIDES, anchors, decode, overlap
 
 from quantry import demo
 from quantry.evaluate.tasks import CocoLabels, Detections, RowDecoder, coco_average_precision, coco_labels
 from quantry.recipe import Gptq, Percentile, Recipe, SmoothQuant
 from quantry.torch import (
+    AveragedTeacher,
     DistillationLoss,
     PerTensorPercentileObserver,
     QatOptions,
     QuantizedModule,
     choose_scales,
+    float_teacher,
     float_twin,
     quantize_graph,
 )
@@ -29,6 +33,7 @@ from quantry.torch import (
 SIZE, PADDING = 416, 114
 AT_ONCE = 10
 BOX_COST, LEAST_VARIANCE = 100.0, 1e-3
+LEAST_OVERLAP, TIGHT = 0.05, 8
 
 Loss = Callable[[QuantizedModule, Tensor], Tensor]
 
@@ -134,8 +139,9 @@ class EmbeddedTask:
         return (images for images, *_ in drawn_scenes.batches(self.drawn, batch))
 
     def loss(self, module: QuantizedModule) -> Loss | None:
-        """Return the distance from the float model's rows, where it sees objects."""
-        return RowsLoss(DistillationLoss(module))
+        """Return the distance from what the float model says to eight views of a scene, where it sees objects."""
+        views = square_views(tuple(demo.IMAGE_SIZE // stride for stride in STRIDES))
+        return RowsLoss(DistillationLoss(module, AveragedTeacher(float_teacher(module), views)))
 
     def settings(self, given: QatOptions, device: str, /) -> QatOptions:
         """Return what is given with scales that stay; on a GPU, whose time goes into small kernels, these are recorded.
@@ -165,10 +171,12 @@ class RowsLoss:
     Attributes:
         pair: Runs both models.
         boxes: Weight of what moves and stretches boxes.
+        tight: Weight of `looseness`.
     """
 
     pair: DistillationLoss
     boxes: float = 8.0
+    tight: float = 5.0
 
     def __call__(self, _: QuantizedModule, images: Tensor) -> Tensor:
         """Return the loss of a batch."""
@@ -184,7 +192,18 @@ class RowsLoss:
         parted = _cross_entropy(rows[..., 4:], truth) - _cross_entropy(truth, truth)
         scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
         moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
-        return (scores + self.boxes * moved) / norm, rows
+        cells = anchors(rows.device)
+        loose = (looseness(decode(rows[..., :4], *cells), decode(wanted[..., :4], *cells)) * likely[..., 0]).sum()
+        return (scores + self.boxes * moved + self.tight * loose) / norm, rows
+
+
+def looseness(found: Tensor, wanted: Tensor) -> Tensor:
+    """Return how far boxes are from a very close fit, from 0 to 1.
+
+    Precision is averaged over overlaps up to 0.95, and rounding costs it there: an overlap of 0.9 must count as worse
+    than one of 0.95, and one of 0.5 hardly as worse than one of 0.6.
+    """
+    return 1 - overlap(found, wanted).clamp(min=LEAST_OVERLAP) ** TIGHT
 
 
 class EmbeddedDetector(nn.Module):

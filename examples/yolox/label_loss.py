@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import drawn_scenes
 import torch
-from detection_tasks import EmbeddedTask, Loss, RowsLoss
+from detection_tasks import EmbeddedTask, Loss, RowsLoss, looseness
 from drawn_scenes import Labelled
 from torch import Tensor
 from torch.nn import functional
@@ -13,7 +13,7 @@ from train_detector import anchors, assign, decode, overlap
 
 from quantry.torch import DistillationLoss, QuantizedModule
 
-LABELS = 2.0
+ROWS = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,23 @@ class LabelledLoss:
 
     Attributes:
         rows: The distance from the float model.
-        labels: Weight of what the labels say.
+        share: Its weight beside what the labels say.
     """
 
     rows: RowsLoss
-    labels: float = LABELS
+    share: float = ROWS
 
     def __call__(self, _: QuantizedModule, batch: Labelled) -> Tensor:
         """Return the loss of a batch."""
         images, *truth = batch
         distance, found = self.rows.compare(images)
-        return distance + self.labels * label_loss(found, truth)
+        return self.share * distance + label_loss(found, truth)
 
 
 def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
-    """Return what rows [n, cells, 5 + classes] differ from the labels by, as the detector was trained.
+    """Return what rows [n, cells, 5 + classes] differ from the labels by.
+
+    It is what the detector was trained with, but boxes count more, and most where they almost fit.
 
     Args:
         rows: Box offsets, object and class chances.
@@ -64,7 +66,8 @@ def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
     weight = positive.float()
     middle, size = (boxes[..., :2] + boxes[..., 2:]) / 2, (boxes[..., 2:] - boxes[..., :2]).clamp(min=1.0)
     exact = torch.cat([middle / cells[1] - cells[0], torch.log(size / cells[1])], -1)
-    off = 5 * (1 - overlap(corners, boxes).square()) + (raw - exact).abs().sum(-1)
+    loose = 5 * (1 - overlap(corners, boxes).square()) + 5 * looseness(corners, boxes)
+    off = loose + 2 * (raw - exact).abs().sum(-1)
     target = functional.one_hot(labels, chances.shape[-1] - 1) * shared[..., None]
     kinds = functional.binary_cross_entropy(chances[..., 1:], target, reduction="none").sum(-1)
     objects = functional.binary_cross_entropy(chances[..., 0], weight, reduction="sum")

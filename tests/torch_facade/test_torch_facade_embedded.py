@@ -117,6 +117,41 @@ def test_loss_of_labels_rises_where_boxes_or_classes_are_wrong() -> None:
     assert right < label_loss.label_loss(other, [boxes, labels])
 
 
+def test_rows_of_a_view_come_back_to_the_picture() -> None:
+    import square_views
+    import train_detector
+
+    grid, stride = train_detector.anchors(torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    wanted = torch.rand(1, len(grid), 7, generator=generator)
+    centres, sizes = (wanted[..., :2] + grid) * stride, wanted[..., 2:4]
+    picture = torch.rand(1, 3, train_detector.IMAGE_SIZE, train_detector.IMAGE_SIZE, generator=generator)
+    for view in square_views.square_views(tuple(train_detector.IMAGE_SIZE // step for step in train_detector.STRIDES)):
+        # Where each pixel went says where each centre went, and so in which cell it now is.
+        ticks = torch.arange(float(train_detector.IMAGE_SIZE))
+        places = view.before(torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"))[None])[0]
+        turned = bool(places[0, 0, 0] == places[0, 0, -1])
+        ends = [places[0, 0, 0] > 0, places[1, 0, 0] > 0]
+        moved = torch.stack(
+            [
+                train_detector.IMAGE_SIZE - centres[..., axis] if end else centres[..., axis]
+                for axis, end in enumerate(ends)
+            ],
+            -1,
+        )
+        moved, kept = (moved.flip(-1), sizes.flip(-1)) if turned else (moved, sizes)
+        rows = torch.zeros_like(wanted)
+        for level in train_detector.STRIDES:
+            here = (stride[:, 0] == level).nonzero()[:, 0]
+            side = train_detector.IMAGE_SIZE // level
+            cells = (moved[0, here] / level).floor().long().clamp(0, side - 1)
+            place = here[0] + cells[:, 1] * side + cells[:, 0]
+            rows[0, place, :2] = moved[0, here] / level - grid[place]
+            rows[0, place, 2:4], rows[0, place, 4:] = kept[0, here], wanted[0, here, 4:]
+        torch.testing.assert_close(view.after(rows), wanted, rtol=0, atol=1e-4)
+        assert sorted(view.before(picture).flatten().tolist()) == sorted(picture.flatten().tolist())
+
+
 def test_training_on_labels_takes_batches_with_boxes() -> None:
     import label_loss
 

@@ -51,6 +51,7 @@ from quantry.torch.quantizer import ModelQuantizer
 from quantry.torch.specification import QTensorConfig, QuantizationSpec
 
 _FRONT_END = (
+    "AveragedTeacher",
     "DistillationLoss",
     "ExportOptions",
     "Exported",
@@ -60,6 +61,7 @@ _FRONT_END = (
     "QatSchedule",
     "QuantizedModule",
     "RecordedLoss",
+    "View",
     "balance_channels",
     "capture",
     "choose_scales",
@@ -79,6 +81,7 @@ _FRONT_END = (
 )
 
 __all__ = [
+    "AveragedTeacher",
     "Config",
     "DeviceType",
     "DistillationLoss",
@@ -125,6 +128,7 @@ __all__ = [
     "ScaleType",
     "TQTObserver",
     "TQTSpec",
+    "View",
     "ZeroPointType",
     "balance_channels",
     "capture",
