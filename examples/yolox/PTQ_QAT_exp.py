@@ -123,7 +123,7 @@ def train(module: QuantizedModule, task: Task, options: argparse.Namespace) -> N
 
     settings = task.settings(QatOptions(steps=options.steps, learning_rate=options.rate), options.device)
     qat(module, task.training(options.batch), task.loss(module), settings, report=report)
-    task.settle(module.cpu())
+    module.cpu()
 
 
 def export(model: nn.Module, task: Task, folder: Path) -> Exported:
@@ -150,7 +150,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=200, help="training steps; 0 leaves QAT out")
     parser.add_argument("--train_labels", action="store_true", help="train on labels too; the embedded detector alone")
-    parser.add_argument("--scenes", type=int, default=0, help="scenes of the embedded detector that are drawn ahead")
+    parser.add_argument("--scenes", type=int, default=512, help="scenes that the embedded detector is trained on")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -158,6 +158,8 @@ def main() -> None:
     options = with_shared_data(parser.parse_args())
     if options.ckpt is not None and options.data_dir is None:
         parser.error("--data_dir must name the folder of pictures where weights are given")
+    if options.scenes < 1:
+        parser.error(f"--scenes must be 1 or more, got {options.scenes}")
     torch.manual_seed(0)
     task = detection_tasks.find_task(options)
     if options.train_labels:

@@ -4,28 +4,23 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-import drawn_scenes
 import numpy as np
 import torch
 from drawn_scenes import DrawnScenes
 from PIL import Image
-from square_views import square_views
+from taught_scenes import Taught, taught
 from torch import Tensor, nn
-from train_detector import STRIDES, anchors, decode, overlap
+from train_detector import anchors, decode, overlap
 
 from quantry import demo
 from quantry.evaluate.tasks import CocoLabels, Detections, RowDecoder, coco_average_precision, coco_labels
 from quantry.recipe import Gptq, Percentile, Recipe, SmoothQuant
 from quantry.torch import (
-    AveragedTeacher,
-    DistillationLoss,
     PerTensorPercentileObserver,
     QatOptions,
     QuantizedModule,
-    choose_scales,
-    float_teacher,
     float_twin,
     quantize_graph,
 )
@@ -33,9 +28,10 @@ from quantry.torch import (
 SIZE, PADDING = 416, 114
 AT_ONCE = 10
 BOX_COST, LEAST_VARIANCE = 100.0, 1e-3
-LEAST_OVERLAP, TIGHT = 0.05, 8
+BOXES, TIGHT = 8.0, 5.0
+LEAST_OVERLAP, SHARPNESS = 0.05, 8
 
-Loss = Callable[[QuantizedModule, Tensor], Tensor]
+Loss = Callable[[QuantizedModule, Any], Tensor]
 
 
 class Task(Protocol):
@@ -44,17 +40,14 @@ class Task(Protocol):
     def calibration(self) -> list[Tensor]:
         """Return calibration pictures, each [1, 3, h, w]."""
 
-    def training(self, batch: int) -> Iterable[Tensor]:
-        """Return batches of pictures to train on, which can be read repeatedly."""
+    def training(self, batch: int) -> Iterable[Any]:
+        """Return batches to train on, which can be read repeatedly."""
 
     def loss(self, module: QuantizedModule) -> Loss | None:
         """Return what training minimises; None learns from the float model, tensor by tensor."""
 
     def settings(self, given: QatOptions, device: str, /) -> QatOptions:
         """Return how to train on a device, where steps and rate are given."""
-
-    def settle(self, module: QuantizedModule) -> None:
-        """Do what is left to do behind training."""
 
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Return the mean average precision over overlaps 0.5 to 0.95, and at 0.5."""
@@ -102,9 +95,6 @@ class CocoTask:
         """Return what is given: scales are learned."""
         return given
 
-    def settle(self, module: QuantizedModule) -> None:
-        """Do nothing."""
-
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on the labelled pictures."""
         images = self.labels.images[: self.limit]
@@ -124,24 +114,24 @@ class EmbeddedTask:
 
     Attributes:
         limit: So many scenes are evaluated on.
-        drawn: Where scenes to train on come from; None draws them when they are asked for.
+        drawn: Scenes to train on.
     """
 
     limit: int
-    drawn: DrawnScenes | None = None
+    drawn: DrawnScenes = DrawnScenes()
 
     def calibration(self) -> list[Tensor]:
         """Return 32 scenes."""
         return [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(32)]
 
-    def training(self, batch: int) -> Iterable[Tensor]:
-        """Return scenes without their boxes."""
-        return (images for images, *_ in drawn_scenes.batches(self.drawn, batch))
+    def training(self, batch: int) -> Iterable[Taught]:
+        """Return scenes without their boxes, and what the float detector says to eight views of each."""
+        detector = EmbeddedDetector().base_model.to(self.drawn.device)
+        return taught(detector, self.drawn.draw()[0]).batches(batch)
 
-    def loss(self, module: QuantizedModule) -> Loss | None:
-        """Return the distance from what the float model says to eight views of a scene, where it sees objects."""
-        views = square_views(tuple(demo.IMAGE_SIZE // stride for stride in STRIDES))
-        return RowsLoss(DistillationLoss(module, AveragedTeacher(float_teacher(module), views)))
+    def loss(self, _: QuantizedModule) -> Loss | None:
+        """Return the distance from the rows that are wanted."""
+        return lambda module, batch: distance(module(batch[0]), batch[1])
 
     def settings(self, given: QatOptions, device: str, /) -> QatOptions:
         """Return what is given with scales that stay; on a GPU, whose time goes into small kernels, these are recorded.
@@ -150,10 +140,6 @@ class EmbeddedTask:
         """
         decay = max(0.0, 1 - 8 / given.steps)
         return replace(given, scale_rate=None, decay=decay, record=device.startswith("cuda"))
-
-    def settle(self, module: QuantizedModule) -> None:
-        """Choose scales again: they were chosen for other weights."""
-        choose_scales(module, self.calibration(), EmbeddedDetector.importance)
 
     def score(self, model: nn.Module) -> tuple[float, float]:
         """Evaluate on drawn scenes."""
@@ -164,37 +150,17 @@ class EmbeddedTask:
         return found.map, found.map50
 
 
-@dataclass(frozen=True)
-class RowsLoss:
-    """The float model's rows as soft labels.
-
-    Attributes:
-        pair: Runs both models.
-        boxes: Weight of what moves and stretches boxes.
-        tight: Weight of `looseness`.
-    """
-
-    pair: DistillationLoss
-    boxes: float = 8.0
-    tight: float = 5.0
-
-    def __call__(self, _: QuantizedModule, images: Tensor) -> Tensor:
-        """Return the loss of a batch."""
-        return self.compare(images)[0]
-
-    def compare(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch, and the rows."""
-        _, rows, wanted = self.pair.compare(images)
-        truth = wanted[..., 4:]
-        likely = truth[..., :1] * truth[..., 1:].amax(-1, keepdim=True)
-        norm = likely.sum() + 1
-        # Without the entropy of the labels the loss of a perfect copy is 0.
-        parted = _cross_entropy(rows[..., 4:], truth) - _cross_entropy(truth, truth)
-        scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
-        moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
-        cells = anchors(rows.device)
-        loose = (looseness(decode(rows[..., :4], *cells), decode(wanted[..., :4], *cells)) * likely[..., 0]).sum()
-        return (scores + self.boxes * moved + self.tight * loose) / norm, rows
+def distance(rows: Tensor, wanted: Tensor) -> Tensor:
+    """Return how far rows [n, cells, 5 + classes] are from those that are wanted, where these see objects."""
+    truth = wanted[..., 4:]
+    likely = truth[..., :1] * truth[..., 1:].amax(-1, keepdim=True)
+    # Without the entropy of what is wanted the loss of a perfect copy is 0.
+    parted = _cross_entropy(rows[..., 4:], truth) - _cross_entropy(truth, truth)
+    scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
+    moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
+    cells = anchors(rows.device)
+    loose = (looseness(decode(rows[..., :4], *cells), decode(wanted[..., :4], *cells)) * likely[..., 0]).sum()
+    return (scores + BOXES * moved + TIGHT * loose) / (likely.sum() + 1)
 
 
 def looseness(found: Tensor, wanted: Tensor) -> Tensor:
@@ -203,7 +169,7 @@ def looseness(found: Tensor, wanted: Tensor) -> Tensor:
     Precision is averaged over overlaps up to 0.95, and rounding costs it there: an overlap of 0.9 must count as worse
     than one of 0.95, and one of 0.5 hardly as worse than one of 0.6.
     """
-    return 1 - overlap(found, wanted).clamp(min=LEAST_OVERLAP) ** TIGHT
+    return 1 - overlap(found, wanted).clamp(min=LEAST_OVERLAP) ** SHARPNESS
 
 
 class EmbeddedDetector(nn.Module):
@@ -259,7 +225,7 @@ class Reread:
 def find_task(options: argparse.Namespace) -> Task:
     """Return the task that the command line asks for."""
     if options.ckpt is None:
-        return EmbeddedTask(options.limit, DrawnScenes(options.scenes, options.device) if options.scenes else None)
+        return EmbeddedTask(options.limit, DrawnScenes(options.scenes, options.device))
     beside = options.data_dir.parent
     labels = coco_labels(options.data_dir, options.labels or beside / "instances.json")
     return CocoTask(labels, options.calibration or beside / "calib", options.limit)

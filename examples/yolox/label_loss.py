@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import drawn_scenes
 import torch
-from detection_tasks import EmbeddedTask, Loss, RowsLoss, looseness
+from detection_tasks import TIGHT, EmbeddedTask, Loss, distance, looseness
 from drawn_scenes import Labelled
 from torch import Tensor
 from torch.nn import functional
@@ -22,11 +21,11 @@ class LabelledTask(EmbeddedTask):
 
     def training(self, batch: int) -> Iterable[Labelled]:
         """Return scenes with their boxes."""
-        return drawn_scenes.batches(self.drawn, batch)
+        return self.drawn.batches(batch)
 
     def loss(self, module: QuantizedModule) -> Loss:
         """Return the distance from the float model's rows and from the labels."""
-        return LabelledLoss(RowsLoss(DistillationLoss(module)))
+        return LabelledLoss(DistillationLoss(module))
 
 
 @dataclass(frozen=True)
@@ -34,18 +33,18 @@ class LabelledLoss:
     """The float model's rows and the labels.
 
     Attributes:
-        rows: The distance from the float model.
-        share: Its weight beside what the labels say.
+        pair: Runs both models.
+        share: Weight of the distance between their rows beside what the labels say.
     """
 
-    rows: RowsLoss
+    pair: DistillationLoss
     share: float = ROWS
 
     def __call__(self, _: QuantizedModule, batch: Labelled) -> Tensor:
         """Return the loss of a batch."""
         images, *truth = batch
-        distance, found = self.rows.compare(images)
-        return self.share * distance + label_loss(found, truth)
+        _, found, wanted = self.pair.compare(images)
+        return self.share * distance(found, wanted) + label_loss(found, truth)
 
 
 def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
@@ -66,7 +65,7 @@ def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
     weight = positive.float()
     middle, size = (boxes[..., :2] + boxes[..., 2:]) / 2, (boxes[..., 2:] - boxes[..., :2]).clamp(min=1.0)
     exact = torch.cat([middle / cells[1] - cells[0], torch.log(size / cells[1])], -1)
-    loose = 5 * (1 - overlap(corners, boxes).square()) + 5 * looseness(corners, boxes)
+    loose = 5 * (1 - overlap(corners, boxes).square()) + TIGHT * looseness(corners, boxes)
     off = loose + 2 * (raw - exact).abs().sum(-1)
     target = functional.one_hot(labels, chances.shape[-1] - 1) * shared[..., None]
     kinds = functional.binary_cross_entropy(chances[..., 1:], target, reduction="none").sum(-1)

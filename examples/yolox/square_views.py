@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from quantry.torch import View
+from train_detector import IMAGE_SIZE, STRIDES
 
 LEFT, TOP, WIDTH, HEIGHT = range(4)
+SIDES = tuple(IMAGE_SIZE // stride for stride in STRIDES)
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,11 @@ class SquareView:
         upturned: Whether rows of pixels change places.
         mirrored: Whether columns do.
         transposed: Whether rows become columns.
-        sides: How many cells each level of the rows has along a side.
     """
 
     upturned: bool
     mirrored: bool
     transposed: bool
-    sides: tuple[int, ...]
 
     def picture(self, images: Tensor) -> Tensor:
         """Return the view of pictures [n, c, h, w]."""
@@ -37,29 +35,37 @@ class SquareView:
         seen = images.flip(turned)
         return (seen.transpose(2, 3) if self.transposed else seen).contiguous()
 
+    def rows(self, rows: Tensor) -> Tensor:
+        """Return the rows [n, cells, 4 + ...] of pictures as those of their views."""
+        grids = [self._transposed(self._turned(grid)) for grid in _grids(rows)]
+        return torch.cat([grid.flatten(1, 2) for grid in grids], 1)
+
     def back(self, rows: Tensor) -> Tensor:
-        """Return the rows [n, cells, 4 + ...] of a view as those of the picture."""
-        levels = rows.split([side * side for side in self.sides], 1)
-        grids = [level.unflatten(1, (side, side)) for level, side in zip(levels, self.sides, strict=True)]
-        return torch.cat([self._grid_back(grid).flatten(1, 2) for grid in grids], 1)
+        """Return the rows [n, cells, 4 + ...] of views as those of the pictures."""
+        grids = [self._turned(self._transposed(grid)) for grid in _grids(rows)]
+        return torch.cat([grid.flatten(1, 2) for grid in grids], 1)
 
-    def _grid_back(self, grid: Tensor) -> Tensor:
-        """Return cells [n, y, x, 4 + ...] whose centres are offsets from their upper left corner."""
-        if self.transposed:
-            order = [TOP, LEFT, HEIGHT, WIDTH, *range(4, grid.shape[-1])]
-            grid = grid.transpose(1, 2)[..., order]
-        if self.mirrored:
-            grid = _mirrored(grid.flip(2), LEFT)
-        return _mirrored(grid.flip(1), TOP) if self.upturned else grid
+    def _turned(self, grid: Tensor) -> Tensor:
+        if self.upturned:
+            grid = _mirrored(grid.flip(1), TOP)
+        return _mirrored(grid.flip(2), LEFT) if self.mirrored else grid
+
+    def _transposed(self, grid: Tensor) -> Tensor:
+        order = [TOP, LEFT, HEIGHT, WIDTH, *range(4, grid.shape[-1])]
+        return grid.transpose(1, 2)[..., order] if self.transposed else grid
 
 
-def square_views(sides: tuple[int, ...]) -> list[View]:
-    """Return the eight views of a square picture for a detector with so many cells along a side at each level."""
-    kinds = itertools.product((False, True), repeat=3)
-    return [View(view.picture, view.back) for view in (SquareView(*kind, sides) for kind in kinds)]
+VIEWS = tuple(SquareView(*kind) for kind in itertools.product((False, True), repeat=3))
+
+
+def _grids(rows: Tensor) -> list[Tensor]:
+    """Return each level's cells [n, y, x, 4 + ...]."""
+    levels = rows.split([side * side for side in SIDES], 1)
+    return [level.unflatten(1, (side, side)) for level, side in zip(levels, SIDES, strict=True)]
 
 
 def _mirrored(grid: Tensor, which: int) -> Tensor:
+    """Return cells whose centres, offsets from a corner of the cell, count from the other side."""
     offsets = grid.clone()
     offsets[..., which] = 1 - grid[..., which]
     return offsets

@@ -53,7 +53,8 @@ def test_calibration_and_training_without_labels_keep_most_of_the_precision(
     torch.manual_seed(0)
     inputs = demo.calibration_inputs
     monkeypatch.setattr(demo, "calibration_inputs", lambda count: inputs(min(count, 16)))
-    task, model = detection_tasks.EmbeddedTask(SCENES), detection_tasks.EmbeddedDetector()
+    task = detection_tasks.EmbeddedTask(SCENES, detection_tasks.DrawnScenes(16))
+    model = detection_tasks.EmbeddedDetector()
     float_score, _ = task.score(model)
     quantized: Any = steps.quantize(model, task)
     calibrated, _ = task.score(model)
@@ -126,10 +127,10 @@ def test_rows_of_a_view_come_back_to_the_picture() -> None:
     wanted = torch.rand(1, len(grid), 7, generator=generator)
     centres, sizes = (wanted[..., :2] + grid) * stride, wanted[..., 2:4]
     picture = torch.rand(1, 3, train_detector.IMAGE_SIZE, train_detector.IMAGE_SIZE, generator=generator)
-    for view in square_views.square_views(tuple(train_detector.IMAGE_SIZE // step for step in train_detector.STRIDES)):
+    for view in square_views.VIEWS:
         # Where each pixel went says where each centre went, and so in which cell it now is.
         ticks = torch.arange(float(train_detector.IMAGE_SIZE))
-        places = view.before(torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"))[None])[0]
+        places = view.picture(torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"))[None])[0]
         turned = bool(places[0, 0, 0] == places[0, 0, -1])
         ends = [places[0, 0, 0] > 0, places[1, 0, 0] > 0]
         moved = torch.stack(
@@ -148,8 +149,27 @@ def test_rows_of_a_view_come_back_to_the_picture() -> None:
             place = here[0] + cells[:, 1] * side + cells[:, 0]
             rows[0, place, :2] = moved[0, here] / level - grid[place]
             rows[0, place, 2:4], rows[0, place, 4:] = kept[0, here], wanted[0, here, 4:]
-        torch.testing.assert_close(view.after(rows), wanted, rtol=0, atol=1e-4)
-        assert sorted(view.before(picture).flatten().tolist()) == sorted(picture.flatten().tolist())
+        torch.testing.assert_close(view.back(rows), wanted, rtol=0, atol=1e-4)
+        torch.testing.assert_close(view.rows(wanted), rows, rtol=0, atol=1e-4)
+        assert sorted(view.picture(picture).flatten().tolist()) == sorted(picture.flatten().tolist())
+
+
+def test_mean_of_all_views_is_the_same_from_every_side() -> None:
+    import detection_tasks
+    import square_views
+    import taught_scenes
+
+    torch.set_num_threads(1)
+    detector = detection_tasks.EmbeddedDetector().base_model
+    pictures, *_ = detection_tasks.DrawnScenes(2).draw()
+    seen = taught_scenes.taught(detector, pictures)
+    view = square_views.SquareView(upturned=True, mirrored=False, transposed=True)
+    turned = taught_scenes.taught(detector, view.picture(pictures))
+    torch.testing.assert_close(turned.wanted, view.rows(seen.wanted), rtol=1e-3, atol=1e-3)
+    batch, wanted = next(seen.batches(5))
+    assert batch.shape == pictures.shape
+    assert batch.dtype == torch.float32
+    assert wanted.shape == seen.wanted.shape
 
 
 def test_training_on_labels_takes_batches_with_boxes() -> None:

@@ -68,7 +68,7 @@ def test_notebook_runs_from_top_to_bottom(
         if cell["cell_type"] != "code":
             continue
         text = "".join(cell["source"])
-        for size in ("limit=50", "steps=50", "batch=8"):
+        for size in ("limit=50", "scenes=128", "steps=50", "batch=8"):
             text = text.replace(size, f"{size.split('=')[0]}=2")
         exec(compile(text, f"cell {index}", "exec"), names)
     assert [row[0] for row in names["rows"]] == ["FP32", "PTQ int8", "QAT int8"]
