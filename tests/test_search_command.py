@@ -216,6 +216,24 @@ def test_spaces_in_files_have_conditions_and_ranges() -> None:
     assert len(both.spaces) == 2
 
 
+def test_spaces_in_files_say_what_comes_first() -> None:
+    tuned = load_plain_recipe({"tune": {"steps": [{"kind": "AdaRound"}]}})
+    plain = {
+        "equalize.cross_layer": [None, "CrossLayer"],
+        "tune.steps.0.learning_rate": {"low": "1e-3", "high": 0.5, "log": True},
+        "scale.activation": {"values": ["MinMax", {"kind": "Percentile"}], "only_if": {"equalize.cross_layer": None}},
+        "first": [
+            {"equalize.cross_layer": "CrossLayer", "tune.steps.0.learning_rate": "1e-2"},
+            {"equalize.cross_layer": None, "tune.steps.0.learning_rate": 0.5, "scale.activation": "Percentile"},
+        ],
+    }
+    space = space_from_plain(plain, tuned)
+    assert [dict(assignment) for assignment in space.first] == [
+        {"equalize.cross_layer": CrossLayer(), "tune.steps.0.learning_rate": 0.01},
+        {"equalize.cross_layer": None, "tune.steps.0.learning_rate": 0.5, "scale.activation": Percentile()},
+    ]
+
+
 def load_plain_recipe(plain: dict) -> Recipe:
     from quantry.recipe import from_plain
 
@@ -236,6 +254,16 @@ def load_plain_recipe(plain: dict) -> Recipe:
         ({"tune.steps.x": ["Gptq"]}, "by its index, got 'tune.steps.x'"),
         ({"tune.steps.7": ["Gptq"]}, "by its index, got 'tune.steps.7'"),
         ({}, "mapping of recipe paths"),
+        ({"first": []}, "beside 'first'"),
+        ({"scale.activation": ["MinMax"], "first": "MinMax"}, "list of mappings"),
+        (
+            {"scale.activation": ["MinMax"], "first": [{"scale.activation": "MinMSE"}]},
+            "one that its parameter may have",
+        ),
+        (
+            {"scale.activation": ["MinMax"], "first": [{"scale.activatoin": "MinMax"}]},
+            r"each of \['scale.activation'\]",
+        ),
     ],
 )
 def test_slips_in_a_space_are_told(plain: dict, message: str) -> None:

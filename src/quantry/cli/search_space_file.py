@@ -11,6 +11,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe, from_plain, to_plain
 
 _FILES = (".yaml", ".yml", ".json")
+_FIRST = "first"
 _RANGE = ("low", "high", "log", "step", "only_if")
 
 
@@ -23,6 +24,8 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
         equalize.cross_layer: [null, CrossLayer]
         tune.steps.0.learning_rate: {low: 1e-6, high: 1e-3, log: true}
         equalize.cross_layer.steps: {values: [1, 2], only_if: {equalize.cross_layer: CrossLayer}}
+        first:
+          - {scale.activation: MinMax, equalize.cross_layer: null, tune.steps.0.learning_rate: 1e-4}
 
     Args:
         plain: A mapping, a list of mappings that are tried one after the other, the name of a space, or a file that
@@ -56,7 +59,24 @@ def _read(path: Path) -> object:
 def _space(plain: object, base: Recipe, name: str) -> Space:
     if not isinstance(plain, Mapping) or not plain:
         raise RecipeError(f"a space must be a mapping of recipe paths to lists of values, got {plain!r}")
-    return Space.of(base, {str(path): _parameter(str(path), given, base) for path, given in plain.items()}, name)
+    fields = {str(path): _parameter(str(path), given, base) for path, given in plain.items() if path != _FIRST}
+    if not fields:
+        raise RecipeError(f"a space must name recipe paths beside {_FIRST!r}, got none")
+    return Space.of(base, fields, name, _first(plain.get(_FIRST) or [], fields, base))
+
+
+def _first(given: object, fields: Mapping[str, Parameter], base: Recipe) -> list[dict[str, Any]]:
+    """Return the assignments that are tried before all others."""
+    if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
+        raise RecipeError(f"{_FIRST} of a space must be a list of mappings from its paths to values, got {given!r}")
+    return [{str(path): _one(str(path), value, fields, base) for path, value in entry.items()} for entry in given]
+
+
+def _one(path: str, plain: object, fields: Mapping[str, Parameter], base: Recipe) -> Any:
+    """Return one value of a parameter, and what is none as it is, which Space.of tells."""
+    if isinstance(fields.get(path), Uniform):
+        return float(_number(plain, path))
+    return _value(path, plain, base) if path in fields else plain
 
 
 def _parameter(path: str, given: object, base: Recipe) -> Parameter:
