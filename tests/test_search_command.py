@@ -234,6 +234,20 @@ def test_spaces_in_files_say_what_comes_first() -> None:
     ]
 
 
+def test_values_may_lie_inside_of_what_another_parameter_puts_there() -> None:
+    tuned = load_plain_recipe({"tune": {"steps": [{"kind": "AdaRound"}]}})
+    gptq = {"only_if": {"tune.steps.0": "Gptq"}}
+    plain = {
+        "tune.steps.0": ["AdaRound", "Gptq"],
+        "tune.steps.0.block_size": {"low": 32, "high": 128, "step": 32, **gptq},
+        "tune.steps.0.damping": {"values": [0.01, 0.1], **gptq},
+        "first": [{"tune.steps.0": "Gptq", "tune.steps.0.block_size": 64, "tune.steps.0.damping": 0.1}],
+    }
+    space = space_from_plain(plain, tuned)
+    (step,) = space.build(space.first[0]).tune.steps
+    assert (step.block_size, step.damping) == (64, 0.1)
+
+
 def load_plain_recipe(plain: dict) -> Recipe:
     from quantry.recipe import from_plain
 
@@ -250,11 +264,14 @@ def load_plain_recipe(plain: dict) -> Recipe:
         ({"scale.activation": {"vals": [1]}}, "must hold"),
         ({"scale.activation": {"values": "MinMax"}}, "values of scale.activation of a space must be a list"),
         ({"scale.activation": {"values": ["MinMax"], "only_if": ["x"]}}, "must map paths to values"),
-        ({"equalize.cross_layer.steps": {"low": 1, "high": 3, "step": "x"}}, "numbers for bounds, got 'x'"),
+        ({"equalize.cross_layer.steps": {"low": 1, "high": 3, "step": "x"}}, "numbers, got 'x'"),
         ({"tune.steps.x": ["Gptq"]}, "by its index, got 'tune.steps.x'"),
         ({"tune.steps.7": ["Gptq"]}, "by its index, got 'tune.steps.7'"),
         ({}, "mapping of recipe paths"),
         ({"first": []}, "beside 'first'"),
+        ({"frist": []}, "did you mean 'first'"),
+        ({"scale.activation": ["MinMax"], "first": False}, "list of mappings"),
+        ({"scale.reduce_range": [True], "first": [{"scale.reduce_range": 1}]}, "must be bool, got 1"),
         ({"scale.activation": ["MinMax"], "first": "MinMax"}, "list of mappings"),
         (
             {"scale.activation": ["MinMax"], "first": [{"scale.activation": "MinMSE"}]},

@@ -155,16 +155,20 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("yolox_export"))
-    options = with_shared_data(parser.parse_args())
+    options = parser.parse_args()
+    if options.train_labels and (options.ckpt is not None or not options.embedded):
+        parser.error("--train_labels is for the embedded detector, whose scenes have labels; give --embedded")
+    if options.embedded and options.ckpt is not None:
+        parser.error("--embedded and weights (-c) exclude each other")
+    for name in ("scenes", "batch", "limit"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be 1 or more, got {getattr(options, name)}")
+    options = with_shared_data(options)
     if options.ckpt is not None and options.data_dir is None:
         parser.error("--data_dir must name the folder of pictures where weights are given")
-    if options.scenes < 1:
-        parser.error(f"--scenes must be 1 or more, got {options.scenes}")
     torch.manual_seed(0)
     task = detection_tasks.find_task(options)
     if options.train_labels:
-        if options.ckpt is not None:
-            parser.error("--train_labels is for the embedded detector, whose scenes are drawn with their labels")
         task = label_loss.LabelledTask(task.limit, task.drawn)
     model = float_model(options)
     rows = [("FP32", *task.score(model))]

@@ -29,7 +29,9 @@ SIZE, PADDING = 416, 114
 AT_ONCE = 10
 BOX_COST, LEAST_VARIANCE = 100.0, 1e-3
 BOXES, TIGHT = 8.0, 5.0
+"""Weights of the two losses of boxes, so that each counts about as much as the scores."""
 LEAST_OVERLAP, SHARPNESS = 0.05, 8
+"""An overlap's slope in `looseness` is largest at 1 and a third of that at 0.85."""
 
 Loss = Callable[[QuantizedModule, Any], Tensor]
 

@@ -12,7 +12,7 @@ from train_detector import anchors, assign, decode, overlap
 
 from quantry.torch import DistillationLoss, QuantizedModule
 
-ROWS = 0.1
+ROWS_WEIGHT = 0.1
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class LabelledLoss:
 
     Attributes:
         pair: Runs both models.
-        share: Weight of the distance between their rows beside what the labels say.
+        weight: That of the distance between their rows beside what the labels say.
     """
 
     pair: DistillationLoss
-    share: float = ROWS
+    weight: float = ROWS_WEIGHT
 
     def __call__(self, _: QuantizedModule, batch: Labelled) -> Tensor:
         """Return the loss of a batch."""
         images, *truth = batch
         _, found, wanted = self.pair.compare(images)
-        return self.share * distance(found, wanted) + label_loss(found, truth)
+        return self.weight * distance(found, wanted) + label_loss(found, truth)
 
 
 def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:

@@ -8,11 +8,11 @@ import itertools
 from dataclasses import dataclass
 
 import torch
+from drawn_scenes import train_detector
 from torch import Tensor
-from train_detector import IMAGE_SIZE, STRIDES
 
-LEFT, TOP, WIDTH, HEIGHT = range(4)
-SIDES = tuple(IMAGE_SIZE // stride for stride in STRIDES)
+X, Y, WIDTH, HEIGHT = range(4)
+SIDES = tuple(train_detector.IMAGE_SIZE // stride for stride in train_detector.STRIDES)
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class SquareView:
 
     def _turned(self, grid: Tensor) -> Tensor:
         if self.upturned:
-            grid = _mirrored(grid.flip(1), TOP)
-        return _mirrored(grid.flip(2), LEFT) if self.mirrored else grid
+            grid = _mirrored(grid.flip(1), Y)
+        return _mirrored(grid.flip(2), X) if self.mirrored else grid
 
     def _transposed(self, grid: Tensor) -> Tensor:
-        order = [TOP, LEFT, HEIGHT, WIDTH, *range(4, grid.shape[-1])]
+        order = [Y, X, HEIGHT, WIDTH, *range(4, grid.shape[-1])]
         return grid.transpose(1, 2)[..., order] if self.transposed else grid
 
 

@@ -41,5 +41,6 @@ class TaughtScenes:
 @torch.no_grad()
 def taught(detector: nn.Module, pictures: Tensor) -> TaughtScenes:
     """Ask the float detector for the rows of eight views of pictures, given as bytes."""
+    print(f"  asking the float detector for {len(VIEWS)} views of {len(pictures)} scenes", flush=True)
     teacher = AveragedTeacher(detector, [View(view.picture, view.back) for view in VIEWS])
     return TaughtScenes(pictures, torch.cat([teacher(part.float()) for part in pictures.split(AT_ONCE)]))

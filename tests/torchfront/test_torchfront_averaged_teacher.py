@@ -1,5 +1,8 @@
 """The mean of a teacher's answers to several views, and what it refuses."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -66,6 +69,7 @@ def test_student_learns_from_the_mean() -> None:
     ("views", "said"),
     [
         ([], "views must be one View"),
+        (None, "got NoneType"),
         ([lambda images: images], "got function"),
         ([View(), View(after=lambda answer: answer[:1])], "one form"),
     ],
@@ -73,6 +77,43 @@ def test_student_learns_from_the_mean() -> None:
 def test_wrong_views_are_refused(views: list[View], said: str) -> None:
     with pytest.raises((RecipeError, ModelError), match=said):
         AveragedTeacher(SmallNet().eval(), views)(batches()[0])
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (lambda sums: (sums, float(sums[0])), 3.0),
+        (lambda sums: (sums, None), None),
+        (lambda sums: (sums, "word"), "word"),
+    ],
+)
+def test_what_is_no_tensor_is_averaged_or_the_same(answer: Callable[[Tensor], Any], found: object) -> None:
+    views = [View(after=answer), View(before=lambda values: 2 * values, after=answer)]
+    mean, other = AveragedTeacher(nn.Identity(), views)(torch.tensor([2.0]))
+    assert mean.item() == 3.0
+    assert other == found
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda values: values.long(), r"scores and not classes, got torch.int64"),
+        (lambda values: int(values[0]), "got int"),
+        (lambda values: values.numpy(), "got ndarray"),
+    ],
+)
+def test_answers_without_a_mean_are_refused(answer: Callable[[Tensor], Any], said: str) -> None:
+    views = [View(after=answer), View(before=lambda values: 2 * values, after=answer)]
+    with pytest.raises(ModelError, match=said):
+        AveragedTeacher(nn.Identity(), views)(torch.tensor([2.0]))
+
+
+def test_more_than_one_input_is_refused() -> None:
+    teacher = AveragedTeacher(nn.Identity(), [View()])
+    with pytest.raises(ModelError, match="must take one tensor, got 2 of them"):
+        teacher(torch.ones(1), torch.ones(1))
+    with pytest.raises(ModelError, match="got 0 of them, images"):
+        teacher(images=torch.ones(1))
 
 
 def test_wrong_parts_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Search spaces in files: dotted paths of a recipe to lists of values as recipes write them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,29 +60,38 @@ def _read(path: Path) -> object:
 def _space(plain: object, base: Recipe, name: str) -> Space:
     if not isinstance(plain, Mapping) or not plain:
         raise RecipeError(f"a space must be a mapping of recipe paths to lists of values, got {plain!r}")
-    fields = {str(path): _parameter(str(path), given, base) for path, given in plain.items() if path != _FIRST}
-    if not fields:
+    paths = [str(path) for path in plain if path != _FIRST]
+    known = (*to_plain(base), _FIRST)
+    for path in paths:
+        if path.split(".")[0] not in known:
+            raise RecipeError(
+                f"a space must name paths of a recipe, or {_FIRST!r}, got {path!r}{nearest_spelling(path, known)}"
+            )
+    if not paths:
         raise RecipeError(f"a space must name recipe paths beside {_FIRST!r}, got none")
-    return Space.of(base, fields, name, _first(plain.get(_FIRST) or [], fields, base))
+    places = _Places(base, tuple(paths))
+    fields = {path: _parameter(path, plain[path], places) for path in paths}
+    first = plain.get(_FIRST)
+    return Space.of(base, fields, name, [] if first is None else _first(first, fields, places))
 
 
-def _first(given: object, fields: Mapping[str, Parameter], base: Recipe) -> list[dict[str, Any]]:
+def _first(given: object, fields: Mapping[str, Parameter], places: "_Places") -> list[dict[str, Any]]:
     """Return the assignments that are tried before all others."""
     if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
         raise RecipeError(f"{_FIRST} of a space must be a list of mappings from its paths to values, got {given!r}")
-    return [{str(path): _one(str(path), value, fields, base) for path, value in entry.items()} for entry in given]
+    return [{str(path): _one(str(path), value, fields, places) for path, value in entry.items()} for entry in given]
 
 
-def _one(path: str, plain: object, fields: Mapping[str, Parameter], base: Recipe) -> Any:
+def _one(path: str, plain: object, fields: Mapping[str, Parameter], places: "_Places") -> Any:
     """Return one value of a parameter, and what is none as it is, which Space.of tells."""
-    if isinstance(fields.get(path), Uniform):
-        return float(_number(plain, path))
-    return _value(path, plain, base) if path in fields else plain
+    if isinstance(fields.get(path), Uniform | IntRange):
+        return _number(plain, path)
+    return places.value(path, plain) if path in fields else plain
 
 
-def _parameter(path: str, given: object, base: Recipe) -> Parameter:
+def _parameter(path: str, given: object, places: "_Places") -> Parameter:
     if isinstance(given, list):
-        return Choice(tuple(_value(path, value, base) for value in given))
+        return Choice(tuple(places.value(path, value) for value in given))
     if not isinstance(given, Mapping):
         raise RecipeError(f"{path} of a space must be a list of values or a range, got {given!r}; write [{given!r}]")
     known = ("values", "only_if") if "values" in given else _RANGE
@@ -93,11 +103,11 @@ def _parameter(path: str, given: object, base: Recipe) -> Parameter:
     if not isinstance(given.get("values", []), list):
         raise RecipeError(f"values of {path} of a space must be a list, got {given['values']!r}")
     conditions = {
-        str(other): [_value(str(other), value, base) for value in (wanted if isinstance(wanted, list) else [wanted])]
+        str(other): [places.value(str(other), value) for value in (wanted if isinstance(wanted, list) else [wanted])]
         for other, wanted in (given.get("only_if") or {}).items()
     }
     if "values" in given:
-        return Choice(tuple(_value(path, value, base) for value in given["values"]), conditions)
+        return Choice(tuple(places.value(path, value) for value in given["values"]), conditions)
     if "low" not in given or "high" not in given:
         raise RecipeError(f"{path} of a space must have values, or low and high, got {dict(given)!r}")
     low, high, log = _number(given["low"], path), _number(given["high"], path), bool(given.get("log", False))
@@ -110,9 +120,33 @@ def _parameter(path: str, given: object, base: Recipe) -> Parameter:
 def _number(value: object, path: str) -> int | float:
     # YAML reads 1e-6 as text, because it wants a dot.
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return value if isinstance(value, int) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
-        raise RecipeError(f"{path} of a space must have numbers for bounds, got {value!r}") from error
+        raise RecipeError(f"{path} of a space must have numbers, got {value!r}") from error
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the values of a space go.
+
+    Attributes:
+        base: The recipe that is changed.
+        paths: The space's paths in it.
+    """
+
+    base: Recipe
+    paths: tuple[str, ...]
+
+    def value(self, path: str, plain: object) -> Any:
+        """Return the value that plain data stand for at a path."""
+        try:
+            return _value(path, plain, self.base)
+        except RecipeError:
+            if any(path.startswith(f"{other}.") for other in self.paths):
+                return plain  # another parameter puts something else there than the recipe has
+            raise
 
 
 def _value(path: str, plain: object, base: Recipe) -> Any:

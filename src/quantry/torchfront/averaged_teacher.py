@@ -4,7 +4,7 @@ A mirrored picture has the same class, and mirrored boxes. What a model says to 
 the mean cancels, so that a student without labels can come to know more than the float model does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ class View:
     """One way to look at an input.
 
     Attributes:
-        before: From an input to the view of it.
+        before: From an input to the view of it, which must not change the input.
         after: From the answer to the view to the answer to the input; as it is where the answer has no place, as a
             class has none.
 
@@ -62,7 +62,7 @@ class AveragedTeacher(nn.Module):  # type: ignore[misc]
         if not isinstance(teacher, nn.Module):
             raise ModelError(f"a teacher must be a torch module, got {type(teacher).__name__}; in AveragedTeacher")
         self.teacher = teacher
-        self.views = tuple(views)
+        self.views = tuple(views) if isinstance(views, Iterable) else (views,)
         strangers = [type(view).__name__ for view in self.views if not isinstance(view, View)]
         if strangers or not self.views:
             raise RecipeError(
@@ -70,13 +70,16 @@ class AveragedTeacher(nn.Module):  # type: ignore[misc]
                 "in AveragedTeacher"
             )
 
-    def forward(self, inputs: Tensor) -> Any:
+    def forward(self, *inputs: Tensor, **named: Any) -> Any:
         """Return the mean, in the form of one answer.
 
         Raises:
-            ModelError: Answers differ in form.
+            ModelError: There is more than one input, answers differ in form, or they are no numbers with a mean.
         """
-        answers = [view.after(self.teacher(view.before(inputs))) for view in self.views]
+        if len(inputs) != 1 or named:
+            given = ", ".join([f"{len(inputs)} of them", *named])
+            raise ModelError(f"an averaged teacher must take one tensor, got {given}; in AveragedTeacher")
+        answers = [view.after(self.teacher(view.before(inputs[0]))) for view in self.views]
         forms = {_form(answer) for answer in answers}
         if len(forms) > 1:
             raise ModelError(
@@ -86,7 +89,20 @@ class AveragedTeacher(nn.Module):  # type: ignore[misc]
 
 
 def _mean(*parts: Any) -> Any:
-    return torch.stack(parts).mean(0) if torch.is_tensor(parts[0]) else parts[0]
+    one = parts[0]
+    if torch.is_tensor(one) and (one.is_floating_point() or one.is_complex()):
+        return torch.stack(parts).mean(0)
+    if isinstance(one, float):
+        return sum(parts) / len(parts)
+    if torch.is_tensor(one) and all(torch.equal(one, other) for other in parts):
+        return one
+    if one is None or (isinstance(one, bool | int | str) and all(one == other for other in parts)):
+        return one
+    kind = one.dtype if torch.is_tensor(one) else type(one).__name__
+    raise ModelError(
+        f"answers must be tensors of numbers that have a mean, such as scores and not classes, got {kind}; "
+        "in AveragedTeacher"
+    )
 
 
 def _form(answer: Any) -> str:
