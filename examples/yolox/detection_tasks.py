@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from drawn_scenes import DrawnScenes
 from PIL import Image
-from taught_scenes import Taught, taught
 from torch import Tensor, nn
 from train_detector import anchors, decode, overlap
 
@@ -18,6 +17,7 @@ from quantry import demo
 from quantry.evaluate.tasks import CocoLabels, Detections, RowDecoder, coco_average_precision, coco_labels
 from quantry.recipe import Gptq, Percentile, Recipe, SmoothQuant
 from quantry.torch import (
+    DistillationLoss,
     PerTensorPercentileObserver,
     QatOptions,
     QuantizedModule,
@@ -126,14 +126,14 @@ class EmbeddedTask:
         """Return 32 scenes."""
         return [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(32)]
 
-    def training(self, batch: int) -> Iterable[Taught]:
-        """Return scenes without their boxes, and what the float detector says to eight views of each."""
-        detector = EmbeddedDetector().base_model.to(self.drawn.device)
-        return taught(detector, self.drawn.draw()[0]).batches(batch)
+    def training(self, batch: int) -> Iterable[Any]:
+        """Return scenes without their boxes."""
+        return (images for images, *_ in self.drawn.batches(batch))
 
-    def loss(self, _: QuantizedModule) -> Loss | None:
-        """Return the distance from the rows that are wanted."""
-        return lambda module, batch: distance(module(batch[0]), batch[1])
+    def loss(self, module: QuantizedModule) -> Loss | None:
+        """Return the distance from the float model's rows."""
+        pair = DistillationLoss(module)
+        return lambda _, images: distance(*pair.compare(images)[1:])
 
     def settings(self, given: QatOptions, device: str, /) -> QatOptions:
         """Return what is given with scales that stay; on a GPU, whose time goes into small kernels, these are recorded.

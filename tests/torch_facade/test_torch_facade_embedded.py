@@ -118,60 +118,6 @@ def test_loss_of_labels_rises_where_boxes_or_classes_are_wrong() -> None:
     assert right < label_loss.label_loss(other, [boxes, labels])
 
 
-def test_rows_of_a_view_come_back_to_the_picture() -> None:
-    import square_views
-    import train_detector
-
-    grid, stride = train_detector.anchors(torch.device("cpu"))
-    generator = torch.Generator().manual_seed(0)
-    wanted = torch.rand(1, len(grid), 7, generator=generator)
-    centres, sizes = (wanted[..., :2] + grid) * stride, wanted[..., 2:4]
-    picture = torch.rand(1, 3, train_detector.IMAGE_SIZE, train_detector.IMAGE_SIZE, generator=generator)
-    for view in square_views.VIEWS:
-        # Where each pixel went says where each centre went, and so in which cell it now is.
-        ticks = torch.arange(float(train_detector.IMAGE_SIZE))
-        places = view.picture(torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"))[None])[0]
-        turned = bool(places[0, 0, 0] == places[0, 0, -1])
-        ends = [places[0, 0, 0] > 0, places[1, 0, 0] > 0]
-        moved = torch.stack(
-            [
-                train_detector.IMAGE_SIZE - centres[..., axis] if end else centres[..., axis]
-                for axis, end in enumerate(ends)
-            ],
-            -1,
-        )
-        moved, kept = (moved.flip(-1), sizes.flip(-1)) if turned else (moved, sizes)
-        rows = torch.zeros_like(wanted)
-        for level in train_detector.STRIDES:
-            here = (stride[:, 0] == level).nonzero()[:, 0]
-            side = train_detector.IMAGE_SIZE // level
-            cells = (moved[0, here] / level).floor().long().clamp(0, side - 1)
-            place = here[0] + cells[:, 1] * side + cells[:, 0]
-            rows[0, place, :2] = moved[0, here] / level - grid[place]
-            rows[0, place, 2:4], rows[0, place, 4:] = kept[0, here], wanted[0, here, 4:]
-        torch.testing.assert_close(view.back(rows), wanted, rtol=0, atol=1e-4)
-        torch.testing.assert_close(view.rows(wanted), rows, rtol=0, atol=1e-4)
-        assert sorted(view.picture(picture).flatten().tolist()) == sorted(picture.flatten().tolist())
-
-
-def test_mean_of_all_views_is_the_same_from_every_side() -> None:
-    import detection_tasks
-    import square_views
-    import taught_scenes
-
-    torch.set_num_threads(1)
-    detector = detection_tasks.EmbeddedDetector().base_model
-    pictures, *_ = detection_tasks.DrawnScenes(2).draw()
-    seen = taught_scenes.taught(detector, pictures)
-    view = square_views.SquareView(upturned=True, mirrored=False, transposed=True)
-    turned = taught_scenes.taught(detector, view.picture(pictures))
-    torch.testing.assert_close(turned.wanted, view.rows(seen.wanted), rtol=1e-3, atol=1e-3)
-    batch, wanted = next(seen.batches(5))
-    assert batch.shape == pictures.shape
-    assert batch.dtype == torch.float32
-    assert wanted.shape == seen.wanted.shape
-
-
 def test_training_on_labels_takes_batches_with_boxes() -> None:
     import label_loss
 

@@ -51,7 +51,6 @@ from quantry.torch.quantizer import ModelQuantizer
 from quantry.torch.specification import QTensorConfig, QuantizationSpec
 
 _FRONT_END = (
-    "AveragedTeacher",
     "DistillationLoss",
     "ExportOptions",
     "Exported",
@@ -61,7 +60,6 @@ _FRONT_END = (
     "QatSchedule",
     "QuantizedModule",
     "RecordedLoss",
-    "View",
     "balance_channels",
     "capture",
     "choose_scales",
@@ -81,7 +79,6 @@ _FRONT_END = (
 )
 
 __all__ = [
-    "AveragedTeacher",
     "Config",
     "DeviceType",
     "DistillationLoss",
@@ -128,7 +125,6 @@ __all__ = [
     "ScaleType",
     "TQTObserver",
     "TQTSpec",
-    "View",
     "ZeroPointType",
     "balance_channels",
     "capture",

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
-    "AveragedTeacher": "averaged_teacher",
     "BatchNormLayer": "batch_norm_layer",
     "Blueprint": "blueprint",
     "DistillationLoss": "distillation",
@@ -23,7 +22,6 @@ _WHERE = {
     "QatSchedule": "schedule",
     "QuantizedModule": "quantized_module",
     "RecordedLoss": "recorded_loss",
-    "View": "averaged_teacher",
     "balance_channels": "channel_balance",
     "capture": "graph_capture",
     "choose_scales": "scale_choice",
