@@ -161,17 +161,18 @@ def distance(rows: Tensor, wanted: Tensor) -> Tensor:
     scores = parted[..., :1].sum() + (parted[..., 1:] * likely).sum()
     moved = ((rows[..., :4] - wanted[..., :4]).abs() * likely).sum()
     cells = anchors(rows.device)
-    loose = (looseness(decode(rows[..., :4], *cells), decode(wanted[..., :4], *cells)) * likely[..., 0]).sum()
+    shared = overlap(decode(rows[..., :4], *cells), decode(wanted[..., :4], *cells))
+    loose = (looseness(shared) * likely[..., 0]).sum()
     return (scores + BOXES * moved + TIGHT * loose) / (likely.sum() + 1)
 
 
-def looseness(found: Tensor, wanted: Tensor) -> Tensor:
-    """Return how far boxes are from a very close fit, from 0 to 1.
+def looseness(overlaps: Tensor) -> Tensor:
+    """Return how far boxes that overlap so much are from a very close fit, from 0 to 1.
 
     Precision is averaged over overlaps up to 0.95, and rounding costs it there: an overlap of 0.9 must count as worse
     than one of 0.95, and one of 0.5 hardly as worse than one of 0.6.
     """
-    return 1 - overlap(found, wanted).clamp(min=LEAST_OVERLAP) ** SHARPNESS
+    return 1 - overlaps.clamp(min=LEAST_OVERLAP) ** SHARPNESS
 
 
 class EmbeddedDetector(nn.Module):

@@ -65,7 +65,8 @@ def label_loss(rows: Tensor, truth: list[Tensor]) -> Tensor:
     weight = positive.float()
     middle, size = (boxes[..., :2] + boxes[..., 2:]) / 2, (boxes[..., 2:] - boxes[..., :2]).clamp(min=1.0)
     exact = torch.cat([middle / cells[1] - cells[0], torch.log(size / cells[1])], -1)
-    loose = 5 * (1 - overlap(corners, boxes).square()) + TIGHT * looseness(corners, boxes)
+    covered = overlap(corners, boxes)
+    loose = 5 * (1 - covered.square()) + TIGHT * looseness(covered)
     off = loose + 2 * (raw - exact).abs().sum(-1)
     target = functional.one_hot(labels, chances.shape[-1] - 1) * shared[..., None]
     kinds = functional.binary_cross_entropy(chances[..., 1:], target, reduction="none").sum(-1)

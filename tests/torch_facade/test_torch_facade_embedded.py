@@ -119,6 +119,7 @@ def test_loss_of_labels_rises_where_boxes_or_classes_are_wrong() -> None:
 
 
 def test_training_on_labels_takes_batches_with_boxes() -> None:
+    import drawn_scenes
     import label_loss
 
     from quantry import demo
@@ -128,7 +129,7 @@ def test_training_on_labels_takes_batches_with_boxes() -> None:
     torch.set_num_threads(1)
     sample = [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(1)]
     module = quantize_graph(demo.MODEL_PATH, sample, Recipe())
-    task = label_loss.LabelledTask(2)
+    task = label_loss.LabelledTask(2, drawn_scenes.DrawnScenes(2))
     batch = next(iter(task.training(1)))
     loss = task.loss(module)(module, batch)
     loss.backward()

@@ -13,7 +13,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re
 
 
 def test_page_has_an_example_with_a_preset_and_one_by_hand() -> None:
-    first, second, *_ = BLOCKS
+    first, second, _ = BLOCKS
     assert 'ModelQuantizer("XINT8")' in first
     assert len(first.splitlines()) <= 20
     assert "QTensorConfig(" in second
