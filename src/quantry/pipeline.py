@@ -78,6 +78,7 @@ def run_quantize(
     Returns:
         Handles on all results.
     """
+    data = _limited(data, recipe)
     equalized = _run_equalize(prepared, data, recipe, memo)
     bare = without_notes(equalized, memo)
     planned = memo.run(plan, bare, recipe.plan)
@@ -125,6 +126,16 @@ def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, 
 def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
     """Compare the quantized model with the prepared float one on data."""
     return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate)
+
+
+def calibration_samples(data: CalibrationData, recipe: Recipe) -> CalibrationData:
+    """Return the samples that a recipe calibrates and tunes on; the only place that applies ``observe.samples``."""
+    return data if recipe.observe.samples is None else data.take(recipe.observe.samples)
+
+
+def _limited(data: DataLike, recipe: Recipe) -> DataLike:
+    # Data that no stage reads are never opened, so the limit is applied when they are.
+    return lambda: calibration_samples(_opened(data), recipe)
 
 
 def _opened(data: DataLike) -> CalibrationData:

@@ -18,9 +18,9 @@ from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
 from quantry.observe import CalibrationData, ImageOptions, RandomData, calibration_data, pixel_doubts, pixel_notes
-from quantry.pipeline import DataLike, Stages, run_evaluate, run_prepare, run_quantize
+from quantry.pipeline import DataLike, Stages, calibration_samples, run_evaluate, run_prepare, run_quantize
 from quantry.plan import DeclinedNode, QuantPlan
-from quantry.prepare import InputSignature, model_source
+from quantry.prepare import model_source
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.scale import QuantParams
 
@@ -176,7 +176,7 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
     memo = Memo(_open_store(store), trace)
     prepared = run_prepare(model_source(model), wanted, memo)
     inputs = prepared.value.inputs
-    calibration = functools.cache(lambda: _calibration_data(data, inputs, images, wanted.observe.samples))
+    calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
     # Data that do not fit are told now, needed or not.
     of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
@@ -207,13 +207,6 @@ def _check_judges(recipe: Recipe, score: Score | None) -> None:
     for metric in recipe.evaluate.metrics:
         find_metric(metric)
     check_goal(None if recipe.mix.mixed is None else recipe.mix.mixed.goal, score)
-
-
-def _calibration_data(
-    data: Any, inputs: tuple[InputSignature, ...], images: ImageOptions | None, samples: int | None
-) -> CalibrationData:
-    opened = calibration_data(data, inputs, images)
-    return opened if samples is None else opened.take(samples)
 
 
 def default_store_path() -> Path:

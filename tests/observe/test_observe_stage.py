@@ -19,8 +19,9 @@ from quantry.memo import Memo, MemoryStore, Trace, fingerprint
 from quantry.observe import Needs, Statistics, calibration_data, observation_session, observe, segments
 from quantry.observe import progress as progress_module
 from quantry.observe.lineage import trace_lineage
+from quantry.pipeline import calibration_samples
 from quantry.prepare import FloatModel
-from quantry.recipe import ObserveOptions
+from quantry.recipe import ObserveOptions, Recipe
 
 OPTIONS = ObserveOptions()
 RANDOM = np.random.default_rng(11)
@@ -104,8 +105,9 @@ def test_result_is_the_same_each_time_and_after_its_blob():
 
 def test_samples_option_limits_the_pass():
     model, samples = detector(), images(4)
-    limited = observe(model, calibration_data(samples, model.inputs), ObserveOptions(samples=2))
-    assert fingerprint(limited) == fingerprint(observed(model, samples[:2]))
+    recipe = Recipe(observe=ObserveOptions(samples=2))
+    limited = calibration_samples(calibration_data(samples, model.inputs), recipe)
+    assert fingerprint(observe(model, limited, recipe.observe)) == fingerprint(observed(model, samples[:2]))
 
 
 def test_memo_runs_the_model_once_for_equal_content():

@@ -125,10 +125,7 @@ class TrialRunner:
     def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
         memo = Memo(self.place.store, trace)
         prepared = run_prepare(self.setting.source, recipe, memo)
-        data = self.setting.data
-        if recipe.observe.samples is not None:
-            data = data.take(recipe.observe.samples)
-        stages = run_quantize(prepared, data, found_recipe(recipe), memo)
+        stages = run_quantize(prepared, self.setting.data, found_recipe(recipe), memo)
         self._held.append(stages)
         return stages
 

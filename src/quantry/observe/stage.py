@@ -31,7 +31,7 @@ def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, n
     Args:
         model: The float model.
         data: Samples, fed one at a time; memory does not grow with their number.
-        options: How many samples, and where to run.
+        options: Where to run. The pipeline has already applied ``options.samples`` to the data of all stages.
         needs: Extra requests.
 
     Raises:
@@ -40,8 +40,6 @@ def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, n
         SelectionError: If the channels of a tensor are asked for that the model does not have.
     """
     check_providers(options.providers)
-    if options.samples is not None:
-        data = data.take(options.samples)
     axes = dict(needs.channel_extrema)
     derivable = trace_lineage(model.model, axes)
     _check_needs(axes, derivable)

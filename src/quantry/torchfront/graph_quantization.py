@@ -17,7 +17,7 @@ from quantry.errors import ModelError, RecipeError
 from quantry.keywords import known_keywords
 from quantry.memo import Handle, Memo, Store, Trace
 from quantry.observe import CalibrationData, calibration_data
-from quantry.pipeline import Stages, run_prepare, run_quantize
+from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
 from quantry.prepare import FloatModel, model_source, read_model
 from quantry.recipe import Dynamic, Recipe, resolve_recipe
 from quantry.torchfront.blueprint import Blueprint, find_batch_norms
@@ -109,8 +109,7 @@ def _keep_frozen(module: QuantizedModule, model: fx.GraphModule) -> None:
 
 
 def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationData:
-    opened = calibration_data(on_cpu(data), model.inputs)
-    return opened if recipe.observe.samples is None else opened.take(recipe.observe.samples)
+    return calibration_samples(calibration_data(on_cpu(data), model.inputs), recipe)
 
 
 def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> Blueprint:
