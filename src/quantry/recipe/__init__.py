@@ -1,7 +1,5 @@
 """Values: what the user asks for, one frozen dataclass for each stage's options, and presets as data."""
 
-from quantry.recipe.bias import Bias, DerivedBias, FloatBias, OwnBias
-from quantry.recipe.brief import brief
 from quantry.recipe.codec import (
     decode,
     encode,
@@ -9,15 +7,32 @@ from quantry.recipe.codec import (
     from_plain,
     from_yaml,
     load_recipe,
+    resolve_recipe,
     save_recipe,
     to_json,
     to_plain,
     to_yaml,
 )
-from quantry.recipe.data_type import DataType
-from quantry.recipe.equalization import BiasAbsorption, ChannelGroups, OutlierSplitting, SmoothQuant
-from quantry.recipe.granularity import Granularity, PerBlock, PerChannel, PerGroup, PerTensor
-from quantry.recipe.layers import LayerTypes, TensorTypes, nearest_bias
+from quantry.recipe.equalization import (
+    BiasAbsorption,
+    ChannelGroups,
+    CrossLayer,
+    EqualizeOptions,
+    OutlierSplitting,
+    SmoothQuant,
+)
+from quantry.recipe.formats import (
+    Dynamic,
+    EmitOptions,
+    FixNeuron,
+    Format,
+    MatMulNBits,
+    Qdq,
+    QOperator,
+    VitisDialect,
+    VitisQdq,
+)
+from quantry.recipe.layers import LayerTypes, Selection, Subgraph, TensorTypes, nearest_bias
 from quantry.recipe.methods import (
     BestPercentile,
     Entropy,
@@ -49,28 +64,30 @@ from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import (
     ALIGNABLE_OPERATORS,
     FUSIBLE_ACTIVATIONS,
-    CrossLayer,
-    EmitOptions,
-    EqualizeOptions,
     EvaluateOptions,
-    FixNeuron,
-    Format,
     ObserveOptions,
     PlanOptions,
     PrepareOptions,
-    Qdq,
-    QOperator,
     ScaleOptions,
-    VitisDialect,
-    VitisQdq,
 )
 from quantry.recipe.presets import PRESETS, Preset, find_preset
-from quantry.recipe.recipe import Difference, Recipe
-from quantry.recipe.resolve import resolve_recipe
-from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
-from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
-from quantry.recipe.selection import Selection, Subgraph
-from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.recipe import Difference, Recipe, brief
+from quantry.recipe.tensor_spec import (
+    Bias,
+    DataType,
+    DerivedBias,
+    FloatBias,
+    FloatScale,
+    Granularity,
+    OwnBias,
+    PerBlock,
+    PerChannel,
+    PerGroup,
+    PerTensor,
+    PowerOfTwoScale,
+    ScaleKind,
+    TensorSpec,
+)
 from quantry.recipe.tuning import (
     TUNABLE_OPERATORS,
     AdaQuant,

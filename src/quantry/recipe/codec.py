@@ -3,12 +3,15 @@
 A choice between types is written as its name, ``activation: MinMax``, or with its options as
 ``activation: {kind: Percentile, percentile: 99.99}``. Every field that has its default value may be left out when
 reading; everything is written out when writing.
+
+From whatever a user calls a recipe to the recipe.
 """
 
 import dataclasses
 import enum
 import functools
 import json
+import logging
 import types
 import typing
 from collections.abc import Mapping
@@ -17,6 +20,7 @@ from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.checked import type_hints
+from quantry.recipe.presets import find_preset
 from quantry.recipe.recipe import Recipe
 
 VERSION = 1
@@ -250,3 +254,33 @@ def _decode_scalar(cls: type, value: Any, where: str) -> Any:
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):
         raise RecipeError(f"{where} must be {cls.__name__}, got {value!r}")
     return value
+
+
+_LOG = logging.getLogger("quantry")
+
+
+def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe that a name, a file or plain data stands for, and notes about it.
+
+    Args:
+        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
+
+    Returns:
+        The recipe, and what a preset of that name does elsewhere but not here yet.
+
+    Raises:
+        RecipeError: There is no such preset or file, or it is no recipe.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe, ()
+    if isinstance(recipe, Mapping):
+        return from_plain(recipe), ()
+    if isinstance(recipe, Path) or (isinstance(recipe, str) and Path(recipe).suffix in (".yaml", ".yml", ".json")):
+        return load_recipe(recipe), ()
+    if not isinstance(recipe, str):
+        raise RecipeError(f"recipe must be a Recipe, a preset's name, a file or a mapping, got {type(recipe).__name__}")
+    preset = find_preset(recipe)
+    notes = tuple(f"preset {preset.recipe.name}: not yet part of it here: {pending}" for pending in preset.pending)
+    for note in notes:
+        _LOG.warning(note)
+    return preset.recipe, notes

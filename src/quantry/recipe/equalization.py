@@ -143,3 +143,57 @@ def _check_pays(name: str, gain: float, tolerance: float) -> None:
         raise RecipeError(f"{name}.gain must be at least 1, got {gain!r}")
     if not tolerance >= 0:
         raise RecipeError(f"{name}.tolerance must not be negative, got {tolerance!r}")
+
+
+@dataclass(frozen=True)
+class CrossLayer(Checked):
+    """Cross-layer equalization: gives the channels of consecutive layers like ranges without changing the function.
+
+    In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is an option of its own,
+    `BiasAbsorption`.
+
+    Attributes:
+        steps: Sweeps over the model, at least 1; -1 repeats until the weights rest (CLESteps).
+        include_bias: Let a bias, scaled down, count in the range of its channel (CLEScaleAppendBias). It holds channels
+            back that have hardly any weight but a bias, which would otherwise become outliers of the activation.
+        use_threshold: Leave channels alone whose ranges in all layers concerned are small (CLEScaleUseThreshold).
+        weight_threshold: What is small: the ranges of a channel add up to less than this (CLEWeightThreshold).
+        convergence: With ``steps=-1``, the mean absolute change of the weights in one sweep that counts as rest
+            (CLETotalLayerDiffThreshold).
+        clip6_to_relu: First replace Clip(0, 6) by Relu, which equalization cannot pass otherwise; changes the function,
+            so only on request (ReplaceClip6Relu).
+    """
+
+    steps: int = 1
+    include_bias: bool = True
+    use_threshold: bool = True
+    weight_threshold: float = 0.5
+    convergence: float = 2e-7
+    clip6_to_relu: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 1 and self.steps != -1:
+            raise RecipeError(f"CrossLayer.steps must be at least 1, or -1 for convergence, got {self.steps!r}")
+        for name in ("weight_threshold", "convergence"):
+            if not getattr(self, name) >= 0:
+                raise RecipeError(f"CrossLayer.{name} must not be negative, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class EqualizeOptions(Checked):
+    """Changes to the float weights that keep the function and make them easier to quantize.
+
+    Attributes:
+        cross_layer: Cross-layer equalization; None does none.
+        smooth: SmoothQuant, which comes first and needs a float pass of its own; None does none.
+        absorb: High-bias absorption, which comes behind these and needs a float pass of its own; None does none.
+        split: Outlier-channel splitting; None does none.
+        groups: Convolutions split into groups of channels, which comes last; None splits none.
+    """
+
+    cross_layer: CrossLayer | None = None
+    smooth: SmoothQuant | None = None
+    absorb: BiasAbsorption | None = None
+    split: OutlierSplitting | None = None
+    groups: ChannelGroups | None = None

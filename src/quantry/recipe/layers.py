@@ -1,13 +1,55 @@
-"""Types of single layers and tensors, where they differ from those of the whole model."""
+"""Which nodes of the graph are quantized at all.
+
+Types of single layers and tensors, where they differ from those of the whole model.
+"""
 
 from dataclasses import dataclass, field
 
 from quantry.errors import RecipeError
-from quantry.recipe.bias import Bias, DerivedBias, FloatBias, OwnBias
 from quantry.recipe.checked import Checked
-from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import PerChannel, PerGroup
-from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.tensor_spec import Bias, DataType, DerivedBias, FloatBias, OwnBias, PerChannel, PerGroup, TensorSpec
+
+
+@dataclass(frozen=True)
+class Subgraph(Checked):
+    """All nodes on a path from one of ``starts`` to one of ``ends``, both included.
+
+    Attributes:
+        starts: Names of the first nodes.
+        ends: Names of the last nodes.
+    """
+
+    starts: tuple[str, ...]
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Selection(Checked):
+    """Where quantization applies. Empty means no restriction.
+
+    A node is named by its own name or by the name of one of its outputs, in which ``*`` stands for anything. A name or
+    an operator type that starts with ``^`` is a regular expression that must match from the start. Every entry must
+    match at least one node; an entry that matches nothing is an error, because a misspelt exclusion would quantize
+    silently. Only a type in ``operators`` that quantry knows may be absent.
+
+    Attributes:
+        input_nodes: Quantization starts at these nodes: every node they depend on stays float.
+        output_nodes: Quantization ends at these nodes: every node that depends on them stays float.
+        operators: Only these operator types.
+        include: Only these nodes.
+        exclude: Not these nodes.
+        exclude_operators: Not these operator types.
+        exclude_subgraphs: Nothing on the paths these name.
+    """
+
+    input_nodes: tuple[str, ...] = ()
+    output_nodes: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    exclude_operators: tuple[str, ...] = ()
+    exclude_subgraphs: tuple[Subgraph, ...] = ()
+
 
 _DERIVED_BITS = 24
 _WIDE = (DataType.INT32, DataType.UINT32)

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
-from quantry.recipe.bias import Bias
 from quantry.recipe.checked import Checked
 from quantry.recipe.layers import check_activation
-from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.tensor_spec import Bias, TensorSpec
 
 MIXABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

@@ -1,19 +1,13 @@
 """One frozen dataclass of options for each stage."""
 
-import enum
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.recipe.bias import Bias, DerivedBias
 from quantry.recipe.checked import Checked
-from quantry.recipe.data_type import DataType
-from quantry.recipe.equalization import BiasAbsorption, ChannelGroups, OutlierSplitting, SmoothQuant
-from quantry.recipe.layers import LayerTypes, TensorTypes, check_activation
+from quantry.recipe.layers import LayerTypes, Selection, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.run_time_formats import Dynamic, MatMulNBits
-from quantry.recipe.selection import Selection
-from quantry.recipe.tensor_spec import TensorSpec
+from quantry.recipe.tensor_spec import Bias, DataType, DerivedBias, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -44,60 +38,6 @@ class PrepareOptions(Checked):
         super().__post_init__()
         if self.opset is not None and self.opset < 1:
             raise RecipeError(f"PrepareOptions.opset must be at least 1, got {self.opset!r}")
-
-
-@dataclass(frozen=True)
-class CrossLayer(Checked):
-    """Cross-layer equalization: gives the channels of consecutive layers like ranges without changing the function.
-
-    In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is an option of its own,
-    `BiasAbsorption`.
-
-    Attributes:
-        steps: Sweeps over the model, at least 1; -1 repeats until the weights rest (CLESteps).
-        include_bias: Let a bias, scaled down, count in the range of its channel (CLEScaleAppendBias). It holds channels
-            back that have hardly any weight but a bias, which would otherwise become outliers of the activation.
-        use_threshold: Leave channels alone whose ranges in all layers concerned are small (CLEScaleUseThreshold).
-        weight_threshold: What is small: the ranges of a channel add up to less than this (CLEWeightThreshold).
-        convergence: With ``steps=-1``, the mean absolute change of the weights in one sweep that counts as rest
-            (CLETotalLayerDiffThreshold).
-        clip6_to_relu: First replace Clip(0, 6) by Relu, which equalization cannot pass otherwise; changes the function,
-            so only on request (ReplaceClip6Relu).
-    """
-
-    steps: int = 1
-    include_bias: bool = True
-    use_threshold: bool = True
-    weight_threshold: float = 0.5
-    convergence: float = 2e-7
-    clip6_to_relu: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps < 1 and self.steps != -1:
-            raise RecipeError(f"CrossLayer.steps must be at least 1, or -1 for convergence, got {self.steps!r}")
-        for name in ("weight_threshold", "convergence"):
-            if not getattr(self, name) >= 0:
-                raise RecipeError(f"CrossLayer.{name} must not be negative, got {getattr(self, name)!r}")
-
-
-@dataclass(frozen=True)
-class EqualizeOptions(Checked):
-    """Changes to the float weights that keep the function and make them easier to quantize.
-
-    Attributes:
-        cross_layer: Cross-layer equalization; None does none.
-        smooth: SmoothQuant, which comes first and needs a float pass of its own; None does none.
-        absorb: High-bias absorption, which comes behind these and needs a float pass of its own; None does none.
-        split: Outlier-channel splitting; None does none.
-        groups: Convolutions split into groups of channels, which comes last; None splits none.
-    """
-
-    cross_layer: CrossLayer | None = None
-    smooth: SmoothQuant | None = None
-    absorb: BiasAbsorption | None = None
-    split: OutlierSplitting | None = None
-    groups: ChannelGroups | None = None
 
 
 @dataclass(frozen=True)
@@ -215,68 +155,6 @@ class ScaleOptions(Checked):
         if self.reduce_range and not isinstance(self.weight, MinMax | NonOverflow | MinMSE):
             raise RecipeError(
                 f"ScaleOptions.reduce_range goes with MinMax, NonOverflow or MinMSE weights, got {self.weight}"
-            )
-
-
-@dataclass(frozen=True)
-class Qdq:
-    """Standard ONNX QuantizeLinear and DequantizeLinear around float operators."""
-
-
-class VitisDialect(enum.Enum):
-    """Which generation of AMD's tools a Q/DQ pair is written for; the value is its spelling in recipes."""
-
-    VAI = "vai"
-    VITIS = "vitis"
-    QUARK = "quark"
-    CONTRIB = "contrib"
-
-
-@dataclass(frozen=True)
-class VitisQdq(Checked):
-    """Q/DQ pairs in a vendor's domain, each with a model-local function that defines it in standard operators.
-
-    The model keeps its opset whatever the types.
-
-    Attributes:
-        dialect: ``vai`` writes VAIQuantizeLinear and ``vitis`` VitisQuantizeLinear of com.vai.quantize, ``quark``
-            ExtendedQuantizeLinear of com.amd.quark, ``contrib`` QuantizeLinear of com.microsoft.
-    """
-
-    dialect: VitisDialect = VitisDialect.CONTRIB
-
-
-@dataclass(frozen=True)
-class FixNeuron:
-    """One FixNeuron node of ai.onnx.contrib for each tensor, weights as floats on their grid, as vai_q_onnx writes."""
-
-
-@dataclass(frozen=True)
-class QOperator:
-    """Operators on 8-bit integers (QLinearConv, QLinearMatMul, QLinearAdd, QGemm, ...), joined directly."""
-
-
-Format = Qdq | QOperator | VitisQdq | FixNeuron | Dynamic | MatMulNBits
-
-
-@dataclass(frozen=True)
-class EmitOptions(Checked):
-    """How the quantized model is written.
-
-    Attributes:
-        format: The dialect of ONNX.
-        dedicated_pairs: Write a Q/DQ pair of its own for every reader of an activation; formats of pairs only.
-    """
-
-    format: Format = Qdq()
-    dedicated_pairs: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.dedicated_pairs and not isinstance(self.format, Qdq | VitisQdq):
-            raise RecipeError(
-                "EmitOptions.dedicated_pairs goes with the formats Qdq() and VitisQdq(), which write pairs; got "
-                f"{self.format}"
             )
 
 

@@ -1,23 +1,19 @@
-"""The whole of what a user asks for."""
+"""The whole of what a user asks for.
+
+Values of a recipe in a few words.
+"""
 
 import dataclasses
+import enum
 from dataclasses import dataclass, field
 from typing import Any
 
 from quantry.recipe.checked import Checked
-from quantry.recipe.compatibility import check_types
-from quantry.recipe.layer_compatibility import check_layers
+from quantry.recipe.compatibility import check_layers, check_npu, check_types
+from quantry.recipe.equalization import EqualizeOptions
+from quantry.recipe.formats import EmitOptions
 from quantry.recipe.mixing import MixOptions
-from quantry.recipe.npu_compatibility import check_npu
-from quantry.recipe.options import (
-    EmitOptions,
-    EqualizeOptions,
-    EvaluateOptions,
-    ObserveOptions,
-    PlanOptions,
-    PrepareOptions,
-    ScaleOptions,
-)
+from quantry.recipe.options import EvaluateOptions, ObserveOptions, PlanOptions, PrepareOptions, ScaleOptions
 from quantry.recipe.tuning import TuneOptions
 
 
@@ -104,3 +100,28 @@ def _differences(path: str, ours: Any, theirs: Any) -> list[Difference]:
             f"{path}.{part.name}" if path else part.name, getattr(ours, part.name), getattr(theirs, part.name)
         )
     ]
+
+
+def brief(value: Any) -> str:
+    """Return a value as text, without the fields that are at their defaults.
+
+    Args:
+        value: Anything that a recipe holds.
+
+    Example:
+        >>> from quantry.recipe import CrossLayer
+        >>> brief(CrossLayer(steps=3)), brief(CrossLayer())
+        ('CrossLayer(steps=3)', 'CrossLayer')
+    """
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, list | tuple):
+        return " + ".join(map(brief, value)) or "none"
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return str(value)
+    told = [
+        f"{field.name}={brief(getattr(value, field.name))}"
+        for field in dataclasses.fields(value)
+        if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
+    ]
+    return f"{type(value).__name__}({', '.join(told)})" if told else type(value).__name__

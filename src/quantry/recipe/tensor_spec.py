@@ -1,12 +1,178 @@
-"""What one kind of tensor is quantized to."""
+"""The number types a tensor can be quantized to.
 
+How many scales one tensor has.
+
+Which real numbers a scale may be.
+
+What one kind of tensor is quantized to.
+
+What biases become.
+"""
+
+import enum
 from dataclasses import dataclass
+from functools import cache
 
 from quantry.errors import RecipeError
 from quantry.recipe.checked import Checked
-from quantry.recipe.data_type import DataType
-from quantry.recipe.granularity import Granularity, PerBlock, PerGroup, PerTensor
-from quantry.recipe.scale_kind import FloatScale, PowerOfTwoScale, ScaleKind
+
+# Bits of one element and elements of one block.
+_BLOCK_FORMATS = {
+    "bfp16": (8, 8),
+    "mx4": (3, 16),
+    "mx6": (5, 16),
+    "mx9": (8, 16),
+    "mxfp8e5m2": (8, 32),
+    "mxfp8e4m3": (8, 32),
+    "mxfp6e3m2": (6, 32),
+    "mxfp6e2m3": (6, 32),
+    "mxfp4e2m1": (4, 32),
+    "mxint8": (8, 32),
+}
+
+
+@cache
+def _bits(name: str) -> int:
+    if name in _BLOCK_FORMATS:
+        return _BLOCK_FORMATS[name][0]
+    return int("".join(letter for letter in name if letter.isdigit()))
+
+
+class DataType(enum.Enum):
+    """A type of the quantized tensor; the value is its spelling in recipes."""
+
+    INT4 = "int4"
+    UINT4 = "uint4"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    UINT32 = "uint32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    BFP16 = "bfp16"
+    MX4 = "mx4"
+    MX6 = "mx6"
+    MX9 = "mx9"
+    MXFP8E5M2 = "mxfp8e5m2"
+    MXFP8E4M3 = "mxfp8e4m3"
+    MXFP6E3M2 = "mxfp6e3m2"
+    MXFP6E2M3 = "mxfp6e2m3"
+    MXFP4E2M1 = "mxfp4e2m1"
+    MXINT8 = "mxint8"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether values lie on an integer grid with a scale and a zero point, which calibration finds."""
+        return self not in (DataType.FLOAT16, DataType.BFLOAT16) and not self.is_block
+
+    @property
+    def is_block(self) -> bool:
+        """Whether neighbouring values share an exponent, which is found at run time."""
+        return self.value in _BLOCK_FORMATS
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether negative values exist."""
+        return not self.value.startswith("u")
+
+    @property
+    def bits(self) -> int:
+        """Width of one element in bits; of block formats without the shared exponent."""
+        return _bits(self.value)
+
+    @property
+    def block_size(self) -> int:
+        """Number of values that share an exponent where nothing else is asked for; block formats only."""
+        return _BLOCK_FORMATS[self.value][1]
+
+    @property
+    def lowest(self) -> int:
+        """Smallest integer of the type; integer types only."""
+        return -(1 << (self.bits - 1)) if self.is_signed else 0
+
+    @property
+    def highest(self) -> int:
+        """Largest integer of the type; integer types only."""
+        return (1 << (self.bits - 1)) - 1 if self.is_signed else (1 << self.bits) - 1
+
+
+GROUP_SIZES = (16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class PerTensor:
+    """One scale and one zero point for the whole tensor."""
+
+
+@dataclass(frozen=True)
+class PerChannel(Checked):
+    """One scale and one zero point for each index along one axis.
+
+    Attributes:
+        axis: The axis; None takes the axis the operator's rule names (output channels of a weight).
+    """
+
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class PerBlock(Checked):
+    """One shared exponent for each run of values along one axis, as block number formats have it.
+
+    Attributes:
+        size: Values in a block; None takes the format's own (8 of BFP16, 16 of MX4, MX6 and MX9, 32 of the others).
+        axis: The axis; a tensor with fewer axes takes its last one.
+    """
+
+    size: int | None = None
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size is not None and (self.size < 2 or self.size % 2):
+            raise RecipeError(f"PerBlock.size must be an even number from 2 on, got {self.size!r}")
+        if self.axis < 0:
+            raise RecipeError(f"PerBlock.axis must not be negative, got {self.axis!r}")
+
+    def size_for(self, dtype: DataType) -> int:
+        """Return the size of a block of a format."""
+        return dtype.block_size if self.size is None else self.size
+
+
+@dataclass(frozen=True)
+class PerGroup(Checked):
+    """One scale and one zero point for each run of values along the axis that an operator sums over; weights only.
+
+    Attributes:
+        size: Values in a group, a power of two from 16 to 256, as the runtime's kernels have it; the last group of a
+            row may be shorter.
+    """
+
+    size: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size not in GROUP_SIZES:
+            raise RecipeError(f"PerGroup.size must be one of {GROUP_SIZES}, got {self.size!r}")
+
+
+Granularity = PerTensor | PerChannel | PerBlock | PerGroup
+
+
+@dataclass(frozen=True)
+class FloatScale:
+    """Any positive float32."""
+
+
+@dataclass(frozen=True)
+class PowerOfTwoScale:
+    """``2**-position`` with an integer position, as integer NPUs shift instead of multiply."""
+
+
+ScaleKind = FloatScale | PowerOfTwoScale
+
 
 _GROUPED = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8)
 
@@ -45,3 +211,27 @@ class TensorSpec(Checked):
                 f"TensorSpec.granularity can be PerGroup() for {names} only, which kernels unpack group by group; got "
                 f"{self.dtype.value}; use PerChannel()"
             )
+
+
+@dataclass(frozen=True)
+class DerivedBias:
+    """int32 bias with scale = input scale x weight scale and zero point 0, the accumulator's own grid."""
+
+
+@dataclass(frozen=True)
+class OwnBias(Checked):
+    """Bias quantized by itself, as integer NPUs with narrow bias memories want it.
+
+    Attributes:
+        spec: Type and scale of the bias.
+    """
+
+    spec: TensorSpec = TensorSpec()
+
+
+@dataclass(frozen=True)
+class FloatBias:
+    """Bias stays float."""
+
+
+Bias = DerivedBias | OwnBias | FloatBias

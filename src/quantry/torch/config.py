@@ -20,7 +20,7 @@ from quantry.recipe import (
     Tqt,
     TuneStep,
 )
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 from quantry.torch.enums import DeviceType, QuantFlow, QuantizationMode, check_member
 from quantry.torch.specification import QTensorConfig
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quantry.errors import RecipeError
 from quantry.keywords import known_keywords
 from quantry.recipe import Format
-from quantry.recipe.checked import Checked
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import Checked, KnownArguments
 
 if TYPE_CHECKING:
     from quantry.torchfront import Exported

@@ -6,7 +6,7 @@ They hold no data: activations are observed once for all methods, by the stages 
 from dataclasses import dataclass
 
 from quantry.recipe import Method, MinMax, MinMSE, Percentile
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 from quantry.torch.enums import QSchemeType
 
 

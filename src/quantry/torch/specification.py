@@ -14,7 +14,7 @@ from quantry.recipe import (
     PowerOfTwoScale,
     TensorSpec,
 )
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 from quantry.torch.enums import DATA_TYPES, Dtype, QSchemeType, RoundType, ScaleType, ZeroPointType, check_member
 from quantry.torch.observers import LSQSpec, ObserverBase, TQTSpec
 

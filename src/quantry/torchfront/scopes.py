@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from quantry.errors import RecipeError, SelectionError
 from quantry.plan.name_pattern import meant, name_pattern
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 from quantry.torchfront.lowering import Scope
 
 

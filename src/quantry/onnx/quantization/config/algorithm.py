@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from quantry.onnx.quantization.config.known_names import KnownAttributes
 from quantry.onnx.quantization.config.spec import QLayerConfig
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 
 __all__ = [
     "AdaQuantConfig",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, CalibrationMethod, QuantFormat, QuantType
 from quantry.onnx.quantization.config.known_names import KnownAttributes
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 
 if TYPE_CHECKING:
     from quantry.onnx.quantization.config.qconfig import QConfig

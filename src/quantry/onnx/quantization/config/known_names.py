@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from quantry.recipe.known_arguments import field_names, unknown_name
+from quantry.recipe.checked import field_names, unknown_name
 
 
 class KnownAttributes:

@@ -18,7 +18,7 @@ from quantry.recipe import (
     ScaleKind,
     TensorSpec,
 )
-from quantry.recipe.known_arguments import KnownArguments
+from quantry.recipe.checked import KnownArguments
 
 __all__ = [
     "BFP16Spec",
