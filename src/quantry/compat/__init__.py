@@ -1,7 +1,6 @@
-"""Runs scripts written for ``quark.onnx``, ``quark.torch`` or ``vai_q_onnx`` unchanged, with ours in their place."""
+"""Runs unchanged scripts for ``quark.onnx``, ``quark.torch`` and ``vai_q_onnx`` on quantry."""
 
-from quantry.compat.import_hook import mapped_imports
-from quantry.compat.run import run_script
+from quantry.compat.run import mapped_imports, run_script
 from quantry.compat.scan import Missing, scan_script
 
 __all__ = ["Missing", "mapped_imports", "run_script", "scan_script"]

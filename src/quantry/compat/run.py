@@ -1,15 +1,158 @@
-"""Runs a script with AMD's packages replaced by ours."""
+"""Runs scripts for AMD Quark and vai_q_onnx: their imports resolve to quantry's facade packages."""
 
 import importlib
+import importlib.util
+import logging
 import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from quantry.compat.import_hook import mapped_imports
-from quantry.onnx.operators.custom_ops import NO_LIBRARY, skip_library
+import quantry
+from quantry.onnx.deployment import NO_LIBRARY, skip_library
+
+ROOTS = ("quark", "vai_q_onnx")
+"""Top-level packages whose imports are redirected."""
+
+FACADES = {"quark.onnx": "quantry.onnx", "quark.torch": "quantry.torch", "vai_q_onnx": "quantry.vai_q_onnx"}
+"""AMD's packages and the facade for each."""
+
+_LOGS = ("quark.shares.utils.log", "quark.common.utils.log")
+
+
+def our_name(module: str) -> str | None:
+    """Return the facade module for one of AMD's modules, or None if no facade covers it.
+
+    Example:
+        >>> our_name("quark.onnx.quantization.config")
+        'quantry.onnx.quantization.config'
+        >>> our_name("quark.shares.utils.log") is None
+        True
+    """
+    for theirs, ours in FACADES.items():
+        if module == theirs or module.startswith(f"{theirs}."):
+            return ours + module.removeprefix(theirs)
+    return None
+
+
+def our_module(module: str) -> ModuleType | None:
+    """Return the module that replaces one of AMD's modules, or None if there is none.
+
+    Args:
+        module: The name of AMD's module.
+
+    Raises:
+        ImportError: The facade exists but cannot be imported, for example because torch is missing.
+    """
+    name = our_name(module)
+    if name is None:
+        return _stand_in(module)
+    try:
+        found = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            return None
+        raise
+    return _torch_copy(module) if module.startswith("quark.torch") else found
+
+
+def _torch_copy(module: str) -> ModuleType:
+    """Return a new module with every name of `quantry.torch`.
+
+    AMD has a module ``quark.torch.export``; `quantry.torch.export` is a function. Importing AMD's submodule sets the
+    attribute ``export`` of its parent, so scripts get a copy and the function of our package stays.
+    """
+    ours = importlib.import_module(FACADES["quark.torch"])
+    copied = ModuleType(module, ours.__doc__)
+    copied.__path__ = []
+    copied.__all__ = list(ours.__all__)  # type: ignore[attr-defined]
+    for name in ours.__all__:
+        setattr(copied, name, getattr(ours, name))
+    return copied
+
+
+def _stand_in(module: str) -> ModuleType | None:
+    """Return a module for a package above the facades, or for the loggers that AMD's scripts use."""
+    if module in _LOGS:
+        log = ModuleType(module, "Loggers of the standard library under AMD's name.")
+        log.ScreenLogger = logging.getLogger  # type: ignore[attr-defined]
+        return log
+    if not any(name == module or name.startswith(f"{module}.") for name in (*FACADES, *_LOGS)):
+        return None
+    package = ModuleType(module, "Parent package of redirected modules.")
+    package.__path__ = []
+    package.__version__ = quantry.__version__  # type: ignore[attr-defined]
+    return package
+
+
+class _LoadedModule(Loader):
+    """Loads a module that has already been imported under its own name."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module."""
+        del spec
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the module's own spec, which the import system has just replaced."""
+        if self._spec is not None:
+            module.__spec__ = self._spec
+
+
+class _Finder(MetaPathFinder):
+    """Finds the facade module for each of AMD's modules."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of the replacement, or None if the module is not AMD's."""
+        del path, target
+        if fullname.partition(".")[0] not in ROOTS:
+            return None
+        module = our_module(fullname)
+        if module is None:
+            raise ModuleNotFoundError(f"quantry has no replacement for {fullname!r}", name=fullname)
+        return importlib.util.spec_from_loader(
+            fullname,
+            _LoadedModule(module),
+            origin=f"quantry compat: {module.__name__}",
+            is_package=hasattr(module, "__path__"),
+        )
+
+
+@contextmanager
+def mapped_imports() -> Iterator[None]:
+    """Redirect imports of ``quark.onnx``, ``quark.torch`` and ``vai_q_onnx`` to the facades.
+
+    Installed packages of these names are hidden meanwhile and restored afterwards.
+
+    Example:
+        >>> with mapped_imports():
+        ...     from quark.onnx import ModelQuantizer
+        >>> ModelQuantizer.__module__
+        'quantry.onnx.quantizer'
+    """
+    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in ROOTS}
+    for name in before:
+        del sys.modules[name]
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS]:
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
@@ -17,10 +160,10 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
 
     Args:
         script: The script.
-        arguments: What it finds in ``sys.argv`` behind its own name.
+        arguments: Its command line, ``sys.argv[1:]``.
 
     Raises:
-        SystemExit: The script has ended itself.
+        SystemExit: The script exited by itself.
     """
     before = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
@@ -34,16 +177,16 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
 
 @contextmanager
 def _sessions_without_library() -> Iterator[None]:
-    """Let sessions skip the library of custom operators that scripts register and models here do not need."""
-    # By name, since the runtime is none of this room's business: only what the script calls on it is.
+    """Make onnxruntime ignore the custom operator library that scripts register; quantry's models need none."""
+    # Imported by name: only runtime/ may import onnxruntime, and this patches what the script itself calls.
     runtime: Any = importlib.import_module("onnxruntime")
     original = runtime.SessionOptions
 
     class SessionOptions(original):  # type: ignore[misc, valid-type]
-        """Options of a session."""
+        """Session options that skip `NO_LIBRARY`."""
 
         def register_custom_ops_library(self, path: str) -> None:
-            """Register a library, unless it is the one that is not needed."""
+            """Register a library, unless it is the placeholder for none."""
             if path != NO_LIBRARY:
                 super().register_custom_ops_library(path)
 

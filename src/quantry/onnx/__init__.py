@@ -3,8 +3,22 @@
 Named configurations are to be had as ``XINT8_QCONFIG`` and the like, a new copy with each access.
 """
 
-from typing import Any
+import sys
+from functools import partial
 
+from quantry.module_paths import find_in, register_modules
+from quantry.onnx import auto_search, presets, specs
+from quantry.onnx.algorithms import (
+    AdaQuantConfig,
+    AdaRoundConfig,
+    AlgoConfig,
+    AutoMixprecisionConfig,
+    BiasCorrectionConfig,
+    CLEConfig,
+    GPTQConfig,
+    QuarotConfig,
+    SmoothQuantConfig,
+)
 from quantry.onnx.auto_search import (
     AutoSearch,
     AutoSearchPro,
@@ -12,8 +26,9 @@ from quantry.onnx.auto_search import (
     generate_all_configs,
     get_auto_search_config,
 )
+from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.data_readers import CachedDataReader, CalibrationDataReader, PathDataReader, RandomDataReader
-from quantry.onnx.dump import dump_model
+from quantry.onnx.deployment import dump_model, get_library_path
 from quantry.onnx.enums import (
     CalibMethod,
     CalibrationMethod,
@@ -30,45 +45,22 @@ from quantry.onnx.enums import (
     VitisQuantFormat,
     VitisQuantType,
 )
-from quantry.onnx.operators.custom_ops import get_library_path
-from quantry.onnx.quantization import ModelQuantizer, quantize_dynamic, quantize_static
-from quantry.onnx.quantization.config import (
-    Config,
-    QConfig,
-    QLayerConfig,
-    QTensorConfig,
-    QuantizationConfig,
-    get_default_config,
-)
-from quantry.onnx.quantization.config.algorithm import (
-    AdaQuantConfig,
-    AdaRoundConfig,
-    AlgoConfig,
-    AutoMixprecisionConfig,
-    BiasCorrectionConfig,
-    CLEConfig,
-    GPTQConfig,
-    QuarotConfig,
-    SmoothQuantConfig,
-)
-from quantry.onnx.quantization.config.data_type import (
+from quantry.onnx.pre_process import quant_pre_process
+from quantry.onnx.presets import get_default_config, named_config
+from quantry.onnx.qconfig import QConfig
+from quantry.onnx.quantizer import ModelQuantizer, quantize_dynamic, quantize_static
+from quantry.onnx.specs import (
     BFP16,
     BFloat16,
-    Float16,
-    Int8,
-    Int16,
-    Int32,
-    UInt8,
-    UInt16,
-    UInt32,
-)
-from quantry.onnx.quantization.config.preset_qconfigs import named_config
-from quantry.onnx.quantization.config.spec import (
     BFloat16Spec,
     BFP16Spec,
+    Float16,
     Float16Spec,
+    Int8,
     Int8Spec,
+    Int16,
     Int16Spec,
+    Int32,
     Int32Spec,
     MX4Spec,
     MX6Spec,
@@ -79,12 +71,16 @@ from quantry.onnx.quantization.config.spec import (
     MXFP8E4M3Spec,
     MXFP8E5M2Spec,
     MXInt8Spec,
+    QLayerConfig,
+    QTensorConfig,
+    UInt8,
     UInt8Spec,
+    UInt16,
     UInt16Spec,
+    UInt32,
     UInt32Spec,
     XInt8Spec,
 )
-from quantry.onnx.shape_inference import quant_pre_process
 
 __all__ = [
     "BFP16",
@@ -162,6 +158,10 @@ __all__ = [
     "quantize_static",
 ]
 
+__getattr__ = partial(named_config, __name__)
 
-def __getattr__(name: str) -> Any:
-    return named_config(__name__, name)
+register_modules(
+    __name__,
+    find_in(sys.modules[__name__], auto_search, presets, specs),
+    {"quantization.config.custom_config": partial(named_config, "quantry.onnx.quantization.config.custom_config")},
+)

@@ -2,12 +2,28 @@
 
 Members are matched by the name of their type and their own name, so that a script may as well pass the members of
 ``onnxruntime.quantization``; that library is not imported for it.
+
+From the members of AMD Quark's calibration enumerations to calibration methods.
+
+From the members of AMD Quark's type enumerations to tensor specifications.
 """
 
 import enum
 from typing import TypeAlias
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.recipe import (
+    DataType,
+    Entropy,
+    LayerWisePercentile,
+    Method,
+    MinMax,
+    MinMSE,
+    NonOverflow,
+    PerBlock,
+    Percentile,
+    TensorSpec,
+)
 
 
 class PowerOfTwoMethod(enum.Enum):
@@ -182,3 +198,74 @@ def _no_member(value: object, accepted: tuple[type[enum.Enum], ...], where: str)
     return RecipeError(
         f"{where} must be {article} {kind} such as {meant}, got {value!r} of type {type(value).__name__}"
     )
+
+
+_METHODS: dict[enum.Enum, Method] = {
+    PowerOfTwoMethod.NonOverflow: NonOverflow(),
+    PowerOfTwoMethod.MinMSE: MinMSE(),
+    CalibrationMethod.MinMax: MinMax(),
+    CalibrationMethod.Entropy: Entropy(),
+    CalibrationMethod.Percentile: Percentile(),
+    LayerWiseMethod.LayerWisePercentile: LayerWisePercentile(),
+    ExtendedCalibrationMethod.MinMSE: MinMSE(),
+    CalibMethod.MinMax: MinMax(),
+    CalibMethod.MinMSE: MinMSE(),
+    CalibMethod.Percentile: Percentile(),
+    CalibMethod.Entropy: Entropy(),
+    CalibMethod.LayerwisePercentile: LayerWisePercentile(),
+}
+_NEAREST = {
+    "Distribution": "it is for float8 only and is not there; the nearest is CalibrationMethod.Percentile",
+    "MinMax": "scales are float32 or powers of two, not M / 2**N; the nearest is CalibrationMethod.MinMax",
+}
+
+
+def method_of(member: enum.Enum, where: str) -> Method:
+    """Return the calibration method that a member stands for.
+
+    Args:
+        member: One of our members.
+        where: The field, for messages.
+
+    Raises:
+        RecipeError: There is no such method here; the message has the nearest.
+    """
+    method = _METHODS.get(member)
+    if method is None:
+        raise RecipeError(f"{where} cannot be {member}: {_NEAREST[member.name]}")
+    return method
+
+
+_SPECS = {
+    "QInt4": TensorSpec(DataType.INT4),
+    "QUInt4": TensorSpec(DataType.UINT4),
+    "QInt8": TensorSpec(DataType.INT8),
+    "QUInt8": TensorSpec(DataType.UINT8),
+    "QInt16": TensorSpec(DataType.INT16),
+    "QUInt16": TensorSpec(DataType.UINT16),
+    "QInt32": TensorSpec(DataType.INT32),
+    "QUInt32": TensorSpec(DataType.UINT32),
+    "QFloat16": TensorSpec(DataType.FLOAT16),
+    "QBFloat16": TensorSpec(DataType.BFLOAT16),
+    "QBFP": TensorSpec(DataType.BFP16, granularity=PerBlock()),
+    "QMX": TensorSpec(DataType.MXINT8, granularity=PerBlock()),
+}
+
+
+def spec_of(member: enum.Enum, where: str) -> TensorSpec:
+    """Return the specification that a type stands for, symmetric and with one scale.
+
+    Args:
+        member: A member of QuantType or ExtendedQuantType.
+        where: The field, for messages.
+
+    Raises:
+        RecipeError: The type is not there.
+    """
+    spec = _SPECS.get(member.name)
+    if spec is None:
+        raise RecipeError(
+            f"{where} cannot be {member}: float8 with a scale is not there; the nearest is ExtendedQuantType.QMX with "
+            "MXAttributes {'element_dtype': 'fp8_e4m3'}"
+        )
+    return spec

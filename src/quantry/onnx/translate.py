@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.options import FIELDS, ROWS, Draft
-from quantry.onnx.quantization.config.config import QuantizationConfig
 from quantry.recipe import Recipe, VitisDialect, VitisQdq
 
 _SELECTION = {

@@ -4,29 +4,16 @@
 script. Importing this gives ``torch.export.export_for_training`` back to a torch that no longer has it.
 """
 
+import sys
 from importlib import import_module, util
 from typing import Any
 
 from quantry import errors
-from quantry.torch.config import Config, QConfig, QLayerConfig, QuantizationConfig
+from quantry.module_paths import find_in, register_modules
+from quantry.torch.config import Config, QConfig, QLayerConfig, QTensorConfig, QuantizationConfig, QuantizationSpec
 from quantry.torch.enums import (
     DeviceType,
     Dtype,
-    QSchemeType,
-    QuantFlow,
-    QuantizationMode,
-    RoundType,
-    ScaleType,
-    ZeroPointType,
-)
-from quantry.torch.exporter import (
-    ExporterConfig,
-    JsonExporterConfig,
-    ModelExporter,
-    OnnxExporterConfig,
-    export_onnx,
-)
-from quantry.torch.observers import (
     LSQObserver,
     LSQSpec,
     ObserverBase,
@@ -44,11 +31,23 @@ from quantry.torch.observers import (
     PerTensorPowOf2MinMaxObserver,
     PerTensorPowOf2MinMSEObserver,
     PlaceholderObserver,
+    QSchemeType,
+    QuantFlow,
+    QuantizationMode,
+    RoundType,
+    ScaleType,
     TQTObserver,
     TQTSpec,
+    ZeroPointType,
+)
+from quantry.torch.exporter import (
+    ExporterConfig,
+    JsonExporterConfig,
+    ModelExporter,
+    OnnxExporterConfig,
+    export_onnx,
 )
 from quantry.torch.quantizer import ModelQuantizer
-from quantry.torch.specification import QTensorConfig, QuantizationSpec
 
 _FRONT_END = (
     "DistillationLoss",
@@ -158,3 +157,6 @@ def __getattr__(name: str) -> Any:
     if name not in _FRONT_END:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{errors.nearest_spelling(name, __all__)}")
     return getattr(import_module("quantry.torchfront"), name)
+
+
+register_modules(__name__, find_in(sys.modules[__name__]))

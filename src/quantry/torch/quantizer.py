@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.keywords import known_keywords
 from quantry.recipe import Recipe, resolve_recipe
-from quantry.torch.config import QConfig, QLayerConfig
-from quantry.torch.specification import QTensorConfig
+from quantry.torch.config import QConfig, QLayerConfig, QTensorConfig
 from quantry.torch.translate import Place, recipe_of
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from quantry.recipe import (
     TuneOptions,
     TuneStep,
 )
-from quantry.torch.config import EQUALIZATIONS, QConfig, QLayerConfig
+from quantry.torch.config import EQUALIZATIONS, QConfig, QLayerConfig, QTensorConfig
 from quantry.torch.enums import DeviceType
-from quantry.torch.specification import QTensorConfig
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,10 @@
 """The API of vai_q_onnx over quantry: the same names, signature and defaults."""
 
+import sys
+
+from quantry.module_paths import find_in, register_modules
 from quantry.onnx.data_readers import CalibrationDataReader
-from quantry.onnx.dump import dump_model
+from quantry.onnx.deployment import dump_model
 from quantry.onnx.enums import (
     CalibrationMethod,
     PowerOfTwoMethod,
@@ -10,7 +13,7 @@ from quantry.onnx.enums import (
     VitisQuantFormat,
     VitisQuantType,
 )
-from quantry.onnx.shape_inference import quant_pre_process
+from quantry.onnx.pre_process import quant_pre_process
 from quantry.vai_q_onnx.quantize import quantize_static
 
 __all__ = [
@@ -25,3 +28,5 @@ __all__ = [
     "quant_pre_process",
     "quantize_static",
 ]
+
+register_modules(__name__, find_in(sys.modules[__name__]))

@@ -6,9 +6,9 @@ from typing import Any
 
 from quantry.errors import RecipeError
 from quantry.keywords import known_keywords
+from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
-from quantry.onnx.quantization.api import ModelInput, run_config
-from quantry.onnx.quantization.config.config import QuantizationConfig
+from quantry.onnx.quantizer import ModelInput, run_config
 from quantry.onnx.translate import checked_options
 from quantry.recipe import VitisDialect
 

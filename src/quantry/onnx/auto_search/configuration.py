@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.options import FIELDS
-from quantry.onnx.quantization.config.config import Config, QuantizationConfig
-from quantry.onnx.quantization.config.custom_config import get_default_config
+from quantry.onnx.presets import get_default_config
 from quantry.onnx.translate import Job, translate
 from quantry.recipe import Recipe
 

@@ -6,11 +6,20 @@ from typing import Any
 
 from quantry.autosearch import Assignment, Choice, IntRange, Parameter, Uniform
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx import specs
+from quantry.onnx.algorithms import (
+    AdaQuantConfig,
+    AdaRoundConfig,
+    AlgoConfig,
+    BiasCorrectionConfig,
+    CLEConfig,
+    GPTQConfig,
+    SmoothQuantConfig,
+)
 from quantry.onnx.auto_search.search_space import range_parameter
 from quantry.onnx.options import ROWS
-from quantry.onnx.quantization.config import algorithm, spec
-from quantry.onnx.quantization.config.qconfig import QConfig
-from quantry.onnx.quantization.config.spec import QLayerConfig, QTensorConfig
+from quantry.onnx.qconfig import QConfig
+from quantry.onnx.specs import QLayerConfig, QTensorConfig
 from quantry.recipe import Recipe
 
 GROUPS = {
@@ -23,12 +32,12 @@ GROUPS = {
 """Groups of parameters, to the base key that they belong to."""
 
 _BASE = ("activation", "weight", "cle_algo", "algorithms")
-_ALGORITHMS: Mapping[str, type[algorithm.AlgoConfig]] = {
-    "adaround": algorithm.AdaRoundConfig,
-    "adaquant": algorithm.AdaQuantConfig,
-    "gptq": algorithm.GPTQConfig,
-    "biascorrection": algorithm.BiasCorrectionConfig,
-    "smoothquant": algorithm.SmoothQuantConfig,
+_ALGORITHMS: Mapping[str, type[AlgoConfig]] = {
+    "adaround": AdaRoundConfig,
+    "adaquant": AdaQuantConfig,
+    "gptq": GPTQConfig,
+    "biascorrection": BiasCorrectionConfig,
+    "smoothquant": SmoothQuantConfig,
 }
 _NONE = (None, False, "", "none", "None")
 FINETUNING = ("algorithms", "adaround_params", "adaquant_params")
@@ -118,9 +127,9 @@ class ProBuild:
             activation=_spec(values.get("activation", "Int8"), values, "activation"),
             weight=_spec(values.get("weight", "Int8"), values, "weight"),
         )
-        algorithms: list[algorithm.AlgoConfig] = []
+        algorithms: list[AlgoConfig] = []
         if values.get("cle_algo") not in _NONE:
-            algorithms.append(algorithm.CLEConfig(**_inside(values, "cle_params")))
+            algorithms.append(CLEConfig(**_inside(values, "cle_params")))
         chosen = values.get("algorithms")
         algorithms += [
             _algorithm(name)(**_inside(values, f"{str(name).lower()}_params"))
@@ -135,15 +144,15 @@ def _spec(name: Any, values: Mapping[str, Any], which: str) -> QTensorConfig:
     settings = _inside(values, f"{which}_params")
     if isinstance(name, QTensorConfig):
         return type(name)(**{**vars(name), **settings})
-    known = [entry.removesuffix("Spec") for entry in spec.__all__ if entry.endswith("Spec")]
+    known = [entry.removesuffix("Spec") for entry in specs.__all__ if entry.endswith("Spec")]
     found = str(name).removesuffix("Spec")
     if found not in known:
         raise RecipeError(f"{which} must be one of {', '.join(known)}, got {name!r}{nearest_spelling(found, known)}")
-    made: QTensorConfig = getattr(spec, f"{found}Spec")(**settings)
+    made: QTensorConfig = getattr(specs, f"{found}Spec")(**settings)
     return made
 
 
-def _algorithm(name: Any) -> type[algorithm.AlgoConfig]:
+def _algorithm(name: Any) -> type[AlgoConfig]:
     found = _ALGORITHMS.get(str(name).lower())
     if found is None:
         raise RecipeError(

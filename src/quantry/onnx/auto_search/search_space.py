@@ -11,8 +11,8 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.memo import fingerprint
 from quantry.onnx.auto_search.conditions import Condition, conditions_of
 from quantry.onnx.auto_search.configuration import Configuration, RecipeMaker, flattened, nested
+from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.options import FIELDS, NESTED, ROWS
-from quantry.onnx.quantization.config.config import QuantizationConfig
 from quantry.recipe import Recipe
 
 _LOG = logging.getLogger("quantry")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quantry.onnx.auto_search.configuration import Configuration
-from quantry.onnx.quantization.config.config import QuantizationConfig
+from quantry.onnx.config import QuantizationConfig
 
 _FINETUNE = "FastFinetune"
 _SWITCH = "include_fast_ft"

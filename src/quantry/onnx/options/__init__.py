@@ -4,38 +4,33 @@ from quantry.onnx.options import (
     algorithms,
     calibration,
     config_fields,
-    evaluation,
-    finetuning,
-    gptq,
     mixed_precision,
-    npu,
-    number_types,
     placement,
     preprocessing,
-    weights_only,
+    types,
 )
 from quantry.onnx.options.draft import Draft, RandomInputs
 from quantry.onnx.options.option_row import Kind, OptionRow
 
 SECTIONS: tuple[tuple[str, tuple[OptionRow, ...]], ...] = (
-    ("Types, symmetry, biases", number_types.ROWS),
+    ("Types, symmetry, biases", types.ROWS),
     ("Nodes and pairs", placement.ROWS),
     # Equalization before preprocessing, since ReplaceClip6Relu belongs to it.
     ("Equalization and other algorithms", algorithms.ROWS),
     ("Preprocessing and conversions", preprocessing.ROWS),
     ("Calibration", calibration.ROWS),
-    ("Integer NPUs", npu.ROWS),
-    ("Evaluation and files", evaluation.ROWS),
+    ("Integer NPUs", preprocessing.NPU_ROWS),
+    ("Evaluation and files", calibration.EVALUATION_ROWS),
 )
 """Every key of ``extra_options``; they are applied in this order, whatever the order of the dictionary."""
 
 ROWS: dict[str, OptionRow] = {row.key: row for _, rows in SECTIONS for row in rows}
 
 NESTED: dict[str, tuple[OptionRow, ...]] = {
-    "FastFinetune": finetuning.FINETUNE_ROWS,
+    "FastFinetune": algorithms.FINETUNE_ROWS,
     "AutoMixprecision": mixed_precision.MIX_ROWS,
-    "GPTQParams": gptq.GPTQ_ROWS,
-    "MatMulNBitsParams": weights_only.N_BITS_ROWS,
+    "GPTQParams": algorithms.GPTQ_ROWS,
+    "MatMulNBitsParams": types.N_BITS_ROWS,
 }
 """Every key of the options that are dicts of options themselves."""
 

@@ -1,12 +1,14 @@
-"""Options of calibration."""
+"""Options of calibration.
+
+Options of evaluation, files and the rest.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError
-from quantry.onnx.enums import METHODS, own_member
-from quantry.onnx.methods import method_of
+from quantry.onnx.enums import METHODS, method_of, own_member
 from quantry.onnx.options.draft import Draft, RandomInputs, refuse
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.recipe import Entropy, LayerWisePercentile, Method, MinMax, NonOverflow, Percentile
@@ -276,5 +278,64 @@ ROWS = (
         "A file that keeps ranges for the next run.",
         "every stage's result is kept already, under its content, in $QUANTRY_CACHE or ~/.cache/quantry; leave it out",
         harmless=None,
+    ),
+)
+
+
+def _data(draft: Draft, value: object) -> Draft:
+    if not draft.evaluate and value is not None:
+        return draft.noted("EvalDataReader has no effect without EvalMetrics")
+    return replace(draft, evaluation_data=value)
+
+
+EVALUATION_ROWS = (
+    OptionRow(
+        "EvalMetrics",
+        Kind.BOOL,
+        "False",
+        "Compare the result with the float model and log cosine and L2.",
+        "evaluation",
+        sets("evaluate"),
+    ),
+    OptionRow(
+        "EvalDataReader",
+        Kind.ANY,
+        "None",
+        "Data for EvalMetrics; else the calibration data.",
+        "evaluation_data",
+        _data,
+    ),
+    OptionRow(
+        "TmpDir",
+        Kind.TEXT,
+        "None",
+        "The folder of temporary files.",
+        refused="temporary files lie where Python's tempfile puts them; set the environment variable TMPDIR",
+        harmless=(None,),
+    ),
+    OptionRow(
+        "UserCustomOpLibPath",
+        Kind.TEXT,
+        "None",
+        "A library of operators to load into every session.",
+        refused="sessions load no libraries; give operators of your own as functions inside the model",
+        harmless=(None,),
+    ),
+    OptionRow(
+        "EncryptionAlgorithm",
+        Kind.TEXT,
+        "None",
+        "Encrypt files.",
+        refused="nothing is encrypted; take the model from memory (model_output=None) and encrypt it yourself",
+        harmless=(None,),
+    ),
+    OptionRow(
+        "QuantizationPreference",
+        Kind.TEXT,
+        "None",
+        "Choose several of these options at once: 'accuracy', 'speed' or 'resource_efficiency'.",
+        refused="it would overwrite what was chosen; for accuracy use PowerOfTwoMethod.MinMSE or "
+        "LayerWiseMethod.LayerWisePercentile, memory is bounded and the float pass is made once in any case",
+        harmless=(None,),
     ),
 )

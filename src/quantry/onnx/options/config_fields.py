@@ -5,13 +5,20 @@ from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.enums import FORMATS, METHODS, TYPES, PowerOfTwoMethod, QuantFormat, VitisQuantFormat, own_member
-from quantry.onnx.methods import method_of
-from quantry.onnx.options.draft import Draft, refuse, with_field
-from quantry.onnx.options.mix_draft import MixDraft
-from quantry.onnx.options.npu import WRITTEN_DIFFERENTLY
+from quantry.onnx.enums import (
+    FORMATS,
+    METHODS,
+    TYPES,
+    PowerOfTwoMethod,
+    QuantFormat,
+    VitisQuantFormat,
+    method_of,
+    own_member,
+    spec_of,
+)
+from quantry.onnx.options.draft import Draft, MixDraft, refuse, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
-from quantry.onnx.type_specs import spec_of
+from quantry.onnx.options.preprocessing import WRITTEN_DIFFERENTLY
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import (
     AdaRound,

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.enums import TYPES, own_member
+from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.draft import Draft, with_field
-from quantry.onnx.options.nested import nested
-from quantry.onnx.options.option_row import Apply, Kind, OptionRow
-from quantry.onnx.type_specs import spec_of
+from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested
 from quantry.recipe import DataType, DerivedBias, FloatBias, FloatScale, LayerTarget, OwnBias, PerBlock, TensorSpec
 
 _KEY = "AutoMixprecision"

@@ -1,4 +1,7 @@
-"""One row of the table that translates AMD Quark's options."""
+"""One row of the table that translates AMD Quark's options.
+
+Options that are dicts of options themselves.
+"""
 
 import enum
 import numbers
@@ -6,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx.options.draft import Draft, refuse, with_field
 
 Apply = Callable[[Draft, Any], Draft]
@@ -128,3 +131,46 @@ def without_bearing(key: str, owner: str) -> Apply:
         return draft.noted(f"{key} has no effect without {owner}")
 
     return apply
+
+
+def nested(key: str, rows: tuple[OptionRow, ...], owner: str, is_on: Callable[[Draft], bool]) -> Apply:
+    """Return what applies a dict of options.
+
+    Args:
+        key: The option that holds the dict.
+        rows: What may stand in it; applied in this order, whatever the order of the dict.
+        owner: The switch of the feature.
+        is_on: Whether the feature is on; where it is off, keys and types are checked and the rest is noted.
+    """
+    known = {row.key: row for row in rows}
+
+    def apply(draft: Draft, value: Mapping[str, Any]) -> Draft:
+        for name, setting in value.items():
+            row = known.get(name)
+            if row is None:
+                raise RecipeError(
+                    f"extra_options[{key!r}] must hold known keys, got {name!r}{nearest_spelling(str(name), known)}"
+                )
+            row.check(setting, _place(key, name))
+        if not is_on(draft):
+            return draft.noted(f"{key} has no effect without {owner}")
+        for row in rows:
+            if row.key in value:
+                draft = _applied(row, draft, value[row.key], _place(key, row.key))
+        return draft
+
+    return apply
+
+
+def _place(key: str, name: str) -> str:
+    return f"extra_options[{key!r}][{name!r}]"
+
+
+def _applied(row: OptionRow, draft: Draft, value: Any, where: str) -> Draft:
+    try:
+        return row.applied(draft, value, where)
+    except RecipeError as error:
+        if where in str(error):
+            raise
+        # The recipe's value speaks of its own field; the caller has set another.
+        raise RecipeError(f"{where} cannot be {value!r}: {error}") from error

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from quantry.onnx.options.block_attributes import bfp_attributes, mx_attributes
 from quantry.onnx.options.draft import Draft, refuse
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.types import bfp_attributes, mx_attributes
 from quantry.recipe import DataType, Qdq, VitisDialect, VitisQdq
 
 _ONE_PAIR = "every tensor has one Q/DQ pair, which all of its readers share; leave it out"

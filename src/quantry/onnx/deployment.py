@@ -1,4 +1,7 @@
-"""Dumps the tensors of a quantized model to files, to compare them with those of a device."""
+"""Dumps the tensors of a quantized model to files, to compare them with those of a device.
+
+The library of custom operators that models written here do without.
+"""
 
 import os
 import re
@@ -10,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantry.errors import DataError, ModelError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.evaluate import run_session, simulation_session
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.prepare import model_source
@@ -98,3 +101,34 @@ def _write(stem: Path, array: NDArray[Any]) -> None:
     stem.with_name(f"{stem.name}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
     lines = "\n".join(str(value) for value in array.reshape(-1).tolist())
     stem.with_name(f"{stem.name}.txt").write_text(f"{lines}\n")
+
+
+NO_LIBRARY = "quantry: no library is needed"
+"""What `get_library_path` returns where sessions know to skip it."""
+
+_skipped: list[str] = []
+
+
+def skip_library(*, skipped: bool) -> None:
+    """Say whether sessions skip `NO_LIBRARY`, as they do in a script that ``quantry compat`` runs."""
+    _skipped[:] = [NO_LIBRARY] if skipped else []
+
+
+def get_library_path(device: str = "CPU") -> str:
+    """Return what to give to ``register_custom_ops_library``.
+
+    Vendors' operators are written together with functions that define them in standard operators, so stock onnxruntime
+    runs every model and there is no library.
+
+    Args:
+        device: "CPU", "CUDA" or "ROCM"; the same for all.
+
+    Raises:
+        RecipeError: Always, but in a script that ``quantry compat`` runs.
+    """
+    if not _skipped:
+        raise RecipeError(
+            "get_library_path must not be called, because models need no library of custom operators; got a call for "
+            f"{device!r}; leave register_custom_ops_library out, or run the script with `quantry compat`"
+        )
+    return _skipped[0]

@@ -10,14 +10,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx import enums
-from quantry.onnx.quantization.config import algorithm, spec
+from quantry.onnx import algorithms, enums, specs
 from quantry.recipe import DataType
 
 _TAG = "$"
 _CLASSES: dict[str, Any] = {
     name: value
-    for module in (spec, algorithm)
+    for module in (specs, algorithms)
     for name, value in vars(module).items()
     if name in module.__all__ and is_dataclass(value)
 }

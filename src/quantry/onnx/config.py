@@ -1,16 +1,38 @@
-"""Configurations as AMD Quark spells them."""
+"""Configurations of which only fields can be set, so that a misspelt one never passes in silence.
+
+Configurations as AMD Quark spells them.
+"""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, CalibrationMethod, QuantFormat, QuantType
-from quantry.onnx.quantization.config.known_names import KnownAttributes
-from quantry.recipe.checked import KnownArguments
+from quantry.recipe.checked import KnownArguments, field_names, unknown_name
 
-if TYPE_CHECKING:
-    from quantry.onnx.quantization.config.qconfig import QConfig
 
-__all__ = ["Config", "QConfig", "QuantizationConfig"]
+class KnownAttributes:
+    """A dataclass of which only fields can be set.
+
+    Example:
+        >>> from quantry.onnx import QuantizationConfig
+        >>> QuantizationConfig().calibration_method = "MinMax"
+        Traceback (most recent call last):
+        ...
+        quantry.errors.RecipeError: QuantizationConfig must be given known attributes, got 'calibration_method'; \
+did you mean 'calibrate_method'?
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set a field.
+
+        Raises:
+            RecipeError: There is no such field; the message has the nearest spelling.
+        """
+        if name not in field_names(type(self)):
+            raise unknown_name(type(self), "attributes", name)
+        super().__setattr__(name, value)
 
 
 @dataclass
@@ -103,12 +125,3 @@ class Config(KnownAttributes, KnownArguments):
     """
 
     global_quant_config: QuantizationConfig = field(default_factory=QuantizationConfig)
-
-
-def __getattr__(name: str) -> Any:
-    # AMD Quark has QConfig here too; ours is made of what stands above.
-    if name == "QConfig":
-        from quantry.onnx.quantization.config.qconfig import QConfig
-
-        return QConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

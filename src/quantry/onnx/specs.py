@@ -1,12 +1,14 @@
-"""What tensors and layers are quantized to, as AMD Quark 0.10 and later spell it."""
+"""Names of types, as AMD Quark 0.10 and later spell them; each is a `quantry.recipe.DataType`.
+
+What tensors and layers are quantized to, as AMD Quark 0.10 and later spell it.
+"""
 
 import enum
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
-from quantry.onnx.enums import CalibMethod, QuantGranularity, ScaleType, own_member
-from quantry.onnx.methods import method_of
-from quantry.onnx.quantization.config.known_names import KnownAttributes
+from quantry.onnx.config import KnownAttributes
+from quantry.onnx.enums import CalibMethod, QuantGranularity, ScaleType, method_of, own_member
 from quantry.recipe import (
     DataType,
     FloatScale,
@@ -19,6 +21,30 @@ from quantry.recipe import (
     TensorSpec,
 )
 from quantry.recipe.checked import KnownArguments
+
+Int8 = DataType.INT8
+UInt8 = DataType.UINT8
+Int16 = DataType.INT16
+UInt16 = DataType.UINT16
+Int32 = DataType.INT32
+UInt32 = DataType.UINT32
+Float16 = DataType.FLOAT16
+BFloat16 = DataType.BFLOAT16
+BFP16 = DataType.BFP16
+
+__all__ = [
+    "BFP16",
+    "BFloat16",
+    "DataType",
+    "Float16",
+    "Int8",
+    "Int16",
+    "Int32",
+    "UInt8",
+    "UInt16",
+    "UInt32",
+]
+
 
 __all__ = [
     "BFP16Spec",

@@ -1,4 +1,9 @@
-"""The quantizer that takes AMD Quark's configurations."""
+"""Models that take images with their channels last, as cameras and decoders give them.
+
+The quantizer that takes AMD Quark's configurations.
+
+Quantization as one function.
+"""
 
 import logging
 import os
@@ -6,25 +11,66 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import onnx
 import onnx_ir as ir
 
-from quantry.errors import DataError, RecipeError, SelectionError, nearest_spelling
+from quantry.errors import DataError, ModelError, RecipeError, SelectionError, nearest_spelling
 from quantry.mix import Score
 from quantry.observe import RandomData
-from quantry.onnx.channels_last import inputs_with_channels_last
+from quantry.onnx.algorithms import AlgoConfig
+from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.onnx.options import Draft
-from quantry.onnx.quantization.config.algorithm import AlgoConfig
-from quantry.onnx.quantization.config.config import Config, QuantizationConfig
-from quantry.onnx.quantization.config.qconfig import QConfig
+from quantry.onnx.qconfig import QConfig
 from quantry.onnx.translate import Job, translate
 from quantry.prepare import model_source, write_model
 from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import VitisDialect, WithinDrop
+
+_TO_FIRST = (0, 3, 1, 2)
+_TO_LAST = (0, 2, 3, 1)
+
+
+def inputs_with_channels_last(model: ir.Model) -> ir.Model:
+    """Give every input with four axes its channels last, and put a Transpose behind it.
+
+    ::
+
+        image [n, c, h, w] -> ...      becomes      image [n, h, w, c] -> Transpose -> ...
+
+    Args:
+        model: The model, which is changed.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ModelError: No input has four axes.
+    """
+    graph = model.graph
+    images = [value for value in graph.inputs if value.shape is not None and len(value.shape) == 4]
+    if not images:
+        raise ModelError(
+            "convert_nchw_to_nhwc needs an input with four axes, got "
+            + ", ".join(f"{value.name} {value.shape}" for value in graph.inputs)
+        )
+    for value in images:
+        assert value.shape is not None
+        first = value.shape
+        uses = list(value.uses())
+        node = ir.node("Transpose", [value], {"perm": _TO_FIRST}, name=f"{value.name}_channels_first")
+        result = node.outputs[0]
+        result.name, result.shape, result.type = f"{value.name}_nchw", first, value.type
+        for use in uses:
+            use.node.replace_input_with(use.idx, result)
+        value.shape = ir.Shape([first[axis] for axis in _TO_LAST])
+        graph.insert_before(graph[0], node)
+    return model
+
 
 _LOG = logging.getLogger("quantry")
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
@@ -248,3 +294,60 @@ def run_config(
         dialect: The dialect of a Vitis QDQ format.
     """
     return run_job(translate(config, dialect), model_input, model_output, reader)
+
+
+def quantize_static(
+    model_input: ModelInput,
+    model_output: str | os.PathLike[str] | None = None,
+    calibration_data_reader: Any = None,
+    calibration_data_path: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> onnx.ModelProto | None:
+    """Quantize a model with scales found from calibration data.
+
+    Args:
+        model_input: The float model: a path or a proto.
+        model_output: Where the result goes; None returns it.
+        calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
+        calibration_data_path: A folder of ``.npy`` files instead.
+        settings: Fields of `QuantizationConfig` by name.
+
+    Returns:
+        The quantized model where ``model_output`` is None, else None.
+
+    Raises:
+        UserError: The model, the data or a setting cannot be used; the message says why.
+    """
+    _check("quantize_static", settings)
+    quantizer = ModelQuantizer(Config(QuantizationConfig(**settings)))
+    return quantizer.quantize_model(model_input, model_output, calibration_data_reader, calibration_data_path)
+
+
+def quantize_dynamic(
+    model_input: ModelInput, model_output: str | os.PathLike[str] | None = None, **settings: Any
+) -> onnx.ModelProto | None:
+    """Quantize the weights of a model; activations are quantized while it runs, which needs no data.
+
+    Args:
+        model_input: The float model: a path or a proto.
+        model_output: Where the result goes; None returns it.
+        settings: Fields of `QuantizationConfig` by name, such as ``weight_type`` or ``per_channel``.
+
+    Returns:
+        The quantized model where ``model_output`` is None, else None.
+
+    Raises:
+        UserError: The model or a setting cannot be used; the message says why.
+    """
+    _check("quantize_dynamic", settings)
+    config = QuantizationConfig(**{**settings, "use_dynamic_quant": True})
+    return ModelQuantizer(Config(config)).quantize_model(model_input, model_output)
+
+
+def _check(function: str, settings: Mapping[str, Any]) -> None:
+    known = [part.name for part in fields(QuantizationConfig)]
+    for name in settings:
+        if name not in known:
+            raise RecipeError(
+                f"{function} takes fields of QuantizationConfig, got {name!r}{nearest_spelling(name, known)}"
+            )

@@ -3,6 +3,10 @@
 A configuration here is what the peer's of the same name sets, as far as the stages can do it; what is left out is in
 `quantry.recipe.Preset.pending` and is logged when the configuration is handed out. One whose algorithm is missing as a
 whole, such as finetuning, keeps its switch, which then says so when it is used.
+
+Named configurations as objects of modules: ``XINT8_CONFIG`` and, by tensors, ``XINT8_QCONFIG``.
+
+Scripts import these and edit them, so every access hands out a new copy.
 """
 
 import copy
@@ -10,15 +14,26 @@ import logging
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.algorithms import (
+    AdaQuantConfig,
+    AdaRoundConfig,
+    AlgoConfig,
+    AutoMixprecisionConfig,
+    CLEConfig,
+)
+from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import (
+    CalibMethod,
     CalibrationMethod,
     ExtendedQuantFormat,
     ExtendedQuantType,
     PowerOfTwoMethod,
     QuantType,
+    ScaleType,
+    spec_of,
 )
-from quantry.onnx.quantization.config.config import QuantizationConfig
-from quantry.onnx.quantization.config.spec import BFP16Spec, Int8Spec, MXInt8Spec, QLayerConfig, QTensorConfig
+from quantry.onnx.qconfig import QConfig
+from quantry.onnx.specs import BFP16Spec, Int8Spec, MXInt8Spec, QLayerConfig, QTensorConfig
 from quantry.recipe import PRESETS
 
 _LOG = logging.getLogger("quantry")
@@ -213,12 +228,86 @@ def get_default_config(config_name: str) -> QuantizationConfig:
     return copy.deepcopy(found)
 
 
-def __getattr__(name: str) -> Any:
-    # A new copy with each access, since scripts import these and edit them.
+_ABSENT = ("UINT8_DYNAMIC_QUANT_QCONFIG",)
+"""Tensors that are quantized while the model runs have no specification."""
+_MOVED = ("FastFinetune", "AutoMixprecision", "ActivationSymmetric", "WeightSymmetric")
+
+
+def named_config(module: str, name: str) -> QuantizationConfig | QConfig | dict[str, Any]:
+    """Return a copy of the configuration that a module's attribute names.
+
+    Args:
+        module: The module, for messages.
+        name: The attribute.
+
+    Raises:
+        AttributeError: There is no such configuration.
+
+    Example:
+        >>> named_config("quantry.onnx", "XINT8_CONFIG").enable_npu_cnn
+        True
+    """
     if name in ("DEFAULT_ADAROUND_PARAMS", "DEFAULT_ADAQUANT_PARAMS"):
         return dict(_ADAROUND_PARAMS if "ROUND" in name else _ADAQUANT_PARAMS)
-    if not name.endswith("CONFIG"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from quantry.onnx.quantization.config.preset_qconfigs import named_config
+    for ending, make in (("_QCONFIG", default_qconfig), ("_CONFIG", get_default_config)):
+        preset = name.removesuffix(ending)
+        if name.endswith(ending) and preset in DEFAULT_CONFIGS and name not in _ABSENT:
+            made: QuantizationConfig | QConfig = make(preset)
+            return made
+    known = [f"{preset}{ending}" for preset in DEFAULT_CONFIGS for ending in ("_QCONFIG", "_CONFIG")]
+    hint = nearest_spelling(name, known) if name.endswith("CONFIG") else ""
+    raise AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
-    return named_config(__name__, name)
+
+def default_qconfig(config_name: str) -> QConfig:
+    """Return a named configuration by tensors; it asks for what `get_default_config` of that name asks for.
+
+    As in AMD Quark, AdaQuant trains for 3000 iterations here and for 1000 there.
+
+    Args:
+        config_name: Its name, such as "XINT8" or "S8S8_AAWS".
+
+    Raises:
+        RecipeError: There is no such name; the message has the nearest.
+    """
+    config = get_default_config(config_name)
+    options = dict(config.extra_options or {})
+    algorithms = _algorithms(config, options)
+    if not config.optimize_model:
+        options["OptimizeModel"] = False
+    if config.enable_npu_transformer:
+        options |= {"OpTypesToQuantize": ["MatMul", "Gemm"], "MatMulConstBOnly": True}
+    layer = QLayerConfig(
+        input_tensors=_tensor(config, config.activation_type, options.get("ActivationSymmetric")),
+        weight=_tensor(config, config.weight_type, options.get("WeightSymmetric", weight_symmetry(config))),
+    )
+    rest = {key: value for key, value in options.items() if key not in _MOVED}
+    return QConfig(layer, algo_config=algorithms, extra_options=rest)
+
+
+def weight_symmetry(config: QuantizationConfig) -> bool:
+    """Return whether weights are symmetric where no option says it."""
+    return spec_of(config.weight_type, "weight_type").dtype.is_signed
+
+
+def _tensor(config: QuantizationConfig, kind: Any, symmetric: bool | None) -> QTensorConfig:
+    dtype = spec_of(kind, "data_type").dtype
+    power_of_two = isinstance(config.calibrate_method, PowerOfTwoMethod)
+    return QTensorConfig(
+        symmetric=not dtype.is_integer if symmetric is None else symmetric,
+        scale_type=ScaleType.PowerOf2 if power_of_two else ScaleType.Float32,
+        calibration_method=CalibMethod[config.calibrate_method.name] if dtype.is_integer else CalibMethod.MinMax,
+        data_type=dtype,
+    )
+
+
+def _algorithms(config: QuantizationConfig, options: dict[str, Any]) -> list[AlgoConfig]:
+    found: list[AlgoConfig] = [CLEConfig(cle_total_layer_diff_threshold=2e-7)] if config.include_cle else []
+    if config.include_auto_mp:
+        found.append(AutoMixprecisionConfig.from_settings(options["AutoMixprecision"]))
+    if config.include_fast_ft:
+        settings = options["FastFinetune"]
+        rounding = settings["OptimAlgorithm"] == "adaround"
+        longer = {**settings, "NumIterations": AdaQuantConfig().num_iterations}
+        found.append(AdaRoundConfig.from_settings(settings) if rounding else AdaQuantConfig.from_settings(longer))
+    return found

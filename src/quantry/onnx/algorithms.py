@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from quantry.onnx.quantization.config.known_names import KnownAttributes
-from quantry.onnx.quantization.config.spec import QLayerConfig
+from quantry.onnx.config import KnownAttributes
+from quantry.onnx.specs import QLayerConfig
 from quantry.recipe.checked import KnownArguments
 
 __all__ = [

@@ -1,1 +1,0 @@
-"""Custom operators, where AMD Quark has them."""

@@ -1,0 +1,411 @@
+"""Options that give single tensors other types: ``MixedPrecisionTensor`` and ``TensorQuantOverrides``.
+
+The dictionaries that describe AMD Quark's block number formats.
+
+Options that leave activations float: ``WeightsOnly``, ``UseMatMulNBits`` and the dict ``MatMulNBitsParams``.
+
+Options of types, symmetry and biases.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.onnx.enums import TYPES, own_member, spec_of
+from quantry.onnx.options.draft import Draft, own_bias_spec, with_field
+from quantry.onnx.options.option_row import Kind, OptionRow, nested, sets
+from quantry.recipe import (
+    DataType,
+    DerivedBias,
+    FloatBias,
+    FloatScale,
+    Gptq,
+    MatMulNBits,
+    OwnBias,
+    PerBlock,
+    PerChannel,
+    PerGroup,
+    PowerOfTwoScale,
+    TensorSpec,
+    TensorTypes,
+)
+
+_KNOWN = ("quant_type", "symmetric", "axis")
+_NOT_HAD = {
+    "scale": "scales are found from data",
+    "zero_point": "zero points are found from data",
+    "rmin": "ranges are found from data",
+    "rmax": "ranges are found from data",
+    "reduce_range": "it is for the weights of the whole model; use the field reduce_range",
+    "convert": "pairs that convert between types are put where neighbours differ",
+}
+
+
+def _mixed(draft: Draft, value: Mapping[Any, Iterable[str]]) -> Draft:
+    if not draft.tensor_types:
+        return draft.noted("MixedPrecisionTensor has no effect without specific_tensor_precision")
+    where = "extra_options['MixedPrecisionTensor']"
+    for kind, names in value.items():
+        if isinstance(names, str):
+            raise RecipeError(f"{where} must hold lists of names, got {names!r} of type str for {kind}")
+        spec = spec_of(own_member(kind, TYPES, where), where)
+        draft = _with(draft, tuple(names), _symmetric(spec, draft))
+    return draft
+
+
+def _overrides(draft: Draft, value: Mapping[str, Any]) -> Draft:
+    for name, entries in value.items():
+        where = f"extra_options['TensorQuantOverrides'][{name!r}]"
+        listed = [entries] if isinstance(entries, Mapping) else list(entries)
+        if len(listed) != 1 or not isinstance(listed[0], Mapping):
+            raise RecipeError(f"{where} must be a list of one dict, got {entries!r}; a 'axis' gives channels scales")
+        draft = _with(draft, (name,), _overridden(draft, listed[0], where))
+    return draft
+
+
+def _overridden(draft: Draft, entry: Mapping[str, Any], where: str) -> TensorSpec:
+    for key in entry:
+        if key in _NOT_HAD:
+            raise RecipeError(f"{where}[{key!r}] cannot be had: {_NOT_HAD[key]}; leave it out")
+        if key not in _KNOWN:
+            raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), _KNOWN)}")
+    spec = draft.plan.weight if "axis" in entry else draft.plan.activation
+    if "quant_type" in entry:
+        typed = spec_of(own_member(entry["quant_type"], TYPES, f"{where}['quant_type']"), where)
+        spec = replace(_symmetric(typed, draft), scale=spec.scale if typed.dtype.is_integer else typed.scale)
+    if "symmetric" in entry:
+        spec = replace(spec, symmetric=bool(entry["symmetric"]))
+    return replace(spec, granularity=PerChannel(entry["axis"])) if "axis" in entry else spec
+
+
+def _symmetric(spec: TensorSpec, draft: Draft) -> TensorSpec:
+    return replace(spec, symmetric=draft.plan.activation.symmetric or not spec.dtype.is_integer)
+
+
+def _with(draft: Draft, names: tuple[str, ...], spec: TensorSpec) -> Draft:
+    return replace(draft, plan=replace(draft.plan, tensors=(*draft.plan.tensors, TensorTypes(names, spec))))
+
+
+_TENSOR_TYPES = (
+    OptionRow(
+        "TensorQuantOverrides",
+        Kind.DICT,
+        "{}",
+        "Types of single tensors, by name: [{'quant_type', 'symmetric', 'axis'}]; 'axis' is for weights. Ranges and "
+        "scales cannot be given.",
+        "plan.tensors",
+        _overrides,
+    ),
+    OptionRow(
+        "MixedPrecisionTensor",
+        Kind.DICT,
+        "{}",
+        "Names of tensors by type, with specific_tensor_precision=True; symmetry is that of activations.",
+        "plan.tensors",
+        _mixed,
+    ),
+)
+
+
+_BFP = {("to_bfp", 16): DataType.BFP16}
+_BFP |= {("to_bfp_prime", bits): dtype for bits, dtype in ((11, DataType.MX4), (13, DataType.MX6), (16, DataType.MX9))}
+_MX = {
+    "fp8_e5m2": DataType.MXFP8E5M2,
+    "fp8_e4m3": DataType.MXFP8E4M3,
+    "fp6_e3m2": DataType.MXFP6E3M2,
+    "fp6_e2m3": DataType.MXFP6E2M3,
+    "fp4_e2m1": DataType.MXFP4E2M1,
+    "int8": DataType.MXINT8,
+}
+_BFP_TYPES = tuple(_BFP.values())
+_MX_TYPES = tuple(_MX.values())
+_BFP_FIXED = {"rounding_mode": 2, "sub_block_size": 2, "sub_block_shift_bits": 1, "convert_to_bfloat_before_bfp": 0}
+_MX_FIXED = {"rounding_mode": 2}
+
+
+def bfp_attributes(draft: Draft, value: Mapping[str, Any]) -> Draft:
+    """Apply ``BFPAttributes`` to the tensors of a block floating-point type."""
+    _check(value, "BFPAttributes", ("bfp_method", "bit_width", "axis", "block_size"), _BFP_FIXED)
+    choice = (value.get("bfp_method", "to_bfp"), value.get("bit_width", 16))
+    if choice not in _BFP:
+        raise RecipeError(
+            "extra_options['BFPAttributes'] must have bfp_method 'to_bfp' with bit_width 16, or 'to_bfp_prime' with "
+            f"bit_width 11, 13 or 16; got {choice[0]!r} with {choice[1]!r}"
+        )
+    return _with_blocks(draft, _BFP_TYPES, _BFP[choice], value, "BFPAttributes")
+
+
+def mx_attributes(draft: Draft, value: Mapping[str, Any]) -> Draft:
+    """Apply ``MXAttributes`` to the tensors of a microscaling type."""
+    _check(value, "MXAttributes", ("element_dtype", "axis", "block_size"), _MX_FIXED)
+    element = value.get("element_dtype", "int8")
+    if element not in _MX:
+        raise RecipeError(
+            f"extra_options['MXAttributes']['element_dtype'] must be one of {', '.join(_MX)}, got {element!r}"
+            f"{nearest_spelling(str(element), _MX)}"
+        )
+    return _with_blocks(draft, _MX_TYPES, _MX[element], value, "MXAttributes")
+
+
+def _check(value: Mapping[str, Any], key: str, known: tuple[str, ...], fixed: Mapping[str, int]) -> None:
+    for name, given in value.items():
+        if name not in (*known, *fixed):
+            raise RecipeError(
+                f"extra_options[{key!r}] has the keys {', '.join((*known, *fixed))}; got {name!r}"
+                f"{nearest_spelling(name, (*known, *fixed))}"
+            )
+        if name in fixed and given != fixed[name]:
+            raise RecipeError(
+                f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only form that is written, got {given!r}"
+            )
+
+
+def _with_blocks(
+    draft: Draft, family: tuple[DataType, ...], dtype: DataType, value: Mapping[str, Any], key: str
+) -> Draft:
+    blocks = PerBlock(size=value.get("block_size"), axis=value.get("axis", 1))
+    if blocks.size == dtype.block_size:
+        blocks = replace(blocks, size=None)
+    spec = TensorSpec(dtype, granularity=blocks)
+    plan = draft.plan
+    if plan.activation.dtype not in family and plan.weight.dtype not in family:
+        return draft.noted(f"{key} has no effect without a type of {'QBFP' if family is _BFP_TYPES else 'QMX'}")
+    if plan.activation.dtype in family:
+        plan = replace(plan, activation=spec)
+    if plan.weight.dtype in family:
+        plan = replace(plan, weight=spec)
+    return replace(draft, plan=plan)
+
+
+MATRICES = ("Gemm", "MatMul")
+_WIDTHS = {4: DataType.INT4, 8: DataType.INT8}
+_ALGORITHMS = ("DEFAULT", "GPTQ")
+
+
+def _n_bits(draft: Draft, value: bool) -> Draft:
+    if not value:
+        return draft
+    selection = replace(draft.plan.selection, operators=draft.plan.selection.operators or MATRICES)
+    weight = TensorSpec(DataType.INT4, granularity=PerGroup())
+    plan = replace(draft.plan, weight=weight, weights_only=True, selection=selection)
+    return replace(draft, plan=plan, bias=FloatBias(), format=MatMulNBits())
+
+
+def _bits(draft: Draft, value: int) -> Draft:
+    if value not in _WIDTHS:
+        raise RecipeError(f"extra_options['MatMulNBitsParams']['Bits'] must be 4 or 8, got {value!r}")
+    changed: Draft = with_field(draft, "plan.weight.dtype", _WIDTHS[value])
+    return changed
+
+
+def _group(draft: Draft, value: int) -> Draft:
+    changed: Draft = with_field(draft, "plan.weight.granularity", PerGroup(value))
+    return changed
+
+
+def _algorithm(draft: Draft, value: str) -> Draft:
+    if value.upper() not in _ALGORITHMS:
+        raise RecipeError(
+            f"extra_options['MatMulNBitsParams']['Algorithm'] must be 'DEFAULT' or 'GPTQ', got {value!r}"
+            f"{nearest_spelling(value, _ALGORITHMS)}; GPTQ is the nearest to HQQ"
+        )
+    return replace(draft, gptq=Gptq()) if value.upper() == "GPTQ" else draft
+
+
+N_BITS_ROWS = (
+    OptionRow(
+        "Algorithm",
+        Kind.TEXT,
+        "'DEFAULT'",
+        "'DEFAULT' rounds to the nearest, 'GPTQ' lets later columns make up for the error of earlier ones.",
+        "tune.steps = (Gptq(),)",
+        _algorithm,
+    ),
+    OptionRow(
+        "GroupSize",
+        Kind.INT,
+        "128",
+        "Values that share a scale: 16, 32, 64, 128 or 256.",
+        "plan.weight.granularity = PerGroup(size)",
+        _group,
+    ),
+    OptionRow(
+        "Symmetric",
+        Kind.BOOL,
+        "True",
+        "Fix zero points at the centre of the type.",
+        "plan.weight.symmetric",
+        sets("plan.weight.symmetric"),
+    ),
+    OptionRow("Bits", Kind.INT, "4", "Width of weights: 4 or 8.", "plan.weight.dtype", _bits),
+    OptionRow(
+        "AccuracyLevel",
+        Kind.INT,
+        "0",
+        "Precision of the kernel: 0 the input's, 1 float32, 2 float16, 3 bfloat16, 4 int8.",
+        "emit.format = MatMulNBits(accuracy_level)",
+        sets("format.accuracy_level"),
+    ),
+)
+"""Every key of ``MatMulNBitsParams``."""
+
+_WEIGHTS_ONLY = (
+    OptionRow(
+        "WeightsOnly",
+        Kind.BOOL,
+        "False",
+        "Quantize weights and leave activations float.",
+        "plan.weights_only",
+        sets("plan.weights_only"),
+    ),
+    OptionRow(
+        "UseMatMulNBits",
+        Kind.BOOL,
+        "False",
+        "Write Gemm and MatMul with 4- or 8-bit weights as com.microsoft MatMulNBits; the rest stays float.",
+        "emit.format = MatMulNBits(), plan.weights_only, plan.weight",
+        _n_bits,
+    ),
+    OptionRow(
+        "MatMulNBitsParams",
+        Kind.DICT,
+        "{}",
+        "Settings of MatMulNBits, below.",
+        "plan.weight, emit.format",
+        nested("MatMulNBitsParams", N_BITS_ROWS, "UseMatMulNBits", lambda draft: isinstance(draft.format, MatMulNBits)),
+    ),
+)
+
+
+def _quantize_bias(draft: Draft, value: bool) -> Draft:
+    return draft if value else replace(draft, bias=FloatBias())
+
+
+def _int32_bias(draft: Draft, value: bool) -> Draft:
+    if draft.bias is not None:
+        return draft.noted("Int32Bias has no effect beside QuantizeBias=False")
+    return replace(draft, bias=DerivedBias() if value else OwnBias(own_bias_spec(draft.plan.weight)))
+
+
+def _int16_bias(draft: Draft, value: bool) -> Draft:
+    return replace(draft, bias=OwnBias(TensorSpec(DataType.INT16, scale=draft.plan.weight.scale))) if value else draft
+
+
+def _power_of_two(draft: Draft, value: bool) -> Draft:
+    for path in ("plan.activation.scale", "plan.weight.scale"):
+        draft = with_field(draft, path, PowerOfTwoScale() if value else FloatScale())
+    return draft
+
+
+ROWS = (
+    # Before the biases, whose scales are of the same kind.
+    OptionRow(
+        "UsePowerOf2Scale",
+        Kind.BOOL,
+        "True with a PowerOfTwoMethod, else False",
+        "Scales that are powers of two, whatever the method.",
+        "plan.activation.scale, plan.weight.scale",
+        _power_of_two,
+    ),
+    OptionRow(
+        "ActivationSymmetric",
+        Kind.BOOL,
+        "False; True with enable_npu_cnn or FixNeuron, and for types without zero point",
+        "Fix the zero point of activations at the centre of the type.",
+        "plan.activation.symmetric",
+        sets("plan.activation.symmetric"),
+    ),
+    OptionRow(
+        "WeightSymmetric",
+        Kind.BOOL,
+        "True for signed weights, else False",
+        "Fix the zero point of weights at the centre of the type.",
+        "plan.weight.symmetric",
+        sets("plan.weight.symmetric"),
+    ),
+    OptionRow(
+        "WeightsSymmetric",
+        Kind.BOOL,
+        "as WeightSymmetric",
+        "The spelling of WeightSymmetric in AMD's page on accuracy.",
+        "plan.weight.symmetric",
+        sets("plan.weight.symmetric"),
+    ),
+    OptionRow(
+        "UseUnsignedReLU",
+        Kind.BOOL,
+        "False",
+        "Give symmetric int8 activations that are never negative an unsigned range.",
+        refused="one model has one activation type here; use activation_type=QuantType.QUInt8 with "
+        "ActivationSymmetric=False, which spends no step on negative numbers",
+        harmless=(False,),
+    ),
+    OptionRow(
+        "QuantizeBias",
+        Kind.BOOL,
+        "True",
+        "False leaves biases float.",
+        "plan.bias = FloatBias()",
+        _quantize_bias,
+    ),
+    OptionRow(
+        "Int32Bias",
+        Kind.BOOL,
+        "True; False with enable_npu_cnn, FixNeuron and for types without scale",
+        "True: int32 biases on the product of the input's and the weight's scale. False: the weight's width, with a "
+        "scale of their own.",
+        "plan.bias = DerivedBias() or OwnBias(...)",
+        _int32_bias,
+    ),
+    OptionRow(
+        "Int16Bias",
+        Kind.BOOL,
+        "False",
+        "Biases in int16, with a scale of their own.",
+        "plan.bias = OwnBias(TensorSpec(DataType.INT16))",
+        _int16_bias,
+    ),
+    OptionRow(
+        "ActivationScaled",
+        Kind.BOOL,
+        "False",
+        "Scale 16-bit float activations into +-2 first.",
+        refused="float16 and bfloat16 are written without scale here; leave it out",
+        harmless=(False,),
+    ),
+    OptionRow(
+        "WeightScaled",
+        Kind.BOOL,
+        "False",
+        "Scale 16-bit float weights into +-2 first.",
+        refused="float16 and bfloat16 are written without scale here; leave it out",
+        harmless=(False,),
+    ),
+    OptionRow(
+        "QuantizeFP16",
+        Kind.BOOL,
+        "True for float16 models",
+        "Quantize a float16 model without converting it.",
+        refused="the stages compute in float32; use convert_fp16_to_fp32=True",
+        harmless=(False,),
+    ),
+    OptionRow(
+        "UseFP32Scale",
+        Kind.BOOL,
+        "as QuantizeFP16",
+        "Keep scales in float32.",
+        refused="scales are float32 here, as the stages compute in it; leave it out",
+        harmless=(True,),
+    ),
+    *_WEIGHTS_ONLY,
+    *_TENSOR_TYPES,
+    OptionRow(
+        "Int16Scale",
+        Kind.BOOL,
+        "False",
+        "Scales M / 2**N with a 16-bit M.",
+        refused="scales are float32 or powers of two; use a CalibrationMethod or a PowerOfTwoMethod",
+        harmless=(False,),
+    ),
+)

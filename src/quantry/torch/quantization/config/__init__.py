@@ -1,1 +1,0 @@
-"""Configurations and types where scripts for Quark for PyTorch look for them."""

@@ -1,1 +1,0 @@
-"""Observers where scripts for Quark for PyTorch look for them."""
