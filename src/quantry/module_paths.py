@@ -1,7 +1,7 @@
 """Module paths of AMD Quark and vai_q_onnx that exist here as names only.
 
 Scripts import from deep paths such as ``quark.onnx.quantization.config.spec``. Each path is one row of a table instead
-of a file of re-exports. A facade package calls `register_modules` when it is imported, so ``import
+of a file of re-exports. A facade package calls `register` when it is imported, so ``import
 quantry.onnx.quantization.config.spec`` finds the module in ``sys.modules``. Type checkers do not see these modules:
 they know every name under ``quantry.onnx``, ``quantry.torch`` and ``quantry.vai_q_onnx``.
 """
@@ -65,23 +65,12 @@ MODULE_NAMES: Mapping[str, Mapping[str, str]] = {
 """By package: the path of each module below it, and the names it has."""
 
 
-def find_in(*modules: ModuleType) -> Callable[[str], Any]:
-    """Return a function that looks a name up in several modules; the first one that has it wins."""
-
-    def find(name: str) -> Any:
-        return next(vars(module)[name] for module in modules if name in vars(module))
-
-    return find
-
-
-def register_modules(
-    package: str, find: Callable[[str], Any], computed: Mapping[str, Callable[[str], Any]] | None = None
-) -> None:
+def register(package: str, *sources: ModuleType, computed: Mapping[str, Callable[[str], Any]] | None = None) -> None:
     """Make the modules of a facade package importable.
 
     Args:
         package: The package, one of `MODULE_NAMES`; it is being imported.
-        find: Returns the object of a name.
+        sources: Modules that have names which the package itself does not have.
         computed: Module-level ``__getattr__`` functions, by module path.
 
     Example:
@@ -89,11 +78,12 @@ def register_modules(
         >>> spec.Int8Spec is quantry.onnx.Int8Spec
         True
     """
+    known = [vars(source) for source in (sys.modules[package], *sources)]
     for path, names in MODULE_NAMES[package].items():
         module = _module(f"{package}.{path}")
         module.__doc__ = f"The names of AMD's module ``{path}``."
         module.__all__ = names.split()  # type: ignore[attr-defined]
-        vars(module).update({name: find(name) for name in names.split()})
+        vars(module).update({name: next(found[name] for found in known if name in found) for name in names.split()})
         if computed is not None and path in computed:
             module.__getattr__ = computed[path]  # type: ignore[method-assign]
 

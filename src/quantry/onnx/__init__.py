@@ -3,10 +3,9 @@
 Named configurations are to be had as ``XINT8_QCONFIG`` and the like, a new copy with each access.
 """
 
-import sys
 from functools import partial
 
-from quantry.module_paths import find_in, register_modules
+from quantry import module_paths
 from quantry.onnx import auto_search, presets, specs
 from quantry.onnx.algorithms import (
     AdaQuantConfig,
@@ -160,8 +159,12 @@ __all__ = [
 
 __getattr__ = partial(named_config, __name__)
 
-register_modules(
+module_paths.register(
     __name__,
-    find_in(sys.modules[__name__], auto_search, presets, specs),
-    {"quantization.config.custom_config": partial(named_config, "quantry.onnx.quantization.config.custom_config")},
+    auto_search,
+    presets,
+    specs,
+    computed={
+        "quantization.config.custom_config": partial(named_config, "quantry.onnx.quantization.config.custom_config")
+    },
 )

@@ -4,12 +4,10 @@
 script. Importing this gives ``torch.export.export_for_training`` back to a torch that no longer has it.
 """
 
-import sys
 from importlib import import_module, util
 from typing import Any
 
-from quantry import errors
-from quantry.module_paths import find_in, register_modules
+from quantry import errors, module_paths
 from quantry.torch.config import Config, QConfig, QLayerConfig, QTensorConfig, QuantizationConfig, QuantizationSpec
 from quantry.torch.enums import (
     DeviceType,
@@ -159,4 +157,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module("quantry.torchfront"), name)
 
 
-register_modules(__name__, find_in(sys.modules[__name__]))
+module_paths.register(__name__)

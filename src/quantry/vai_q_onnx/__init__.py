@@ -1,8 +1,6 @@
 """The API of vai_q_onnx over quantry: the same names, signature and defaults."""
 
-import sys
-
-from quantry.module_paths import find_in, register_modules
+from quantry import module_paths
 from quantry.onnx.data_readers import CalibrationDataReader
 from quantry.onnx.deployment import dump_model
 from quantry.onnx.enums import (
@@ -29,4 +27,4 @@ __all__ = [
     "quantize_static",
 ]
 
-register_modules(__name__, find_in(sys.modules[__name__]))
+module_paths.register(__name__)
