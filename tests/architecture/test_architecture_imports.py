@@ -11,11 +11,17 @@ import quantry
 
 SOURCE = Path(quantry.__file__).parent
 STAGES = ("prepare", "observe", "equalize", "plan", "scale", "tune", "emit", "evaluate")
-FOUNDATION = {"errors": set(), "native": set(), "recipe": {"errors"}, "memo": {"errors"}}
+FOUNDATION = {
+    "errors": set(),
+    "native": set(),
+    "recipe": {"errors"},
+    "memo": {"errors"},
+    "runtime": {"errors", "native"},
+}
 HEAVY = {
     "onnxruntime": {"observe", "evaluate", "tune"},
     "optuna": {"autosearch"},
-    "torch": {"tune", "torchfront"},
+    "torch": {"runtime", "tune", "torchfront"},
 }
 LEAVES = {"cli", "onnx", "torch", "vai_q_onnx", "compat"}
 
@@ -44,7 +50,7 @@ def our_rooms(path: Path) -> set[str]:
     return {name for name in rooms if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()} - {room(path)}
 
 
-FREE = {"errors", "native", "recipe", "memo"}
+FREE = {"errors", "native", "recipe", "memo", "runtime"}
 RUNNING = FREE | set(STAGES) | {"mix", "pipeline", "quantization", "keywords"}
 ALLOWED: dict[str, set[str]] = {
     **FOUNDATION,

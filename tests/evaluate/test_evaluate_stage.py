@@ -232,7 +232,7 @@ def test_an_evaluation_with_times_is_not_taken_for_one_without(tmp_path):
 
 
 def test_key_names_onnxruntime_and_the_machine():
-    environment = evaluate.environment()
+    environment = evaluate.environment({})
     assert environment["onnxruntime"] == onnxruntime.__version__
     assert environment["machine"]
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save as save_safetensors
 
 from quantry.errors import InternalError
 from quantry.memo import Blob, fingerprint
-from quantry.memo._tensor_file import read_tensors, tensor_chunks
+from quantry.memo._blob_files import read_tensors, tensor_chunks
 
 
 class Word(StrEnum):

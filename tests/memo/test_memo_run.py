@@ -2,7 +2,7 @@ import dataclasses
 import itertools
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +11,19 @@ import numpy as np
 import pytest
 
 from quantry.errors import DataError, InternalError, StageError
-from quantry.memo import Blob, Digest, DirectoryStore, Handle, Memo, MemoryStore, Store, Trace, fingerprint, stage
+from quantry.memo import (
+    Blob,
+    Digest,
+    DirectoryStore,
+    Environment,
+    Handle,
+    Memo,
+    MemoryStore,
+    Store,
+    Trace,
+    fingerprint,
+    stage,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +79,7 @@ def inflate(numbers: Numbers) -> Bulky:
     return Bulky(np.repeat(numbers.data, 3))
 
 
-@stage(name="shift", version=1, keep=False)
+@stage(name="shift", version=1, stored=False)
 def shift(numbers: Numbers) -> Numbers:
     return Numbers(numbers.data + 1)
 
@@ -164,7 +176,7 @@ def test_handles_inside_variable_arguments_are_resolved() -> None:
     assert memo.trace.computed("total") == 2
 
 
-def versioned(version: int, name: str = "v", environment: Callable[[], Mapping[str, str]] | None = None) -> Any:
+def versioned(version: int, name: str = "v", environment: Environment | None = None) -> Any:
     @stage(name=name, version=version, environment=environment)
     def constant() -> Numbers:
         return Numbers(np.ones(1))
@@ -178,8 +190,8 @@ def test_name_version_and_environment_are_part_of_the_key() -> None:
         versioned(1),
         versioned(2),
         versioned(1, name="w"),
-        versioned(1, environment=lambda: {"library": "1.0"}),
-        versioned(1, environment=lambda: {"library": "1.1"}),
+        versioned(1, environment=lambda _arguments: {"library": "1.0"}),
+        versioned(1, environment=lambda _arguments: {"library": "1.1"}),
     ]
     for each in stages:
         memo.run(each)
@@ -189,7 +201,7 @@ def test_name_version_and_environment_are_part_of_the_key() -> None:
 
 
 def test_scheme_of_keys_is_what_stores_in_the_field_hold() -> None:
-    constant = versioned(3, environment=lambda: {"library": "1.0"})
+    constant = versioned(3, environment=lambda _arguments: {"library": "1.0"})
     assert constant.key({}).startswith("20190049a31af3e6")
     assert scale.key({"numbers": Numbers(np.arange(4.0)), "by": 2.0}).startswith("dc11b03c684ddfd6")
 
@@ -310,17 +322,135 @@ def test_errors_are_not_kept() -> None:
     np.testing.assert_array_equal(memo.run(flaky).value.data, [1])
 
 
-def test_stage_that_is_not_deterministic_is_found_out() -> None:
-    numbers = itertools.count()
+@dataclasses.dataclass(frozen=True)
+class Noted(Numbers):
+    """A value with notes, which are not part of its identity."""
 
-    @stage(name="dice", version=1)
-    def dice() -> Numbers:
-        return Numbers(np.array([float(next(numbers))]))
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
-    store = MemoryStore(limit_bytes=1)
-    Memo(store).run(dice)
-    with pytest.raises(InternalError, match=r"not deterministic; got result .* at stage 'dice'"):
-        _ = Memo(store).run(dice).value
+    def to_blob(self) -> Blob | None:
+        return Blob(arrays={"data": self.data}, notes=self.notes)
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        return cls(blob.arrays["data"], blob.notes)
+
+
+@stage(name="noted", version=1)
+def noted(text: str) -> Noted:
+    return Noted(np.ones(2), (text,))
+
+
+class TestNotes:
+    @pytest.mark.parametrize("kind", ["memory", "directory"])
+    def test_equal_contents_with_different_notes_share_a_digest_and_keep_their_notes(
+        self, kind: str, tmp_path: Path
+    ) -> None:
+        store: Store = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
+        first, second = (Memo(store).run(noted, text) for text in ("one", "two"))
+        assert first.digest == second.digest
+        del first, second
+        for text in ("one", "two"):
+            handle = Memo(store).run(noted, text)
+            assert handle.notes == (text,)
+            assert handle.value.notes == (text,)
+
+    def test_later_stages_run_once_for_equal_contents_with_different_notes(self) -> None:
+        memo = Memo(MemoryStore())
+        memo.run(scale, memo.run(noted, "one"), by=2.0)
+        memo.run(scale, memo.run(noted, "two"), by=2.0)
+        assert (memo.trace.computed("scale"), memo.trace.reused("scale")) == (1, 1)
+
+    def test_notes_of_a_known_result_are_read_without_its_blob(self) -> None:
+        store = CountingStore()
+        Memo(store).run(noted, "one")
+        assert Memo(store).run(noted, "one").notes == ("one",)
+        assert store.gets == 0
+
+    def test_notes_survive_the_loss_of_the_blob(self) -> None:
+        store = MemoryStore(limit_bytes=1)
+        Memo(store).run(noted, "one")
+        handle = Memo(store).run(noted, "one")
+        assert handle.notes == ("one",) == handle.value.notes == handle.notes
+
+    def test_notes_of_a_result_that_is_not_stored(self) -> None:
+        memo = Memo(MemoryStore())
+        assert memo.run(shift, memo.run(count, 3)).notes == ()
+
+
+class Dice:
+    """A store that loses every blob, and two stages of which the first returns something else each time."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(limit_bytes=1)
+        numbers = itertools.count()
+
+        @stage(name="dice", version=1)
+        def dice() -> Numbers:
+            return Numbers(np.array([float(next(numbers))]))
+
+        self.dice = dice
+
+    def chain(self, memo: Memo) -> tuple[Handle[Numbers], Handle[Numbers]]:
+        thrown = memo.run(self.dice)
+        return thrown, memo.run(scale, thrown, by=10.0)
+
+
+DIFFERENT = r"stage 'dice' must return the same result .* gave [0-9a-f]{12} instead of [0-9a-f]{12}; the new one"
+
+
+class TestRecomputedResultThatDiffers:
+    def test_replaces_the_old_one_with_a_warning(self) -> None:
+        given = Dice()
+        old = Memo(given.store).run(given.dice).digest
+        handle = Memo(given.store).run(given.dice)
+        assert handle.digest == old
+        with pytest.warns(UserWarning, match=DIFFERENT):
+            assert handle.value.data == [1]
+        assert handle.digest == fingerprint(handle.value) != old
+        assert Memo(given.store).run(given.dice).digest == handle.digest
+
+    def test_moves_the_keys_of_later_stages(self) -> None:
+        given = Dice()
+        given.chain(Memo(given.store))
+        thrown, scaled = given.chain(memo := Memo(given.store))
+        assert memo.trace.computed("scale") == 0
+        with pytest.warns(UserWarning, match=DIFFERENT):
+            assert scaled.value.data == [10]
+        assert thrown.value.data == [1]
+        assert scaled.digest == fingerprint(scaled.value)
+        # Both of the new results are known now, and nothing is computed from a mixture of old and new.
+        del scaled
+        again = Memo(given.store)
+        assert again.run(scale, thrown, by=10.0).digest == fingerprint(Numbers(np.array([10.0])))
+        assert again.trace.computed("scale") == 0
+
+    def test_reuses_what_is_known_for_the_new_content(self) -> None:
+        given = Dice()
+        known = Memo(given.store).run(scale, Numbers(np.array([1.0])), by=3.0)
+        Memo(given.store).run(given.dice)
+        memo = Memo(given.store)
+        with pytest.warns(UserWarning, match=DIFFERENT):
+            handle = memo.run(scale, memo.run(given.dice), by=3.0)
+        assert handle is known
+        assert memo.trace.computed("scale") == 0
+
+    def test_moves_a_result_that_is_not_stored(self) -> None:
+        given = Dice()
+        Memo(given.store).run(given.dice)
+        memo = Memo(given.store)
+        thrown = memo.run(given.dice)
+        shifted = memo.run(shift, thrown)
+        before = shifted.digest
+        with pytest.warns(UserWarning, match=DIFFERENT):
+            assert shifted.value.data == [2]
+        assert shifted.digest != before
+        assert memo.run(shift, thrown).digest == shifted.digest
+
+    def test_without_a_change_warns_of_nothing(self) -> None:
+        store = MemoryStore(limit_bytes=1)
+        chain(Memo(store))
+        np.testing.assert_array_equal(chain(Memo(store)).value.data, [12])
 
 
 def test_argument_without_content_is_refused_with_its_place() -> None:
@@ -362,7 +492,7 @@ def test_verify_inputs_finds_a_value_that_does_not_survive_the_store() -> None:
     store = MemoryStore()
     Memo(store).run(forget)
     memo = Memo(store, verify_inputs=True)
-    with pytest.raises(InternalError, match="must be the value that was put there; argument 'numbers'"):
+    with pytest.raises(InternalError, match="must be equal to the stored one; argument 'numbers'"):
         memo.run(scale, memo.run(forget), by=1.0)
 
 
@@ -371,7 +501,9 @@ def test_unreadable_blob_asks_for_another_version() -> None:
     handle = memo.run(count, 2)
     other.remember(memo.trace.entries[0].key, handle.digest)
     other.put(handle.digest, Blob(meta={"another": "form"}))
-    with pytest.raises(InternalError, match=r"another version; KeyError\('data'\) .* at stage 'count' version 1"):
+    with pytest.raises(
+        InternalError, match=r"another version; .* raised KeyError\('data'\); at stage 'count' version 1"
+    ):
         _ = Memo(other).run(count, 2).value
 
 
@@ -380,7 +512,7 @@ def test_result_of_another_type_is_refused() -> None:
     def liar() -> Bulky:
         return Numbers(np.ones(1))  # type: ignore[return-value]
 
-    with pytest.raises(InternalError, match="annotation says, Bulky; got Numbers; at stage 'liar'"):
+    with pytest.raises(InternalError, match="type of its annotation, Bulky; got Numbers; at stage 'liar'"):
         Memo(None).run(liar)
 
 

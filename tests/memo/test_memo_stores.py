@@ -243,7 +243,7 @@ except StoreError as error:
 """
     with run(script, tmp_path / "store") as process:
         output, errors = process.communicate(timeout=60)
-    assert "disk must have room" in output, errors
+    assert "disk must not be full" in output, errors
     assert str(tmp_path / "store") in output
     assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
     assert list((tmp_path / "store" / "temp").iterdir()) == []

@@ -1,6 +1,7 @@
 """A store for several processes of which only one computes what all of them need."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -45,9 +46,13 @@ class SingleFlightStore:
             self.release()
         return known
 
-    def remember(self, key: Digest, result: Digest) -> None:
+    def notes(self, key: Digest) -> tuple[str, ...]:
+        """Return the notes of a result."""
+        return self._store.notes(key)
+
+    def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
         """Remember a result and let others have it."""
-        self._store.remember(key, result)
+        self._store.remember(key, result, notes)
         self.release()
 
     def get(self, result: Digest) -> Blob | None:

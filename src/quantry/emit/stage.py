@@ -53,7 +53,7 @@ _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
 
 
 # Writing the graph takes less time than storing it and reading it back would.
-@stage(name="emit", version=2, keep=False)
+@stage(name="emit", version=2, stored=False)
 def emit(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> QuantizedModel:

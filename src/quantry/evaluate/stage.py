@@ -1,6 +1,7 @@
 """Stage 8: run the quantized model beside the float one."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from quantry.emit import QuantizedModel
 from quantry.errors import InternalError, ModelError
@@ -16,16 +17,15 @@ from quantry.memo import stage
 from quantry.observe import CalibrationData
 from quantry.prepare import FloatModel
 from quantry.recipe import EvaluateOptions
+from quantry.runtime.environment import environment
 
 
-def environment() -> Mapping[str, str]:
-    """Return what scores and times depend on besides the arguments."""
-    import onnxruntime
-
-    return {"onnxruntime": onnxruntime.__version__, "machine": machine_name()}
+def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what scores and times depend on besides the arguments; times depend on the model of the processor."""
+    return {**environment(libraries=("onnxruntime",)), "machine": machine_name()}
 
 
-@stage(name="evaluate", version=1, environment=environment)
+@stage(name="evaluate", version=1, environment=machine_environment)
 def evaluate(
     reference: FloatModel, quantized: QuantizedModel, data: CalibrationData, options: EvaluateOptions
 ) -> Evaluation:

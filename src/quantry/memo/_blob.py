@@ -1,26 +1,26 @@
-"""What is stored for one result."""
+"""The stored form of one result, and the protocol of values that have one."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantry.errors import InternalError
-from quantry.memo._digest import Digest, digest_bytes
-from quantry.memo._fingerprint import fingerprint, fingerprint_array
+from quantry.memo._fingerprint import Digest, digest_bytes, fingerprint, fingerprint_array
 
-# None, bool, int, float, str, lists of JSON and mappings of str to JSON. An honest recursive type would make every
+# None, bool, int, float, str, lists of JSON and mappings of str to JSON. A precise recursive type would make every
 # `from_blob` narrow each item before use; `Blob` checks the contents instead.
 JSON: TypeAlias = Any
 
-# Portable on every file system, and never a path.
+# Valid on every file system, and never a path.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
-# `str(value)` would ask a subclass for its text, and an enum of strings answers with its name; these do not ask.
+# `str(value)` calls the subclass's own `__str__`, which returns the member's name for an enum of strings. The methods
+# of the builtin class return the plain value.
 _EXACT: tuple[tuple[type, Callable[[Any], JSON]], ...] = (
     (str, str.__str__),
     (int, int.__int__),
@@ -46,24 +46,26 @@ STORED_DTYPES: Mapping[str, str] = MappingProxyType(
         "complex64": "C64",
     }
 )
-"""The names of the dtypes a blob can hold, and what the safetensors format calls them."""
+"""The dtypes that a blob can hold, with their names in the safetensors format."""
 
 
 @dataclass(frozen=True, eq=False)
 class Blob:
-    """What is stored for one result: plain data, arrays and files. Equal when the contents are.
+    """The stored form of one result: plain data, arrays and files. Equal if the contents are equal.
 
-    The constructor brings the contents into the one form that every store gives back: tuples in `meta` become lists,
-    arrays become C-contiguous, of native byte order and read-only. Arrays are not copied for it unless they must be,
-    so whoever makes a blob leaves the arrays alone afterwards.
+    The constructor normalizes the contents to the form that every store returns: tuples in `meta` become lists, arrays
+    become C-contiguous, native-endian and read-only. Arrays are copied only if they must be, so do not change an array
+    after it is in a blob.
 
     Attributes:
         meta: Names to JSON values; NaN and infinities are accepted.
         arrays: Names to arrays of any shape and any dtype in `STORED_DTYPES`.
-        files: Names to contents. A name is a plain file name in ASCII; two may not differ by case alone.
+        files: Names to contents. A name is a plain ASCII file name; two names must differ by more than case.
+        notes: Texts for the user. They are not part of the digest, and a store keeps them with the call's key rather
+            than with the blob.
 
     Raises:
-        InternalError: Something cannot be stored; the message gives its type and its place.
+        InternalError: Something cannot be stored; the message gives its type and position.
 
     Example:
         >>> Blob(meta={"count": 3}, files={"note.txt": b"hello"}) == Blob({"count": 3}, files={"note.txt": b"hello"})
@@ -73,22 +75,24 @@ class Blob:
     meta: Mapping[str, JSON] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         arrays = {_array_name(name): _stored_array(array, name) for name, array in self.arrays.items()}
         object.__setattr__(self, "meta", MappingProxyType(_plain(self.meta, "Blob.meta")))
         object.__setattr__(self, "arrays", MappingProxyType(arrays))
         object.__setattr__(self, "files", MappingProxyType(_plain_files(self.files)))
+        object.__setattr__(self, "notes", tuple(self.notes))
 
     def digest(self) -> Digest:
-        """Return the digest of the contents, whatever the order of names."""
+        """Return the digest of the contents, independent of the order of names and of the notes."""
         arrays = {name: fingerprint_array(array) for name, array in self.arrays.items()}
         files = {name: digest_bytes(data) for name, data in self.files.items()}
         return fingerprint(("blob", self.meta, arrays, files), "Blob")
 
     @property
     def payload_bytes(self) -> int:
-        """The bytes of all arrays and files together."""
+        """Total size of all arrays and files in bytes."""
         return sum(array.nbytes for array in self.arrays.values()) + sum(len(data) for data in self.files.values())
 
     def __fingerprint__(self) -> Digest:
@@ -101,11 +105,38 @@ class Blob:
         return hash(self.digest())
 
 
+class Storable(Protocol):
+    """A value that can be written as a `Blob` and read back.
+
+    A value that was read back must be equivalent to the original: every stage returns the same result for both. Values
+    are frozen; nothing changes one after construction.
+
+    A class may also have ``__fingerprint__(self) -> Digest``, the digest of its content; the default is the digest of
+    its blob.
+
+    A class may have a field ``notes: tuple[str, ...]`` (declared with ``compare=False``): texts for the user that are
+    not part of its identity. `to_blob` passes them as `Blob.notes`, which no digest covers. Because stages are not run
+    again when only the notes of an argument differ, a stage returns its own notes and never those of its arguments.
+    """
+
+    def to_blob(self) -> Blob | None:
+        """Return the blob, or None if the value is too large to store.
+
+        A class that returns None must have ``__fingerprint__``. Its values are computed again when they are needed.
+        """
+        ...
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Return the value that `to_blob` wrote. The blob's arrays are read-only."""
+        ...
+
+
 def _plain(value: Any, where: str) -> JSON:
-    """Copy a JSON value, with exact builtin types in place of subclasses."""
+    """Copy a JSON value, replacing instances of subclasses by the builtin types."""
     if type(value) in _LEAVES:
         return value
-    # The name of a place is made only for what may have to be refused.
+    # The text of a position is built only for items that may be rejected: large values have many leaves.
     if isinstance(value, Mapping):
         return {
             _key(key, where): item if type(item) in _LEAVES else _plain(item, f"{where}[{key!r}]")
@@ -133,7 +164,7 @@ def _key(key: object, where: str) -> str:
 
 
 def _array_name(name: str) -> str:
-    # The one name that the safetensors format keeps for itself.
+    # The only name that the safetensors format reserves.
     if not isinstance(name, str) or name == "__metadata__":
         raise InternalError(
             f"The name of an array must be a str other than '__metadata__'; got {name!r}; in Blob.arrays."

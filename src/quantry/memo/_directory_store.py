@@ -1,4 +1,4 @@
-"""A store on disk, shared by processes and sessions."""
+"""A store on disk, shared by processes and sessions, with LRU eviction."""
 
 import errno
 import json
@@ -8,15 +8,20 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from quantry.errors import InternalError, RecipeError, StoreError
 from quantry.memo._blob import Blob
-from quantry.memo._blob_directory import MANIFEST, DamagedBlobError, read_blob, write_blob
-from quantry.memo._digest import Digest
-from quantry.memo._eviction import USED, evict, remove_leftovers
+from quantry.memo._blob_files import MANIFEST, DamagedBlobError, read_blob, write_blob
+from quantry.memo._fingerprint import Digest
+
+_USED = "used"
+# Long enough that no running writer is disturbed: the newest file in a directory counts, and a writer adds to its files
+# all the time.
+_LEFTOVER_SECONDS = 3600.0
 
 
 class DirectoryStore:
@@ -25,35 +30,33 @@ class DirectoryStore:
     ::
 
         <path>/
-          index/ab/<key>.json            {"result": "<digest>", "crc32": ...}      key begins with ab
-          blobs/cd/<digest>/             digest begins with cd
+          index/ab/<key>.json            {"result": "<digest>", "notes": [...], "crc32": ...}      key starts with ab
+          blobs/cd/<digest>/             digest starts with cd
             manifest.json                bytes and crc32 of every part below
             meta.json                    plain data
             arrays.safetensors           arrays, if any
             files/<name>                 files, if any, e.g. model.onnx
             used                         empty; its modification time is the last use
-          temp/                          what is being written or deleted at this moment
+          temp/                          entries that are being written or deleted right now
 
-    Everything may be looked at, copied and deleted by hand at any time.
+    Everything may be inspected, copied and deleted by hand at any time.
 
-    Writing: an entry is written under temp/ and then renamed to its place, so whoever looks sees all of it or nothing.
-    A writer that is killed leaves only a directory in temp/, which a later writer deletes after an hour. Nothing is
-    flushed to the disk on purpose: after a power cut a file may be cut short, which its checksum shows, and what it
-    held is computed again.
+    Writing: an entry is written under temp/ and then renamed into place, so readers see all of it or nothing. A killed
+    writer only leaves a directory in temp/, which a later writer deletes after an hour. Files are not synced to disk:
+    after a power cut a file may be truncated; its checksum reveals that, and the result is computed again.
 
-    Reading: every part is compared with its checksum. A damaged blob is dropped. A blob that is evicted while it is
-    read is either read whole or reported missing.
+    Reading: every part is checked against its checksum, and damaged blobs are deleted. A blob that is evicted while it
+    is being read is either returned complete or reported as missing.
 
-    Eviction: when blobs take more than the limit, the least recently used are deleted until nine tenths of it are in
-    use. Each process counts what it writes and looks at the whole directory again before it has written a
-    thirty-second of the limit, so several writers together may pass the limit by about that much each. The index is not
-    evicted.
+    Eviction: when the blobs exceed the limit, the least recently used ones are deleted until 90 % of it are in use.
+    Each process counts the bytes it writes and scans the directory again after writing 1/32 of the limit at most, so
+    several concurrent writers can exceed the limit by about that much each. The index is never evicted.
 
-    The constructor touches nothing on disk.
+    The constructor does not touch the disk.
 
     Args:
-        path: The directory; made when something is first written.
-        limit_bytes: The most that the blobs may take together, 10 GiB unless said otherwise.
+        path: The directory; created on the first write.
+        limit_bytes: Maximum size of all blobs together; 10 GiB by default.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit_bytes: int = 10 << 30) -> None:
@@ -66,7 +69,7 @@ class DirectoryStore:
         self._written_bytes = 0
 
     def __reduce__(self) -> tuple[type["DirectoryStore"], tuple[Path, int]]:
-        """Travel to other processes as the path of the directory."""
+        """Pickle as the path and the limit, so that worker processes open the same directory."""
         return type(self), (self.path, self.limit_bytes)
 
     def lookup(self, key: Digest) -> Digest | None:
@@ -75,22 +78,26 @@ class DirectoryStore:
         Raises:
             StoreError: The directory cannot be read.
         """
-        try:
-            with self._reading():
-                entry = json.loads(self._index_file(key).read_bytes())
-            result = Digest(entry["result"])
-            return result if entry["crc32"] == _index_check(key, result) else None
-        except (FileNotFoundError, ValueError, KeyError, TypeError, InternalError):
-            # Missing, or damaged: the stage runs again and writes it anew.
-            return None
+        entry = self._index_entry(key)
+        return None if entry is None else entry[0]
 
-    def remember(self, key: Digest, result: Digest) -> None:
-        """Remember the digest of a result under a key, in place of an earlier one.
+    def notes(self, key: Digest) -> tuple[str, ...]:
+        """Return the notes remembered under the key.
+
+        Raises:
+            StoreError: The directory cannot be read.
+        """
+        entry = self._index_entry(key)
+        return () if entry is None else entry[1]
+
+    def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
+        """Remember the digest and the notes of a result under a key, replacing an earlier entry.
 
         Raises:
             StoreError: The directory cannot be written.
         """
-        entry = {"result": result, "crc32": _index_check(key, result)}
+        texts = list(notes)
+        entry = {"result": result, "notes": texts, "crc32": _index_check(key, result, texts)}
         with self._writing(), self._scratch() as scratch:
             written, final = scratch / "entry.json", self._index_file(key)
             written.write_text(json.dumps(entry) + "\n", encoding="utf-8")
@@ -98,7 +105,7 @@ class DirectoryStore:
             written.replace(final)
 
     def get(self, result: Digest) -> Blob | None:
-        """Return a blob, or None when it is missing or damaged; a damaged one is dropped.
+        """Return a blob, or None if it is missing or damaged. Damaged blobs are deleted.
 
         Raises:
             StoreError: The directory cannot be read.
@@ -115,10 +122,10 @@ class DirectoryStore:
         return blob
 
     def put(self, result: Digest, blob: Blob) -> None:
-        """Keep a blob, and delete the least recently used beyond the limit.
+        """Store a blob and evict the least recently used ones above the limit.
 
         Raises:
-            StoreError: The directory cannot be written; nothing half-written stays.
+            StoreError: The directory cannot be written. No incomplete entry is left.
         """
         final = self._blob_directory(result)
         seen = _identity(final)
@@ -133,12 +140,12 @@ class DirectoryStore:
                 written = scratch / "blob"
                 written.mkdir()
                 write_blob(written, blob)
-                (written / USED).touch()
+                (written / _USED).touch()
                 _touch(written)
                 self._publish(written, final)
 
     def _publish(self, written: Path, final: Path) -> None:
-        """Make room for a blob that is written, and move it to its place."""
+        """Make room for a complete blob and move it into place."""
         size = sum(part.stat().st_size for part in written.rglob("*") if part.is_file())
         if size > self.limit_bytes:
             return
@@ -148,12 +155,22 @@ class DirectoryStore:
             with self._lock:
                 written.rename(final)
         except OSError as error:
-            # Another process kept the same blob first. Whether it is still there says nothing: it may be evicted.
+            # Another process stored the same blob first. It may be evicted already, so do not check for it.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
     def _index_file(self, key: Digest) -> Path:
         return self.path / "index" / key[:2] / f"{key}.json"
+
+    def _index_entry(self, key: Digest) -> tuple[Digest, tuple[str, ...]] | None:
+        try:
+            with self._reading():
+                entry = json.loads(self._index_file(key).read_bytes())
+            result, notes = Digest(entry["result"]), entry["notes"]
+            return (result, tuple(notes)) if entry["crc32"] == _index_check(key, result, notes) else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError, InternalError):
+            # Missing or damaged: the stage runs again and writes a new entry.
+            return None
 
     def _blob_directory(self, result: Digest) -> Path:
         return self.path / "blobs" / result[:2] / result
@@ -167,7 +184,7 @@ class DirectoryStore:
         except OSError as error:
             raise StoreError(
                 f"The store's directory must be readable; reading failed: {error}; at {self.path}. "
-                "Give the right to read it, or choose another directory."
+                "Fix its permissions, or choose another directory."
             ) from error
 
     @contextmanager
@@ -176,13 +193,13 @@ class DirectoryStore:
             yield
         except OSError as error:
             raise StoreError(
-                f"The store's directory must be writable and the disk must have room; writing failed: {error}; "
-                f"at {self.path}. Free some space, give the right to write, or choose another directory."
+                f"The store's directory must be writable and the disk must not be full; writing failed: {error}; "
+                f"at {self.path}. Free some space, fix the permissions, or choose another directory."
             ) from error
 
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Lend an own empty directory on the same file system, and delete it with whatever is left in it."""
+        """Provide an empty directory on the same file system and delete it with its contents afterwards."""
         scratch = self.path / "temp" / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
             scratch.mkdir(parents=True)
@@ -191,12 +208,12 @@ class DirectoryStore:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _drop(self, directory: Path, seen: tuple[int, int] | None) -> None:
-        """Take a damaged blob out of sight in one step; a store that may only be read keeps it.
+        """Remove a damaged blob atomically; a read-only store keeps it.
 
         Args:
-            directory: Where the blob is.
-            seen: The identity of the directory from before it was found damaged. A whole blob that another writer put
-                there since then has another one, and stays.
+            directory: The blob's directory.
+            seen: The identity of the directory before it was found to be damaged. An intact blob that another writer
+                put there since then has a different identity and stays.
         """
         if seen is None:
             return
@@ -204,39 +221,118 @@ class DirectoryStore:
             if _identity(directory) != seen:
                 return
             dropped = directory.rename(scratch / "dropped")
-            # Another process may have put a whole one there in between; threads of this one wait for the lock.
+            # Another process may have stored an intact blob in between. Threads of this process wait for the lock.
             if dropped.stat().st_ino != seen[0]:
                 dropped.rename(directory)
 
     def _make_room(self, size: int) -> None:
-        """Evict so that `size` more bytes stay within the limit."""
+        """Evict blobs so that `size` more bytes stay within the limit."""
         with self._lock:
             total = self._total_bytes
+            # A scan of the whole directory costs time, but other processes write too; 1/32 bounds the error.
             if total is None or total + size > self.limit_bytes or self._written_bytes + size > self.limit_bytes // 32:
-                remove_leftovers(self.path / "temp")
-                total = evict(self.path, limit_bytes=self.limit_bytes, needed_bytes=size)
+                _remove_leftovers(self.path / "temp")
+                total = _evict(self.path, limit_bytes=self.limit_bytes, needed_bytes=size)
                 self._written_bytes = 0
             self._total_bytes = total + size
             self._written_bytes += size
 
 
-def _index_check(key: Digest, result: Digest) -> int:
-    """A changed character in an entry must not send the reader to a result that is not this key's."""
-    return zlib.crc32(f"{key} {result}".encode())
+def _index_check(key: Digest, result: Digest, notes: list[str]) -> int:
+    """Return a checksum, so that a flipped bit in an entry does not return the result of another key."""
+    return zlib.crc32(json.dumps([key, result, *notes]).encode())
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """What tells a directory from a later one in its place, or None where there is none."""
+    """Return what distinguishes a directory from a later one with the same path, or None if there is none."""
     try:
         status = directory.stat()
     except OSError:
         return None
-    # A number is given again as soon as it is free; the time of the last rename is not.
+    # Inode numbers are reused as soon as they are free; the time of the last rename differs then.
     return status.st_ino, status.st_ctime_ns
 
 
 def _touch(directory: Path) -> None:
-    # The time is given because the kernel's own is as coarse as its clock tick, within which many uses fit.
+    # The time is explicit because the kernel's own is as coarse as its clock tick, and many uses fit into one tick.
     now = time.time_ns()
     with suppress(OSError):
-        os.utime(directory / USED, ns=(now, now))
+        os.utime(directory / _USED, ns=(now, now))
+
+
+@dataclass(frozen=True, order=True)
+class _StoredBlob:
+    """One blob on disk; the least recently used sorts first."""
+
+    used_ns: int
+    directory: Path
+    bytes_on_disk: int
+
+
+def _evict(path: Path, *, limit_bytes: int, needed_bytes: int) -> int:
+    """Delete the least recently used blobs until `needed_bytes` more fit into 90 % of the limit.
+
+    Nothing is deleted while they fit into the whole limit.
+
+    Args:
+        path: The store's directory.
+        limit_bytes: Maximum size of all blobs together.
+        needed_bytes: How many bytes are about to be added.
+
+    Returns:
+        The total size of the remaining blobs in bytes.
+    """
+    blobs = sorted(_stored_blobs(path / "blobs"))
+    total = sum(blob.bytes_on_disk for blob in blobs)
+    if total + needed_bytes <= limit_bytes:
+        return total
+    # Free 10 % more than needed; otherwise a full store would be scanned on every put.
+    goal = max(limit_bytes - limit_bytes // 10 - needed_bytes, 0)
+    for blob in blobs:
+        if total <= goal:
+            break
+        _delete(blob.directory, path / "temp")
+        total -= blob.bytes_on_disk
+    return total
+
+
+def _remove_leftovers(temp: Path) -> None:
+    """Delete what killed writers left in the directory of temporary files, once it is an hour old."""
+    oldest_kept = time.time() - _LEFTOVER_SECONDS
+    for leftover in _entries(temp):
+        with suppress(OSError):
+            # Writing a long file does not change the time of its directory, so the newest file counts.
+            newest = max(entry.stat().st_mtime for entry in (leftover, *leftover.rglob("*")))
+            if newest < oldest_kept:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _stored_blobs(blobs: Path) -> Iterator[_StoredBlob]:
+    for shard in _entries(blobs):
+        for directory in _entries(shard):
+            # Other processes evict at the same time; skip a blob that vanishes during the scan.
+            with suppress(OSError):
+                size = sum(part.stat().st_size for part in directory.rglob("*") if part.is_file())
+                yield _StoredBlob(_last_use(directory), directory, size)
+
+
+def _last_use(directory: Path) -> int:
+    try:
+        return (directory / _USED).stat().st_mtime_ns
+    except FileNotFoundError:
+        return directory.stat().st_mtime_ns
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _delete(directory: Path, temp: Path) -> None:
+    """Rename a blob away, then delete it: a reader finds all of it or nothing."""
+    renamed = temp / f"evicted-{os.getpid()}-{uuid.uuid4().hex}"
+    with suppress(OSError):
+        directory.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)

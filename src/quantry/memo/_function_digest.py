@@ -1,4 +1,4 @@
-"""Tells a function from one of the same name that does something else."""
+"""A digest of what a callable does, for functions that have no fingerprint."""
 
 import dis
 import functools
@@ -16,12 +16,13 @@ _METHODS = ("__call__", "per_sample", "scored")
 def function_digest(function: Any) -> str:
     """Return a short text that changes when what a callable does changes.
 
-    It covers the instructions and constants of the function, of those inside of it and of those of its module that it
-    calls; its defaults; and plain values (texts, numbers, paths and tuples of them) that it takes from outside. Of an
-    object it covers the methods that judge. What is in files, arrays and other objects is not covered.
+    It covers the instructions and constants of the function, of nested functions and of functions of the same module
+    that it calls; its defaults; and plain values (texts, numbers, paths and tuples of them) that it reads from outside.
+    For an object it covers the methods of an evaluator. The contents of files, arrays and other objects are not
+    covered.
 
     Args:
-        function: A function, method, partial, or object that can be called.
+        function: A function, method, partial, or callable object.
 
     Example:
         >>> function_digest(lambda: 1) == function_digest(lambda: 2)
@@ -55,7 +56,7 @@ def _parts(function: Any, seen: set[int]) -> Iterator[str]:
 def _function(function: FunctionType, seen: set[int]) -> Iterator[str]:
     yield from _code(function.__code__)
     yield _plain((function.__defaults__, tuple(sorted((function.__kwdefaults__ or {}).items()))))
-    # What a function writes itself, such as a count of calls, says nothing about what it does.
+    # A variable that the function assigns, such as a counter of calls, does not change what it does.
     written = {
         step.argval for step in _instructions(function.__code__) if step.opname in ("STORE_DEREF", "STORE_GLOBAL")
     }
@@ -87,19 +88,19 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
 
 
 def _outside(function: FunctionType) -> dict[str, Any]:
-    """Return what a function takes from its module and from the functions around it."""
+    """Return the values that a function reads from its module and from enclosing functions."""
     names = {step.argval for step in _instructions(function.__code__) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     found = {name: function.__globals__[name] for name in names if name in function.__globals__}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # the variable is not assigned yet
             continue
     return found
 
 
 def _plain(value: Any) -> str:
-    """Return a text of a plain value; of others only their type, whose text would differ from run to run."""
+    """Return a text for a plain value; only the type of others, because their repr may differ between runs."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_plain, value))})"
     if isinstance(value, frozenset):

@@ -1,34 +1,122 @@
-"""Runs stages, and runs none twice."""
+"""Runs stages, reuses known results, and recomputes those whose blob is gone."""
 
 import inspect
 import threading
 import time
+import warnings
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from quantry.errors import InternalError, StageError, UserError
-from quantry.memo._blob import Blob
-from quantry.memo._digest import Digest
-from quantry.memo._fingerprint import fingerprint
-from quantry.memo._handle import Handle
-from quantry.memo._part import running
-from quantry.memo._stage import Stage
-from quantry.memo._storable import Storable
-from quantry.memo._store import Store
+from quantry.memo._blob import Blob, Storable
+from quantry.memo._fingerprint import Digest, fingerprint
+from quantry.memo._stage import Stage, checkpoints_under
+from quantry.memo._stores import Store
 from quantry.memo._trace import Trace, TraceEntry
 
 T = TypeVar("T", bound=Storable)
+ValueT = TypeVar("ValueT")
 
-# How many earlier stages an error message names: a search may have run thousands.
+# How many earlier stages an error message names. A search may have run thousands.
 _NAMED_STAGES = 8
 
 
-# Whoever holds a handle keeps its value in memory; asking the same store for the same result then shares it, also
-# through another Memo: the second of two calls reads nothing that the first still holds.
+@dataclass(frozen=True, eq=False)
+class _Result(Generic[ValueT]):
+    """A value with its digest: that of its content, or the key of the call for a stage that stores nothing."""
+
+    value: ValueT
+    digest: Digest
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(getattr(self.value, "notes", ()))
+
+
+class Handle(Generic[ValueT]):
+    """Stands for a stage's result: its digest at once, its value on demand.
+
+    Created by `Memo.run`. The value is loaded or computed on first use and then stays in memory as long as the handle.
+    Thread-safe: the value is produced once.
+
+    Attributes:
+        stage_name: The stage whose result it is.
+        digest: Digest of the result's content, or the key of the call for a stage that stores nothing. It changes if
+            the value had to be computed again and came out different.
+        by_content: Whether the digest is that of the content.
+    """
+
+    def __init__(
+        self,
+        stage_name: str,
+        digest: Digest,
+        produce: Callable[[], _Result[ValueT]],
+        *,
+        by_content: bool = True,
+        read_notes: Callable[[], tuple[str, ...]] | None = None,
+    ) -> None:
+        self.stage_name = stage_name
+        self.digest = digest
+        self.by_content = by_content
+        self._lock = threading.Lock()
+        # Both are dropped once the value is there: they hold on to the inputs.
+        self._produce: Callable[[], _Result[ValueT]] | None = produce
+        self._read_notes = read_notes
+        self._result: _Result[ValueT]
+
+    @classmethod
+    def of_value(cls, stage_name: str, value: ValueT) -> "Handle[ValueT]":
+        """Return a handle for a value that was computed outside a memo, such as with a function of the user's.
+
+        Args:
+            stage_name: What to call it in messages.
+            value: The value; anything that has a `fingerprint`.
+        """
+        result = _Result(value, fingerprint(value, stage_name))
+        return cls(stage_name, result.digest, lambda: result)._loaded()
+
+    @property
+    def value(self) -> ValueT:
+        """The result itself.
+
+        Warns:
+            UserWarning: The value had to be computed again and came out different.
+
+        Raises:
+            StageError: The value had to be computed again and the stage failed.
+        """
+        with self._lock:
+            if self._produce is not None:
+                self._result = self._produce()
+                self.digest = self._result.digest
+                self._produce = self._read_notes = None
+            return self._result.value
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The result's notes, read from the store's index if the value is not in memory."""
+        read_notes = self._read_notes
+        if read_notes is not None:
+            return read_notes()
+        return tuple(getattr(self.value, "notes", ()))
+
+    def _loaded(self) -> "Handle[ValueT]":
+        _ = self.value
+        return self
+
+    def __fingerprint__(self) -> Digest:
+        return self.digest
+
+    def __repr__(self) -> str:
+        return f"Handle({self.stage_name}, {self.digest.short})"
+
+
+# A handle keeps its value in memory. As long as one is alive, running the same call on the same store returns that
+# handle, also from another Memo, so that consecutive trials of a search do not read shared results from disk again.
 _LIVE: WeakKeyDictionary[Store, WeakValueDictionary[Digest, Handle[Any]]] = WeakKeyDictionary()
 
 
@@ -40,19 +128,32 @@ class _Call(Generic[T]):
     bound: inspect.BoundArguments
     key: Digest
 
+    def resolved(self) -> tuple["_Call[T]", inspect.BoundArguments]:
+        """Return the call with its current key, and the arguments with handles replaced by their values.
+
+        The key is taken again after the values were produced: an argument that had to be recomputed may have another
+        digest than before, and the result must be stored under the key of what it was computed from.
+        """
+        values = inspect.BoundArguments(self.bound.signature, OrderedDict(_resolve(self.bound.arguments)))
+        return replace(self, key=self.stage.key(self.bound.arguments)), values
+
 
 class Memo:
-    """Runs stages and keeps their results in a store, so that a trial costs only what it changes.
+    """Runs stages and stores their results, so that a trial costs only what it changes.
 
     The law: with a store, without one, and in any order of calls, the results are the same.
 
-    Safe to use from many threads; two that ask for the same unknown result at once may both compute it.
+    A stored result can be lost, and computing it again can give something else if the machine differs in a way that no
+    key covers. Then the new result replaces the old one with a warning. Its handle takes the new digest, so later
+    stages are keyed by what they really read and run again.
+
+    Thread-safe; two threads that ask for the same unknown result at once may both compute it.
 
     Args:
-        store: Where results are kept; None keeps nothing and computes everything.
-        trace: Where to write down what ran; a new one unless given.
-        verify_inputs: For tests: take the digest of every argument before and after each call, and fail when a stage
-            changed one, or when a value read from the store is not the value that was put there.
+        store: Where results are stored; None stores nothing and computes everything.
+        trace: Records what ran; a new one by default.
+        verify_inputs: For tests: compute the digest of every argument before and after each call, and fail if a stage
+            changed one or if a value read from the store differs from the stored one.
 
     Example:
         ::
@@ -70,15 +171,15 @@ class Memo:
         self._live = WeakValueDictionary() if store is None else _LIVE.setdefault(store, WeakValueDictionary())
 
     def run(self, stage: Stage[..., T], /, *args: object, **kwargs: object) -> Handle[T]:
-        """Return a handle on the stage's result for these arguments, computing it if it is not known.
+        """Return a handle for the stage's result for these arguments, computing it if it is unknown.
 
         Args:
             stage: The stage.
             *args: The function's positional arguments: values, handles, or tuples, lists and dicts of them.
-            **kwargs: The function's arguments by name, likewise.
+            **kwargs: The function's keyword arguments, likewise.
 
         Raises:
-            UserError: The stage found the input at fault; raised as it is.
+            UserError: The stage rejected its input; raised unchanged.
             StageError: The stage failed otherwise; names the stage and the stages before it.
             InternalError: An argument has no defined content, or a check of `verify_inputs` failed.
         """
@@ -86,8 +187,14 @@ class Memo:
         bound = stage.bind(args, kwargs)
         call = _Call(stage, bound, stage.key(bound.arguments))
         known = self._find(call)
+        if known is None and not stage.stored:
+            return self._defer(call)
         if known is None:
-            return self._compute(call) if stage.keep else self._promise(call)
+            asked = call
+            call, values = asked.resolved()
+            known = self._find(call) if call.key != asked.key else None
+            if known is None:
+                return self._compute(call, values)
         self.trace.add(TraceEntry(stage.name, call.key, "reused", time.perf_counter() - started, known.digest))
         return known
 
@@ -96,80 +203,116 @@ class Memo:
             return None
         with self._lock:
             live = self._live.get(call.key)
-        if live is not None or not call.stage.keep:
+        if live is not None or not call.stage.stored:
             return live
         result = self.store.lookup(call.key)
-        return None if result is None else self._share(call, result)
+        return None if result is None else self._known(call, result)
 
-    def _compute(self, call: _Call[T]) -> Handle[T]:
-        value, result = self._execute(call, expected=None)
-        handle = Handle(call.stage.name, result, lambda: value)
-        # Taking the value now lets go of the way to produce it.
-        _ = handle.value
+    def _compute(self, call: _Call[T], values: inspect.BoundArguments) -> Handle[T]:
+        result = self._execute(call, values)
+        handle = Handle(call.stage.name, result.digest, lambda: result)._loaded()
         if self.store is not None:
-            self.store.remember(call.key, result)
+            self.store.remember(call.key, result.digest, result.notes)
             with self._lock:
                 self._live[call.key] = handle
         return handle
 
-    def _promise(self, call: _Call[T]) -> Handle[T]:
-        """Return a handle on a result that nobody keeps: it goes by its key, and is made on demand."""
-        handle: Handle[T] = Handle(call.stage.name, call.key, lambda: self._execute(call, expected=None)[0], kept=False)
+    def _defer(self, call: _Call[T]) -> Handle[T]:
+        """Return a handle for a result that is not stored: identified by its key and computed on demand."""
+
+        def produce() -> _Result[T]:
+            current, values = call.resolved()
+            self._forget_if_moved(call, current)
+            return self._execute(current, values)
+
+        return self._shared(call, Handle(call.stage.name, call.key, produce, by_content=False))
+
+    def _known(self, call: _Call[T], digest: Digest) -> Handle[T]:
+        """Return a handle for a result whose digest is in the index."""
+        store = self.store
+        assert store is not None
+        return self._shared(
+            call,
+            Handle(
+                call.stage.name,
+                digest,
+                lambda: self._load(call, digest, store) or self._recompute(call, digest, store),
+                read_notes=lambda: store.notes(call.key),
+            ),
+        )
+
+    def _shared(self, call: _Call[T], handle: Handle[T]) -> Handle[T]:
+        """Return the handle that is alive for the same call, else this one, which others can find from now on."""
         if self.store is None:
             return handle
         with self._lock:
             return self._live.setdefault(call.key, handle)
 
-    def _share(self, call: _Call[T], result: Digest) -> Handle[T]:
-        with self._lock:
-            handle: Handle[T] = Handle(call.stage.name, result, lambda: self._recover(call, result))
-            return self._live.setdefault(call.key, handle)
-
-    def _recover(self, call: _Call[T], result: Digest) -> T:
-        """Load a known result, or compute it again when its blob is gone."""
-        blob = self.store.get(result) if self.store is not None else None
+    def _load(self, call: _Call[T], digest: Digest, store: Store) -> _Result[T] | None:
+        """Read a result from the store; None if its blob is gone."""
+        blob = store.get(digest)
         if blob is None:
-            value, _ = self._execute(call, expected=result)
-            return value
+            return None
         try:
-            return call.stage.result_type.from_blob(blob)
+            return _Result(call.stage.result_type.from_blob(replace(blob, notes=store.notes(call.key))), digest)
         except Exception as error:
             raise InternalError(
-                f"A stored result must be readable, or its stage have another version; {error!r} came from reading "
-                f"result {result}; at stage {call.stage.name!r} version {call.stage.version}. "
-                "Deleting the store's directory helps for now."
+                "A stored result must be readable, or its stage must have another version; "
+                f"reading result {digest} raised {error!r}; at stage {call.stage.name!r} version {call.stage.version}. "
+                "Delete the store's directory as a workaround, and report this as a bug."
             ) from error
 
-    def _execute(self, call: _Call[T], expected: Digest | None) -> tuple[T, Digest]:
-        """Call the function on the values of its arguments, and put its result into the store."""
-        values = inspect.BoundArguments(call.bound.signature, OrderedDict(_resolve(call.bound.arguments)))
+    def _recompute(self, call: _Call[T], expected: Digest, store: Store) -> _Result[T]:
+        """Compute a known result again because its blob is gone."""
+        current, values = call.resolved()
+        if self._forget_if_moved(call, current):
+            known = self._find(current)
+            if known is not None:
+                return _Result(known.value, known.digest)
+        result = self._execute(current, values)
+        if current.key == call.key and result.digest != expected:
+            warnings.warn(
+                f"stage {call.stage.name!r} must return the same result for the same inputs, but computing a lost "
+                f"result again gave {result.digest.short} instead of {expected.short}; the new one replaces it, and "
+                "stages that read it run again",
+                UserWarning,
+                stacklevel=2,
+            )
+        store.remember(current.key, result.digest, result.notes)
+        return result
+
+    def _forget_if_moved(self, asked: _Call[T], current: _Call[T]) -> bool:
+        """Return whether a call's key changed with its arguments; then no other caller may find its handle."""
+        if asked.key == current.key:
+            return False
+        with self._lock:
+            self._live.pop(asked.key, None)
+        return True
+
+    def _execute(self, call: _Call[T], values: inspect.BoundArguments) -> _Result[T]:
+        """Call the function and put its result into the store."""
+        stage = call.stage
         with self._verifying(call, values.arguments):
             started = time.perf_counter()
-            with self._naming(call.stage), running(self.store, call.key):
-                value = call.stage.function(*values.args, **values.kwargs)
+            with self._naming(stage), checkpoints_under(self.store, call.key):
+                value = stage.function(*values.args, **values.kwargs)
             seconds = time.perf_counter() - started
-        _check_type(value, call.stage)
-        if not call.stage.keep:
-            self.trace.add(TraceEntry(call.stage.name, call.key, "computed", seconds, call.key))
-            return value, call.key
-        with self._naming(call.stage):
-            blob, result = self._pack(value)
-        if expected is not None and result != expected:
-            raise InternalError(
-                "A stage must give the same result for the same inputs, but this one is not deterministic; got result "
-                f"{result} after {expected}; at stage {call.stage.name!r}. Deleting the store's directory helps if a "
-                "library was exchanged since the first result."
-            )
-        if self.store is not None and blob is not None:
-            self.store.put(result, blob)
-        self.trace.add(TraceEntry(call.stage.name, call.key, "computed", seconds, result))
-        return value, result
+        _check_type(value, stage)
+        if stage.stored:
+            with self._naming(stage):
+                blob, digest = self._pack(value)
+            if self.store is not None and blob is not None:
+                self.store.put(digest, blob)
+        else:
+            digest = call.key
+        self.trace.add(TraceEntry(stage.name, call.key, "computed", seconds, digest))
+        return _Result(value, digest)
 
     def _pack(self, value: T) -> tuple[Blob | None, Digest]:
         blob = value.to_blob() if self.store is not None else None
         if blob is None or hasattr(type(value), "__fingerprint__"):
             return blob, fingerprint(value, "result")
-        # The same digest, without asking the value to write its blob again.
+        # The same digest that `fingerprint` returns, without writing the blob a second time.
         return blob, blob.digest()
 
     @contextmanager
@@ -179,10 +322,10 @@ class Memo:
             return
         before = _contents(values)
         for name, digest in _contents(call.bound.arguments).items():
-            if digest != before[name] and not _holds_promise(call.bound.arguments[name]):
+            if digest != before[name] and not _has_deferred(call.bound.arguments[name]):
                 raise InternalError(
-                    f"A value read back from the store must be the value that was put there; argument {name!r} is "
-                    f"not; at stage {call.stage.name!r}. Compare to_blob and from_blob of its class."
+                    f"A value read from the store must be equal to the stored one; argument {name!r} is not; "
+                    f"at stage {call.stage.name!r}. Compare to_blob and from_blob of its class."
                 )
         yield
         for name, digest in _contents(values).items():
@@ -209,19 +352,19 @@ def _contents(arguments: Mapping[str, object]) -> dict[str, Digest]:
     return {name: fingerprint(argument, name) for name, argument in arguments.items()}
 
 
-def _holds_promise(argument: Any) -> bool:
-    """Whether an argument has a handle in it that goes by a key, not by its content."""
+def _has_deferred(argument: Any) -> bool:
+    """Whether an argument contains a handle that is identified by a key instead of its content."""
     if isinstance(argument, Handle):
-        return not argument.kept
+        return not argument.by_content
     if type(argument) is dict:
         argument = tuple(argument.values())
-    return type(argument) in (tuple, list) and any(_holds_promise(item) for item in argument)
+    return type(argument) in (tuple, list) and any(_has_deferred(item) for item in argument)
 
 
 def _check_type(value: object, stage: Stage[..., T]) -> None:
     if not isinstance(value, stage.result_type):
         raise InternalError(
-            f"A stage must return what its annotation says, {stage.result_type.__qualname__}; "
+            f"A stage must return the type of its annotation, {stage.result_type.__qualname__}; "
             f"got {type(value).__qualname__}; at stage {stage.name!r}."
         )
 

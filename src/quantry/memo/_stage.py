@@ -1,42 +1,46 @@
-"""A pure function whose result can be kept."""
+"""The stage decorator: a pure function whose results a memo can reuse, and checkpoints inside a running stage."""
 
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from quantry.errors import InternalError
-from quantry.memo._digest import Digest
-from quantry.memo._fingerprint import fingerprint
-from quantry.memo._storable import Storable
+from quantry.memo._blob import Storable
+from quantry.memo._fingerprint import Digest, fingerprint
+from quantry.memo._stores import Store
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Storable)
 
-Environment = Callable[[], Mapping[str, str]]
+Environment = Callable[[Mapping[str, Any]], Mapping[str, str]]
+"""From a call's arguments by name to everything else that changes the result's bytes, as texts by name."""
 
 
 class Stage(Generic[P, T]):
-    """A pure function from values to a `Storable` value; made by the decorator `stage`.
+    """A pure function from values to a `Storable` value; created by the decorator `stage`.
 
-    Calling it calls the plain function and keeps nothing; `Memo.run` is what reuses results.
+    Calling it calls the plain function and stores nothing; `Memo.run` reuses results.
 
     Attributes:
         name: The name in keys, traces and messages.
-        version: Raised by hand whenever the same inputs would give another result, or the blob is written otherwise.
-        environment: What the result depends on besides the arguments, as a function of no argument, or None.
-        keep: Whether the store keeps results; otherwise each is made anew when its value is asked for.
+        version: Raised by hand whenever the same inputs give another result or the blob has another format.
+        environment: What the result depends on besides the arguments, or None.
+        stored: Whether results are stored; otherwise they are computed each time their value is needed.
         function: The plain function.
     """
 
     def __init__(
-        self, function: Callable[P, T], name: str, version: int, environment: Environment | None, keep: bool = True
+        self, function: Callable[P, T], name: str, version: int, environment: Environment | None, stored: bool = True
     ) -> None:
         self.name = name
         self.version = version
         self.environment = environment
-        self.keep = keep
+        self.stored = stored
         self.function = function
         self._signature = inspect.signature(function)
         functools.update_wrapper(self, function)
@@ -50,7 +54,7 @@ class Stage(Generic[P, T]):
         """The class named by the return annotation, which may be defined after the stage.
 
         Raises:
-            InternalError: There is no such annotation, or its class cannot be read back from a blob.
+            InternalError: There is no such annotation, or its class has no from_blob.
         """
         try:
             annotation: Any = typing.get_type_hints(self.function).get("return")
@@ -67,7 +71,7 @@ class Stage(Generic[P, T]):
         return typing.cast("type[T]", cls)
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
-        """Return the arguments by parameter, defaults applied.
+        """Return the arguments by parameter, with defaults applied.
 
         Raises:
             TypeError: The arguments do not fit the function's parameters.
@@ -85,7 +89,7 @@ class Stage(Generic[P, T]):
         Raises:
             InternalError: An argument has no defined content.
         """
-        environment = dict(self.environment()) if self.environment is not None else {}
+        environment = dict(self.environment(arguments)) if self.environment is not None else {}
         inputs = {name: fingerprint(argument, f"{self.name}({name})") for name, argument in arguments.items()}
         return fingerprint(("stage", self.name, self.version, environment, inputs))
 
@@ -94,20 +98,21 @@ class Stage(Generic[P, T]):
 
 
 def stage(
-    *, name: str, version: int, environment: Environment | None = None, keep: bool = True
+    *, name: str, version: int, environment: Environment | None = None, stored: bool = True
 ) -> Callable[[Callable[P, T]], Stage[P, T]]:
-    """Make a pure function a stage, whose results a `Memo` keeps.
+    """Turn a pure function into a stage, whose results a `Memo` reuses.
 
-    The function takes values that have a `fingerprint` and returns a `Storable` that its return annotation names. It
-    changes none of its arguments and reads nothing else: what it needs besides, such as the version of the library
-    that runs a model, is told by `environment`.
+    The function takes values that have a `fingerprint` and returns the `Storable` that its return annotation names. It
+    does not change its arguments and reads nothing else. Everything else that changes the bytes of its result, such as
+    the version of the library that runs a model, comes from `environment`.
 
     Args:
         name: The name in keys, traces and messages.
         version: Raise it whenever the same inputs give another result.
-        environment: A function of no argument that returns texts by name, all part of the key.
-        keep: False for a stage that is sooner run than its result is written and read. Such a result is known by its
-            key, so that later stages can be reused without it, and is made when somebody asks for its value.
+        environment: A function from the call's arguments by name (values or handles) to texts by name, all part of the
+            key. It gets the arguments because they may choose a device.
+        stored: False if rerunning the stage is cheaper than storing and loading its result. Such a result is identified
+            by its key, so that later stages can be reused without it.
 
     Example:
         ::
@@ -117,6 +122,48 @@ def stage(
     """
 
     def decorate(function: Callable[P, T]) -> Stage[P, T]:
-        return Stage(function, name, version, environment, keep)
+        return Stage(function, name, version, environment, stored)
 
     return decorate
+
+
+_RUNNING: ContextVar[tuple[Store, Digest] | None] = ContextVar("quantry_running_stage", default=None)
+
+
+@contextmanager
+def checkpoints_under(store: Store | None, key: Digest) -> Iterator[None]:
+    """Make `checkpoint` store under the key of the stage that runs in this block."""
+    token = _RUNNING.set(None if store is None else (store, key))
+    try:
+        yield
+    finally:
+        _RUNNING.reset(token)
+
+
+def checkpoint(name: str, cls: type[T], compute: Callable[[], T]) -> T:
+    """Return an intermediate value of the running stage, stored by an earlier run that was killed, or computed now.
+
+    The value must depend only on the stage's arguments and on the name, so that the result is the same whether the
+    value was found or computed. Outside `Memo.run`, and without a store, it is always computed.
+
+    Args:
+        name: The checkpoint's name, unique within the stage.
+        cls: The class of the value.
+        compute: Computes the value.
+    """
+    scope = _RUNNING.get()
+    if scope is None:
+        return compute()
+    store, stage_key = scope
+    key = fingerprint(("part", stage_key, name))
+    known = store.lookup(key)
+    blob = store.get(known) if known is not None else None
+    if blob is not None:
+        return cls.from_blob(replace(blob, notes=store.notes(key)))
+    value = compute()
+    written = value.to_blob()
+    if written is not None:
+        digest = written.digest()
+        store.put(digest, written)
+        store.remember(key, digest, written.notes)
+    return value

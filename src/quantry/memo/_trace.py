@@ -1,23 +1,23 @@
-"""What ran and what was reused."""
+"""A record of which stages ran and which results were reused."""
 
 import threading
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from quantry.memo._digest import Digest
+from quantry.memo._fingerprint import Digest
 
 Outcome: TypeAlias = Literal["computed", "reused"]
 
 
 @dataclass(frozen=True)
 class TraceEntry:
-    """One stage that was asked for.
+    """One stage call.
 
     Attributes:
         stage: The stage's name.
         key: The digest of everything the result depends on.
-        outcome: "computed" when the stage's function ran, "reused" when its result was known.
-        seconds: Wall time: of the function when computed, of finding the result when reused.
+        outcome: "computed" if the stage's function ran, "reused" if its result was known.
+        seconds: Wall time: of the function if computed, of the lookup if reused.
         result: The digest of the result.
     """
 
@@ -29,9 +29,9 @@ class TraceEntry:
 
 
 class Trace:
-    """Collects what a `Memo` did, in order; safe to share between threads and memos.
+    """Records the calls of a `Memo` in order; threads and memos may share one.
 
-    A result whose blob was gone appears twice: as reused when it was asked for, and as computed when its value was
+    A result whose blob was gone appears twice: as reused when the stage was called, and as computed when its value was
     needed.
 
     Example:
@@ -52,7 +52,7 @@ class Trace:
 
     @property
     def entries(self) -> tuple[TraceEntry, ...]:
-        """Everything so far, oldest first."""
+        """All entries so far, oldest first."""
         with self._lock:
             return tuple(self._entries)
 
@@ -70,7 +70,7 @@ class Trace:
         return self._count(stage_name, "reused")
 
     def table(self) -> list[tuple[str, str, str, str]]:
-        """Return one row of text per entry, in the order of `columns`; results are shortened."""
+        """Return one row of text per entry, in the order of `columns`, with shortened digests."""
         return [(entry.stage, entry.outcome, f"{entry.seconds:.3f}", entry.result.short) for entry in self.entries]
 
     def _count(self, stage_name: str, outcome: Outcome) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.evaluate.stage import environment
+from quantry.evaluate.stage import machine_environment
 from quantry.memo import Blob, stage
 from quantry.mix.downstream import Array, Downstream, Tensors
 from quantry.mix.scheme import Scheme
@@ -70,7 +70,7 @@ class Sensitivity:
         return cls(tuple(meta["tensors"]), tuple(meta["outputs"]), blob.arrays["noise"], blob.arrays["local"])
 
 
-@stage(name="sensitivity", version=1, environment=environment)
+@stage(name="sensitivity", version=1, environment=machine_environment)
 def sensitivity(
     model: FloatModel,
     data: CalibrationData,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from quantry.evaluate.stage import environment
+from quantry.evaluate.stage import machine_environment
 from quantry.memo import stage
 from quantry.mix.groups import find_groups
 from quantry.mix.mixer import Mixer
@@ -54,7 +54,7 @@ def candidates(model: FloatModel, plans: Sequence[QuantPlan], mixed: MixedPrecis
     return tuple(dict.fromkeys(tensor for group in groups for tensor in group.tensors))
 
 
-@stage(name="mix", version=2, environment=environment)
+@stage(name="mix", version=2, environment=machine_environment)
 def mix(
     model: FloatModel,
     statistics: Statistics,

@@ -48,6 +48,20 @@ def library(source: Path, *, fast: bool = False) -> ctypes.CDLL | None:
         return None
 
 
+def build_id() -> str:
+    """Return a text that differs between builds of the kernels; "none" if NumPy is used instead."""
+    if os.environ.get(SWITCH, "").lower() in ("off", "0") or sys.platform == "win32" or _compiler() is None:
+        return "none"
+    return _sources_digest()
+
+
+@functools.cache
+def _sources_digest() -> str:
+    sources = sorted(Path(__file__).parents[1].rglob("*.c"))
+    identity = repr(([source.read_bytes() for source in sources], _FAST_FLAGS, _processor())).encode()
+    return hashlib.sha256(identity).hexdigest()[:24]
+
+
 def _compiler() -> str | None:
     candidates = (os.environ.get("CC"), "cc", "gcc", "clang")
     return next((path for name in candidates if name and (path := shutil.which(name)) is not None), None)

@@ -1,6 +1,7 @@
 """Runs the float model once over the calibration data and keeps method-neutral statistics."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from quantry.errors import InternalError, SelectionError, nearest_spelling
 from quantry.memo import stage
@@ -13,12 +14,13 @@ from quantry.observe.statistics import Statistics
 from quantry.observe.tensor_table import TensorTable
 from quantry.prepare import FloatModel
 from quantry.recipe import ObserveOptions
+from quantry.runtime.environment import environment
 
 
-def _environment() -> Mapping[str, str]:
-    import onnxruntime
-
-    return {"onnxruntime": onnxruntime.__version__}
+def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
+    # The kernel that counts codes must return the same integers as NumPy. The build id is in the key all the same, so
+    # that a defect of one build does not spread through a shared store.
+    return environment(libraries=("onnxruntime",), kernels=True, devices=arguments["options"].providers)
 
 
 @stage(name="observe", version=2, environment=_environment)

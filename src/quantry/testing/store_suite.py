@@ -65,6 +65,26 @@ class StoreSuite:
         store.remember(key, fingerprint("new"))
         assert store.lookup(key) == fingerprint("new")
 
+    def test_notes_of_an_unknown_key_are_empty(self, store: Store) -> None:
+        """A key that nobody remembered has no notes."""
+        assert store.notes(fingerprint("unknown")) == ()
+
+    def test_notes_are_remembered_with_the_key(self, store: Store) -> None:
+        """Two calls with equal results keep their own notes, and a new entry replaces the old notes."""
+        one, two, result = fingerprint("one"), fingerprint("two"), fingerprint("result")
+        store.remember(one, result, ("first", "été \n"))
+        store.remember(two, result, ["second"])
+        assert (store.notes(one), store.notes(two)) == (("first", "été \n"), ("second",))
+        store.remember(one, result)
+        assert store.notes(one) == ()
+
+    def test_blobs_are_stored_without_notes(self, store: Store) -> None:
+        """Notes belong to a key, and a blob may have several keys."""
+        store.put(fingerprint("noted"), Blob(meta={"a": 1}, notes=("note",)))
+        found = store.get(fingerprint("noted"))
+        assert found is not None
+        assert found.notes == ()
+
     def test_remember_needs_no_blob(self, store: Store) -> None:
         """The two levels are independent: a result too large to keep is still known."""
         store.remember(fingerprint("key"), fingerprint("result"))

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 
 from quantry.errors import ModelError
-from quantry.memo import part
+from quantry.memo import checkpoint
 from quantry.observe.progress import progress
 from quantry.recipe import Brecq, DistillLoss, Tqt
 from quantry.scale import QuantParams
@@ -75,7 +75,7 @@ class BlockTrainer:
             at += len(block.nodes)
             self._advance_float(block, nodes)
             if block.layers:
-                result = part(f"block {number}", Tuned, partial(self._train, block, number))
+                result = checkpoint(f"block {number}", Tuned, partial(self._train, block, number))
                 weights |= result.weights
                 tensors = {**self._params.tensors, **result.params.tensors}
                 self._params = QuantParams(tensors, self._task.params.notes)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.errors import RecipeError
-from quantry.memo import Blob, part
+from quantry.memo import Blob, checkpoint
 from quantry.recipe import LayerTuning
 from quantry.scale import fake_quantize
 from quantry.tune.open_streams import AnyStream, open_streams
@@ -45,8 +45,8 @@ class EndToEnd:
             constants: Its new constants.
         """
         if self._best is None:
-            self._best = part("outputs before", _Distance, lambda: _Distance(self._distance({}))).value
-        distance = part(f"outputs {number}", _Distance, lambda: _Distance(self._distance(constants))).value
+            self._best = checkpoint("outputs before", _Distance, lambda: _Distance(self._distance({}))).value
+        distance = checkpoint(f"outputs {number}", _Distance, lambda: _Distance(self._distance(constants))).value
         if distance > self._best:
             return False
         self._best = distance

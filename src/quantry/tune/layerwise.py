@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from quantry.memo import part
+from quantry.memo import checkpoint
 from quantry.recipe import LayerTuning
 from quantry.tune.end_to_end import EndToEnd
 from quantry.tune.layer import Layer, SkippedLayer, find_layers
@@ -40,7 +40,7 @@ def tune_layers(
     weights: dict[str, np.ndarray] = {}
     results: list[LayerConstants] = []
     for visit in walker.visits(f"tune: {title}"):
-        result = part(f"layer {visit.number} {visit.layer.name}", LayerConstants, partial(algorithm, visit))
+        result = checkpoint(f"layer {visit.number} {visit.layer.name}", LayerConstants, partial(algorithm, visit))
         _LOG.debug("%s: layer %s: error %.4g -> %.4g", title, visit.layer.name, result.before, result.after)
         if judge is not None and not judge.accepts(visit.number, result.values):
             result = LayerConstants({}, result.before, result.before)

@@ -13,7 +13,7 @@ from quantry.scale.npu import refine_for_npu
 from quantry.tune.tuned import Tuned
 
 
-@stage(name="retouch", version=1, keep=False)
+@stage(name="retouch", version=1, stored=False)
 def retouch(model: FloatModel, tuned: Tuned) -> FloatModel:
     """Return the model with the tuned weights and biases.
 
@@ -35,7 +35,7 @@ def retouch(model: FloatModel, tuned: Tuned) -> FloatModel:
     return FloatModel(copy, model.notes)
 
 
-@stage(name="tuned_params", version=1, keep=False)
+@stage(name="tuned_params", version=1, stored=False)
 def tuned_params(model: FloatModel, plan: QuantPlan, tuned: Tuned, limits: NpuLimits | None) -> QuantParams:
     """Return the parameters that a step left, within an NPU's limits where these are asked for.
 

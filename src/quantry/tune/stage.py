@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module, metadata, util
+from importlib import import_module, util
+from typing import Any
 
 from quantry.errors import MissingExtraError
 from quantry.memo import stage
@@ -10,6 +11,7 @@ from quantry.observe import CalibrationData
 from quantry.plan import QuantPlan
 from quantry.prepare import FloatModel
 from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
+from quantry.runtime.environment import environment
 from quantry.scale import QuantParams
 from quantry.tune.task import TuneTask
 from quantry.tune.tuned import Tuned
@@ -40,11 +42,11 @@ ALGORITHMS: Mapping[type, Algorithm] = {
 """One entry for each type of step."""
 
 
-def _environment() -> Mapping[str, str]:
-    import onnxruntime
-
-    torch = metadata.version("torch") if util.find_spec("torch") is not None else "none"
-    return {"onnxruntime": onnxruntime.__version__, "torch": torch}
+def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
+    step = arguments["step"]
+    devices = [getattr(step, name) for name in ("inference_device", "device") if hasattr(step, name)]
+    # The processor is always in the key: what a step does not run on its devices, NumPy and the kernels compute.
+    return environment(libraries=("onnxruntime", "torch"), kernels=True, devices=["cpu", *devices])
 
 
 @stage(name="tune", version=6, environment=_environment)

@@ -1,11 +1,12 @@
-"""Parts of a stage's result are kept while the stage still runs."""
+"""Checkpoints of a running stage survive an interruption."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import pytest
 
-from quantry.memo import Blob, Memo, MemoryStore, part, stage
+from quantry.memo import Blob, Memo, MemoryStore, checkpoint, stage
 
 computed: list[str] = []
 interrupted: list[int] = []
@@ -32,7 +33,8 @@ def piece(name: str, value: int) -> Number:
 def adder(limit: int, factor: int) -> Number:
     total = 0
     for number in range(3):
-        total += part(f"piece {number}", Number, lambda number=number: piece(f"piece {number}", number * factor)).value
+        compute = partial(piece, f"piece {number}", number * factor)
+        total += checkpoint(f"piece {number}", Number, compute).value
         if number == limit and not interrupted:
             interrupted.append(number)
             raise KeyboardInterrupt
@@ -45,7 +47,7 @@ def forget() -> None:
     interrupted.clear()
 
 
-def test_parts_of_an_interrupted_stage_are_found_by_the_next_run() -> None:
+def test_next_run_finds_the_checkpoints_of_an_interrupted_stage() -> None:
     memo = Memo(MemoryStore())
     with pytest.raises(KeyboardInterrupt):
         memo.run(adder, 1, 5)
@@ -53,14 +55,14 @@ def test_parts_of_an_interrupted_stage_are_found_by_the_next_run() -> None:
     assert computed == ["piece 0", "piece 1", "piece 2"]
 
 
-def test_parts_belong_to_the_arguments_of_their_stage() -> None:
+def test_checkpoints_belong_to_the_arguments_of_their_stage() -> None:
     memo = Memo(MemoryStore())
     assert memo.run(adder, 99, 1).value == Number(3)
     assert memo.run(adder, 99, 2).value == Number(6)
     assert len(computed) == 6
 
 
-def test_without_a_store_or_a_memo_every_part_is_computed() -> None:
+def test_without_a_store_or_a_memo_every_checkpoint_is_computed() -> None:
     for _ in range(2):
         assert Memo(None).run(adder, 99, 1).value == adder(99, 1) == Number(3)
     assert len(computed) == 12
