@@ -16,7 +16,7 @@ import quantry
 from quantry.autosearch import SearchOptions, Space, StopConditions, race, run_search
 from quantry.autosearch.content import ContentBook
 from quantry.autosearch.written_model import copy_model, model_size
-from quantry.memo import Handle, fingerprint
+from quantry.memo import Handle
 from quantry.recipe import CrossLayer, EmitOptions, MinMax, MinMSE, Percentile, QOperator, Recipe, find_preset
 from quantry.scale import QuantParams
 
@@ -258,7 +258,7 @@ def test_notes_make_no_other_model_and_numbers_and_format_do(network: Path) -> N
     first = book.content(stages, EmitOptions())
 
     def with_params(changed: QuantParams) -> str:
-        handle = Handle("scale", fingerprint(changed), lambda: changed)
+        handle = Handle.of_value("scale", changed)
         return book.content(replace(stages, params=handle), EmitOptions())
 
     assert with_params(replace(params, notes=("a rule moved a scale",))) == first
