@@ -54,7 +54,7 @@ def kind(path: str, name: str) -> str:
         return _INFERENCE if name.startswith("run") else "opening sessions"
     if "torch" in Path(path).parts:
         return _TRAINING
-    return "counting statistics of the float passes" if owner in ("quantry observe", "quantry native") else "all else"
+    return "counting statistics of the float passes" if owner in ("quantry observe", "quantry numerics") else "all else"
 
 
 def main() -> int:

@@ -1,8 +1,11 @@
 """What every test needs."""
 
+import importlib.util
 import itertools
 import os
 import signal
+import subprocess
+from contextlib import suppress
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,22 @@ settings.register_profile(
     derandomize="QUANTRY_RANDOM_TESTS" not in os.environ,
 )
 settings.load_profile("quantry")
+
+
+def _build_kernels() -> None:
+    """Build the compiled kernels if their sources changed since ``pip install -e .`` built them."""
+    script = Path(__file__).parents[1] / "build_kernels.py"
+    spec = importlib.util.spec_from_file_location("build_kernels", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.build_if_outdated()
+
+
+# Without any compiler the tests run on NumPy; tests/numerics then says that the library is missing.
+with suppress(OSError, subprocess.CalledProcessError):
+    _build_kernels()
 
 # A shell lets what runs in its background ignore Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,10 +13,10 @@ SOURCE = Path(quantry.__file__).parent
 STAGES = ("prepare", "observe", "equalize", "plan", "scale", "tune", "emit", "evaluate")
 FOUNDATION = {
     "errors": set(),
-    "native": set(),
+    "numerics": {"errors"},
     "recipe": {"errors"},
     "memo": {"errors"},
-    "runtime": {"errors", "native"},
+    "runtime": {"errors", "numerics"},
 }
 HEAVY = {
     "onnxruntime": {"observe", "evaluate", "tune"},
@@ -50,7 +50,7 @@ def our_rooms(path: Path) -> set[str]:
     return {name for name in rooms if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file()} - {room(path)}
 
 
-FREE = {"errors", "native", "recipe", "memo", "runtime"}
+FREE = {"errors", "numerics", "recipe", "memo", "runtime"}
 RUNNING = FREE | set(STAGES) | {"mix", "pipeline", "quantization", "keywords"}
 ALLOWED: dict[str, set[str]] = {
     **FOUNDATION,

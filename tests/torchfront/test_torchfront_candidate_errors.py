@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from quantry.torchfront import candidate_errors as module
+from quantry.numerics import kernels
 from quantry.torchfront.candidate_errors import Candidates, candidate_errors
 
 SHAPES = [((), None), ((7,), None), ((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 6, 9, 11), 1), ((2, 6, 9, 11), None)]
@@ -17,7 +17,7 @@ SHAPES += [((1, 3, 100, 100), 1), ((1, 3, 100, 100), None), ((0, 4), 1), ((6, 2,
 @pytest.fixture(params=["compiled", "operations"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "operations":
-        monkeypatch.setattr(module, "_function", lambda: None)
+        monkeypatch.setattr(kernels, "loaded", lambda: None)
 
 
 def drawn(shape: tuple[int, ...], axis: int | None) -> tuple[Tensor, Tensor, Candidates]:

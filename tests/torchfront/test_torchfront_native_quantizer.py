@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from quantry.numerics import kernels
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
 from quantry.scale import TensorParams
 from quantry.torchfront import native_quantizer
@@ -26,7 +27,7 @@ ZERO = torch.tensor(0, dtype=torch.int32)
 
 Way = Callable[[Tensor, Tensor], Tensor]
 
-pytestmark = pytest.mark.skipif(not is_native(torch.zeros(1)), reason="there is no compiler")
+pytestmark = pytest.mark.skipif(not is_native(torch.zeros(1)), reason="no compiled kernels")
 
 
 def drawn(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -299,9 +300,9 @@ def test_checkpointed_activations() -> None:
     assert torch.equal(x.grad, wanted)
 
 
-def test_without_a_compiler_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_compiled_kernels_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = quantizer(), torch.randn(300) * 3
     expected = module(x)
-    monkeypatch.setattr(native_quantizer, "_functions", lambda: None)
+    monkeypatch.setattr(kernels, "loaded", lambda: None)
     assert not is_native(x)
     assert torch.equal(module(x), expected)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quantry.tune import column_rounding
+from quantry.numerics import kernels
 from quantry.tune.column_rounding import WeightGrid, damped, descend, round_with_feedback
 
 SHAPES = [(1, 16, 70), (1, 5, 3), (24, 1, 9), (3, 4, 20)]
@@ -46,7 +46,7 @@ def error(weight, rounded, gram):
 @pytest.mark.parametrize("native", [False, True])
 def test_rounding_is_that_of_the_paper(monkeypatch, shape, per_channel, native):
     if not native:
-        monkeypatch.setattr(column_rounding, "compiled", lambda: None)
+        monkeypatch.setattr(kernels, "loaded", lambda: None)
     weight, gram, grid = problem(shape, per_channel=per_channel)
     rounded = round_with_feedback(weight, gram, grid, 16, ordered=False)
     # A tie that float32 breaks otherwise moves a weight by one step; the error hardly notices.
@@ -60,7 +60,7 @@ def test_rounding_is_that_of_the_paper(monkeypatch, shape, per_channel, native):
 @pytest.mark.parametrize("native", [False, True])
 def test_descent_lowers_the_error_and_stays_on_the_grid(monkeypatch, shape, native):
     if not native:
-        monkeypatch.setattr(column_rounding, "compiled", lambda: None)
+        monkeypatch.setattr(kernels, "loaded", lambda: None)
     weight, gram, grid = problem(shape, per_channel=True)
     start = grid.round(weight)
     found = descend(start, gram, gram @ weight.transpose(0, 2, 1), grid, 5)
@@ -73,7 +73,7 @@ def test_compiled_descent_is_that_of_numpy(monkeypatch):
     cross = gram @ weight.transpose(0, 2, 1)
     rounded = round_with_feedback(weight, gram, grid, 16, ordered=True)
     native = descend(rounded, gram, cross, grid, 3)
-    monkeypatch.setattr(column_rounding, "compiled", lambda: None)
+    monkeypatch.setattr(kernels, "loaded", lambda: None)
     np.testing.assert_allclose(
         error(weight, native, gram), error(weight, descend(rounded, gram, cross, grid, 3), gram), rtol=1e-3
     )

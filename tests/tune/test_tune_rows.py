@@ -1,6 +1,5 @@
 """Training of rows: compiled, in numpy, and against autograd and an error measured without any Gram matrix."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tune_models import chain, inputs, network, task_of
 
+from quantry.numerics import kernels
 from quantry.recipe import AdaQuant, AdaRound, LayerTraining
-from quantry.tune import adaquant, adaround, compiled_rows, row_steps
+from quantry.tune import adaquant, adaround, row_steps
 from quantry.tune.adaround import second_term
+from quantry.tune.compiled_rows import CompiledRows
 from quantry.tune.layer import find_layers
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.row_problem import HIGH, LOW, BiasGrid, RowProblem, low_rank
@@ -20,9 +21,13 @@ from quantry.tune.row_steps import NumpyRows
 from quantry.tune.row_training import corrected
 from quantry.tune.walker import LayerVisit, LayerWalker
 
-needs_compiler = pytest.mark.skipif(
-    not any(shutil.which(name) for name in ("cc", "gcc", "clang")), reason="there is no C compiler"
-)
+needs_kernels = pytest.mark.skipif(kernels.loaded() is None, reason="no compiled kernels")
+
+
+def compiled_rows(problem: RowProblem) -> CompiledRows:
+    compiled = kernels.loaded()
+    assert compiled is not None
+    return CompiledRows(problem, compiled)
 
 
 def problem_of(shape: tuple[int, int, int], *, rounds: bool, seed: int = 0) -> RowProblem:
@@ -62,14 +67,14 @@ def schedule(first: int, count: int, rate: float, step: AdaRound | None) -> np.n
 SHAPES = [(1, 10, 70), (5, 1, 9), (2, 19, 33), (1, 3, 1), (1, 50, 800)]
 
 
-@needs_compiler
+@needs_kernels
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rounds", [True, False], ids=["adaround", "adaquant"])
 def test_compiled_and_numpy_train_alike(shape: tuple[int, int, int], rounds: bool) -> None:
     problem = problem_of(shape, rounds=rounds)
     count = 30 if shape[2] < 100 else 6
     step = AdaRound(iterations=3 * count) if rounds else None
-    compiled, plain = compiled_rows.CompiledRows(problem), NumpyRows(problem)
+    compiled, plain = compiled_rows(problem), NumpyRows(problem)
     rate = 0.1 if rounds else 1e-3
     for first in (0, count, 2 * count):
         entries = schedule(first, count, rate, step)
@@ -79,7 +84,7 @@ def test_compiled_and_numpy_train_alike(shape: tuple[int, int, int], rounds: boo
         assert np.mean(np.abs(left - right) < 1e-2) > 0.97
 
 
-@needs_compiler
+@needs_kernels
 @pytest.mark.parametrize("rounds", [True, False], ids=["adaround", "adaquant"])
 def test_gram_matrix_of_low_rank_is_used_by_its_factor(rounds: bool) -> None:
     full = problem_of((1, 12, 90), rounds=rounds)
@@ -93,15 +98,15 @@ def test_gram_matrix_of_low_rank_is_used_by_its_factor(rounds: bool) -> None:
     short = replace(plain, factor=factor)
     entries = schedule(0, 40, 0.1 if rounds else 1e-3, AdaRound(iterations=40) if rounds else None)
     expected = NumpyRows(plain).advance(entries)
-    for rows in (NumpyRows(short), compiled_rows.CompiledRows(short)):
+    for rows in (NumpyRows(short), compiled_rows(short)):
         np.testing.assert_allclose(rows.advance(entries), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
-@needs_compiler
+@needs_kernels
 def test_rows_that_are_rounded_all_the_way_stay() -> None:
     problem = problem_of((1, 9, 40), rounds=True)
     step = AdaRound(iterations=300, regularization=10.0, beta_range=(4.0, 2.0))
-    compiled, plain = compiled_rows.CompiledRows(problem), NumpyRows(problem)
+    compiled, plain = compiled_rows(problem), NumpyRows(problem)
     for first in range(0, 300, 100):
         ours, theirs = (rows.advance(schedule(first, 100, 0.1, step)) for rows in (compiled, plain))
     assert ours[-1] == ours[-50]
@@ -109,13 +114,13 @@ def test_rows_that_are_rounded_all_the_way_stay() -> None:
     assert np.mean((compiled.trained()[0] >= 0) == (plain.trained()[0] >= 0)) > 0.99
 
 
-@needs_compiler
+@needs_kernels
 def test_result_does_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of((1, 37, 50), rounds=True)
     results = []
     for count in (1, 2, 5):
         monkeypatch.setattr("quantry.tune.threads.threads", lambda count=count: count)
-        rows = compiled_rows.CompiledRows(problem)
+        rows = compiled_rows(problem)
         rows.advance(schedule(0, 40, 0.1, AdaRound(iterations=40)))
         results.append(rows.trained()[0].copy())
     assert np.array_equal(results[0], results[1])
@@ -125,8 +130,8 @@ def test_result_does_not_depend_on_the_number_of_threads(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize("number", [0, 70], ids=["warm", "pushed"])
 def test_first_step_goes_against_the_derivative_that_autograd_finds(compiled: bool, number: int) -> None:
-    if compiled and compiled_rows.compiled() is None:
-        pytest.skip("there is no C compiler")
+    if compiled and kernels.loaded() is None:
+        pytest.skip("no compiled kernels")
     problem = problem_of((1, 6, 12), rounds=True)
     step = AdaRound(iterations=100, regularization=0.5)
     value = torch.tensor(problem.value, dtype=torch.float64, requires_grad=True)
@@ -139,7 +144,7 @@ def test_first_step_goes_against_the_derivative_that_autograd_finds(compiled: bo
     beta, strength = second_term(step, number)
     loss = (weight @ gram * weight).sum() - 2 * (weight * cross).sum()
     (loss + strength * (1.0 - (2 * up - 1).abs().pow(beta)).sum()).backward()
-    rows = compiled_rows.CompiledRows(problem) if compiled else NumpyRows(problem)
+    rows = compiled_rows(problem) if compiled else NumpyRows(problem)
     before = problem.value.copy()
     losses = rows.advance(schedule(number, 1, 1e-3, step))
     assert losses[0] == pytest.approx(loss.item(), rel=1e-4)
@@ -189,6 +194,6 @@ def measured(visit: LayerVisit, problem: LayerProblem, weight: np.ndarray, bias:
     return np.mean(errors, 0)
 
 
-def test_numpy_is_used_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_rows, "compiled", lambda: None)
+def test_numpy_is_used_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "loaded", lambda: None)
     assert isinstance(row_steps.row_steps(problem_of((1, 2, 3), rounds=True)), NumpyRows)

@@ -1,15 +1,13 @@
-"""Counts the codes of float32 values and finds their extremes; compiled where there is a compiler, else numpy."""
+"""Counts the codes of float32 values and finds their extremes, with the compiled kernel or NumPy."""
 
-import ctypes
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from quantry.native import library
+from quantry.numerics import kernels
 
 FloatArray = npt.NDArray[np.float32]
 Counts = npt.NDArray[np.uint32]
@@ -21,15 +19,10 @@ CHUNK = 1 << 17
 _ONE = np.uint32(1)
 
 
-@functools.cache
 def code_counter() -> Callable[[FloatArray, Counts], Extremes]:
-    """Return the fastest counter there is: see `count_codes`, whose results all share."""
-    compiled = library(Path(__file__).with_name("count_codes.c"), fast=True)
-    if compiled is None:
-        return count_codes
-    compiled.count_codes.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p]
-    compiled.count_codes.restype = None
-    return functools.partial(_count_compiled, compiled.count_codes)
+    """Return the fastest implementation of `count_codes`; all give the same results."""
+    compiled = kernels.loaded()
+    return count_codes if compiled is None else functools.partial(_count_compiled, compiled)
 
 
 def count_codes(flat: FloatArray, histogram: Counts) -> Extremes:
@@ -62,12 +55,11 @@ def joined(one: Extremes, other: Extremes) -> Extremes:
     return (low, high) if all(map(math.isfinite, other)) and not math.isnan(one[0]) else (math.nan, math.nan)
 
 
-def _count_compiled(function: Callable[..., None], flat: FloatArray, histogram: Counts) -> Extremes:
+def _count_compiled(compiled: kernels.Kernels, flat: FloatArray, histogram: Counts) -> Extremes:
     if flat.size == 0:
         return math.inf, -math.inf
-    ranks = np.empty(2, np.int32)
-    function(flat.ctypes.data, flat.size, histogram.ctypes.data, ranks.ctypes.data)
-    # The inverse of a rank is the same step again.
+    ranks = np.array(compiled.count_codes(flat, histogram), np.int32)
+    # Mapping bits to ranks is its own inverse.
     bits = np.where(ranks < 0, ranks ^ 0x7FFFFFFF, ranks).astype(np.int32)
     low, high = bits.view(np.float32).tolist()
     return joined((low + 0.0, high + 0.0), (low + 0.0, high + 0.0))

@@ -29,7 +29,7 @@ def environment(
     found = {library: _version(library) for library in libraries}
     if kernels:
         # Imported here because most callers need no kernels.
-        from quantry.native.library import build_id
+        from quantry.numerics.kernels import build_id
 
         found["kernels"] = build_id()
     return {**found, "devices": ", ".join(dict.fromkeys(map(device_kind, devices)))}

@@ -7,11 +7,8 @@
 In C for float32 on a CPU where there is a compiler: ``candidate_errors.c`` reads a tensor once for all candidates.
 """
 
-import ctypes
-import functools
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from quantry.native import library
+from quantry.numerics import kernels
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.native_quantizer import is_native
 from quantry.torchfront.torch_threads import call
@@ -60,8 +57,9 @@ def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, a
         axis: The axis of channels; None is one channel.
     """
     values, gradient = values.detach(), gradient.detach()
-    if is_native(values) and is_native(gradient) and _function() is not None:
-        return _computed_in_c(values, gradient, candidates, axis)
+    compiled = kernels.loaded()
+    if is_native(values) and is_native(gradient) and compiled is not None:
+        return _computed_in_c(compiled, values, gradient, candidates, axis)
     shape = [1] * values.dim() if axis is None else [-1 if place == axis else 1 for place in range(values.dim())]
     others = [place for place in range(values.dim()) if place != axis]
     low, high = candidates.low.reshape(shape), candidates.high.reshape(shape)
@@ -74,26 +72,9 @@ def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, a
     return torch.stack(costs)
 
 
-class _Task(ctypes.Structure):
-    """``task_t`` of the C file."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("values", "gradients", "scales", "low", "high", "sums")),
-        *((name, ctypes.c_size_t) for name in ("outer", "channels", "inner", "candidates", "next")),
-    )
-
-
-@functools.cache
-def _function() -> Any:
-    """Return the compiled function, or None where there is no compiler."""
-    found = library(Path(__file__).with_name("candidate_errors.c"), fast=True)
-    if found is None:
-        return None
-    found.add_errors.argtypes, found.add_errors.restype = [ctypes.POINTER(_Task)], None
-    return found.add_errors
-
-
-def _computed_in_c(values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None) -> Tensor:
+def _computed_in_c(
+    compiled: kernels.Kernels, values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None
+) -> Tensor:
     shape = values.shape
     if axis is None:
         # One channel has no parts for threads; what its first axes number are added up afterwards.
@@ -106,6 +87,6 @@ def _computed_in_c(values: Tensor, gradient: Tensor, candidates: Candidates, axi
     low, high = (bound.expand(channels).contiguous() for bound in (candidates.low, candidates.high))
     sums = torch.zeros(count, channels, dtype=torch.float64)
     pointers = (tensor.data_ptr() for tensor in (values, gradient, scales, low, high, sums))
-    task = _Task(*pointers, outer, channels, math.prod(shape) // max(1, outer * channels), count, 0)
-    call(_function(), task, alone=channels == 1 or values.numel() * count < _MANY)
+    task = kernels.ErrorTask(*pointers, outer, channels, math.prod(shape) // max(1, outer * channels), count, 0)
+    call(compiled.add_errors, task, alone=channels == 1 or values.numel() * count < _MANY)
     return sums.sum(1, keepdim=True) if axis is None else sums

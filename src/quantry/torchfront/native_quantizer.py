@@ -11,16 +11,13 @@ compiler, for other types, and wherever torch looks on: while it compiles, trace
     dL/dt = s ln 2 dL/ds                  where s = 2 ** round(t)
 """
 
-import ctypes
-import functools
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quantry.native import library
+from quantry.numerics import kernels
 from quantry.torchfront.memory_order import laid_out
 from quantry.torchfront.torch_threads import call, torch_threads
 
@@ -50,7 +47,7 @@ def is_native(values: Tensor) -> bool:
         and not torch.jit.is_tracing()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
-        and _functions() is not None
+        and kernels.loaded() is not None
         and (torch.get_num_threads() <= _ALONE or torch_threads() is not None)
     )
 
@@ -153,25 +150,6 @@ def _gradients_by_operations(gradient: Tensor, values: Tensor, grid: _Grid) -> t
     return gradient * inside, (gradient * slope).sum()
 
 
-class _Task(ctypes.Structure):
-    """``task_t`` of the C file."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("values", "gradients", "results", "inside", "sums")),
-        *((name, ctypes.c_size_t) for name in ("count", "next")),
-        *((name, ctypes.c_float) for name in ("scale", "low", "high")),
-    )
-
-
-@functools.cache
-def _functions() -> ctypes.CDLL | None:
-    found = library(Path(__file__).with_name("quantize_values.c"), fast=True)
-    for name in ("quantize", "pass_inside", "learn") if found is not None else ():
-        function = getattr(found, name)
-        function.argtypes, function.restype = [ctypes.POINTER(_Task)], None
-    return found
-
-
 def _compute(name: str, results: Tensor, grid: _Grid = (1.0, 0.0, 0.0), **tensors: Tensor) -> None:
     """Call a function of the library in as many threads as torch would use.
 
@@ -181,11 +159,11 @@ def _compute(name: str, results: Tensor, grid: _Grid = (1.0, 0.0, 0.0), **tensor
         grid: Scale, smallest and largest level.
         tensors: The other fields of its task; those with a number for each value are in the order of the results.
     """
-    function, count = getattr(_functions(), name), results.numel()
+    compiled, count = kernels.loaded(), results.numel()
     pointers = {field: tensor.data_ptr() for field, tensor in tensors.items()}
     scale, low, high = grid
-    task = _Task(results=results.data_ptr(), count=count, scale=scale, low=low, high=high, **pointers)
-    call(function, task, alone=count < _MANY)
+    task = kernels.QuantizeTask(results=results.data_ptr(), count=count, scale=scale, low=low, high=high, **pointers)
+    call(getattr(compiled, name), task, alone=count < _MANY)
 
 
 def _grid(scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> _Grid:

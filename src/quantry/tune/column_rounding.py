@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantry.tune.compiled_rounding import compiled, feedback_rounded, sweep
+from quantry.numerics import kernels
+from quantry.tune.compiled_rounding import feedback_rounded, sweep
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -91,9 +92,9 @@ def round_with_feedback(weight: Single, gram: Float, grid: WeightGrid, block: in
         inner = round_with_feedback(weight[:, :, order], gram[:, order][:, :, order], shuffled, block, ordered=False)
         return inner[:, :, back]
     spread = _spread(gram)
-    functions = compiled()
-    if functions is not None:
-        return feedback_rounded(functions, weight, spread, grid)
+    compiled = kernels.loaded()
+    if compiled is not None:
+        return feedback_rounded(compiled, weight, spread, grid)
     rest = weight.astype(np.float32).copy()
     result = np.empty_like(rest)
     width = rest.shape[2]
@@ -134,10 +135,10 @@ def descend(rounded: Single, gram: Float, cross: Float, grid: WeightGrid, sweeps
     current = np.array(rounded, np.float32, order="C")
     single = np.ascontiguousarray(gram, np.float32)
     goal = cross.transpose(0, 2, 1).astype(np.float32)
-    functions = compiled()
-    if functions is not None:
+    compiled = kernels.loaded()
+    if compiled is not None:
         # The slope is computed anew for each sweep, so that rounding errors do not add up.
-        while sweeps > 0 and sweep(functions, current, current @ single - goal, single, grid):
+        while sweeps > 0 and sweep(compiled, current, current @ single - goal, single, grid):
             sweeps -= 1
         return current
     diagonal = np.maximum(np.einsum("gkk->gk", single), np.finfo(np.float32).tiny)

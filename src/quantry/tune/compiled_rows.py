@@ -1,15 +1,11 @@
-"""Steps of training for the rows of a layer, compiled: parts of the rows in a thread each."""
+"""Training steps for the rows of a layer with the compiled kernel, in parallel over parts of the rows."""
 
-import ctypes
-import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from quantry.errors import InternalError
-from quantry.native import library
+from quantry.numerics.kernels import Kernels, RowLayerTask
 from quantry.tune.row_problem import RowProblem
 from quantry.tune.threads import in_threads, row_parts
 
@@ -17,89 +13,47 @@ Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 _COLUMNS = 32
-"""Rows are padded to a multiple of so many numbers."""
-
-_SIZES = ("rows", "width", "padded", "rank", "rank_padded")
-_ARRAYS = (
-    "gram", "factor", "cross", "scale", "lowest", "highest", "mean", "value", "first", "second", "floor", "target",
-    "bias_scale", "bias_lowest", "bias_highest", "bias", "bias_first", "bias_second",
-)  # fmt: skip
-_FLAGS = ("bias_moves", "rounds")
-
-
-class _Layer(ctypes.Structure):
-    """``layer_t`` of the C file."""
-
-    _fields_ = (
-        *((name, ctypes.c_size_t) for name in _SIZES),
-        *((name, ctypes.c_void_p) for name in _ARRAYS),
-        *((name, ctypes.c_int32) for name in _FLAGS),
-    )
-
-
-@functools.cache
-def compiled() -> ctypes.CDLL | None:
-    """Return the compiled functions, or None where there is no compiler."""
-    found = library(Path(__file__).with_name("train_rows.c"), fast=True)
-    if found is None:
-        return None
-    size, pointer = ctypes.c_size_t, ctypes.c_void_p
-    found.pack_columns.argtypes, found.pack_columns.restype = [pointer, size, size, size, pointer], None
-    found.train_rows.argtypes = [ctypes.POINTER(_Layer), pointer, size, size, size, pointer]
-    found.train_rows.restype = ctypes.c_int
-    return found
+"""The kernel wants rows padded to a multiple of this: two of its widest vectors."""
 
 
 class CompiledRows:
-    """Trains in C; see `NumpyRows`, whose results it has but for rounding.
+    """Trains with the compiled kernel; see `NumpyRows` for the arithmetic.
 
     Args:
-        problem: What to train; it is left as it was.
+        problem: What to train; not changed.
+        kernels: The compiled functions.
     """
 
-    def __init__(self, problem: RowProblem) -> None:
-        functions = compiled()
-        assert functions is not None
-        self._functions = functions
+    def __init__(self, problem: RowProblem, kernels: Kernels) -> None:
+        self._kernels = kernels
         self._shape = problem.value.shape
         _, rows, width = self._shape
         self._arrays = _padded(problem, _up(width))
-        numbers: dict[str, Any] = {"rows": rows, "width": width, "padded": _up(width), "rank": 0, "rank_padded": 0}
+        numbers: dict[str, int] = {"rows": rows, "width": width, "padded": _up(width), "rank": 0, "rank_padded": 0}
         if problem.factor is None:
             self._arrays |= {"gram": self._packed(problem.gram), "factor": np.empty(0, np.float32)}
         else:
-            turned = problem.factor.transpose(0, 2, 1)
-            self._arrays |= {"gram": self._packed(turned), "factor": self._packed(problem.factor)}
-            numbers |= {"rank": turned.shape[1], "rank_padded": _up(turned.shape[1])}
+            transposed = problem.factor.transpose(0, 2, 1)
+            self._arrays |= {"gram": self._packed(transposed), "factor": self._packed(problem.factor)}
+            numbers |= {"rank": transposed.shape[1], "rank_padded": _up(transposed.shape[1])}
         numbers |= {"bias_moves": problem.bias_moves, "rounds": problem.floor is not None}
-        self._layer = _Layer(**numbers, **{name: array.ctypes.data for name, array in self._arrays.items()})
+        self._layer = RowLayerTask.of(self._arrays, **numbers)
 
     def _packed(self, matrices: Single) -> Single:
-        """Return the columns of matrices ``[groups, lines, columns]`` in panels."""
-        groups, lines, columns = matrices.shape
-        packed = np.empty((groups, lines * _up(columns)), np.float32)
-        for group in range(groups):
-            matrix = np.ascontiguousarray(matrices[group])
-            self._functions.pack_columns(matrix.ctypes.data, lines, columns, _up(columns), packed[group].ctypes.data)
-        return packed
+        """Return matrices ``[groups, lines, columns]`` in the memory order of the kernel."""
+        return np.stack([self._kernels.pack_columns(matrix, _up(matrices.shape[2])) for matrix in matrices])
 
     def advance(self, schedule: Single) -> Float:
-        """Make a step for each row of a schedule; return the loss before each."""
+        """Make one step per row of the schedule; return the loss before each."""
         schedule = np.ascontiguousarray(schedule, np.float32)
-        parts = row_parts(self._shape[0] * self._shape[1])
-        losses = np.zeros((len(parts), len(schedule)))
-
-        def train(number: int) -> int:
-            part = parts[number]
-            arguments = schedule.ctypes.data, len(schedule), part.start, part.stop, losses[number].ctypes.data
-            return int(self._functions.train_rows(ctypes.byref(self._layer), *arguments))
-
-        if any(in_threads(train, range(len(parts)))):
-            raise InternalError(f"training a layer of {self._shape} weights must find memory, got none; in tune")
+        rows = self._shape[0] * self._shape[1]
+        losses = np.empty((rows, len(schedule)))
+        in_threads(lambda part: self._kernels.train_rows(self._layer, schedule, losses, part), row_parts(rows))
+        # Added row by row, so that the sum does not depend on the number of threads.
         return np.asarray(losses.sum(0))
 
     def trained(self) -> tuple[Single, Single]:
-        """Return the trained numbers and biases."""
+        """Return the trained values and biases."""
         groups, rows, width = self._shape
         value = self._arrays["value"].reshape(groups, rows, -1)[:, :, :width]
         return value, self._arrays["bias"].reshape(groups, rows)
@@ -110,11 +64,11 @@ def _up(columns: int) -> int:
 
 
 def _padded(problem: RowProblem, padded: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays that C works on; numbers beside the weights are such that they stay as they are."""
+    """Return the arrays that the kernel works on; the padding is chosen so that training does not change it."""
     shape = problem.value.shape
 
-    def rows(array: Single, beside: float) -> Single:
-        result = np.full((*shape[:2], padded), beside, np.float32)
+    def rows(array: Single, padding: float) -> Single:
+        result = np.full((*shape[:2], padded), padding, np.float32)
         result[:, :, : shape[2]] = array
         return result
 
@@ -129,7 +83,7 @@ def _padded(problem: RowProblem, padded: int) -> dict[str, npt.NDArray[Any]]:
         "lowest": rows(problem.lowest, 0.0),
         "highest": rows(problem.highest, 0.0),
         "mean": mean,
-        # Rounded down all the way.
+        # Far below zero: the sigmoid is so small that the padding counts as fully rounded down.
         "value": rows(problem.value, -20.0 if rounds else 0.0),
         "first": weights,
         "second": weights.copy(),

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from quantry.numerics import kernels
 from quantry.tune.row_problem import HIGH, LOW, RowProblem
 
 Float = npt.NDArray[np.float64]
@@ -87,9 +88,10 @@ class NumpyRows:
 
 def row_steps(problem: RowProblem) -> RowSteps:
     """Return the fastest way to train rows that there is."""
-    from quantry.tune.compiled_rows import CompiledRows, compiled
+    from quantry.tune.compiled_rows import CompiledRows
 
-    return NumpyRows(problem) if compiled() is None else CompiledRows(problem)
+    compiled = kernels.loaded()
+    return NumpyRows(problem) if compiled is None else CompiledRows(problem, compiled)
 
 
 def _adam(value: Single, moments: tuple[Single, Single], slope: npt.NDArray[Any], entry: Single) -> None:

@@ -1,0 +1,1 @@
+"""Arithmetic of quantization; knows no graph and no stage."""
