@@ -5,8 +5,8 @@ import itertools
 import os
 import signal
 import subprocess
-from contextlib import suppress
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
