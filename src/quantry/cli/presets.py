@@ -23,7 +23,7 @@ def presets(
     table = Table(title="Presets", show_lines=False)
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
-    table.add_column("not yet part of it here")
+    table.add_column("not yet supported")
     shown = {key: preset for key, preset in PRESETS.items() if show_all or not _is_variant(key)}
     for key, preset in shown.items():
         table.add_row(key, preset.summary, "; ".join(preset.pending))

@@ -1,83 +1,59 @@
 """Algorithms of a `QConfig`, as AMD Quark 0.10 and later spell them.
 
-Each is translated into the options that switch the same algorithm on in a `QuantizationConfig`, so that one table holds
-what every option means. An argument left at None takes that option's own default.
+Each class stands for the options that switch the same algorithm on in a `QuantizationConfig`, so the option table is
+the only place that knows what a setting means. Arguments are option names in lower case, ``num_iterations`` for
+NumIterations; one left at None takes the option's own default.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, make_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from quantry.onnx.config import KnownAttributes
-from quantry.onnx.specs import QLayerConfig
+from quantry.onnx.options import NESTED, ROWS
 from quantry.recipe.checked import KnownArguments
-
-__all__ = [
-    "AdaQuantConfig",
-    "AdaRoundConfig",
-    "AlgoConfig",
-    "AutoMixprecisionConfig",
-    "BiasCorrectionConfig",
-    "CLEConfig",
-    "GPTQConfig",
-    "QuarotConfig",
-    "SmoothQuantConfig",
-]
 
 _WORDS = re.compile(r"(?:^|_)([a-z0-9]+)")
 _ACRONYMS = {"lr": "LR", "qdq": "QDQ", "gds": "GDS", "mse": "MSE", "cle": "CLE", "ft": "FT"}
 
 
 def _option_name(argument: str) -> str:
-    """Return the option that an argument stands for: ``num_iterations`` for NumIterations."""
+    """Return the option for an argument: NumIterations for ``num_iterations``."""
     return _WORDS.sub(lambda found: _ACRONYMS.get(found[1], found[1][0].upper() + found[1][1:]), argument)
 
 
 @dataclass
 class AlgoConfig(KnownAttributes, KnownArguments):
-    """An algorithm on top of plain quantization; the base of those below."""
+    """An algorithm on top of plain quantization; the base class."""
 
     switch: ClassVar[tuple[str, ...]] = ()
-    """Fields of QuantizationConfig that are True with this algorithm."""
+    """Fields of QuantizationConfig that this algorithm sets to True."""
     holder: ClassVar[str] = ""
-    """The option that holds the settings in a dict; empty where they are options themselves."""
+    """The option that holds the settings as a dict; empty if they are options themselves."""
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    """Options that are always set."""
+
+    if TYPE_CHECKING:  # The arguments of the classes below come from the table, which type checkers do not see.
+
+        def __init__(self, *values: Any, **settings: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the algorithm with settings under the names of options, such as NumIterations."""
+        """Return the algorithm for settings under option names, such as NumIterations."""
         arguments = {_option_name(part.name): part.name for part in fields(cls)}
         return cls(**{arguments[name]: value for name, value in settings.items() if name in arguments})
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings under the names of options, without those left at None."""
+        """Return the settings under option names, without those left at None."""
         given = {part.name: getattr(self, part.name) for part in fields(self)}
         return {_option_name(name): value for name, value in given.items() if value is not None}
 
     def options(self) -> dict[str, Any]:
-        """Return the keys of ``extra_options`` that ask for the same."""
-        return {self.holder: self.settings()} if self.holder else self.settings()
-
-
-@dataclass
-class CLEConfig(AlgoConfig):
-    """Cross-layer equalization.
-
-    Attributes:
-        cle_steps: Sweeps; -1 repeats until the weights rest.
-        cle_scale_append_bias: Let a bias count in the range of its channel.
-        cle_scale_use_threshold: Leave channels with little weight alone.
-        cle_weight_threshold: What is little.
-        cle_total_layer_diff_threshold: The change that counts as rest.
-    """
-
-    switch: ClassVar[tuple[str, ...]] = ("include_cle",)
-
-    cle_steps: int = 1
-    cle_scale_append_bias: bool = True
-    cle_scale_use_threshold: bool = True
-    cle_weight_threshold: float = 0.5
-    cle_total_layer_diff_threshold: float = 1.9e-7
+        """Return the ``extra_options`` that ask for this algorithm."""
+        return {**self.fixed, self.holder: self.settings()} if self.holder else {**self.fixed, **self.settings()}
 
 
 @dataclass
@@ -85,7 +61,7 @@ class SmoothQuantConfig(AlgoConfig):
     """SmoothQuant.
 
     Attributes:
-        alpha: How much is moved from activations to weights.
+        alpha: How much of the activations' range moves into the weights, 0 to 1.
     """
 
     switch: ClassVar[tuple[str, ...]] = ("include_sq",)
@@ -93,176 +69,133 @@ class SmoothQuantConfig(AlgoConfig):
     alpha: float = 0.5
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings under the names of options."""
+        """Return the settings under option names."""
         return {"SmoothAlpha": self.alpha}
 
 
 @dataclass
 class BiasCorrectionConfig(AlgoConfig):
-    """Correction of the shift of each channel's mean in its bias."""
+    """Corrects the shift of each channel's mean in its bias."""
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings under the names of options."""
-        return {"BiasCorrection": True}
+    fixed: ClassVar[Mapping[str, Any]] = {"BiasCorrection": True}
 
 
-@dataclass
-class GPTQConfig(AlgoConfig):
-    """GPTQ.
+_Algorithm = TypeVar("_Algorithm", bound=type[AlgoConfig])
 
-    Attributes:
-        bits: Width of weights.
-        block_size: Columns that are rounded before the rest is updated.
-        perc_damp: Damping, as a part of the mean of the diagonal.
-        group_size: Values that share a scale; -1 for all of a channel or tensor.
-        act_order: Round the columns with the strongest inputs first.
-        per_channel: One scale for each channel.
-        mse: Choose ranges by least squares.
-        weight_symmetric: Fix zero points at the centre.
+
+def _algorithm(name: str, title: str, arguments: str, base: _Algorithm, **defaults: Any) -> _Algorithm:
+    """Return an algorithm class whose arguments are rows of the option table.
+
+    Args:
+        name: Name of the class.
+        title: First line of its documentation.
+        arguments: Names of its arguments in the order of AMD's signature.
+        base: The class that says which options hold the settings.
+        defaults: Defaults that are not None.
     """
-
-    holder: ClassVar[str] = "GPTQParams"
-
-    bits: int | None = None
-    block_size: int | None = None
-    perc_damp: float | None = None
-    group_size: int | None = None
-    act_order: bool | None = None
-    per_channel: bool | None = None
-    mse: bool | None = None
-    weight_symmetric: bool | None = None
-
-    def options(self) -> dict[str, Any]:
-        """Return the keys of ``extra_options`` that ask for the same."""
-        return {"UseGPTQ": True, **super().options()}
+    rows = {row.key: row for row in NESTED[base.holder]} if base.holder else ROWS
+    parts: list[tuple[str, Any, Any]] = [
+        (argument, rows[_option_name(argument)].kind.annotation | None, defaults.get(argument))
+        for argument in arguments.split()
+    ]
+    made: Any = make_dataclass(name, parts, bases=(base,), namespace={"__module__": __name__})
+    lines = "".join(f"    {argument}: {rows[_option_name(argument)].meaning}\n" for argument in arguments.split())
+    made.__doc__ = f"{title}\n\nAttributes:\n{lines}"
+    return made  # type: ignore[no-any-return]
 
 
-@dataclass
-class QuarotConfig(AlgoConfig):
-    """QuaRot.
-
-    Attributes:
-        r_matrix_dim: Size of the rotation.
-        use_random_had: Use random Hadamard matrices.
-        r_config_path: The file that names the layers.
-    """
-
-    switch: ClassVar[tuple[str, ...]] = ("include_rotation",)
-
-    r_matrix_dim: int = 4096
-    use_random_had: bool = False
-    r_config_path: str | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings under the names of options."""
-        named = {"RMatrixDim": self.r_matrix_dim, "UseRandomHad": self.use_random_had}
-        return named if self.r_config_path is None else {**named, "RConfigPath": self.r_config_path}
+class _Equalization(AlgoConfig):
+    switch = ("include_cle",)
 
 
-@dataclass
+class _Gptq(AlgoConfig):
+    holder = "GPTQParams"
+    fixed: ClassVar[Mapping[str, Any]] = {"UseGPTQ": True}
+
+
+class _Rotation(AlgoConfig):
+    switch = ("include_rotation",)
+
+
 class _FastFinetune(AlgoConfig):
-    """What AdaRound and AdaQuant have in common; the keys of ``FastFinetune`` in docs/reference/options.md."""
-
-    switch: ClassVar[tuple[str, ...]] = ("include_fast_ft",)
-    holder: ClassVar[str] = "FastFinetune"
-    algorithm: ClassVar[str] = ""
-
-    optim_device: str | None = None
-    infer_device: str | None = None
-    fixed_seed: int | None = None
-    data_size: int | None = None
-    batch_size: int | None = None
-    num_batches: int | None = None
-    num_iterations: int | None = None
-    learning_rate: float | None = None
-    early_stop: bool | None = None
-    lr_adjust: Sequence[float] | None = None
-    target_op_type: Iterable[str] | None = None
-    selective_update: bool | None = None
-    update_bias: bool | None = None
-    output_qdq: bool | None = None
-    drop_ratio: float | None = None
-    mem_opt_level: int | None = None
-    cache_dir: str | None = None
-    parallel: bool | None = None
-    dynamic_batch: bool | None = None
-    reg_param: float | None = None
-    beta_range: Sequence[float] | None = None
-    warm_start: float | None = None
-    log_period: int | None = None
-    ref_model_path: str | None = None
-    output_index: int | None = None
-    select_max_mem_layer: bool | None = None
-    num_workers: int | None = None
-    pin_memory: bool | None = None
-    use_gds: bool | None = None
+    switch = ("include_fast_ft",)
+    holder = "FastFinetune"
+    algorithm: ClassVar[str] = "adaround"
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings under the names of options, without those left at None."""
+        """Return the settings under option names, without those left at None."""
         return {"OptimAlgorithm": self.algorithm, **super().settings()}
 
 
-@dataclass
-class AdaRoundConfig(_FastFinetune):
-    """AdaRound: learns for every weight whether to round it up or down.
-
-    Arguments are the keys of ``FastFinetune``: ``num_iterations`` is NumIterations.
-    """
-
-    algorithm: ClassVar[str] = "adaround"
+class _AdaQuant(_FastFinetune):
+    algorithm = "adaquant"
 
 
-@dataclass
-class AdaQuantConfig(_FastFinetune):
-    """AdaQuant: trains the weights themselves.
-
-    Arguments are the keys of ``FastFinetune``: ``num_iterations`` is NumIterations. Unlike there, 3000 iterations are
-    made, and biases stay as they are.
-    """
-
-    algorithm: ClassVar[str] = "adaquant"
-
-    num_iterations: int | None = 3000
-    update_bias: bool | None = False
+class _MixedPrecision(AlgoConfig):
+    switch = ("include_auto_mp",)
+    holder = "AutoMixprecision"
 
 
-@dataclass
-class AutoMixprecisionConfig(AlgoConfig):
-    """Mixed precision.
+_FINETUNE = (
+    "optim_device infer_device fixed_seed data_size batch_size num_batches num_iterations learning_rate early_stop "
+    "lr_adjust target_op_type selective_update update_bias output_qdq drop_ratio mem_opt_level cache_dir parallel "
+    "dynamic_batch reg_param beta_range warm_start log_period ref_model_path output_index select_max_mem_layer "
+    "num_workers pin_memory use_gds"
+)
+_MIXED = (
+    "target_layer_config target_op_type subgraph_json include_layers exclude_layers data_size metric_output_index "
+    "metric_distance_fn metric_evaluate_fn metric_default metric_threshold metric_optimize_object "
+    "sensitivity_cache_file worker_num dual_quant_nodes no_input_qdq_shared shared_param_mode act_target_quant_type "
+    "weight_target_quant_type bias_target_quant_type output_index top1_acc_target evaluate_function l2_target "
+    "num_target target_quant_type target_tensors target_indices exclude_indices auto_mix_use_fast_ft"
+)
 
-    Arguments are the keys of ``AutoMixprecision``, of both generations: ``metric_threshold`` is MetricThreshold.
-    """
+CLEConfig = _algorithm(
+    "CLEConfig",
+    "Cross-layer equalization.",
+    "cle_steps cle_scale_append_bias cle_scale_use_threshold cle_weight_threshold cle_total_layer_diff_threshold",
+    _Equalization,
+    cle_steps=1,
+    cle_scale_append_bias=True,
+    cle_scale_use_threshold=True,
+    cle_weight_threshold=0.5,
+    cle_total_layer_diff_threshold=1.9e-7,
+)
+GPTQConfig = _algorithm(
+    "GPTQConfig",
+    "GPTQ.",
+    "bits block_size perc_damp group_size act_order per_channel mse weight_symmetric",
+    _Gptq,
+)
+QuarotConfig = _algorithm(
+    "QuarotConfig",
+    "QuaRot.",
+    "r_matrix_dim use_random_had r_config_path",
+    _Rotation,
+    r_matrix_dim=4096,
+    use_random_had=False,
+)
+AdaRoundConfig = _algorithm("AdaRoundConfig", "AdaRound: learns the rounding of weights.", _FINETUNE, _FastFinetune)
+# Unlike FastFinetune, AMD's class trains for 3000 iterations and leaves biases alone.
+AdaQuantConfig = _algorithm(
+    "AdaQuantConfig", "AdaQuant: trains the weights.", _FINETUNE, _AdaQuant, num_iterations=3000, update_bias=False
+)
+AutoMixprecisionConfig = _algorithm(
+    "AutoMixprecisionConfig",
+    "Mixed precision; the arguments are those of both generations of AMD Quark.",
+    _MIXED,
+    _MixedPrecision,
+    metric_threshold=0,
+)
 
-    switch: ClassVar[tuple[str, ...]] = ("include_auto_mp",)
-    holder: ClassVar[str] = "AutoMixprecision"
-
-    target_layer_config: QLayerConfig | Sequence[QLayerConfig] | Mapping[QLayerConfig, Sequence[str]] | None = None
-    target_op_type: Iterable[str] | None = None
-    subgraph_json: str | None = None
-    include_layers: Sequence[str] | None = None
-    exclude_layers: Sequence[str] | None = None
-    data_size: int | None = None
-    metric_output_index: int | None = None
-    metric_distance_fn: Callable[..., float] | None = None
-    metric_evaluate_fn: Callable[..., float] | None = None
-    metric_default: str | None = None
-    metric_threshold: float = 0
-    metric_optimize_object: str | None = None
-    sensitivity_cache_file: str | None = None
-    worker_num: int | None = None
-    dual_quant_nodes: bool | None = None
-    no_input_qdq_shared: bool | None = None
-    shared_param_mode: str | None = None
-    act_target_quant_type: Any = None
-    weight_target_quant_type: Any = None
-    bias_target_quant_type: Any = None
-    output_index: int | None = None
-    top1_acc_target: float | None = None
-    evaluate_function: Callable[..., float] | None = None
-    l2_target: float | None = None
-    num_target: int | None = None
-    target_quant_type: Any = None
-    target_tensors: Sequence[str] | None = None
-    target_indices: Sequence[int] | None = None
-    exclude_indices: Sequence[int] | None = None
-    auto_mix_use_fast_ft: bool | None = None
+ALGORITHMS: tuple[type[AlgoConfig], ...] = (
+    CLEConfig,
+    SmoothQuantConfig,
+    BiasCorrectionConfig,
+    GPTQConfig,
+    QuarotConfig,
+    AdaRoundConfig,
+    AdaQuantConfig,
+    AutoMixprecisionConfig,
+)
+"""Every algorithm."""

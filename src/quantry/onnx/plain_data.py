@@ -6,25 +6,18 @@ enumeration is ``{"$": "QuantType.QInt8"}``.
 
 import enum
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx import algorithms, enums, specs
+from quantry.onnx.algorithms import ALGORITHMS
+from quantry.onnx.enums import ENUMERATIONS
+from quantry.onnx.specs import SPECS, QLayerConfig, QTensorConfig
 from quantry.recipe import DataType
 
 _TAG = "$"
-_CLASSES: dict[str, Any] = {
-    name: value
-    for module in (specs, algorithms)
-    for name, value in vars(module).items()
-    if name in module.__all__ and is_dataclass(value)
-}
-_ENUMS: dict[str, type[enum.Enum]] = {
-    kind.__name__: kind
-    for kind in (*vars(enums).values(), DataType)
-    if isinstance(kind, type) and issubclass(kind, enum.Enum)
-}
+_CLASSES: dict[str, Any] = {kind.__name__: kind for kind in (*SPECS.values(), *ALGORITHMS, QTensorConfig, QLayerConfig)}
+_ENUMS: dict[str, type[enum.Enum]] = {**{kind.__name__: kind for kind in ENUMERATIONS}, "DataType": DataType}
 
 
 def to_plain(value: Any, where: str) -> Any:

@@ -1,12 +1,8 @@
-"""AMD Quark's named configurations, as data.
+"""AMD Quark's named configurations, derived from the presets of `quantry.recipe`.
 
-A configuration here is what the peer's of the same name sets, as far as the stages can do it; what is left out is in
-`quantry.recipe.Preset.pending` and is logged when the configuration is handed out. One whose algorithm is missing as a
-whole, such as finetuning, keeps its switch, which then says so when it is used.
-
-Named configurations as objects of modules: ``XINT8_CONFIG`` and, by tensors, ``XINT8_QCONFIG``.
-
-Scripts import these and edit them, so every access hands out a new copy.
+Each is available in three forms: ``get_default_config("XINT8")``, and as attributes of modules ``XINT8_CONFIG`` and, by
+tensors, ``XINT8_QCONFIG``. Scripts edit what they get, so every access returns a new copy. What AMD's configuration
+does and quantry does not yet do is in `quantry.recipe.Preset.pending` and is logged.
 """
 
 import copy
@@ -14,194 +10,170 @@ import logging
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.algorithms import (
-    AdaQuantConfig,
-    AdaRoundConfig,
-    AlgoConfig,
-    AutoMixprecisionConfig,
-    CLEConfig,
-)
+from quantry.onnx.algorithms import AdaQuantConfig, AdaRoundConfig, AlgoConfig, AutoMixprecisionConfig, CLEConfig
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import (
     CalibMethod,
     CalibrationMethod,
     ExtendedQuantFormat,
-    ExtendedQuantType,
     PowerOfTwoMethod,
-    QuantType,
+    QuantFormat,
     ScaleType,
     spec_of,
+    type_of,
 )
+from quantry.onnx.options.draft import own_bias_spec
+from quantry.onnx.options.types import block_attributes
 from quantry.onnx.qconfig import QConfig
-from quantry.onnx.specs import BFP16Spec, Int8Spec, MXInt8Spec, QLayerConfig, QTensorConfig
-from quantry.recipe import PRESETS
+from quantry.onnx.specs import QLayerConfig, QTensorConfig, spec_class
+from quantry.recipe import (
+    PRESETS,
+    AdaRound,
+    Dynamic,
+    FloatBias,
+    LayerTraining,
+    MatMulNBits,
+    MinMax,
+    MixedPrecision,
+    OwnBias,
+    Percentile,
+    PerGroup,
+    PlanOptions,
+    PowerOfTwoScale,
+    Recipe,
+    ScaleOptions,
+    TensorSpec,
+    VitisQdq,
+    WithinError,
+)
 
 _LOG = logging.getLogger("quantry")
-_FORCE = {"ForceQuantizeNoInputCheck": True}
-_EXTENDED = ExtendedQuantFormat.QDQ
+
+# What AMD's configurations of these names also set. It has no effect on the recipe here, except in VINT8: AMD keeps
+# BatchNormalization as a convolution and replaces Clip(0, 6) during equalization instead of before it.
+_ALSO: dict[str, dict[str, Any]] = {
+    "A8W8": {"AlignSlice": False, "FoldRelu": True},
+    "A16W8": {"AlignSlice": False, "FoldRelu": True, "AlignEltwiseQuantType": True},
+    "VINT8": {
+        "UseRandomData": True,
+        "ConvertBNToConv": True,
+        "ConvertSigmoidToHardSigmoid": False,
+        "ConvertSplitToSlice": True,
+        "SplitLargeKernelPool": False,
+        "ReplaceClip6Relu": True,
+        "ConvertReduceMeanToGlobalAvgPool": False,
+    },
+}
 
 
-def _config(*types: Any, method: Any = CalibrationMethod.MinMax, options: Any = None, **settings: Any) -> Any:
-    activation, weight = types
+def _config_of(recipe: Recipe) -> QuantizationConfig:
+    """Return a preset in AMD Quark's terms."""
+    plan, scale = recipe.plan, recipe.scale
+    base = recipe.name.removesuffix("_ADAROUND").removesuffix("_ADAQUANT")
+    if isinstance(recipe.emit.format, MatMulNBits):
+        return QuantizationConfig(extra_options=_n_bits_options(plan.weight, recipe.emit.format))
+    dynamic = isinstance(recipe.emit.format, Dynamic)
     return QuantizationConfig(
-        calibrate_method=method,
-        activation_type=activation,
-        weight_type=weight,
-        extra_options=dict(options or {}),
-        include_cle=True,
-        **settings,
+        calibrate_method=_method(plan, scale),
+        quant_format=ExtendedQuantFormat.QDQ if _is_extended(recipe) else QuantFormat.QDQ,
+        activation_type=type_of(plan.activation.dtype),
+        weight_type=type_of(plan.weight.dtype),
+        optimize_model=base != "VINT8",
+        use_dynamic_quant=dynamic,
+        include_cle=recipe.equalize.cross_layer is not None,
+        include_auto_mp=recipe.mix.mixed is not None,
+        include_fast_ft=bool(recipe.tune.steps),
+        enable_npu_cnn=scale.npu is not None,
+        enable_npu_transformer=plan.constant_right_operand_only,
+        extra_options={} if dynamic else {**_options(recipe), **_ALSO.get(base, {})},
     )
 
 
-def _integers(*types: Any, percentile: float | None = None, **settings: Any) -> QuantizationConfig:
-    options = _FORCE | settings.pop("options", {}) | ({} if percentile is None else {"Percentile": percentile})
-    made: QuantizationConfig = _config(*types, method=CalibrationMethod.Percentile, options=options, **settings)
-    return made
+def _is_extended(recipe: Recipe) -> bool:
+    """Return whether AMD's configuration has the extended format: all but 8-bit integers, and A8W8."""
+    wide = any(spec.dtype.bits > 8 for spec in (recipe.plan.activation, recipe.plan.weight))
+    return wide or isinstance(recipe.emit.format, VitisQdq) or recipe.name.startswith("A8W8")
 
 
-def _float(kind: ExtendedQuantType, **options: Any) -> QuantizationConfig:
-    made: QuantizationConfig = _config(kind, kind, options=_FORCE | options, quant_format=_EXTENDED)
-    return made
+def _method(plan: PlanOptions, scale: ScaleOptions) -> PowerOfTwoMethod | CalibrationMethod:
+    if isinstance(plan.weight.scale, PowerOfTwoScale):
+        return PowerOfTwoMethod.MinMSE
+    return CalibrationMethod.Percentile if isinstance(scale.activation, Percentile) else CalibrationMethod.MinMax
 
 
-def _bfp(bits: int, *types: Any) -> QuantizationConfig:
-    attributes = {"bfp_method": "to_bfp_prime", "axis": 1, "bit_width": bits, "block_size": 16, "rounding_mode": 2}
-    options = {"BFPAttributes": attributes | {"sub_block_size": 2, "sub_block_shift_bits": 1}}
-    made: QuantizationConfig = _config(*(types or (_BFP, _BFP)), options=options, quant_format=_EXTENDED)
-    return made
+def _options(recipe: Recipe) -> dict[str, Any]:
+    """Return the ``extra_options`` that differ from their defaults."""
+    plan, scale = recipe.plan, recipe.scale
+    options = {
+        "ForceQuantizeNoInputCheck": plan.force_pass_through,
+        "ActivationSymmetric": plan.activation.symmetric and plan.activation.dtype.is_integer,
+        "QuantizeAllOpTypes": plan.every_operator,
+        "DedicatedQDQPair": recipe.emit.dedicated_pairs,
+        "AlignConcat": "Concat" in scale.align,
+        "CalibMovingAverage": isinstance(scale.activation, MinMax) and scale.activation.moving_average is not None,
+    }
+    found: dict[str, Any] = {key: True for key, wanted in options.items() if wanted}
+    if scale.activation != Percentile() and isinstance(scale.activation, Percentile):
+        found["Percentile"] = scale.activation.percentile
+    if not plan.fused_activations:
+        found |= {f"RemoveQDQConv{operator}": False for operator in ("Clip", "PRelu", "Relu", "LeakyRelu")}
+    if isinstance(plan.bias, FloatBias):
+        found["QuantizeBias"] = False
+    own = isinstance(plan.bias, OwnBias) and plan.weight.dtype.is_integer and scale.npu is None
+    if own and plan.bias == OwnBias(own_bias_spec(plan.weight)):
+        found["Int32Bias"] = False
+    for spec in (plan.activation, plan.weight):
+        found |= block_attributes(spec.dtype)
+    if recipe.mix.mixed is not None:
+        found["AutoMixprecision"] = _mix_settings(recipe.mix.mixed)
+    for step in recipe.tune.steps:
+        assert isinstance(step, LayerTraining)
+        found["FastFinetune"] = _finetune_settings(step)
+    return found
 
 
-def _mx(element: str, *types: Any) -> QuantizationConfig:
-    options = {"MXAttributes": {"element_dtype": element, "axis": 1, "block_size": 32, "rounding_mode": 2}}
-    made: QuantizationConfig = _config(*(types or (_MX, _MX)), options=options, quant_format=_EXTENDED)
-    return made
+def _n_bits_options(weight: TensorSpec, emitted: MatMulNBits) -> dict[str, Any]:
+    assert isinstance(weight.granularity, PerGroup)
+    settings = {"GroupSize": weight.granularity.size, "Symmetric": weight.symmetric, "Bits": weight.dtype.bits}
+    return {"UseMatMulNBits": True, "MatMulNBitsParams": {**settings, "AccuracyLevel": emitted.accuracy_level}}
 
 
-def _transformer(*types: Any, **settings: Any) -> QuantizationConfig:
-    options = {"CalibMovingAverage": True}
-    made: QuantizationConfig = _config(*types, options=options, enable_npu_transformer=True, **settings)
-    return made
+def _finetune_settings(step: LayerTraining) -> dict[str, Any]:
+    return {
+        "OptimAlgorithm": "adaround" if isinstance(step, AdaRound) else "adaquant",
+        "DataSize": step.samples,
+        "FixedSeed": step.seed,
+        "BatchSize": step.batch_size,
+        "NumIterations": step.iterations,
+        "EarlyStop": step.early_stop,
+        "LearningRate": step.learning_rate,
+    }
 
 
-_BFP, _MX = ExtendedQuantType.QBFP, ExtendedQuantType.QMX
-_BF16 = ExtendedQuantType.QBFloat16
-_INT8, _UINT8, _INT16, _UINT16 = QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16
-_BFP16 = {"BFPAttributes": {"bfp_method": "to_bfp", "axis": 1, "bit_width": 16, "block_size": 8, "rounding_mode": 2}}
-_SYMMETRIC = {"ActivationSymmetric": True}
-_FORCED_SYMMETRIC = _FORCE | _SYMMETRIC
-_ALIGNED = _FORCED_SYMMETRIC | {"AlignSlice": False, "FoldRelu": True, "AlignConcat": True}
-_POWER_OF_TWO = {"method": PowerOfTwoMethod.MinMSE, "options": _FORCED_SYMMETRIC}
-_VINT8 = _SYMMETRIC | {
-    "UseRandomData": True,
-    "ConvertBNToConv": True,
-    "ConvertSigmoidToHardSigmoid": False,
-    "ConvertSplitToSlice": True,
-    "SplitLargeKernelPool": False,
-    "ReplaceClip6Relu": True,
-    "ConvertReduceMeanToGlobalAvgPool": False,
-    "RemoveQDQConvClip": False,
-    "RemoveQDQConvPRelu": False,
-    "RemoveQDQConvRelu": False,
-    "RemoveQDQConvLeakyRelu": False,
-    "Int32Bias": False,
-    "DedicatedQDQPair": True,
-    "QuantizeAllOpTypes": True,
-}
-
-_PLAIN: dict[str, QuantizationConfig] = {
-    "XINT8": _config(_UINT8, _INT8, enable_npu_cnn=True, **_POWER_OF_TWO),
-    "VINT8": _config(_INT8, _INT8, method=PowerOfTwoMethod.MinMSE, options=_VINT8, optimize_model=False),
-    "S8S8_AAWS": _integers(_INT8, _INT8, percentile=99.9999),
-    "U8S8_AAWS": _integers(_UINT8, _INT8),
-    "U8U8_AAWA": _integers(_UINT8, _UINT8),
-    "S16S8_ASWS": _integers(_INT16, _INT8, options=_SYMMETRIC, quant_format=_EXTENDED),
-    "U16S8_AAWS": _integers(_UINT16, _INT8, quant_format=_EXTENDED),
-    "A8W8": _config(_INT8, _INT8, options=_ALIGNED, quant_format=_EXTENDED),
-    "A16W8": _config(_INT16, _INT8, options=_ALIGNED | {"AlignEltwiseQuantType": True}, quant_format=_EXTENDED),
-    "FP16": _float(ExtendedQuantType.QFloat16),
-    "BF16": _float(_BF16, QuantizeAllOpTypes=True),
-    "BFP16": _config(_BFP, _BFP, options=_BFP16, quant_format=_EXTENDED),
-    "MX4": _bfp(11),
-    "MX6": _bfp(13),
-    "MX9": _bfp(16),
-    "MXFP8E5M2": _mx("fp8_e5m2"),
-    "MXFP8E4M3": _mx("fp8_e4m3"),
-    "MXFP6E3M2": _mx("fp6_e3m2"),
-    "MXFP6E2M3": _mx("fp6_e2m3"),
-    "MXFP4E2M1": _mx("fp4_e2m1"),
-    "MXINT8": _mx("int8"),
-    "BF16_BFP16": _config(_BF16, _BFP, options=_BFP16, quant_format=_EXTENDED),
-    "BF16_MXINT8": _mx("int8", _BF16, _MX),
-    "MX9_INT8": _bfp(16, _BFP, _INT8),
-    "INT8_CNN_DEFAULT": _config(_UINT8, _INT8, options=_FORCE),
-    "INT16_CNN_DEFAULT": _config(_UINT16, _INT16, options=_FORCE, quant_format=_EXTENDED),
-    "INT8_TRANSFORMER_DEFAULT": _transformer(_UINT8, _INT8),
-    "INT16_TRANSFORMER_DEFAULT": _transformer(_UINT16, _INT16, quant_format=_EXTENDED),
-}
+def _mix_settings(mixed: MixedPrecision) -> dict[str, Any]:
+    (target,), goal = mixed.targets, mixed.goal
+    assert isinstance(goal, WithinError)
+    layer = QLayerConfig(
+        input_tensors=_target(target.activation),
+        weight=_target(target.weight),
+        bias=_target(target.bias.spec) if isinstance(target.bias, OwnBias) else None,
+    )
+    # AMD's threshold is a distance: 1 - cosine.
+    return {"TargetLayerConfig": layer, "MetricDefault": goal.metric, "MetricThreshold": round(1 - goal.limit, 9)}
 
 
-_FINETUNE = {"DataSize": 1000, "FixedSeed": 1705472343, "BatchSize": 2, "NumIterations": 1000, "EarlyStop": True}
-_ADAROUND_PARAMS = {"OptimAlgorithm": "adaround", **_FINETUNE, "LearningRate": 0.1}
-_ADAQUANT_PARAMS = {"OptimAlgorithm": "adaquant", **_FINETUNE, "LearningRate": 1e-5}
+def _target(spec: TensorSpec | None) -> QTensorConfig | None:
+    return None if spec is None else spec_class(spec.dtype)(symmetric=spec.symmetric)
 
-
-def _finetuned(base: str, settings: dict[str, Any]) -> QuantizationConfig:
-    made: QuantizationConfig = copy.deepcopy((_PLAIN | _MIXTURES)[base])
-    made.include_fast_ft = True
-    made.extra_options = {**(made.extra_options or {}), "FastFinetune": dict(settings)}
-    return made
-
-
-def _accurate(base: str) -> QuantizationConfig:
-    made = _finetuned(base, _ADAROUND_PARAMS)
-    made.calibrate_method = CalibrationMethod.Percentile
-    options = {key: value for key, value in (made.extra_options or {}).items() if key != "CalibMovingAverage"}
-    made.extra_options = options | {"Percentile": 99.9999}
-    return made
-
-
-def _mix(activation: QTensorConfig, weight: QTensorConfig, bias: QTensorConfig | None = None) -> dict[str, Any]:
-    """Layers change as long as the outputs keep a cosine of 0.999 with those of the float model."""
-    target = QLayerConfig(input_tensors=activation, weight=weight, bias=bias)
-    settings = {"TargetLayerConfig": target, "MetricDefault": "cosine", "MetricThreshold": 0.001}
-    return {"AutoMixprecision": settings}
-
-
-_ADAROUND = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "S16S8_ASWS", "A8W8", "A16W8", "U16S8_AAWS")
-_ADAQUANT = (*_ADAROUND, "FP16", "BF16", "BFP16", "MX4", "MX6", "MX9", *(name for name in _PLAIN if name[:3] == "MXF"))
-_N_BITS = {"GroupSize": 128, "Symmetric": True, "Bits": 4, "AccuracyLevel": 1}
-_BF16_MIXED = {"QuantizeBias": False}
-_MIXED = {"include_auto_mp": True, "quant_format": _EXTENDED}
-_MIXTURES = {
-    "BF16_MIXED_BFP16": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(BFP16Spec(), BFP16Spec()), **_MIXED),
-    "BF16_MIXED_MXINT8": _config(_BF16, _BF16, options=_BF16_MIXED | _mix(MXInt8Spec(), MXInt8Spec()), **_MIXED),
-}
 
 DEFAULT_CONFIGS: dict[str, QuantizationConfig] = {
-    **_PLAIN,
-    "UINT8_DYNAMIC_QUANT": QuantizationConfig(weight_type=_UINT8, use_dynamic_quant=True),
-    "MATMUL_NBITS": QuantizationConfig(extra_options={"UseMatMulNBits": True, "MatMulNBitsParams": _N_BITS}),
-    "S16S16_MIXED_S8S8": _integers(
-        _INT16,
-        _INT16,
-        percentile=99.9999,
-        options={"Int32Bias": False, **_mix(Int8Spec(symmetric=False), Int8Spec(), Int8Spec())},
-        **_MIXED,
-    ),
-    **_MIXTURES,
-    **{
-        f"{kind}_{network}_ACCURATE": _accurate(f"{kind}_{network}_DEFAULT")
-        for kind in ("INT8", "INT16")
-        for network in ("CNN", "TRANSFORMER")
-    },
-    **{f"{name}_ADAROUND": _finetuned(name, _ADAROUND_PARAMS) for name in _ADAROUND},
-    **{f"{name}_ADAQUANT": _finetuned(name, _ADAQUANT_PARAMS) for name in (*_ADAQUANT, "MXINT8", *_MIXTURES)},
+    name: _config_of(preset.recipe) for name, preset in PRESETS.items() if preset.in_quark
 }
-"""By name; handed out as copies only."""
+"""By name; only copies are handed out."""
 
 
 def get_default_config(config_name: str) -> QuantizationConfig:
-    """Return a copy of a named configuration, to be changed as one likes.
+    """Return a copy of a named configuration; change it as you like.
 
     Args:
         config_name: Its name, such as "XINT8" or "S8S8_AAWS".
@@ -210,7 +182,7 @@ def get_default_config(config_name: str) -> QuantizationConfig:
         The configuration, for `ModelQuantizer` as it is or in a `Config`.
 
     Raises:
-        RecipeError: There is no such name; the message has the nearest.
+        RecipeError: There is no such name; the message suggests the nearest spelling.
 
     Example:
         >>> get_default_config("XINT8").enable_npu_cnn
@@ -222,15 +194,16 @@ def get_default_config(config_name: str) -> QuantizationConfig:
             f"get_default_config must be given a known name, got {config_name!r}"
             f"{nearest_spelling(str(config_name), DEFAULT_CONFIGS)}; see `quantry presets` for all names"
         )
-    preset = PRESETS.get(config_name)
-    for pending in preset.pending if preset else ():
-        _LOG.info("configuration %s: not yet part of it here: %s", config_name, pending)
+    for pending in PRESETS[config_name].pending:
+        _LOG.info("configuration %s: not yet supported: %s", config_name, pending)
     return copy.deepcopy(found)
 
 
 _ABSENT = ("UINT8_DYNAMIC_QUANT_QCONFIG",)
-"""Tensors that are quantized while the model runs have no specification."""
+"""Tensors that are quantized at run time have no specification."""
 _MOVED = ("FastFinetune", "AutoMixprecision", "ActivationSymmetric", "WeightSymmetric")
+"""Options that a `QConfig` has as specifications or algorithms instead."""
+_FINETUNE_PARAMS = {"DEFAULT_ADAROUND_PARAMS": "XINT8_ADAROUND", "DEFAULT_ADAQUANT_PARAMS": "XINT8_ADAQUANT"}
 
 
 def named_config(module: str, name: str) -> QuantizationConfig | QConfig | dict[str, Any]:
@@ -247,8 +220,9 @@ def named_config(module: str, name: str) -> QuantizationConfig | QConfig | dict[
         >>> named_config("quantry.onnx", "XINT8_CONFIG").enable_npu_cnn
         True
     """
-    if name in ("DEFAULT_ADAROUND_PARAMS", "DEFAULT_ADAQUANT_PARAMS"):
-        return dict(_ADAROUND_PARAMS if "ROUND" in name else _ADAQUANT_PARAMS)
+    if name in _FINETUNE_PARAMS:
+        options: dict[str, Any] = DEFAULT_CONFIGS[_FINETUNE_PARAMS[name]].extra_options or {}
+        return dict(options["FastFinetune"])
     for ending, make in (("_QCONFIG", default_qconfig), ("_CONFIG", get_default_config)):
         preset = name.removesuffix(ending)
         if name.endswith(ending) and preset in DEFAULT_CONFIGS and name not in _ABSENT:
@@ -260,7 +234,7 @@ def named_config(module: str, name: str) -> QuantizationConfig | QConfig | dict[
 
 
 def default_qconfig(config_name: str) -> QConfig:
-    """Return a named configuration by tensors; it asks for what `get_default_config` of that name asks for.
+    """Return a named configuration by tensors; it means the same as `get_default_config` of that name.
 
     As in AMD Quark, AdaQuant trains for 3000 iterations here and for 1000 there.
 
@@ -268,7 +242,7 @@ def default_qconfig(config_name: str) -> QConfig:
         config_name: Its name, such as "XINT8" or "S8S8_AAWS".
 
     Raises:
-        RecipeError: There is no such name; the message has the nearest.
+        RecipeError: There is no such name; the message suggests the nearest spelling.
     """
     config = get_default_config(config_name)
     options = dict(config.extra_options or {})
@@ -277,17 +251,13 @@ def default_qconfig(config_name: str) -> QConfig:
         options["OptimizeModel"] = False
     if config.enable_npu_transformer:
         options |= {"OpTypesToQuantize": ["MatMul", "Gemm"], "MatMulConstBOnly": True}
+    symmetric = spec_of(config.weight_type, "weight_type").dtype.is_signed
     layer = QLayerConfig(
         input_tensors=_tensor(config, config.activation_type, options.get("ActivationSymmetric")),
-        weight=_tensor(config, config.weight_type, options.get("WeightSymmetric", weight_symmetry(config))),
+        weight=_tensor(config, config.weight_type, options.get("WeightSymmetric", symmetric)),
     )
     rest = {key: value for key, value in options.items() if key not in _MOVED}
     return QConfig(layer, algo_config=algorithms, extra_options=rest)
-
-
-def weight_symmetry(config: QuantizationConfig) -> bool:
-    """Return whether weights are symmetric where no option says it."""
-    return spec_of(config.weight_type, "weight_type").dtype.is_signed
 
 
 def _tensor(config: QuantizationConfig, kind: Any, symmetric: bool | None) -> QTensorConfig:

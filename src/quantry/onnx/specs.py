@@ -1,10 +1,8 @@
-"""Names of types, as AMD Quark 0.10 and later spell them; each is a `quantry.recipe.DataType`.
+"""Specifications of tensors and layers, as AMD Quark 0.10 and later spell them: `QTensorConfig` and `QLayerConfig`."""
 
-What tensors and layers are quantized to, as AMD Quark 0.10 and later spell it.
-"""
-
-import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, make_dataclass
+from enum import Enum
+from typing import Any
 
 from quantry.errors import RecipeError
 from quantry.onnx.config import KnownAttributes
@@ -22,70 +20,24 @@ from quantry.recipe import (
 )
 from quantry.recipe.checked import KnownArguments
 
-Int8 = DataType.INT8
-UInt8 = DataType.UINT8
-Int16 = DataType.INT16
-UInt16 = DataType.UINT16
-Int32 = DataType.INT32
-UInt32 = DataType.UINT32
-Float16 = DataType.FLOAT16
-BFloat16 = DataType.BFLOAT16
-BFP16 = DataType.BFP16
+# AMD's names of the types.
+Int8, UInt8, Int16, UInt16 = DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16
+Int32, UInt32 = DataType.INT32, DataType.UINT32
+Float16, BFloat16, BFP16 = DataType.FLOAT16, DataType.BFLOAT16, DataType.BFP16
 
-__all__ = [
-    "BFP16",
-    "BFloat16",
-    "DataType",
-    "Float16",
-    "Int8",
-    "Int16",
-    "Int32",
-    "UInt8",
-    "UInt16",
-    "UInt32",
-]
-
-
-__all__ = [
-    "BFP16Spec",
-    "BFloat16Spec",
-    "CalibMethod",
-    "Float16Spec",
-    "Int8Spec",
-    "Int16Spec",
-    "Int32Spec",
-    "MX4Spec",
-    "MX6Spec",
-    "MX9Spec",
-    "MXFP4E2M1Spec",
-    "MXFP6E2M3Spec",
-    "MXFP6E3M2Spec",
-    "MXFP8E4M3Spec",
-    "MXFP8E5M2Spec",
-    "MXInt8Spec",
-    "QLayerConfig",
-    "QTensorConfig",
-    "QuantGranularity",
-    "ScaleType",
-    "UInt8Spec",
-    "UInt16Spec",
-    "UInt32Spec",
-    "XInt8Spec",
-]
-
-_KINDS: dict[enum.Enum, ScaleKind] = {ScaleType.Float32: FloatScale(), ScaleType.PowerOf2: PowerOfTwoScale()}
+_SCALES: dict[Enum, ScaleKind] = {ScaleType.Float32: FloatScale(), ScaleType.PowerOf2: PowerOfTwoScale()}
 
 
 @dataclass
 class QTensorConfig(KnownAttributes, KnownArguments):
-    """What one kind of tensor is quantized to.
+    """How one kind of tensor is quantized.
 
     Attributes:
-        symmetric: Whether the zero point is fixed at the centre of the type.
+        symmetric: Fix the zero point at the centre of the type.
         scale_type: Kind of scale.
-        calibration_method: How its range is found.
-        quant_granularity: How many scales it has.
-        data_type: Its type, as `quantry.recipe.DataType` or by that name.
+        calibration_method: How the range is chosen.
+        quant_granularity: Number of scales.
+        data_type: The type, as `quantry.recipe.DataType` or by its name.
 
     Example:
         >>> spec = Int8Spec()
@@ -101,7 +53,7 @@ class QTensorConfig(KnownAttributes, KnownArguments):
     data_type: DataType | str = DataType.INT8
 
     def __hash__(self) -> int:
-        # Of what never changes, since scripts both edit these and use layers of them as keys.
+        # Scripts edit specifications and also use layers of them as dict keys: hash only what never changes.
         return hash(type(self).__name__)
 
     def set_symmetric(self, symmetric: bool) -> None:
@@ -113,11 +65,11 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         self.scale_type = scale_type
 
     def set_calibration_method(self, calibration_method: CalibMethod) -> None:
-        """Set how the range is found."""
+        """Set how the range is chosen."""
         self.calibration_method = calibration_method
 
     def set_quant_granularity(self, quant_granularity: QuantGranularity) -> None:
-        """Set how many scales the tensor has."""
+        """Set the number of scales."""
         self.quant_granularity = quant_granularity
 
     def set_data_type(self, data_type: DataType | str) -> None:
@@ -125,16 +77,16 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         self.data_type = data_type
 
     def to_spec(self, where: str) -> TensorSpec:
-        """Return the specification.
+        """Return the recipe's specification.
 
         Args:
             where: The field, for messages.
 
         Raises:
-            RecipeError: Something cannot be had; the message names the field.
+            RecipeError: Something is not supported; the message names the field.
         """
         scale = own_member(self.scale_type, (ScaleType,), f"{where}.scale_type")
-        if scale not in _KINDS:
+        if scale not in _SCALES:
             raise RecipeError(
                 f"{where}.scale_type cannot be {scale}: scales are float32 or powers of two, not M / 2**N; the nearest "
                 "is ScaleType.PowerOf2"
@@ -142,16 +94,16 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         granularity = own_member(self.quant_granularity, (QuantGranularity,), f"{where}.quant_granularity")
         if granularity is QuantGranularity.Group:
             raise RecipeError(
-                f"{where}.quant_granularity cannot be {granularity}: integer products have one scale for all they sum "
-                "over; use QuantGranularity.Channel, a block format such as BFP16Spec(), or UseMatMulNBits"
+                f"{where}.quant_granularity cannot be {granularity}: integer products have one scale for all values "
+                "they add up; use QuantGranularity.Channel, a block format such as BFP16Spec(), or UseMatMulNBits"
             )
         dtype = DataType(self.data_type)
         if dtype.is_block:
             return TensorSpec(dtype, granularity=PerBlock())
-        several = granularity is QuantGranularity.Channel
-        kind = _KINDS[scale] if dtype.is_integer else FloatScale()
+        per_channel = granularity is QuantGranularity.Channel
+        kind = _SCALES[scale] if dtype.is_integer else FloatScale()
         symmetric = self.symmetric or not dtype.is_integer
-        return TensorSpec(dtype, symmetric, PerChannel() if several else PerTensor(), kind)
+        return TensorSpec(dtype, symmetric, PerChannel() if per_channel else PerTensor(), kind)
 
     def to_method(self, where: str) -> Method:
         """Return the calibration method.
@@ -160,158 +112,69 @@ class QTensorConfig(KnownAttributes, KnownArguments):
             where: The field, for messages.
 
         Raises:
-            RecipeError: There is no such method.
+            RecipeError: quantry does not have the method.
         """
         place = f"{where}.calibration_method"
         return method_of(own_member(self.calibration_method, (CalibMethod,), place), place)
 
 
-@dataclass(eq=False)
-class Int8Spec(QTensorConfig):
-    """int8, symmetric, Percentile."""
-
-    calibration_method: CalibMethod = CalibMethod.Percentile
-
-
-@dataclass(eq=False)
-class UInt8Spec(Int8Spec):
-    """uint8, asymmetric, Percentile."""
-
-    symmetric: bool = False
-    data_type: DataType | str = DataType.UINT8
+def _spec(name: str, data_type: DataType, **defaults: Any) -> type[QTensorConfig]:
+    """Return a `QTensorConfig` class with other defaults; integers calibrate with Percentile."""
+    method = CalibMethod.Percentile if data_type.is_integer else CalibMethod.MinMax
+    changed: dict[str, Any] = {"calibration_method": method, "data_type": data_type, **defaults}
+    parts = [(part.name, part.type, changed[part.name]) for part in fields(QTensorConfig) if part.name in changed]
+    # eq=False inherits equality and the hash, which makes instances usable as keys.
+    made = make_dataclass(name, parts, bases=(QTensorConfig,), eq=False, namespace={"__module__": __name__})
+    made.__doc__ = f"{data_type.value}, {'symmetric' if changed.get('symmetric', True) else 'asymmetric'}."
+    assert issubclass(made, QTensorConfig)
+    return made
 
 
-@dataclass(eq=False)
-class XInt8Spec(QTensorConfig):
-    """int8, symmetric, power-of-two scale, MinMSE: what AMD's integer NPU takes."""
+Int8Spec = _spec("Int8Spec", DataType.INT8)
+UInt8Spec = _spec("UInt8Spec", DataType.UINT8, symmetric=False)
+# What AMD's integer NPU takes.
+XInt8Spec = _spec("XInt8Spec", DataType.INT8, scale_type=ScaleType.PowerOf2, calibration_method=CalibMethod.MinMSE)
+Int16Spec = _spec("Int16Spec", DataType.INT16)
+UInt16Spec = _spec("UInt16Spec", DataType.UINT16, symmetric=False)
+Int32Spec = _spec("Int32Spec", DataType.INT32)
+UInt32Spec = _spec("UInt32Spec", DataType.UINT32, symmetric=False)
+Float16Spec = _spec("Float16Spec", DataType.FLOAT16)
+BFloat16Spec = _spec("BFloat16Spec", DataType.BFLOAT16)
+BFP16Spec = _spec("BFP16Spec", DataType.BFP16)
+MX4Spec = _spec("MX4Spec", DataType.MX4)
+MX6Spec = _spec("MX6Spec", DataType.MX6)
+MX9Spec = _spec("MX9Spec", DataType.MX9)
+MXFP8E5M2Spec = _spec("MXFP8E5M2Spec", DataType.MXFP8E5M2)
+MXFP8E4M3Spec = _spec("MXFP8E4M3Spec", DataType.MXFP8E4M3)
+MXFP6E3M2Spec = _spec("MXFP6E3M2Spec", DataType.MXFP6E3M2)
+MXFP6E2M3Spec = _spec("MXFP6E2M3Spec", DataType.MXFP6E2M3)
+MXFP4E2M1Spec = _spec("MXFP4E2M1Spec", DataType.MXFP4E2M1)
+MXInt8Spec = _spec("MXInt8Spec", DataType.MXINT8)
 
-    scale_type: ScaleType = ScaleType.PowerOf2
-    calibration_method: CalibMethod = CalibMethod.MinMSE
-
-
-@dataclass(eq=False)
-class Int16Spec(Int8Spec):
-    """int16, symmetric, Percentile."""
-
-    data_type: DataType | str = DataType.INT16
-
-
-@dataclass(eq=False)
-class UInt16Spec(UInt8Spec):
-    """uint16, asymmetric, Percentile."""
-
-    data_type: DataType | str = DataType.UINT16
-
-
-@dataclass(eq=False)
-class Int32Spec(Int8Spec):
-    """int32, symmetric, Percentile."""
-
-    data_type: DataType | str = DataType.INT32
-
-
-@dataclass(eq=False)
-class UInt32Spec(UInt8Spec):
-    """uint32, asymmetric, Percentile."""
-
-    data_type: DataType | str = DataType.UINT32
+SPECS: dict[str, type[QTensorConfig]] = {
+    name: kind
+    for name, kind in globals().items()
+    if isinstance(kind, type) and issubclass(kind, QTensorConfig) and kind is not QTensorConfig
+}
+"""Every specification by name."""
 
 
-@dataclass(eq=False)
-class Float16Spec(QTensorConfig):
-    """float16."""
-
-    data_type: DataType | str = DataType.FLOAT16
-
-
-@dataclass(eq=False)
-class BFloat16Spec(QTensorConfig):
-    """bfloat16."""
-
-    data_type: DataType | str = DataType.BFLOAT16
-
-
-@dataclass(eq=False)
-class BFP16Spec(QTensorConfig):
-    """BFP16: blocks of 8 values with one exponent."""
-
-    data_type: DataType | str = DataType.BFP16
-
-
-@dataclass(eq=False)
-class MX4Spec(QTensorConfig):
-    """MX4."""
-
-    data_type: DataType | str = DataType.MX4
-
-
-@dataclass(eq=False)
-class MX6Spec(QTensorConfig):
-    """MX6."""
-
-    data_type: DataType | str = DataType.MX6
-
-
-@dataclass(eq=False)
-class MX9Spec(QTensorConfig):
-    """MX9."""
-
-    data_type: DataType | str = DataType.MX9
-
-
-@dataclass(eq=False)
-class MXFP8E5M2Spec(QTensorConfig):
-    """MXFP8 E5M2."""
-
-    data_type: DataType | str = DataType.MXFP8E5M2
-
-
-@dataclass(eq=False)
-class MXFP8E4M3Spec(QTensorConfig):
-    """MXFP8 E4M3."""
-
-    data_type: DataType | str = DataType.MXFP8E4M3
-
-
-@dataclass(eq=False)
-class MXFP6E3M2Spec(QTensorConfig):
-    """MXFP6 E3M2."""
-
-    data_type: DataType | str = DataType.MXFP6E3M2
-
-
-@dataclass(eq=False)
-class MXFP6E2M3Spec(QTensorConfig):
-    """MXFP6 E2M3."""
-
-    data_type: DataType | str = DataType.MXFP6E2M3
-
-
-@dataclass(eq=False)
-class MXFP4E2M1Spec(QTensorConfig):
-    """MXFP4 E2M1."""
-
-    data_type: DataType | str = DataType.MXFP4E2M1
-
-
-@dataclass(eq=False)
-class MXInt8Spec(QTensorConfig):
-    """MXINT8."""
-
-    data_type: DataType | str = DataType.MXINT8
+def spec_class(dtype: DataType) -> type[QTensorConfig]:
+    """Return the specification class of a type; that with float scales for int8."""
+    return next(kind for kind in SPECS.values() if kind().data_type == dtype)
 
 
 @dataclass
 class QLayerConfig(KnownAttributes, KnownArguments):
-    """What the tensors of a layer are quantized to.
+    """How the tensors of a layer are quantized.
 
     Attributes:
         input_tensors: Activations.
-        activation: Another name of ``input_tensors``.
-        weight: Weights; None takes what activations have.
-        bias: Biases; None takes what the weight's type suggests.
-        output_tensors: What the layer writes. For the whole model it is ``input_tensors``, since a tensor is the output
-            of one layer and the input of the next; for single layers it may differ.
+        activation: Another name for ``input_tensors``.
+        weight: Weights; None takes the specification of activations.
+        bias: Biases; None takes what fits the weight's type.
+        output_tensors: What the layer writes. For the whole model it must equal ``input_tensors``, because the output
+            of one layer is the input of the next; for single layers it may differ.
     """
 
     input_tensors: QTensorConfig | None = None
@@ -324,31 +187,31 @@ class QLayerConfig(KnownAttributes, KnownArguments):
         return hash(type(self).__name__)
 
     def inputs(self) -> QTensorConfig | None:
-        """Return what the layer reads, or None where nothing says it.
+        """Return the specification of what the layer reads, or None if there is none.
 
         Raises:
-            RecipeError: Two fields say different things.
+            RecipeError: ``input_tensors`` and ``activation`` differ.
         """
         given = [spec for spec in (self.input_tensors, self.activation) if spec is not None]
         if any(spec != given[0] for spec in given):
             raise RecipeError(
-                "QLayerConfig.activation is another name of input_tensors, so they must be equal; "
-                f"got {self.activation} beside {self.input_tensors}"
+                "QLayerConfig.activation is another name for input_tensors, so they must be equal; "
+                f"got {self.activation} and {self.input_tensors}"
             )
         return given[0] if given else None
 
     def activations(self) -> QTensorConfig:
-        """Return what the activations of a whole model are quantized to.
+        """Return the specification of the activations of a whole model.
 
         Raises:
-            RecipeError: Nothing says it, or two fields say different things.
+            RecipeError: There is none, or two fields differ.
         """
         given = self.inputs() or self.output_tensors
         if given is None:
-            raise RecipeError("QLayerConfig.input_tensors must say what activations become, got None")
+            raise RecipeError("QLayerConfig.input_tensors must say how activations are quantized, got None")
         if self.output_tensors is not None and self.output_tensors != given:
             raise RecipeError(
-                "QLayerConfig.output_tensors must be what input_tensors are for a whole model, because a tensor is the "
-                f"output of one layer and the input of the next; got {self.output_tensors} beside {given}"
+                "QLayerConfig.output_tensors must equal input_tensors for a whole model, because the output of one "
+                f"layer is the input of the next; got {self.output_tensors} and {given}"
             )
         return given

@@ -280,7 +280,7 @@ def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Rec
     if not isinstance(recipe, str):
         raise RecipeError(f"recipe must be a Recipe, a preset's name, a file or a mapping, got {type(recipe).__name__}")
     preset = find_preset(recipe)
-    notes = tuple(f"preset {preset.recipe.name}: not yet part of it here: {pending}" for pending in preset.pending)
+    notes = tuple(f"preset {preset.recipe.name}: not yet supported: {pending}" for pending in preset.pending)
     for note in notes:
         _LOG.warning(note)
     return preset.recipe, notes

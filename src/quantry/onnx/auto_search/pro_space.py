@@ -6,7 +6,6 @@ from typing import Any
 
 from quantry.autosearch import Assignment, Choice, IntRange, Parameter, Uniform
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx import specs
 from quantry.onnx.algorithms import (
     AdaQuantConfig,
     AdaRoundConfig,
@@ -19,7 +18,7 @@ from quantry.onnx.algorithms import (
 from quantry.onnx.auto_search.search_space import range_parameter
 from quantry.onnx.options import ROWS
 from quantry.onnx.qconfig import QConfig
-from quantry.onnx.specs import QLayerConfig, QTensorConfig
+from quantry.onnx.specs import SPECS, QLayerConfig, QTensorConfig
 from quantry.recipe import Recipe
 
 GROUPS = {
@@ -144,12 +143,11 @@ def _spec(name: Any, values: Mapping[str, Any], which: str) -> QTensorConfig:
     settings = _inside(values, f"{which}_params")
     if isinstance(name, QTensorConfig):
         return type(name)(**{**vars(name), **settings})
-    known = [entry.removesuffix("Spec") for entry in specs.__all__ if entry.endswith("Spec")]
+    known = [entry.removesuffix("Spec") for entry in SPECS]
     found = str(name).removesuffix("Spec")
     if found not in known:
         raise RecipeError(f"{which} must be one of {', '.join(known)}, got {name!r}{nearest_spelling(found, known)}")
-    made: QTensorConfig = getattr(specs, f"{found}Spec")(**settings)
-    return made
+    return SPECS[f"{found}Spec"](**settings)
 
 
 def _algorithm(name: Any) -> type[AlgoConfig]:

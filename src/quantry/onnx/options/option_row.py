@@ -5,7 +5,7 @@ Options that are dicts of options themselves.
 
 import enum
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,19 @@ class Kind(enum.Enum):
     DICT = "dict"
     MEMBER = "enum"
     ANY = "object"
+
+    @property
+    def annotation(self) -> Any:
+        """The type of the values, for signatures."""
+        known = {
+            Kind.BOOL: bool,
+            Kind.INT: int,
+            Kind.FLOAT: float,
+            Kind.TEXT: str,
+            Kind.LIST: Sequence,
+            Kind.DICT: Mapping,
+        }
+        return known.get(self, object)
 
     def holds(self, value: object) -> bool:
         """Say whether a value is of this type."""

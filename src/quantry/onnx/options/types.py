@@ -148,6 +148,19 @@ def mx_attributes(draft: Draft, value: Mapping[str, Any]) -> Draft:
     return _with_blocks(draft, _MX_TYPES, _MX[element], value, "MXAttributes")
 
 
+def block_attributes(dtype: DataType) -> dict[str, dict[str, Any]]:
+    """Return the option that names a block format, ``BFPAttributes`` or ``MXAttributes``; none for other types."""
+    shape = {"axis": 1, "block_size": dtype.block_size, "rounding_mode": 2} if dtype.is_block else {}
+    for (method, bits), known in _BFP.items():
+        if known == dtype:
+            pairs = {} if method == "to_bfp" else {"sub_block_size": 2, "sub_block_shift_bits": 1}
+            return {"BFPAttributes": {"bfp_method": method, "bit_width": bits, **shape, **pairs}}
+    for element, known in _MX.items():
+        if known == dtype:
+            return {"MXAttributes": {"element_dtype": element, **shape}}
+    return {}
+
+
 def _check(value: Mapping[str, Any], key: str, known: tuple[str, ...], fixed: Mapping[str, int]) -> None:
     for name, given in value.items():
         if name not in (*known, *fixed):
