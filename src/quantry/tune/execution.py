@@ -15,7 +15,7 @@ _UNFAITHFUL_OPTIMIZERS = ["ReluQuantRewrite", "ClipQuantRewrite", "WeightBiasQua
 
 _PROVIDERS = {"cuda": ("CUDAExecutionProvider",), "hip": ("ROCMExecutionProvider", "MIGraphXExecutionProvider")}
 
-CPU = "CPUExecutionProvider"
+CPU_PROVIDER = "CPUExecutionProvider"
 
 Provider = tuple[str, Mapping[str, Any]]
 
@@ -33,7 +33,7 @@ def provider_of(device: str) -> Provider:
 
     kind, _, number = device.partition(":")
     if kind == "cpu":
-        return CPU, {}
+        return CPU_PROVIDER, {}
     available = onnxruntime.get_available_providers()
     for name in _PROVIDERS[kind]:
         if name in available:

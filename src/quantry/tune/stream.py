@@ -10,7 +10,7 @@ from quantry.errors import DataError
 from quantry.observe import CalibrationData
 from quantry.observe.segments import Segment, segment_of, values_used
 from quantry.tune.activation_store import ActivationStore
-from quantry.tune.execution import CPU, Provider, open_part
+from quantry.tune.execution import CPU_PROVIDER, Provider, open_part
 from quantry.tune.threads import in_threads, threads
 
 _MOST_AT_ONCE = 8
@@ -73,7 +73,7 @@ class Stream:
 
     def _run(self, segment: Segment, names: list[str]) -> None:
         """Run a part over all samples, several at once: small parts do not keep more than one thread busy."""
-        at_once = min(threads(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU else 1
+        at_once = min(threads(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU_PROVIDER else 1
         session = open_part(segment, self._provider, threads=max(1, threads() // max(1, at_once)))
 
         def run(first: int) -> None:
