@@ -6,12 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantry.data.open_data import calibration_data
+from quantry.data.random_data import RandomData
 from quantry.emit import emit
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import fingerprint_array
-from quantry.observe import RandomData, Statistics, TensorStats, calibration_data, observe
+from quantry.numerics.grid import Grid
+from quantry.numerics.histogram import TensorStats
+from quantry.observe import Statistics, observe
 from quantry.observe.tensor_counter import CountingSpace, TensorCounter
-from quantry.plan import QuantPlan, plan
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.plan import plan
+from quantry.prepare import prepare
 from quantry.recipe import (
     PRESETS,
     Entropy,
@@ -25,7 +32,7 @@ from quantry.recipe import (
     Recipe,
     TensorSpec,
 )
-from quantry.scale import BinnedValues, ExactValues, Grid, find_range, scale
+from quantry.scale import BinnedValues, ExactValues, find_range, scale
 
 _MILLION = 1 << 20
 _RECIPE: Recipe = PRESETS["CPU_INT8"].recipe

@@ -24,7 +24,7 @@ def judge(
     Returns:
         The job. It tells ``sqnr_db``, ``10 log10(sum(r**2) / sum((r - q)**2))`` over all samples and outputs.
     """
-    from quantry.evaluate.metrics.decibel import decibels
+    from quantry.evaluate.metrics.metric import decibels
 
     reference, written = open_session(model, threads), open_session(output, threads)
 

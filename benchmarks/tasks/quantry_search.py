@@ -94,9 +94,12 @@ def floor(model: str, samples: str, count: int, trials: int, **_: Any) -> Callab
 
     import quantry
     from quantry.autosearch import split_data
-    from quantry.evaluate.tasks import OutputDistance, SampleBook
-    from quantry.observe import calibration_data, observe
-    from quantry.prepare import model_source, prepare
+    from quantry.data.open_data import calibration_data
+    from quantry.data.sample_cache import SampleBook
+    from quantry.evaluate.tasks import OutputDistance
+    from quantry.graph.load import model_source
+    from quantry.observe import observe
+    from quantry.prepare import prepare
     from quantry.recipe import ObserveOptions, PrepareOptions
 
     prepared = prepare(model_source(model), PrepareOptions())

@@ -45,8 +45,10 @@ def observe(model: str, samples: str, count: int, **_: Any) -> Callable[[], Fact
     """Time the float pass that collects the statistics for all methods: reading the samples, session and all."""
     import onnxruntime  # noqa: F401 - loaded before the clock starts
 
-    from quantry.observe import calibration_data, observe
-    from quantry.prepare import model_source, prepare
+    from quantry.data.open_data import calibration_data
+    from quantry.graph.load import model_source
+    from quantry.observe import observe
+    from quantry.prepare import prepare
     from quantry.recipe import ObserveOptions, PrepareOptions
 
     prepared = prepare(model_source(model), PrepareOptions())

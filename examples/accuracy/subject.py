@@ -10,11 +10,12 @@ import numpy as np
 import onnxruntime
 
 from quantry import demo
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data
 from quantry.evaluate import find_metric
-from quantry.observe import ImageOptions, calibration_data
+from quantry.graph.float_model import input_signatures
+from quantry.graph.load import model_source
 from quantry.onnx import Config, ModelQuantizer, QuantizationConfig
-from quantry.prepare import model_source
-from quantry.prepare.float_model import input_signatures
 
 Sample = dict[str, np.ndarray]
 

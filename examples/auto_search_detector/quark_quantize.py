@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from quantry import demo
+from quantry.data.images import ImageFolder, ImageOptions
 from quantry.evaluate.tasks import detector_evaluator
-from quantry.observe import ImageFolder, ImageOptions
 from quantry.onnx import Config, get_default_config
 from quantry.onnx.auto_search import AutoSearch, AutoSearchConfig_Default
 

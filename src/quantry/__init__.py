@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quantry import errors
     from quantry.autosearch import search
+    from quantry.data.images import ImageOptions
     from quantry.diagnosis import Diagnosis, diagnose
     from quantry.memo import DirectoryStore, MemoryStore
-    from quantry.observe import ImageOptions
     from quantry.quantization import QuantizationResult, quantize
     from quantry.recipe import Recipe
     from quantry.report import write_report, write_search_report

@@ -6,17 +6,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import quantry
-from quantry.emit import QuantizedModel, emit
+from quantry.data.calibration_data import CalibrationData
+from quantry.emit import emit
 from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
 from quantry.evaluate import Evaluation, evaluate
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import ModelSource
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
-from quantry.observe import CalibrationData, Statistics, observe
-from quantry.plan import QuantPlan, kept_by_choice, names_are_found, plan
-from quantry.prepare import FloatModel, ModelSource, convert, prepare
+from quantry.numerics.tensor_params import QuantParams
+from quantry.observe import Statistics, observe
+from quantry.plan import kept_by_choice, names_are_found, plan
+from quantry.prepare import convert, prepare
 from quantry.prepare.without_notes import without_notes
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
-from quantry.scale import QuantParams, scale
+from quantry.scale import scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
 
 DataLike = CalibrationData | Callable[[], CalibrationData]

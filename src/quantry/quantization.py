@@ -11,18 +11,21 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantry.emit import QuantizedModel
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data, pixel_doubts, pixel_notes
+from quantry.data.random_data import RandomData
 from quantry.errors import RecipeError
 from quantry.evaluate import Evaluation, find_metric
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import DeclinedNode, QuantPlan
+from quantry.graph.quantized_model import QuantizedModel
 from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
-from quantry.observe import CalibrationData, ImageOptions, RandomData, calibration_data, pixel_doubts, pixel_notes
+from quantry.numerics.tensor_params import QuantParams
 from quantry.pipeline import DataLike, Stages, calibration_samples, run_evaluate, run_prepare, run_quantize
-from quantry.plan import DeclinedNode, QuantPlan
-from quantry.prepare import model_source
 from quantry.recipe import Recipe, resolve_recipe
-from quantry.scale import QuantParams
 
 DEFAULT_STORE = "default"
 """Names the store in the user's cache directory."""

@@ -7,8 +7,8 @@ import pytest
 
 from quantry.autosearch import Space, search
 from quantry.autosearch.absent_data import data_or_none_needed
+from quantry.data.random_data import RandomData
 from quantry.errors import DataError
-from quantry.observe import RandomData
 from quantry.recipe import resolve_recipe
 
 

@@ -21,8 +21,8 @@ from quantry.autosearch import (
     run_search,
     search,
 )
+from quantry.data.images import ImageOptions
 from quantry.errors import DataError, RecipeError, StageError, StoreError
-from quantry.observe import ImageOptions
 from quantry.recipe import MinMax, MinMSE, Percentile, Recipe, load_recipe
 
 Samples = list[dict[str, Any]]

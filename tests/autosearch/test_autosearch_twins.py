@@ -17,8 +17,8 @@ from quantry.autosearch import SearchOptions, Space, StopConditions, race, run_s
 from quantry.autosearch.content import ContentBook
 from quantry.autosearch.written_model import copy_model, model_size
 from quantry.memo import Handle
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import CrossLayer, EmitOptions, MinMax, MinMSE, Percentile, QOperator, Recipe, find_preset
-from quantry.scale import QuantParams
 
 METHODS = [MinMax(), Percentile(100.0), MinMSE()]  # the first two give the same ranges
 
@@ -239,7 +239,8 @@ def test_size_does_not_count_the_recipe(network: Path, tmp_path: Path, preset: s
 
 
 def test_copy_of_a_model_with_weights_in_a_second_file_names_its_own(tmp_path: Path) -> None:
-    from quantry.prepare import read_model, write_model
+    from quantry.graph.load import read_model
+    from quantry.graph.save import write_model
 
     network = write_network(tmp_path / "net.onnx")
     source, target = tmp_path / "iter_0.onnx", tmp_path / "iter_1.onnx"

@@ -7,9 +7,9 @@ import pytest
 import quantry
 from quantry import demo
 from quantry.check import check_npu
-from quantry.evaluate import deployment_session
 from quantry.quantization import QuantizationResult
 from quantry.recipe import PRESETS
+from quantry.runtime.sessions import deployment_session
 
 XINT8 = PRESETS["XINT8"].recipe
 

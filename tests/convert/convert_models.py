@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from quantry.evaluate import run_session, simulation_session
-from quantry.prepare import read_model, serialize
+from quantry.graph.load import read_model
+from quantry.graph.save import serialize
 from quantry.recipe import Format, Recipe
+from quantry.runtime.sessions import run_session, simulation_session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "emit"))
 

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from quantry.cli.app import app
 from quantry.convert import Target, translate
 from quantry.errors import ModelError, RecipeError
-from quantry.evaluate import run_session, simulation_session
-from quantry.prepare import serialize
+from quantry.graph.save import serialize
 from quantry.recipe import (
     DataType,
     EmitOptions,
@@ -28,6 +27,7 @@ from quantry.recipe import (
     VitisDialect,
     VitisQdq,
 )
+from quantry.runtime.sessions import run_session, simulation_session
 
 SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
 FORMAT_OF = {

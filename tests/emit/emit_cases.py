@@ -8,11 +8,15 @@ import onnx
 import onnx.parser
 from onnx import numpy_helper
 
-from quantry.emit import QuantizedModel, emit
-from quantry.evaluate import run_session, simulation_session
-from quantry.observe import calibration_data, observe
+from quantry.data.open_data import calibration_data
+from quantry.emit import emit
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.quantized_model import QuantizedModel
+from quantry.numerics.tensor_params import QuantParams
+from quantry.observe import observe
 from quantry.plan import plan
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.prepare import prepare
 from quantry.recipe import (
     PRESETS,
     DataType,
@@ -29,7 +33,8 @@ from quantry.recipe import (
     TensorSpec,
     TuneOptions,
 )
-from quantry.scale import QuantParams, scale
+from quantry.runtime.sessions import run_session, simulation_session
+from quantry.scale import scale
 
 CNN = """
 <ir_version: 8, opset_import: ["" : {opset}]>

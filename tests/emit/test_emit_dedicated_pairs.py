@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import quantry
-from quantry.emit.block_function import BlockLayout, block_function
+from quantry.emit.blocks import BlockLayout, block_function
 from quantry.errors import RecipeError
 from quantry.recipe import PRESETS, DataType, EmitOptions, Format, Qdq, QOperator, VitisDialect, VitisQdq
 

@@ -6,12 +6,14 @@ import numpy as np
 import onnx
 import pytest
 
+from quantry.data.open_data import calibration_data
 from quantry.demo import INPUT_NAME, MODEL_PATH, calibration_inputs
 from quantry.emit import emit
-from quantry.evaluate import run_session, simulation_session
-from quantry.observe import Statistics, calibration_data, observe
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.observe import Statistics, observe
 from quantry.plan import plan
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.prepare import prepare
 from quantry.recipe import (
     EmitOptions,
     FixNeuron,
@@ -25,6 +27,7 @@ from quantry.recipe import (
     VitisQdq,
     find_preset,
 )
+from quantry.runtime.sessions import run_session, simulation_session
 from quantry.scale import scale
 
 XINT8 = find_preset("XINT8").recipe

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantry.emit.block_writer import BlockWriter
+from quantry.emit.blocks import BlockWriter
 from quantry.emit.float_writer import FloatWriter
-from quantry.emit.function_book import FunctionBook
 from quantry.emit.graph_editor import GraphEditor
-from quantry.emit.wide_integer import wide_function
+from quantry.emit.local_functions import FunctionBook, wide_function
 from quantry.errors import RecipeError
+from quantry.numerics.rounding import dequantize_array, quantize_array
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import (
     DataType,
     EmitOptions,
@@ -32,7 +33,6 @@ from quantry.recipe import (
     VitisDialect,
     VitisQdq,
 )
-from quantry.scale import TensorParams, dequantize_array, quantize_array
 
 BLOCKS = [dtype for dtype in DataType if dtype.is_block]
 TINY = float(np.finfo(np.float32).tiny)

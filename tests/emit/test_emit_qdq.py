@@ -6,10 +6,13 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from quantry.emit import QuantizedModel, emit
-from quantry.observe import calibration_data, observe
+from quantry.data.open_data import calibration_data
+from quantry.emit import emit
+from quantry.graph.load import model_source
+from quantry.graph.quantized_model import QuantizedModel
+from quantry.observe import observe
 from quantry.plan import plan
-from quantry.prepare import model_source, prepare
+from quantry.prepare import prepare
 from quantry.recipe import (
     PRESETS,
     DataType,

@@ -7,12 +7,13 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
+from quantry.data.open_data import calibration_data
 from quantry.emit import emit
 from quantry.errors import RecipeError
-from quantry.evaluate import run_session, simulation_session
-from quantry.observe import calibration_data, observe
+from quantry.graph.load import model_source
+from quantry.observe import observe
 from quantry.plan import plan
-from quantry.prepare import model_source, prepare
+from quantry.prepare import prepare
 from quantry.recipe import (
     DataType,
     EmitOptions,
@@ -26,6 +27,7 @@ from quantry.recipe import (
     ScaleOptions,
     TensorSpec,
 )
+from quantry.runtime.sessions import run_session, simulation_session
 from quantry.scale import scale
 
 BOUNDED = ("Relu", "Clip")

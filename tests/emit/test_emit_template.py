@@ -12,8 +12,8 @@ import pytest
 from emit_cases import float_bytes, samples
 
 import quantry
+from quantry.graph.save import serialize
 from quantry.memo import MemoryStore
-from quantry.prepare import serialize
 from quantry.recipe import (
     DataType,
     EmitOptions,

@@ -6,7 +6,6 @@ import pytest
 from onnx.inliner import inline_local_functions
 
 from quantry.errors import RecipeError
-from quantry.evaluate import deployment_session, run_session
 from quantry.recipe import (
     DataType,
     DerivedBias,
@@ -20,6 +19,7 @@ from quantry.recipe import (
     VitisDialect,
     VitisQdq,
 )
+from quantry.runtime.sessions import deployment_session, run_session
 
 TYPES = {
     "xint8": cases.XINT8,

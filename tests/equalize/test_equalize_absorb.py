@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 import quantry
+from quantry.data.open_data import calibration_data
 from quantry.equalize import absorb, absorb_needs
-from quantry.observe import Statistics, calibration_data, observe
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.observe import Statistics, observe
+from quantry.prepare import prepare
 from quantry.recipe import BiasAbsorption, EqualizeOptions, ObserveOptions, PrepareOptions, Recipe
 
 IMAGE, ROWS = "float[2,3,6,6] x", "float[2,5,6] x"

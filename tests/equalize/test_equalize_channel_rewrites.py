@@ -12,7 +12,9 @@ from hypothesis import given, settings
 import quantry
 from quantry.equalize import group_channels, split_outliers
 from quantry.errors import RecipeError
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.prepare import prepare
 from quantry.recipe import (
     PRESETS,
     ChannelGroups,

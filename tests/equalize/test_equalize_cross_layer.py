@@ -8,7 +8,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 from quantry.equalize import equalize
-from quantry.prepare import FloatModel, model_source, prepare, serialize
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
+from quantry.prepare import prepare
 from quantry.recipe import CrossLayer, EqualizeOptions, PrepareOptions
 
 ALWAYS = CrossLayer(use_threshold=False)

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 from quantry.equalize import equalize, group_channels, split_outliers
-from quantry.prepare import model_source, prepare, serialize
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
+from quantry.prepare import prepare
 from quantry.recipe import ChannelGroups, CrossLayer, EqualizeOptions, OutlierSplitting, PrepareOptions, TensorSpec
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 import quantry
+from quantry.data.open_data import calibration_data
 from quantry.equalize import smooth, smooth_needs
 from quantry.equalize.smooth_factors import (
     ChannelRanges,
@@ -21,8 +22,10 @@ from quantry.equalize.smooth_factors import (
     smooth_factors,
 )
 from quantry.errors import RecipeError
-from quantry.observe import calibration_data, observe
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.observe import observe
+from quantry.prepare import prepare
 from quantry.recipe import (
     DataType,
     EqualizeOptions,

@@ -16,10 +16,10 @@ from equivalence_models import samples
 from trials import MODELS, RECIPES, TRIALS, Trial, run_trials, shuffled
 
 from quantry import quantize
+from quantry.data.open_data import calibration_data
+from quantry.graph.load import model_source
 from quantry.memo import DirectoryStore, Memo, MemoryStore, Trace
-from quantry.observe import calibration_data
 from quantry.pipeline import run_evaluate, run_prepare, run_quantize
-from quantry.prepare import model_source
 from quantry.recipe import EvaluateOptions, MinMax, Percentile, Recipe, ScaleOptions, Selection
 
 STAGES = ("prepare", "plan", "observe", "scale", "emit")

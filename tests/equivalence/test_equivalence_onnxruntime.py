@@ -12,8 +12,12 @@ from onnxruntime_oracle import Placed, oracle_model, oracle_ranges, placement, r
 from operator_cases import CASES, case_model, case_samples
 
 from quantry import quantize
-from quantry.observe import calibration_data, observe
-from quantry.prepare import model_source, prepare, serialize
+from quantry.data.open_data import calibration_data
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
+from quantry.numerics.grid import Grid, Range
+from quantry.observe import observe
+from quantry.prepare import prepare
 from quantry.recipe import (
     DataType,
     Entropy,
@@ -27,7 +31,7 @@ from quantry.recipe import (
     Recipe,
     TensorSpec,
 )
-from quantry.scale import BinnedValues, Grid, Range, find_range
+from quantry.scale import BinnedValues, find_range
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ import onnxruntime as ort
 import pytest
 from equivalence_models import cnn, samples, transformer
 
-from quantry.observe import calibration_data, observe
-from quantry.prepare import model_source, prepare, serialize
+from quantry.data.open_data import calibration_data
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
+from quantry.observe import observe
+from quantry.prepare import prepare
 from quantry.recipe import ObserveOptions, PrepareOptions
 
 Model = Callable[[], onnx.ModelProto]

@@ -5,8 +5,9 @@ import pytest
 from onnx import parser
 
 from quantry.errors import RecipeError
-from quantry.evaluate import deployment_session, latency, measure_latency
+from quantry.evaluate import latency, measure_latency
 from quantry.evaluate.latency import summarize_pairs
+from quantry.runtime.sessions import deployment_session
 
 
 class Clock:

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from quantry.errors import RecipeError
 from quantry.evaluate import METRICS, find_metric
-from quantry.evaluate.pairing import pair_outputs
+from quantry.evaluate.metrics.metric import pair_outputs
 from quantry.testing.metric_suite import MetricSuite
 
 

@@ -8,8 +8,7 @@ import pytest
 from onnx import parser
 
 from quantry.errors import DataError, ModelError, RecipeError
-from quantry.evaluate import deployment_session, run_session, simulation_session
-from quantry.evaluate.portable import portable
+from quantry.runtime.sessions import deployment_session, portable, run_session, simulation_session
 
 
 def _model(text):

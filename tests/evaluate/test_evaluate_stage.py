@@ -10,14 +10,16 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from quantry.emit import QuantizedModel
+from quantry.data.open_data import calibration_data
 from quantry.errors import DataError, InternalError, ModelError, RecipeError
-from quantry.evaluate import comparison, deployment_session, evaluate, stage
-from quantry.evaluate.progress import with_progress
+from quantry.evaluate import comparison, evaluate, stage
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quantized_model import QuantizedModel
+from quantry.graph.save import serialize
 from quantry.memo import DirectoryStore, Memo, Trace, fingerprint
-from quantry.observe import calibration_data
-from quantry.prepare import FloatModel, serialize
 from quantry.recipe import EvaluateOptions
+from quantry.runtime.progress import with_progress
+from quantry.runtime.sessions import deployment_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 13]>'
 FLOAT = (

@@ -16,6 +16,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
+from quantry.data.images import ImageOptions
 from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks import (
     CocoLabels,
@@ -26,8 +27,7 @@ from quantry.evaluate.tasks import (
     detector_evaluator,
     find_decoder,
 )
-from quantry.evaluate.tasks.image_fit import ImageFit
-from quantry.observe import ImageOptions
+from quantry.evaluate.tasks.detections import ImageFit
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_files_that_are_no_coco_files_are_refused(folder: Path) -> None:
     ],
 )
 def test_a_fit_finds_where_a_bright_corner_of_the_image_went(options: ImageOptions, size: tuple[int, int]) -> None:
-    from quantry.observe.image_folder import Frame, _fit
+    from quantry.data.images import Frame, _fit
 
     width, height = size
     image = np.zeros((height, width, 3), np.uint8)

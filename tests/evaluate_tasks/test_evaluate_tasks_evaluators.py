@@ -10,19 +10,20 @@ import onnxruntime
 import pytest
 from PIL import Image
 
+from quantry.data import sample_cache
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data
+from quantry.data.sample_cache import SampleBook
 from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks import (
     OutputDistance,
-    SampleBook,
     TopAccuracy,
     class_count,
     classifier_evaluator,
     distance_evaluator,
     labelled_images,
-    sample_book,
 )
-from quantry.observe import ImageOptions, calibration_data
-from quantry.prepare import InputSignature
+from quantry.graph.float_model import InputSignature
 
 CLASSIFIER = """
 <ir_version: 8, opset_import: ["" : 13]>
@@ -237,7 +238,7 @@ def test_evaluators_travel_to_other_processes_without_their_samples(model: Path,
 
 
 def test_a_book_reads_again_what_it_could_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_book, "KEPT_BYTES", 3 * 4 * 4)
+    monkeypatch.setattr(sample_cache, "KEPT_BYTES", 3 * 4 * 4)
     signature = (InputSignature("x", np.dtype(np.float32), ("N", 4)),)
     stack = np.arange(40, dtype=np.float32).reshape(10, 4)
     book = SampleBook(calibration_data(stack, signature))
@@ -275,7 +276,7 @@ def test_prepared_evaluator_neither_reads_nor_runs_the_float_model_again(
 
 
 def test_a_book_is_filled_as_far_as_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_book, "KEPT_BYTES", 3 * 4 * 4)
+    monkeypatch.setattr(sample_cache, "KEPT_BYTES", 3 * 4 * 4)
     signature = (InputSignature("x", np.dtype(np.float32), ("N", 4)),)
     book = SampleBook(calibration_data(np.zeros((10, 4), np.float32), signature))
     for _ in range(2):

@@ -7,13 +7,18 @@ from pathlib import Path
 
 from golden_models import EXACT, MODELS, conv, samples, uneven
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.emit import emit
 from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
 from quantry.evaluate import evaluate
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Digest, Stage, fingerprint
-from quantry.observe import CalibrationData, Statistics, calibration_data, observe
-from quantry.plan import QuantPlan, plan
-from quantry.prepare import FloatModel, convert, model_source, prepare
+from quantry.observe import Statistics, observe
+from quantry.plan import plan
+from quantry.prepare import convert, prepare
 from quantry.recipe import (
     PRESETS,
     BiasAbsorption,

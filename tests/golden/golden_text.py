@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry import QuantizationResult
-from quantry.scale import TensorParams
+from quantry.numerics.tensor_params import TensorParams
 
 
 def describe(result: QuantizationResult) -> str:

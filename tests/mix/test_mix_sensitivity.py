@@ -5,14 +5,20 @@ import onnxruntime
 import pytest
 from mixed_models import network, samples
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.emit import emit
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Memo, MemoryStore
 from quantry.mix import Sensitivity, sensitivity
 from quantry.mix.downstream import Downstream
 from quantry.mix.sensitivity import results_of
-from quantry.observe import CalibrationData, calibration_data, observe
-from quantry.plan import QuantPlan, plan
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.numerics.tensor_params import QuantParams
+from quantry.observe import observe
+from quantry.plan import plan
+from quantry.prepare import prepare
 from quantry.recipe import (
     DataType,
     EmitOptions,
@@ -23,7 +29,7 @@ from quantry.recipe import (
     ScaleOptions,
     TensorSpec,
 )
-from quantry.scale import QuantParams, scale
+from quantry.scale import scale
 
 INT8, INT16 = TensorSpec(DataType.INT8), TensorSpec(DataType.INT16)
 

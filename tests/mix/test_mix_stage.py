@@ -10,8 +10,8 @@ from mixed_models import network, samples
 
 import quantry
 from quantry.errors import RecipeError, SelectionError
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import MemoryStore
-from quantry.plan import QuantPlan
 from quantry.recipe import (
     BitOperationsBudget,
     DataType,

@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from quantry.observe import Distribution, TensorStats
-from quantry.prepare import FloatModel
+from quantry.graph.float_model import FloatModel
+from quantry.numerics.histogram import Distribution, TensorStats
 
 CPU = ("CPUExecutionProvider",)
 

@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quantry.data.calibration_data import CalibrationData, SampleSource
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data
+from quantry.data.random_data import RandomData
 from quantry.errors import DataError, StoreError
+from quantry.graph.float_model import InputSignature
 from quantry.memo import fingerprint
-from quantry.observe import CalibrationData, ImageOptions, RandomData, SampleSource, calibration_data
-from quantry.prepare import InputSignature
 
 
 def signature(name="x", dtype=np.float32, shape=("n", 3)):

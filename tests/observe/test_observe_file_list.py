@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data
 from quantry.errors import DataError
-from quantry.observe import CalibrationData, ImageOptions, calibration_data
-from quantry.prepare import InputSignature
+from quantry.graph.float_model import InputSignature
 
 IMAGE = (InputSignature("x", np.dtype(np.float32), (1, 3, 4, 4)),)
 TWO = tuple(InputSignature(name, np.dtype(np.float32), (1, 2)) for name in ("a", "b"))

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observe_oracle import CPU, assert_closely
 
+from quantry.numerics.scalar_function import IDENTITY, OPERATORS, ScalarFunction, constant, turning_points
 from quantry.observe.derive import combined_stats, derived_extrema, derived_histogram
-from quantry.observe.scalar_function import IDENTITY, ScalarFunction, constant
-from quantry.observe.scalar_operator import OPERATORS
 from quantry.observe.tensor_counter import CountingSpace, TensorCounter
-from quantry.observe.turning_points import turning_points
 
 
 def apply(name, *parameters, to=IDENTITY):

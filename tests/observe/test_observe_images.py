@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from quantry.data.images import ImageFolder, ImageOptions
+from quantry.data.open_data import calibration_data, pixel_doubts, pixel_notes
 from quantry.errors import DataError
+from quantry.graph.float_model import InputSignature
 from quantry.memo import fingerprint
-from quantry.observe import ImageFolder, ImageOptions, calibration_data, pixel_doubts, pixel_notes
-from quantry.prepare import InputSignature
 
 
 def inputs(*shape, dtype=np.float32):

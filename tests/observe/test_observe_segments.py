@@ -3,13 +3,13 @@ import onnxruntime
 import pytest
 from observe_oracle import CPU, exposed, float_model
 
+from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError
-from quantry.observe import calibration_data
-from quantry.observe import segments as segments_module
-from quantry.observe.float_pass import float_pass
-from quantry.observe.segment_buffers import SegmentBuffers
-from quantry.observe.segments import cut_into_segments, tensor_types
-from quantry.prepare import serialize
+from quantry.execute.float_pass import float_pass
+from quantry.execute.segment_buffers import SegmentBuffers
+from quantry.graph import segments as segments_module
+from quantry.graph.save import serialize
+from quantry.graph.segments import cut_into_segments, tensor_types
 
 BRANCH = "float[1,4,8,8] o"
 BODIES = {

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from quantry.data.spool import Spool
 from quantry.errors import DataError, StoreError
-from quantry.observe.spool import Spool
-from quantry.prepare import InputSignature
+from quantry.graph.float_model import InputSignature
 
 INPUTS = (InputSignature("x", np.dtype(np.float32), (1, 4)),)
 

@@ -14,14 +14,17 @@ import onnx_ir as ir
 import pytest
 from observe_oracle import CPU, assert_closely, assert_exactly, exposed, float_model
 
+from quantry.data.open_data import calibration_data
 from quantry.errors import DataError, ModelError, SelectionError
+from quantry.graph import segments
+from quantry.graph.float_model import FloatModel
 from quantry.memo import Memo, MemoryStore, Trace, fingerprint
-from quantry.observe import Needs, Statistics, calibration_data, observation_session, observe, segments
-from quantry.observe import progress as progress_module
+from quantry.observe import Needs, Statistics, observe
 from quantry.observe.lineage import trace_lineage
 from quantry.pipeline import calibration_samples
-from quantry.prepare import FloatModel
 from quantry.recipe import ObserveOptions, Recipe
+from quantry.runtime import progress as progress_module
+from quantry.runtime import sessions
 
 OPTIONS = ObserveOptions()
 RANDOM = np.random.default_rng(11)
@@ -246,7 +249,7 @@ def test_unknown_provider_is_refused():
 
 
 def test_large_weights_pass_through_a_temporary_folder_that_is_removed(monkeypatch, tmp_path):
-    monkeypatch.setattr(observation_session, "INLINE_LIMIT_BYTES", 0)
+    monkeypatch.setattr(sessions, "INLINE_LIMIT_BYTES", 0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model, samples = detector(), images(2)
     statistics = observed(model, samples)

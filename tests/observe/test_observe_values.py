@@ -7,9 +7,10 @@ from observe_oracle import assert_exactly, histogram, quantiles
 
 from quantry.errors import InternalError
 from quantry.memo import fingerprint
-from quantry.observe import Distribution, Needs, Statistics, TensorStats
+from quantry.numerics.histogram import Distribution, TensorStats
+from quantry.numerics.scalar_function import TurningPoint
+from quantry.observe import Needs, Statistics
 from quantry.observe.tensor_counter import CountingSpace, TensorCounter
-from quantry.observe.turning_points import TurningPoint
 
 ANY_FLOATS = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
 FINITE_FLOATS = hnp.arrays(

@@ -3,7 +3,7 @@ import onnx
 import onnx.parser
 
 import quantry
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import DataType, FloatBias, PlanOptions, Recipe, TensorSpec
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,8] x) => (float[2,8] y, float[2] z) {

@@ -1,8 +1,10 @@
 import onnx.parser
 
-from quantry.plan import QuantPlan, plan
-from quantry.plan.final_join import REASON
-from quantry.prepare import model_source, prepare
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
+from quantry.plan import plan
+from quantry.plan.stay_float import FINAL_JOIN_REASON as REASON
+from quantry.prepare import prepare
 from quantry.recipe import PlanOptions, PrepareOptions
 
 DETECTOR = """

@@ -11,8 +11,10 @@ from onnx import numpy_helper
 
 import quantry
 from quantry.errors import RecipeError, SelectionError
-from quantry.plan import DerivedBiasPlan, OwnBiasPlan, OwnRange, QuantPlan, SharedRange, plan
-from quantry.prepare import model_source, prepare
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, OwnRange, QuantPlan, SharedRange
+from quantry.plan import plan
+from quantry.prepare import prepare
 from quantry.recipe import (
     DataType,
     DerivedBias,

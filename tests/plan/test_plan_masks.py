@@ -8,8 +8,10 @@ import pytest
 from onnx import numpy_helper
 
 from quantry import quantize
-from quantry.plan import QuantPlan, plan
-from quantry.prepare import model_source, prepare
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
+from quantry.plan import plan
+from quantry.prepare import prepare
 from quantry.recipe import PlanOptions, PrepareOptions
 
 

@@ -4,9 +4,11 @@ import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 
-from quantry.plan import FixedRange, OwnRange, QuantPlan, SharedRange, plan
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import FixedRange, OwnRange, QuantPlan, SharedRange
+from quantry.plan import plan
 from quantry.plan.rules import RULE_OF_OPERATOR
-from quantry.prepare import model_source, prepare
+from quantry.prepare import prepare
 from quantry.recipe import DataType, DerivedBias, OwnBias, PerChannel, PlanOptions, PrepareOptions, TensorSpec
 
 ASYMMETRIC = TensorSpec(DataType.UINT8, symmetric=False)

@@ -3,8 +3,10 @@ import onnx.parser
 import pytest
 
 from quantry.errors import SelectionError
-from quantry.plan import QuantPlan, plan
-from quantry.prepare import model_source, prepare
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
+from quantry.plan import plan
+from quantry.prepare import prepare
 from quantry.recipe import PlanOptions, PrepareOptions, Selection, Subgraph
 
 TEXT = """

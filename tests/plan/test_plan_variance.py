@@ -5,10 +5,12 @@ import onnx
 import pytest
 
 import quantry
-from quantry.plan import QuantPlan, plan
-from quantry.plan.post_processing import REASON as DECODES
-from quantry.plan.variance import REASON as VARIANCE
-from quantry.prepare import model_source, prepare
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
+from quantry.plan import plan
+from quantry.plan.stay_float import POST_PROCESSING_REASON as DECODES
+from quantry.plan.stay_float import VARIANCE_REASON as VARIANCE
+from quantry.prepare import prepare
 from quantry.recipe import PlanOptions, PrepareOptions, Recipe
 
 NORMALIZATIONS = {

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import numpy_helper, parser
 
-from quantry.prepare import serialize
+from quantry.graph.save import serialize
 
 
 def from_text(text: str, /, **weights: np.ndarray) -> onnx.ModelProto:

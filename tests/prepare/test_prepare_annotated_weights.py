@@ -4,7 +4,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 
 

@@ -6,7 +6,8 @@ from onnx import helper
 from prepare_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 
 from quantry.errors import ModelError
-from quantry.prepare import convert_opset, serialize
+from quantry.graph.passes import convert_opset
+from quantry.graph.save import serialize
 
 RANDOM = np.random.default_rng(3)
 

@@ -3,8 +3,10 @@ import onnx
 import onnx_ir as ir
 from prepare_oracle import from_text, graph_from_text, random_feeds, run
 
-from quantry.prepare import model_source, prepare, serialize
-from quantry.prepare.passes import float16_to_float32
+from quantry.graph.load import model_source
+from quantry.graph.passes.float16_to_float32 import float16_to_float32
+from quantry.graph.save import serialize
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 
 TEXT = """<ir_version: 8, opset_import: ["": 17, "acme": 1]>

@@ -10,9 +10,12 @@ import pytest
 from prepare_oracle import from_text, graph_from_text
 
 from quantry.errors import ModelError
+from quantry.graph import float_model as float_model_module
+from quantry.graph.float_model import FloatModel, InputSignature
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
 from quantry.memo import Memo, MemoryStore, fingerprint
-from quantry.prepare import FloatModel, InputSignature, model_source, prepare, serialize
-from quantry.prepare import float_model as float_model_module
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 
 TEXT = """<ir_version: 7, opset_import: ["": 11, "acme": 1, "unused": 1]>

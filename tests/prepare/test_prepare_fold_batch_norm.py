@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prepare_oracle import assert_same_outputs, graph_from_text, op_types
 
-from quantry.prepare.passes import fold_batch_norm, name_nodes
+from quantry.graph.passes.fold_batch_norm import fold_batch_norm
+from quantry.graph.passes.tidy import name_nodes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
 

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from prepare_oracle import assert_same_outputs, graph_from_text, op_types
 
-from quantry.prepare.passes import fold_constants, infer_shapes, name_nodes
+from quantry.graph.passes.fold_constants import fold_constants
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.passes.tidy import name_nodes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float y) '
 

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from prepare_oracle import assert_same_outputs, graph_from_text, op_types
 
-from quantry.prepare.passes import inline_constant_if, name_nodes, remove_identities
+from quantry.graph.passes.inline_constant_if import inline_constant_if
+from quantry.graph.passes.remove_identities import remove_identities
+from quantry.graph.passes.tidy import name_nodes
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) '
 BRANCHES = """then_branch = t () => (float[2] p) <float[2] k = {1.0, 2.0}> { a = Relu(x) p = Add(a, k) },

@@ -9,9 +9,10 @@ from onnx import numpy_helper
 from prepare_oracle import from_text, graph_from_text, run
 
 from quantry.errors import ModelError
-from quantry.prepare import read_model, serialize, write_model
-from quantry.prepare.float_model import model_fingerprint
-from quantry.prepare.weights import all_weights
+from quantry.graph.float_model import model_fingerprint
+from quantry.graph.load import read_model
+from quantry.graph.save import serialize, write_model
+from quantry.graph.weights import all_weights
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[2, 300] x) => (float[2, 300] y, float[2, 300] z) {
   h = Add(x, w)

@@ -5,8 +5,8 @@ import pytest
 from prepare_oracle import from_text, op_types
 
 from quantry.errors import ModelError, ModelNotFoundError
+from quantry.graph.load import ModelSource, model_source, read_model
 from quantry.memo import fingerprint
-from quantry.prepare import ModelSource, model_source, read_model
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[1, 4] y) { h = Add(x, w) y = Relu(h) }"""
 

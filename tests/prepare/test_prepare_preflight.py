@@ -4,7 +4,8 @@ import pytest
 from prepare_oracle import from_text, graph_from_text
 
 from quantry.errors import ModelError
-from quantry.prepare import model_source, prepare
+from quantry.graph.load import model_source
+from quantry.prepare import prepare
 from quantry.prepare.preflight import check_model
 from quantry.recipe import PrepareOptions
 

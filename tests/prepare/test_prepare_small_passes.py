@@ -6,14 +6,14 @@ import pytest
 from prepare_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 
 from quantry.errors import ModelError
-from quantry.prepare.passes import (
-    clip6_to_relu,
+from quantry.graph.passes.clip6_to_relu import clip6_to_relu
+from quantry.graph.passes.split_shared_weights import split_shared_weights
+from quantry.graph.passes.tidy import (
     forget_placeholders,
     inputs_without_initializers,
     name_nodes,
     remove_unused,
     sort_nodes,
-    split_shared_weights,
 )
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '

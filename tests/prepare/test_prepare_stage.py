@@ -9,7 +9,9 @@ import onnx_ir as ir
 import pytest
 from prepare_oracle import assert_same_outputs, from_text, op_types, random_feeds, run
 
-from quantry.prepare import model_source, prepare, read_model, serialize, write_model
+from quantry.graph.load import model_source, read_model
+from quantry.graph.save import serialize, write_model
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g '

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 from prepare_oracle import from_text, graph_from_text, run
 
-from quantry.prepare.passes import infer_shapes
-from quantry.prepare.symbolic import Size
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.shapes.size import Size
 
 VALUES = {"a": 2, "b": 3, "seq": 7}
 

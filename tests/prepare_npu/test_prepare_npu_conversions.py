@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from quantry.prepare import FloatModel, model_source, prepare, serialize
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
+from quantry.prepare import prepare
 from quantry.prepare.npu import convert_for_npu, pool_factor
-from quantry.prepare.npu.split_large_pool import first_kernel
+from quantry.prepare.npu.pools import first_kernel
 from quantry.recipe import NpuConversions, PrepareOptions
 
 OFF = NpuConversions(

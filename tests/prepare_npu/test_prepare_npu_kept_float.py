@@ -9,11 +9,12 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
+from quantry.data.open_data import calibration_data
 from quantry.errors import SelectionError
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
 from quantry.memo import Memo
-from quantry.observe import calibration_data
 from quantry.pipeline import Stages, run_prepare, run_quantize
-from quantry.prepare import model_source, serialize
 from quantry.recipe import LayerTypes, Recipe, Selection, Subgraph, resolve_recipe
 
 NET = """

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
 from quantry.errors import RecipeError
+from quantry.numerics.affine import affine, representable_range
+from quantry.numerics.grid import Grid, Range
+from quantry.numerics.rounding import fake_quantize
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
-from quantry.scale import Grid, Range, fake_quantize
-from quantry.scale.affine import affine
-from quantry.scale.power_of_two import representable_range
 from quantry.testing.range_suite import params_of
 
 TYPES = [DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16]

@@ -9,8 +9,12 @@ from hypothesis import given, settings
 
 import quantry
 from quantry.errors import RecipeError
-from quantry.observe import TensorStats
-from quantry.observe.scalar_function import IDENTITY, ScalarFunction
+from quantry.numerics.affine import affine
+from quantry.numerics.grid import Grid
+from quantry.numerics.histogram import TensorStats
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.scalar_function import IDENTITY, ScalarFunction
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import (
     DataType,
     MinMSE,
@@ -20,13 +24,9 @@ from quantry.recipe import (
     ScaleOptions,
     TensorSpec,
 )
-from quantry.scale import TensorParams, fake_quantize
-from quantry.scale.affine import affine
-from quantry.scale.behind_values import BehindValues
-from quantry.scale.binned_values import BinnedValues
-from quantry.scale.grid import Grid
+from quantry.scale.activations import responses
 from quantry.scale.ranges import find_range
-from quantry.scale.response import responses
+from quantry.scale.values import BehindValues, BinnedValues
 
 SIGMOID = ScalarFunction("Sigmoid", (), (IDENTITY,))
 SILU = ScalarFunction("Mul", (), (IDENTITY, SIGMOID))

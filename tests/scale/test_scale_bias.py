@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from quantry.numerics.bias import derived_bias_params, overflow_note, with_room_for_bias
+from quantry.numerics.rounding import dequantize_array, quantize_array
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
-from quantry.scale import TensorParams, dequantize_array, derived_bias_params, quantize_array
-from quantry.scale.bias import overflow_note, with_room_for_bias
 
 INPUT = TensorParams(DataType.UINT8, np.float32(0.1), np.int64(3))
 

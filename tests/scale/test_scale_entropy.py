@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from onnxruntime.quantization.calibrate import HistogramCollector
 
+from quantry.numerics.grid import Grid
 from quantry.recipe import DataType, Entropy
-from quantry.scale import BinnedValues, ExactValues, Grid, find_range
+from quantry.scale import BinnedValues, ExactValues, find_range
 from quantry.scale.ranges.entropy import _divergences, _spans
 from quantry.testing.range_suite import SAMPLES, stats_of
 

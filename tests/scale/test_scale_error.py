@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from quantry.numerics.error import Moments, _error_by_bins, _error_by_levels
+from quantry.numerics.grid import Grid
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
-from quantry.scale import BinnedValues, ExactValues, Grid, TensorParams, fake_quantize
-from quantry.scale.error import _error_by_bins, _error_by_levels
-from quantry.scale.moments import Moments
+from quantry.scale import BinnedValues, ExactValues
 from quantry.testing.range_suite import SAMPLES, stats_of
 
 GRIDS = [

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from quantry.numerics.grid import Grid
 from quantry.recipe import DataType, MinMax
-from quantry.scale import BinnedValues, Grid, find_range
+from quantry.scale import BinnedValues, find_range
 from quantry.testing.range_suite import stats_of
 
 INT8 = Grid(DataType.INT8, symmetric=True)

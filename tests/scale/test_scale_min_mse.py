@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from quantry.numerics.grid import Grid, Range
+from quantry.numerics.rounding import fake_quantize
 from quantry.recipe import DataType, MinMax, MinMSE
-from quantry.scale import BinnedValues, ExactValues, Grid, Observed, Range, fake_quantize, find_range
+from quantry.scale import BinnedValues, ExactValues, Observed, find_range
 from quantry.testing.range_suite import SAMPLES, params_of, stats_of
 
 

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from quantry.graph.quant_plan import OwnRange
+from quantry.numerics.scalar_function import IDENTITY, ScalarFunction
 from quantry.observe import Statistics
-from quantry.observe.scalar_function import IDENTITY, ScalarFunction
-from quantry.plan import OwnRange
 from quantry.recipe import DataType, Method, MinMax, MinMSE, Percentile, TensorSpec
 from quantry.scale import activations, parameter_memory
 from quantry.scale.activations import activation_params

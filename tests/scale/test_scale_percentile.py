@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnxruntime.quantization.calibrate import HistogramCollector
 
+from quantry.numerics.grid import Grid
+from quantry.numerics.histogram import magnitude_quantile, quantile
+from quantry.numerics.rounding import fake_quantize
 from quantry.recipe import DataType, LayerWisePercentile, MinMax, Percentile
-from quantry.scale import BinnedValues, ExactValues, Grid, fake_quantize, find_range
-from quantry.scale.quantiles import magnitude_quantile, quantile
+from quantry.scale import BinnedValues, ExactValues, find_range
 from quantry.testing.range_suite import SAMPLES, params_of, stats_of
 
 INT8 = Grid(DataType.INT8, symmetric=True)

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from quantry.numerics.grid import Grid
+from quantry.numerics.rounding import fake_quantize
 from quantry.recipe import DataType, MinMax, MinMSE, NonOverflow
-from quantry.scale import BinnedValues, ExactValues, Grid, fake_quantize, find_range
+from quantry.scale import BinnedValues, ExactValues, find_range
 from quantry.testing.range_suite import SAMPLES, params_of, stats_of
 
 TYPES = [DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16]

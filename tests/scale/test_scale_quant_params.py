@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from quantry.errors import InternalError
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType
-from quantry.scale import QuantParams, TensorParams
 
 
 def example() -> QuantParams:

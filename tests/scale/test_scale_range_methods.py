@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from quantry.errors import RecipeError
+from quantry.numerics.affine import affine
+from quantry.numerics.grid import Grid
 from quantry.recipe import (
     BestPercentile,
     DataType,
@@ -14,8 +16,7 @@ from quantry.recipe import (
     NonOverflow,
     Percentile,
 )
-from quantry.scale import ExactValues, Grid, find_range
-from quantry.scale.affine import affine
+from quantry.scale import ExactValues, find_range
 from quantry.scale.ranges import RANGE_METHODS
 from quantry.testing.range_suite import SAMPLES, RangeMethodSuite
 

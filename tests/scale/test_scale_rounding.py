@@ -12,8 +12,9 @@ from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
 from quantry.errors import DataError
+from quantry.numerics.rounding import dequantize_array, fake_quantize, quantize_array
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
-from quantry.scale import TensorParams, dequantize_array, fake_quantize, quantize_array
 
 ONNX_TYPES = {
     DataType.INT8: (TensorProto.INT8, np.int8),

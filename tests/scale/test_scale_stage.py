@@ -6,9 +6,8 @@ import onnx_ir as ir
 import pytest
 
 from quantry.errors import DataError, InternalError, RecipeError
-from quantry.memo import Memo, MemoryStore
-from quantry.observe import Statistics
-from quantry.plan import (
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import (
     DerivedBiasPlan,
     FixedRange,
     OwnBiasPlan,
@@ -17,7 +16,9 @@ from quantry.plan import (
     SharedRange,
     WeightPlan,
 )
-from quantry.prepare import FloatModel
+from quantry.memo import Memo, MemoryStore
+from quantry.numerics.rounding import quantize_array
+from quantry.observe import Statistics
 from quantry.recipe import (
     DataType,
     MinMax,
@@ -28,7 +29,7 @@ from quantry.recipe import (
     ScaleOptions,
     TensorSpec,
 )
-from quantry.scale import quantize_array, scale
+from quantry.scale import scale
 from quantry.testing.range_suite import stats_of
 
 UINT8 = TensorSpec(DataType.UINT8, symmetric=False)

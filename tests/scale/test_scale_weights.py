@@ -6,8 +6,9 @@ import pytest
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
 from quantry.errors import InternalError
+from quantry.numerics.rounding import fake_quantize, quantize_array
 from quantry.recipe import DataType, MinMax, MinMSE, NonOverflow, Percentile, PowerOfTwoScale, TensorSpec
-from quantry.scale import constant_params, fake_quantize, quantize_array
+from quantry.scale import constant_params
 from quantry.scale.weights import measure_constant
 
 WEIGHT = np.random.default_rng(5).normal(size=(6, 4, 3, 3)).astype(np.float32) * np.arange(1, 7)[:, None, None, None]

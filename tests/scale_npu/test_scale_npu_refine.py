@@ -10,9 +10,9 @@ from onnx import numpy_helper, parser
 
 import quantry
 from quantry.check import check_npu
+from quantry.numerics.tensor_params import position_of
 from quantry.quantization import QuantizationResult
 from quantry.recipe import PRESETS, NpuConversions, NpuLimits, Recipe
-from quantry.scale.npu import position_of
 
 XINT8 = PRESETS["XINT8"].recipe
 WITHOUT_LIMITS = replace(XINT8, scale=replace(XINT8.scale, npu=None))

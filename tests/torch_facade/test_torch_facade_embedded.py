@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from quantry.evaluate import run_session, simulation_session
+from quantry.runtime.sessions import run_session, simulation_session
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "yolox"
 SCENES, KEPT, LESS = 40, 0.935, 0.6

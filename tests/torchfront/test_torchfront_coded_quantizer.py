@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from quantry.numerics.torch_quantizer import Gradient, fake_quantize
 from quantry.torchfront import coded_quantizer
 from quantry.torchfront.coded_quantizer import coded_fake_quantize, is_coded
 from quantry.torchfront.learned_scale import fake_quantize_power_of_two
-from quantry.tune.fake_quant import Gradient, fake_quantize
 
 GRIDS = [(0, (-128, 127), -5.3), (128, (0, 255), -5.3), (0, (-32768, 32767), -13.2)]
 SHAPES = [(3, 5, 7, 11), (2, 64, 8, 12), (10,)]

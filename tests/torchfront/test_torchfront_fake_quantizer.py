@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantry.errors import RecipeError
+from quantry.numerics.affine import affine
+from quantry.numerics.grid import Grid, Range
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import TensorParams
+from quantry.numerics.torch_quantizer import Gradient, fake_quantize_log2
 from quantry.recipe import DataType, FloatScale, PerChannel, PowerOfTwoScale, TensorSpec
-from quantry.scale import TensorParams, fake_quantize
-from quantry.scale.affine import affine
-from quantry.scale.grid import Grid
-from quantry.scale.range import Range
 from quantry.torchfront import FakeQuantizer
 from quantry.torchfront.extremes import scale_of
 from quantry.torchfront.operators.elementwise import sigmoid
-from quantry.tune.fake_quant import Gradient, fake_quantize_log2
 
 TYPES = [DataType.INT4, DataType.INT8, DataType.UINT8, DataType.INT16]
 VALUES = st.lists(st.floats(-300, 300, width=32), min_size=1, max_size=40)

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from quantry.numerics import kernels
+from quantry.numerics.tensor_params import TensorParams
+from quantry.numerics.torch_quantizer import Gradient, fake_quantize, fake_quantize_log2
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
-from quantry.scale import TensorParams
 from quantry.torchfront import native_quantizer
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.native_quantizer import is_native, native_fake_quantize, native_learned_fake_quantize
 from quantry.torchfront.torch_threads import torch_threads
-from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
 
 GRIDS = [(0, (-128, 127)), (0, (-127, 127)), (128, (0, 255)), (3, (-8, 7)), (0, (-32768, 32767))]
 SHAPES = [(), (0,), (1,), (17,), (3, 5, 7, 11), (2, 64, 8, 12), (5, 40_001)]

@@ -13,8 +13,10 @@ from test_tune_rows import problem_of, schedule
 from tune_models import COARSE, build, chain, inputs, network, task_of
 
 from quantry.errors import RecipeError
+from quantry.execute import open_streams
+from quantry.execute.tensor_stream import TensorSamples
 from quantry.recipe import AdaQuant, AdaRound, DataType, Gptq, LayerTraining, LayerTuning, PlanOptions, TensorSpec
-from quantry.tune import TuneTask, device_training, open_streams, tune
+from quantry.tune import TuneTask, device_training, tune
 from quantry.tune.adaround import second_term
 from quantry.tune.compensation import joined
 from quantry.tune.device_training import DeviceTraining
@@ -27,7 +29,6 @@ from quantry.tune.row_problem import BiasGrid, RowProblem, rounding_rows, weight
 from quantry.tune.row_steps import NumpyRows
 from quantry.tune.row_training import RowTraining
 from quantry.tune.tensor_rows import TensorRows, tensors_of
-from quantry.tune.tensor_samples import TensorSamples
 from quantry.tune.walker import LayerVisit, LayerWalker
 
 torch.set_num_threads(1)

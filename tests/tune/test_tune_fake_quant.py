@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 
-from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
+from quantry.numerics.torch_quantizer import Gradient, fake_quantize, fake_quantize_log2
 
 
 def runtime(values: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int) -> np.ndarray:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tune_models import chain, inputs, network, task_of
 
 from quantry.emit import emit
-from quantry.evaluate.sessions import simulation_session
 from quantry.memo import Memo, MemoryStore
 from quantry.recipe import EmitOptions, Gptq
+from quantry.runtime.sessions import simulation_session
 from quantry.tune import TuneTask, retouch, tune
 from quantry.tune.column_rounding import WeightGrid, damped, descend, least_squares, round_with_feedback
 from quantry.tune.tuned import Tuned

@@ -13,14 +13,16 @@ from tune_models import chain, inputs, network, task_of
 
 import quantry.demo
 from quantry.emit import emit
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel, model_source, prepare
+from quantry.execute.interpretable_part import interpretable_part
+from quantry.execute.interpreter.operators import OPERATORS
+from quantry.execute.planned_graph import PlannedGraph, Trained
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.tensor_params import QuantParams
+from quantry.prepare import prepare
 from quantry.recipe import EmitOptions, PrepareOptions, find_preset
-from quantry.scale import QuantParams
 from quantry.tune import TuneTask
-from quantry.tune.interpretable_part import interpretable_part
-from quantry.tune.interpreter import OPERATORS
-from quantry.tune.planned_graph import PlannedGraph, Trained
 
 torch.set_num_threads(1)
 

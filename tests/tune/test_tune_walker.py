@@ -65,7 +65,7 @@ def test_memory_level_does_not_change_what_layers_see(level: int) -> None:
 
 
 def test_every_node_runs_once_for_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quantry.tune import stream
+    from quantry.execute import stream
 
     task = task_of(chain(), inputs((3, 8, 8), 2))
     seen: list[str] = []

@@ -8,9 +8,11 @@ import onnx
 import onnx.parser
 from onnx import numpy_helper
 
-from quantry.observe import calibration_data, observe
+from quantry.data.open_data import calibration_data
+from quantry.graph.load import model_source
+from quantry.observe import observe
 from quantry.plan import plan
-from quantry.prepare import model_source, prepare
+from quantry.prepare import prepare
 from quantry.recipe import (
     DataType,
     MinMSE,

@@ -9,7 +9,7 @@ import pytest
 from zoo_models import ZOO, Sample
 
 from quantry import MemoryStore, quantize
-from quantry.evaluate import deployment_session, simulation_session
+from quantry.runtime.sessions import deployment_session, simulation_session
 
 pytestmark = pytest.mark.zoo
 

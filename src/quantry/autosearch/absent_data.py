@@ -4,8 +4,8 @@ from typing import Any
 
 from quantry.autosearch.setting import any_recipe
 from quantry.autosearch.space import AnySpace, spaces_of
+from quantry.data.random_data import RandomData
 from quantry.errors import DataError
-from quantry.observe import RandomData
 
 
 def data_or_none_needed(data: Any, evaluator: Any, space: AnySpace) -> Any:

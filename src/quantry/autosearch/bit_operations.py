@@ -4,7 +4,7 @@ import math
 
 import onnx_ir as ir
 
-from quantry.plan import QuantPlan, SharedRange
+from quantry.graph.quant_plan import QuantPlan, SharedRange
 
 _FLOAT_BITS = 32
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from quantry.autosearch.data_split import EverySecond, undivided
 from quantry.autosearch.output_directory import OutputDirectory
-from quantry.observe import CalibrationData
-from quantry.observe.array_source import StackedSource
+from quantry.data.arrays import StackedSource
+from quantry.data.calibration_data import CalibrationData
 
 
 def write_calibration(directory: OutputDirectory, data: CalibrationData) -> None:

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field, replace
 
 from quantry.emit import emit
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Digest, Handle, fingerprint
+from quantry.numerics.tensor_params import QuantParams
 from quantry.pipeline import Stages
-from quantry.plan import QuantPlan
 from quantry.recipe import EmitOptions
-from quantry.scale import QuantParams
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from quantry.observe import CalibrationData, SampleSource
+from quantry.data.calibration_data import CalibrationData, SampleSource
 
 
 class EverySecond(SampleSource):

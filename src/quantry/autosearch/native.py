@@ -13,12 +13,16 @@ from quantry.autosearch.options import SearchOptions, StopConditions, budget_sec
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.run import run_search
 from quantry.autosearch.space import AnySpace, Space, SpaceUnion
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data
+from quantry.data.sample_cache import SampleBook
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.evaluate.tasks import OutputDistance, SampleBook
+from quantry.evaluate.tasks import OutputDistance
+from quantry.graph.float_model import input_signatures
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
 from quantry.memo import Store
-from quantry.observe import CalibrationData, ImageOptions, calibration_data
-from quantry.prepare import model_source, write_model
-from quantry.prepare.float_model import input_signatures
 from quantry.recipe import Recipe, resolve_recipe
 
 DEFAULT_METRIC = "l2"

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantry.autosearch.bit_operations import bit_operations
-from quantry.evaluate import deployment_session, measure_latency
-from quantry.observe import CalibrationData
+from quantry.data.calibration_data import CalibrationData
+from quantry.evaluate import measure_latency
 from quantry.pipeline import Stages
+from quantry.runtime.sessions import deployment_session
 
 _TIMED_RUNS = 30
 

@@ -29,9 +29,9 @@ from quantry.autosearch.stream import TRIED, Stream
 from quantry.autosearch.study import Proposal
 from quantry.autosearch.summary_file import SummaryFile
 from quantry.autosearch.trial_runner import TrialRunner
+from quantry.data.open_data import pixel_notes
 from quantry.errors import StoreError
 from quantry.memo import Store
-from quantry.observe import pixel_notes
 
 
 def run_search(

@@ -14,11 +14,13 @@ from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.parameter import is_active, values_of
 from quantry.autosearch.space import Space
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.errors import RecipeError
+from quantry.graph.load import ModelSource, model_source
+from quantry.graph.save import write_model
 from quantry.memo import DirectoryStore, Memo, Store, fingerprint
-from quantry.observe import CalibrationData, calibration_data
 from quantry.pipeline import run_prepare
-from quantry.prepare import ModelSource, model_source, write_model
 from quantry.recipe import Recipe, to_plain
 
 

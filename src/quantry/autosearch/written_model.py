@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import onnx
 
-from quantry.prepare import read_model, write_model
+from quantry.graph.load import read_model
+from quantry.graph.save import write_model
 
 _GRAPH = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _LENGTH_DELIMITED = 2

@@ -7,15 +7,12 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from quantry.check.as_pairs import write_as_pairs
-from quantry.check.closure import closure_violations
-from quantry.check.foreign import foreign_violations
 from quantry.check.pairs import QdqTensors, is_dequantize, is_quantize
-from quantry.check.parameters import parameter_violations
-from quantry.check.violation import Violation
+from quantry.check.rules import Violation, closure_violations, foreign_violations, parameter_violations
 from quantry.errors import ModelError
-from quantry.prepare import model_source
-from quantry.prepare.model_source import ModelLike
-from quantry.prepare.passes import infer_shapes, name_nodes
+from quantry.graph.load import ModelLike, model_source
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.passes.tidy import name_nodes
 from quantry.scale.npu import LIMITS, find_units
 
 

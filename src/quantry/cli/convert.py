@@ -24,7 +24,8 @@ def convert(
 ) -> None:
     """Translate a quantized model between dialects, or to standard operators; its outputs stay the same."""
     from quantry.convert import translate
-    from quantry.prepare import read_model, write_model
+    from quantry.graph.load import read_model
+    from quantry.graph.save import write_model
 
     target = _target(to)
     check_output(output)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from quantry.errors import RecipeError
 
 if TYPE_CHECKING:
-    from quantry.observe import ImageOptions
+    from quantry.data.images import ImageOptions
 
 
 def number(option: str, text: str) -> float:
@@ -80,9 +80,9 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
     """
     if data is None or holds_arrays(data) or not model.is_file():
         return
-    from quantry.observe import calibration_data, pixel_notes
-    from quantry.prepare import model_source
-    from quantry.prepare.float_model import input_signatures
+    from quantry.data.open_data import calibration_data, pixel_notes
+    from quantry.graph.float_model import input_signatures
+    from quantry.graph.load import model_source
 
     for note in pixel_notes(calibration_data(data, input_signatures(model_source(model).load()))):
         Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(note)}", soft_wrap=True)

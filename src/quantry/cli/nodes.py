@@ -51,10 +51,10 @@ def nodes(
 
 def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
     from quantry.equalize import equalize
+    from quantry.graph.load import model_source
     from quantry.memo import Memo
     from quantry.pipeline import run_convert, run_prepare
     from quantry.plan import overview, plan
-    from quantry.prepare import model_source
     from quantry.recipe import EqualizeOptions
 
     memo = Memo(None)

@@ -80,7 +80,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
     # Only now, so that a misspelt argument is told at once.
-    from quantry.observe import ImageOptions
+    from quantry.data.images import ImageOptions
     from quantry.quantization import quantize as run
     from quantry.report import write_report
 

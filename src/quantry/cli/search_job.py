@@ -11,7 +11,7 @@ from quantry.errors import DataError, RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
     from quantry.autosearch import SearchResult
-    from quantry.observe import ImageOptions
+    from quantry.data.images import ImageOptions
 
 CLASSIFIER_METRICS = {"top1": 1, "top5": 5}
 DETECTOR_METRICS = ("map", "map50")
@@ -135,7 +135,7 @@ class SearchJob:
 
     def image_options(self) -> "ImageOptions":
         """Return how images become inputs; detectors get letterboxes where nothing else is said."""
-        from quantry.observe import ImageOptions
+        from quantry.data.images import ImageOptions
 
         known = [part.name for part in fields(ImageOptions)]
         for key in self.images:

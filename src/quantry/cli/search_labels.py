@@ -11,8 +11,9 @@ from quantry.errors import DataError
 
 if TYPE_CHECKING:
     from quantry.cli.search_job import SearchJob
+    from quantry.data.calibration_data import CalibrationData
+    from quantry.data.images import ImageOptions
     from quantry.evaluate.tasks import DetectionPrecision, TopAccuracy
-    from quantry.observe import CalibrationData, ImageOptions
 
 _CALIBRATION_SAMPLES = 100
 _NAMED = 10
@@ -95,10 +96,10 @@ def _kept_for_calibration(job: "SearchJob", count: int) -> set[int]:
 
 
 def _calibration(job: "SearchJob", files: list[Path], options: "ImageOptions") -> Any:
+    from quantry.data.open_data import calibration_data
     from quantry.evaluate.tasks import image_data
-    from quantry.observe import calibration_data
-    from quantry.prepare import model_source
-    from quantry.prepare.float_model import input_signatures
+    from quantry.graph.float_model import input_signatures
+    from quantry.graph.load import model_source
 
     if files:
         return image_data(job.model, tuple(files), options)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from quantry.errors import ModelError
-from quantry.prepare.graph.fresh_name import FreshNames
+from quantry.graph.edit import FreshNames
 
 _INTEGERS = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
 

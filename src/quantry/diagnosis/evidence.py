@@ -8,7 +8,7 @@ import onnx_ir as ir
 from quantry.diagnosis.measured_errors import MeasuredError
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.equalize.linear_layer import OPERATORS
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import Recipe
 
 GOOD_SQNR = 40.0

@@ -10,10 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from quantry.evaluate.metrics.decibel import unlimited_decibels
-from quantry.evaluate.pairing import Pair, pair_outputs
-from quantry.evaluate.progress import with_progress
-from quantry.evaluate.sessions import run_session, simulation_session
+from quantry.evaluate.metrics.metric import Pair, pair_outputs, unlimited_decibels
+from quantry.runtime.progress import with_progress
+from quantry.runtime.sessions import run_session, simulation_session
 
 GROUP_BYTES = 1 << 28
 """Memory for the tensors of one run of one model; more tensors than that take several runs."""

@@ -8,10 +8,14 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from quantry.evaluate.metrics.decibel import unlimited_decibels
-from quantry.observe import Statistics, TensorStats
-from quantry.plan import QuantPlan, SharedRange
-from quantry.scale import BinnedValues, Grid, QuantParams, TensorParams, fake_quantize
+from quantry.evaluate.metrics.metric import unlimited_decibels
+from quantry.graph.quant_plan import QuantPlan, SharedRange
+from quantry.numerics.grid import Grid
+from quantry.numerics.histogram import TensorStats
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import QuantParams, TensorParams
+from quantry.observe import Statistics
+from quantry.scale import BinnedValues
 
 Kind = Literal["activation", "weight"]
 

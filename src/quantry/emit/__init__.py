@@ -1,11 +1,9 @@
 """Stage 7: write ONNX, one file for each format."""
 
-from quantry.emit.dialect import CONTRIB, QUARK, STANDARD, VITIS, Dialect, thin_function
-from quantry.emit.element_type import WIDE_TYPES_SINCE_OPSET
 from quantry.emit.fix_neuron import FIX_NEURON
-from quantry.emit.function_book import FunctionBook
+from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
+from quantry.emit.local_functions import CONTRIB, QUARK, STANDARD, VITIS, Dialect, FunctionBook, thin_function
 from quantry.emit.pairs import MOVED_BY_RUNTIME, REWRITE_SINCE_OPSET, position_attributes
-from quantry.emit.quantized_model import QuantizedModel
 from quantry.emit.stage import EMITTERS, emit
 
 __all__ = [
@@ -20,7 +18,6 @@ __all__ = [
     "WIDE_TYPES_SINCE_OPSET",
     "Dialect",
     "FunctionBook",
-    "QuantizedModel",
     "emit",
     "position_attributes",
     "thin_function",

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.dialect import STANDARD
-from quantry.emit.element_type import ONNX_TYPE, as_tensor
-from quantry.emit.function_book import FunctionBook
-from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, as_tensor, describe
+from quantry.emit.local_functions import STANDARD, FunctionBook
 from quantry.emit.pairs import PairWriter
 from quantry.emit.product_node import ProductNode, product_nodes
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.rounding import quantize_array
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType, Format
-from quantry.scale import QuantParams, TensorParams, quantize_array
 
 _FLOAT = ir.DataType.FLOAT.value
 _MIDDLE = 128

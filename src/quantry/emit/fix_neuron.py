@@ -14,15 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.dialect import CONTRIB
-from quantry.emit.element_type import FIRST_OPSET
-from quantry.emit.graph_editor import GraphEditor, describe
-from quantry.emit.local_function import add_function
+from quantry.emit.graph_editor import FIRST_OPSET, GraphEditor, describe
+from quantry.emit.local_functions import CONTRIB, add_function
 from quantry.emit.pairs import power_of_two_position
 from quantry.errors import RecipeError
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType, Format
-from quantry.scale import QuantParams, TensorParams, fake_quantize
 
 DOMAIN = "ai.onnx.contrib"
 OPERATOR = "FixNeuron"

@@ -13,10 +13,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.dialect import QUARK
-from quantry.emit.element_type import ONNX_TYPE
-from quantry.emit.function_book import FunctionBook
-from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, describe
+from quantry.emit.local_functions import QUARK, FunctionBook
 from quantry.recipe import DataType
 
 _CONTAINER = {DataType.FLOAT16: np.dtype(np.float16), DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}

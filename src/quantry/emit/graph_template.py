@@ -21,14 +21,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from quantry.emit.element_type import as_tensor
-from quantry.emit.origin import Origin, Part
+from quantry.emit.graph_editor import Origin, Part, as_tensor
 from quantry.emit.pairs import power_of_two_position
 from quantry.errors import InternalError
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel, ModelParts
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.save import ModelParts
+from quantry.numerics.rounding import quantize_array
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType, EmitOptions, VitisQdq
-from quantry.scale import QuantParams, TensorParams, quantize_array
 from quantry.scale.weights import measure_constant
 
 _KEPT_FOR_ONE_MODEL = 4

@@ -12,13 +12,14 @@ range, and where all zero points are then in the middle, the operator's own defa
 import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.dialect import CONTRIB_DOMAIN
 from quantry.emit.dynamic import write_other_weights
 from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.local_functions import CONTRIB_DOMAIN
 from quantry.emit.product_node import ProductNode, product_nodes
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.rounding import quantize_array
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import Format, MatMulNBits
-from quantry.scale import QuantParams, TensorParams, quantize_array
 
 _BYTE = 8
 

@@ -1,4 +1,4 @@
-"""Writes Q/DQ pairs and integer weights in any dialect.
+r"""Writes Q/DQ pairs and integer weights in any dialect.
 
 For a tensor ``t``::
 
@@ -7,6 +7,13 @@ For a tensor ``t``::
 
 For a weight ``w``: the integers are stored as ``w_quantized`` and ``w_DequantizeLinear`` feeds the consumers. The names
 are those onnxruntime and AMD Quark give, so that tools which look for them find them.
+
+A Q/DQ pair for every reader instead of one for all.
+
+::
+
+    t -> Q -> DQ -> a            t -> Q -> DQ -> a
+               \-> b     becomes    \-> Q -> DQ -> b
 """
 
 from collections.abc import Iterable
@@ -14,15 +21,22 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
-from quantry.emit.dialect import CONTRIB, STANDARD, Dialect, thin_function
-from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET, ONNX_TYPE, as_tensor
-from quantry.emit.function_book import FunctionBook
-from quantry.emit.graph_editor import Attributes, GraphEditor, describe
-from quantry.emit.origin import Origin, Part
-from quantry.emit.wide_integer import wide_function
-from quantry.plan import QuantPlan
+from quantry.emit.graph_editor import (
+    FIRST_OPSET,
+    GROUPS_SINCE_OPSET,
+    ONNX_TYPE,
+    Attributes,
+    GraphEditor,
+    Origin,
+    Part,
+    as_tensor,
+    describe,
+)
+from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionBook, thin_function, wide_function
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.rounding import quantize_array
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType
-from quantry.scale import QuantParams, TensorParams, quantize_array
 
 # onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then refuse the model when nothing
 # quantizes behind them (opset 21 and later). The com.microsoft twins of Q and DQ are not touched by that rewrite.
@@ -181,3 +195,50 @@ def position_attributes(node: ir.Node) -> dict[str, ir.Attr]:
 def _floats(value: ir.Value) -> np.ndarray:
     assert value.const_value is not None
     return value.const_value.numpy()
+
+
+def dedicate_pairs(editor: GraphEditor, plan: QuantPlan, originals: dict[str, ir.Value]) -> None:
+    """Write the chain behind each activation again for every reader but the first.
+
+    Args:
+        editor: Makes nodes; the pairs are written already.
+        plan: Which activations.
+        originals: The activations as they were computed, by the name they had.
+    """
+    for tensor in plan.activations:
+        chain = _chain(originals[tensor])
+        restored = chain[-1].outputs[0] if chain else None
+        if restored is None:
+            continue
+        for use in list(restored.uses())[0 if restored.is_graph_output() else 1 :]:
+            copied = _copied(editor, chain)
+            graph = chain[-1].graph
+            assert graph is not None
+            graph.insert_after(chain[-1], copied)
+            use.node.replace_input_with(use.idx, copied[-1].outputs[0])
+
+
+def _chain(value: ir.Value) -> list[ir.Node]:
+    """Return the nodes of the pair behind a tensor: one, or two."""
+    chain: list[ir.Node] = []
+    for _ in range(2):
+        readers = [use.node for use in value.uses() if "uantize" in use.node.op_type and use.idx == 0]
+        if len(readers) != 1 or (chain and "Dequantize" not in readers[0].op_type):
+            break
+        chain.append(readers[0])
+        value = readers[0].outputs[0]
+    return chain
+
+
+def _copied(editor: GraphEditor, chain: list[ir.Node]) -> list[ir.Node]:
+    copies: list[ir.Node] = []
+    for node in chain:
+        inputs = list(node.inputs)
+        if copies:
+            inputs[0] = copies[-1].outputs[0]
+        copy = editor.node((node.domain, node.op_type), inputs, node.name or "", None)
+        copy.attributes.update(node.attributes)
+        copy.overload = node.overload
+        copy.outputs[0].type, copy.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape
+        copies.append(copy)
+    return copies

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
 
 MATRICES = ("MatMul", "Gemm")
 

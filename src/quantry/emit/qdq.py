@@ -2,16 +2,14 @@
 
 import onnx_ir as ir
 
-from quantry.emit.block_writer import BlockWriter
-from quantry.emit.dialect import QUARK, STANDARD, VITIS, Dialect
+from quantry.emit.blocks import BlockWriter
 from quantry.emit.float_writer import FloatWriter
-from quantry.emit.function_book import FunctionBook
-from quantry.emit.graph_editor import GraphEditor
-from quantry.emit.origin import Origin
+from quantry.emit.graph_editor import GraphEditor, Origin
+from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionBook
 from quantry.emit.pairs import PairWriter
-from quantry.plan import OwnBiasPlan, QuantPlan, SharedRange
+from quantry.graph.quant_plan import OwnBiasPlan, QuantPlan, SharedRange
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Format, TensorSpec, VitisQdq
-from quantry.scale import QuantParams
 
 _INTEGER = TensorSpec()  # a bias on the accumulator's grid is an integer whatever else the plan says
 

@@ -11,12 +11,11 @@ A node without a kernel keeps its DequantizeLinear and QuantizeLinear and stays 
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor, describe
-from quantry.emit.integer import KERNELS, Side, Unit, quantized_source
-from quantry.emit.integer.bounds import clip_node, limits_of
+from quantry.emit.integer import KERNELS, Side, Unit, clip_node, limits_of, quantized_source
 from quantry.emit.qdq import emit_qdq
-from quantry.plan import QuantPlan
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Format, Qdq
-from quantry.scale import QuantParams
 
 _BOUNDING = ("Relu", "Clip")
 _READS_INTEGERS = ("ArgMax", "ArgMin")

@@ -6,21 +6,22 @@ from typing import Any
 
 import onnx_ir as ir
 
-from quantry.emit.dedicated_pairs import dedicate_pairs
 from quantry.emit.dynamic import emit_dynamic
-from quantry.emit.element_type import FIRST_OPSET, GROUPS_SINCE_OPSET
 from quantry.emit.fix_neuron import emit_fix_neuron
-from quantry.emit.graph_editor import GraphEditor
+from quantry.emit.graph_editor import FIRST_OPSET, GROUPS_SINCE_OPSET, GraphEditor, Origin
 from quantry.emit.graph_template import GraphTemplate, TemplateShelf, signature
 from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
-from quantry.emit.origin import Origin
+from quantry.emit.pairs import dedicate_pairs
 from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
-from quantry.emit.quantized_model import QuantizedModel
+from quantry.graph.edit import collection_paused
+from quantry.graph.float_model import FloatModel
+from quantry.graph.passes import convert_opset
+from quantry.graph.quant_plan import QuantPlan, SharedRange
+from quantry.graph.quantized_model import QuantizedModel
+from quantry.graph.save import INLINE_LIMIT_BYTES, ModelParts, model_parts, weight_bytes
 from quantry.memo import stage
-from quantry.plan import QuantPlan, SharedRange
-from quantry.prepare import FloatModel, ModelParts, collection_paused, convert_opset, model_parts
-from quantry.prepare.model_file import INLINE_LIMIT_BYTES, weight_bytes
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import (
     DataType,
     Dynamic,
@@ -34,7 +35,6 @@ from quantry.recipe import (
     TensorSpec,
     VitisQdq,
 )
-from quantry.scale import QuantParams
 
 EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], Mapping[str, Origin] | None]] = {
     Qdq: emit_qdq,

@@ -18,12 +18,11 @@ from quantry.equalize.channel_layout import shifted_bias
 from quantry.equalize.linear_layer import OPERATORS, LinearLayer, array_of, linear_layer
 from quantry.equalize.passage import Channels
 from quantry.equalize.shift_passage import gives_no_shift, shift_passage, takes_no_shift
+from quantry.graph.edit import FreshNames, constant_of
+from quantry.graph.float_model import FloatModel
+from quantry.graph.weights import new_initializer, rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics
-from quantry.prepare import FloatModel
-from quantry.prepare.graph.constant_of import constant_of
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import new_initializer, rebuilt, tensor_from_array
 from quantry.recipe import BiasAbsorption
 
 

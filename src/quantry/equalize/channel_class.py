@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import OPERATORS, LinearLayer, linear_layer
 from quantry.equalize.passage import Channels, passage
-from quantry.prepare.graph.constant_of import constant_of
+from quantry.graph.edit import constant_of
 
 Layers = Mapping[ir.Node, LinearLayer | str]
 """Every linear node, as a layer or as the reason why it is none."""

@@ -17,8 +17,8 @@ import onnx_ir as ir
 from quantry.equalize.channel_class import FUNCTIONS
 from quantry.equalize.channel_layout import taken_bias
 from quantry.equalize.linear_layer import LinearLayer, array_of
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import new_initializer
+from quantry.graph.edit import FreshNames
+from quantry.graph.weights import new_initializer
 
 _SPLIT_BY_INPUT = 13
 """From this opset on, Split reads the lengths of its parts from an input."""

@@ -7,8 +7,8 @@ from quantry.equalize.balance import Factors, Magnitudes, balance, counted_bias,
 from quantry.equalize.chains import find_chains
 from quantry.equalize.channel_layout import bias_magnitude, scaled_bias
 from quantry.equalize.linear_layer import LinearLayer, array_of
-from quantry.prepare.passes import clip6_to_relu
-from quantry.prepare.weights import release, tensor_from_array
+from quantry.graph.passes.clip6_to_relu import clip6_to_relu
+from quantry.graph.weights import release, tensor_from_array
 from quantry.recipe import CrossLayer
 
 

@@ -24,8 +24,8 @@ from quantry.equalize.channel_layout import scaled_bias
 from quantry.equalize.linear_layer import OPERATORS as LINEAR
 from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer
 from quantry.equalize.passage import Channels, passage
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import new_initializer, tensor_from_array
+from quantry.graph.edit import FreshNames
+from quantry.graph.weights import new_initializer, tensor_from_array
 
 _DEEPEST = 12
 """Operators that are walked through at most."""

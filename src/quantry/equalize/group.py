@@ -12,10 +12,10 @@ from quantry.equalize.conv_groups import split_convolution
 from quantry.equalize.linear_layer import LinearLayer, array_of
 from quantry.equalize.reindex import energies, reindex
 from quantry.equalize.weight_steps import ChannelWeights, WeightStep, best_runs, chosen_runs
+from quantry.graph.edit import FreshNames
+from quantry.graph.float_model import FloatModel
+from quantry.graph.weights import rebuilt
 from quantry.memo import stage
-from quantry.prepare import FloatModel
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import rebuilt
 from quantry.recipe import ChannelGroups, PerTensor, PowerOfTwoScale, TensorSpec
 
 _ENOUGH = 4

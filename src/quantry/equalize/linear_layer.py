@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channel_layout import ChannelLayout
-from quantry.prepare.graph.attribute_of import int_of
+from quantry.graph.edit import int_of
 
 OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from quantry.prepare.graph.attribute_of import float_of, int_of, string_of
-from quantry.prepare.graph.constant_of import constant_of
+from quantry.graph.edit import constant_of, float_of, int_of, string_of
 
 
 @dataclass(frozen=True)

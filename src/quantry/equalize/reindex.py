@@ -6,7 +6,7 @@ import onnx_ir as ir
 from quantry.equalize.channel_class import ChannelClass, Place, Reader
 from quantry.equalize.channel_layout import taken_bias
 from quantry.equalize.linear_layer import LinearLayer, array_of
-from quantry.prepare.weights import tensor_from_array
+from quantry.graph.weights import tensor_from_array
 
 
 def reindex(channels: ChannelClass, order: np.ndarray) -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 
 from quantry.equalize.smooth_factors import ChannelRanges
-from quantry.observe import Statistics, TensorStats
+from quantry.numerics.histogram import TensorStats
+from quantry.observe import Statistics
 
 
 class SeenChannels:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer
 from quantry.equalize.passage import Channels, passage
-from quantry.prepare.graph.attribute_of import float_of, int_of, string_of
+from quantry.graph.edit import float_of, int_of, string_of
 
 _COPIES = ("Identity", "Flatten", "Reshape", "Transpose", "Squeeze")
 _MEANS = ("GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "ReduceMin", "MaxPool")

@@ -20,11 +20,11 @@ from quantry.equalize.smooth_factors import (
     powers_of_two,
     smooth_factors,
 )
+from quantry.graph.edit import FreshNames
+from quantry.graph.float_model import FloatModel
+from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics
-from quantry.prepare import FloatModel
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import rebuilt, tensor_from_array
 from quantry.recipe import Bias, OwnBias, PerTensor, SmoothQuant, TensorSpec
 
 _FREE_GAIN = 0.1

@@ -17,9 +17,9 @@ from quantry.equalize.group import weight_step
 from quantry.equalize.linear_layer import LinearLayer, array_of
 from quantry.equalize.reindex import reindex
 from quantry.equalize.weight_steps import WeightStep
+from quantry.graph.float_model import FloatModel
+from quantry.graph.weights import rebuilt
 from quantry.memo import stage
-from quantry.prepare import FloatModel
-from quantry.prepare.weights import rebuilt
 from quantry.recipe import OutlierSplitting, TensorSpec
 
 

@@ -1,9 +1,9 @@
 """The equalize stage: same function, kinder weights."""
 
 from quantry.equalize.cross_layer import equalize_layers
+from quantry.graph.float_model import FloatModel
+from quantry.graph.weights import rebuilt
 from quantry.memo import stage
-from quantry.prepare import FloatModel
-from quantry.prepare.weights import rebuilt
 from quantry.recipe import EqualizeOptions
 
 

@@ -1,10 +1,9 @@
 """Stage 8: run the quantized model, and say how near it is to the float one, how fast and how large."""
 
-from quantry.evaluate.bootstrap import bootstrap_interval
+from quantry.evaluate.comparison import bootstrap_interval
 from quantry.evaluate.evaluation import Evaluation, MetricScore
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.metrics import METRICS, Metric, find_metric
-from quantry.evaluate.sessions import deployment_session, run_session, simulation_session
 from quantry.evaluate.stage import evaluate
 
 __all__ = [
@@ -14,10 +13,7 @@ __all__ = [
     "Metric",
     "MetricScore",
     "bootstrap_interval",
-    "deployment_session",
     "evaluate",
     "find_metric",
     "measure_latency",
-    "run_session",
-    "simulation_session",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.errors import InternalError
-from quantry.evaluate.bootstrap import bootstrap_interval
+from quantry.evaluate.comparison import bootstrap_interval
 from quantry.evaluate.latency import Latency
 from quantry.evaluate.metrics import Metric
 from quantry.memo import Blob, Digest, fingerprint

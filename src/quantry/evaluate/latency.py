@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.errors import RecipeError
-from quantry.evaluate.machine import machine_name
+from quantry.runtime.devices import machine_name
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -3,21 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantry.emit import QuantizedModel
+from quantry.data.calibration_data import CalibrationData
 from quantry.errors import InternalError, ModelError
 from quantry.evaluate.comparison import Comparison, compare_sessions
 from quantry.evaluate.evaluation import Evaluation, MetricScore
 from quantry.evaluate.latency import Latency, measure_latency
-from quantry.evaluate.machine import machine_name
 from quantry.evaluate.metrics import Metric, find_metric
-from quantry.evaluate.portable import Portable, portable, portable_result
-from quantry.evaluate.progress import with_progress
-from quantry.evaluate.sessions import deployment_session, simulation_session
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import stage
-from quantry.observe import CalibrationData
-from quantry.prepare import FloatModel
 from quantry.recipe import EvaluateOptions
+from quantry.runtime.devices import machine_name
 from quantry.runtime.environment import environment
+from quantry.runtime.progress import with_progress
+from quantry.runtime.sessions import Portable, deployment_session, portable, portable_result, simulation_session
 
 
 def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:

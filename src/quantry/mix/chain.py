@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Handle, Memo
 from quantry.mix.judge import Score
 from quantry.mix.mixer import Mixer
 from quantry.mix.sensitivity import sensitivity
 from quantry.mix.stage import MixRequest, candidates, mix, mixed, target_options
-from quantry.observe import CalibrationData, Statistics
-from quantry.plan import QuantPlan, plan
-from quantry.prepare import FloatModel
+from quantry.observe import Statistics
+from quantry.plan import plan
 from quantry.recipe import Recipe
 from quantry.scale import scale
 

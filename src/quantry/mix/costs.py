@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.mix.groups import Group
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
 from quantry.recipe import TensorSpec
 
 Floats = npt.NDArray[np.float64]

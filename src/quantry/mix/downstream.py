@@ -13,8 +13,8 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.observe.observation_session import open_session
-from quantry.observe.segments import Segment, segment_of, values_used
+from quantry.graph.segments import Segment, segment_of, values_used
+from quantry.runtime.sessions import open_session
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, SelectionError
-from quantry.plan import QuantPlan
-from quantry.plan.selected_nodes import matching, of_types
-from quantry.prepare import FloatModel
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.plan.selection import matching, of_types
 from quantry.recipe import MixedPrecision
 
 

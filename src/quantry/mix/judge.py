@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
 from quantry.errors import RecipeError, UserError
-from quantry.evaluate import find_metric, run_session, simulation_session
-from quantry.evaluate.sessions import ModelLike
-from quantry.observe import CalibrationData, Statistics
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
+from quantry.evaluate import find_metric
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.observe import Statistics
 from quantry.recipe import EmitOptions, Goal, ScaleOptions, VitisDialect, VitisQdq, WithinDrop, WithinError
+from quantry.runtime.sessions import ModelLike, run_session, simulation_session
 from quantry.scale import scale
 
 Outputs = list[list[npt.NDArray[Any]]]

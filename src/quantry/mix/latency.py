@@ -9,14 +9,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.emit import emit
-from quantry.evaluate import deployment_session
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import OwnRange, QuantPlan
+from quantry.graph.segments import segment_of
 from quantry.mix.downstream import Downstream, Tensors
 from quantry.mix.groups import Group
 from quantry.mix.scheme import Scheme
-from quantry.observe.segments import segment_of
-from quantry.plan import OwnRange, QuantPlan
-from quantry.prepare import FloatModel
 from quantry.recipe import EmitOptions, Qdq, VitisDialect, VitisQdq
+from quantry.runtime.sessions import deployment_session
 
 _WARM_UP_RUNS = 3
 

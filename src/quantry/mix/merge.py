@@ -3,8 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from quantry.plan import ActivationPlan, BiasPlan, DerivedBiasPlan, OwnBiasPlan, QuantPlan, SharedRange, WeightPlan
-from quantry.prepare import FloatModel
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import (
+    ActivationPlan,
+    BiasPlan,
+    DerivedBiasPlan,
+    OwnBiasPlan,
+    QuantPlan,
+    SharedRange,
+    WeightPlan,
+)
 from quantry.recipe import DerivedBias, OwnBias, nearest_bias
 
 

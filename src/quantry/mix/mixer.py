@@ -7,6 +7,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.mix.allocation import Problem, allocate
 from quantry.mix.costs import bit_operations, count_costs, fixed_size, quantized_tensors, size_costs
 from quantry.mix.groups import Group, find_groups
@@ -16,9 +19,7 @@ from quantry.mix.merge import merge_plans
 from quantry.mix.report import notes_of
 from quantry.mix.scheme import Scheme
 from quantry.mix.sensitivity import Sensitivity
-from quantry.observe import CalibrationData, Statistics
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
+from quantry.observe import Statistics
 from quantry.recipe import (
     BitOperationsBudget,
     LayerCount,

@@ -9,11 +9,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.emit import emit
-from quantry.evaluate import run_session, simulation_session
-from quantry.plan import OwnRange, QuantPlan
-from quantry.prepare import FloatModel
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import OwnRange, QuantPlan
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import DataType, EmitOptions, TensorSpec, VitisDialect, VitisQdq
-from quantry.scale import QuantParams, fake_quantize
+from quantry.runtime.sessions import run_session, simulation_session
 
 Array = npt.NDArray[np.float32]
 

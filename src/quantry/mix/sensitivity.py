@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.data.calibration_data import CalibrationData
 from quantry.evaluate.stage import machine_environment
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Blob, stage
 from quantry.mix.downstream import Array, Downstream, Tensors
 from quantry.mix.scheme import Scheme
-from quantry.observe import CalibrationData
-from quantry.observe.progress import progress
-from quantry.plan import QuantPlan
-from quantry.plan.final_join import final_joins
-from quantry.prepare import FloatModel
+from quantry.numerics.tensor_params import QuantParams
+from quantry.plan.stay_float import final_joins
 from quantry.recipe import PlanOptions
-from quantry.scale import QuantParams
+from quantry.runtime.progress import progress
 
 Floats = npt.NDArray[np.float64]
 

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from quantry.data.calibration_data import CalibrationData
 from quantry.evaluate.stage import machine_environment
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
 from quantry.mix.groups import find_groups
 from quantry.mix.mixer import Mixer
 from quantry.mix.sensitivity import Sensitivity
-from quantry.observe import CalibrationData, Statistics
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
+from quantry.observe import Statistics
 from quantry.recipe import MixedPrecision, PlanOptions, ScaleOptions, nearest_bias
 
 

@@ -1,1 +1,1 @@
-"""Arithmetic of quantization; knows no graph and no stage."""
+"""The one place where numbers become integers: grids, scales, rounding, histograms and errors."""

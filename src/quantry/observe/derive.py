@@ -3,19 +3,20 @@
 Observing a tensor costs a copy and a count of each value; deriving it costs a few thousand evaluations of ``f`` in all.
 Extremes are exact to float32 rounding. Of the distribution, a quantile is off by at most the image of one bin of ``x``
 plus one bin of ``f(x)``.
+
+The statistics of all tensors, of which most are derived when somebody asks for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from quantry.observe.distribution import NEGATIVE, Distribution
-from quantry.observe.scalar_function import ScalarFunction
-from quantry.observe.scalar_operator import Numbers
-from quantry.observe.tensor_stats import Histogram, TensorStats, add_histograms
+from quantry.numerics.histogram import NEGATIVE, Distribution, Histogram, TensorStats, add_histograms
+from quantry.numerics.scalar_function import IDENTITY, Numbers, ScalarFunction
+from quantry.observe.lineage import Lineage, Term
 
 Extrema = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 """Smallest and largest value of each sample, [n] each."""
@@ -134,3 +135,66 @@ def _whole_counts(order: npt.NDArray[np.int64], mass: Numbers) -> Histogram:
     negative = int(np.searchsorted(places, 0))
     codes = np.concatenate([places[negative:], NEGATIVE - 1 - places[:negative][::-1]])
     return codes.astype(np.uint16), np.concatenate([counts[negative:], counts[:negative][::-1]])
+
+
+class TensorTable(Mapping[str, TensorStats]):
+    """Statistics by tensor name. Roots were observed; the others are derived on first access and then kept.
+
+    Attributes:
+        roots: What was observed.
+        lineage: How each tensor follows from roots, by tensor name.
+    """
+
+    def __init__(self, roots: Mapping[str, RootStats], lineage: Lineage) -> None:
+        self.roots = roots
+        self.lineage = {
+            name: terms for name, terms in lineage.items() if all(term.root in self.roots for term in terms)
+        }
+        self._derived: dict[str, TensorStats] = {}
+        self._histogram = lru_cache(maxsize=None)(self._make_histogram)
+        self._extrema = lru_cache(maxsize=None)(self._make_extrema)
+
+    @classmethod
+    def of_roots(cls, tensors: Mapping[str, TensorStats]) -> "TensorTable":
+        """Return a table in which nothing is derived."""
+        roots = {name: RootStats(stats, {}) for name, stats in tensors.items()}
+        return cls(roots, {name: (Term(name, IDENTITY),) for name in tensors})
+
+    def __getitem__(self, name: str) -> TensorStats:
+        terms = self.lineage[name]
+        if terms == (Term(name, IDENTITY),):
+            return self.roots[name].stats
+        if name not in self._derived:
+            self._derived[name] = combined_stats(
+                [self._histogram(term.root, term.function) for term in terms],
+                [self._extrema(term.root, term.function) for term in terms],
+                [term.repeat for term in terms],
+            )
+        return self._derived[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.lineage)
+
+    def __len__(self) -> int:
+        return len(self.lineage)
+
+    def is_derivable(self) -> bool:
+        """Return whether every value is finite, so that what is derived is true; always so if nothing is derived."""
+        if all(terms == (Term(name, IDENTITY),) for name, terms in self.lineage.items()):
+            return True
+        if any(root.stats.finite_count < root.stats.count for root in self.roots.values()):
+            return False
+        pairs = {(term.root, term.function) for terms in self.lineage.values() for term in terms}
+        return all(np.isfinite(self._extrema(*pair)).all() for pair in pairs if self.roots[pair[0]].stats.count)
+
+    def _make_histogram(self, root: str, function: ScalarFunction) -> Histogram:
+        stats = self.roots[root].stats
+        if function == IDENTITY:
+            return stats.codes, stats.counts
+        return derived_histogram(self.roots[root].distribution, function)
+
+    def _make_extrema(self, root: str, function: ScalarFunction) -> Extrema:
+        stats = self.roots[root].stats
+        if function == IDENTITY:
+            return stats.batch_minima, stats.batch_maxima
+        return derived_extrema(self.roots[root], function)

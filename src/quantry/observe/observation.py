@@ -6,14 +6,14 @@ from contextlib import closing
 import numpy as np
 import onnx_ir as ir
 
-from quantry.observe.calibration_data import CalibrationData
+from quantry.data.calibration_data import CalibrationData
+from quantry.execute.float_pass import float_pass, lengths_of
+from quantry.graph.segments import cut_into_segments, tensor_types
+from quantry.numerics.scalar_function import TurningPoint, turning_points
 from quantry.observe.derive import RootStats
-from quantry.observe.float_pass import float_pass, lengths_of
 from quantry.observe.lineage import Lineage
-from quantry.observe.progress import progress
-from quantry.observe.segments import cut_into_segments, tensor_types
 from quantry.observe.tensor_counter import CountingSpace, TensorCounter
-from quantry.observe.turning_points import TurningPoint, turning_points
+from quantry.runtime.progress import progress
 
 Roots = Mapping[str, RootStats]
 

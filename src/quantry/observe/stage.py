@@ -3,18 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from quantry.data.calibration_data import CalibrationData
 from quantry.errors import InternalError, SelectionError, nearest_spelling
+from quantry.graph.float_model import FloatModel
 from quantry.memo import stage
-from quantry.observe.calibration_data import CalibrationData
+from quantry.observe.derive import TensorTable
 from quantry.observe.lineage import Lineage, trace_lineage
-from quantry.observe.needs import NO_NEEDS, Needs
 from quantry.observe.observation import observe_roots
-from quantry.observe.observation_session import check_providers
-from quantry.observe.statistics import Statistics
-from quantry.observe.tensor_table import TensorTable
-from quantry.prepare import FloatModel
+from quantry.observe.statistics import NO_NEEDS, Needs, Statistics
 from quantry.recipe import ObserveOptions
 from quantry.runtime.environment import environment
+from quantry.runtime.sessions import check_providers
 
 
 def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:

@@ -1,13 +1,127 @@
-"""What the observe stage returns: the statistics of every float tensor of the model."""
+"""Statistics as a blob: a few long arrays, cut by lengths, rather than thousands of short ones.
 
-from collections.abc import Mapping
+What the observe stage returns: the statistics of every float tensor of the model.
+
+What later stages ask of the float pass beyond the statistics that every tensor gets.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
+from quantry.errors import InternalError
 from quantry.memo import Blob
-from quantry.observe.statistics_blob import read_statistics, write_statistics
-from quantry.observe.tensor_stats import TensorStats
-from quantry.observe.tensor_table import TensorTable
+from quantry.numerics.histogram import TensorStats
+from quantry.numerics.scalar_function import ScalarFunction
+from quantry.observe.derive import RootStats, TensorTable
+from quantry.observe.lineage import Term
+
+NO_CHANNELS = -1
+"""Length recorded for channel extrema that were not asked for."""
+
+_PARTS: Mapping[str, tuple[str, type[np.generic]]] = {
+    "batch_minima": ("batches", np.float32),
+    "batch_maxima": ("batches", np.float32),
+    "codes": ("bins", np.uint16),
+    "counts": ("bins", np.int64),
+    "channel_minima": ("channels", np.float32),
+    "channel_maxima": ("channels", np.float32),
+}
+"""Arrays of each root that are joined end to end: what their length counts, and their number type."""
+
+_LENGTHS = ("batches", "bins", "channels")
+
+
+def write_statistics(table: TensorTable, samples: int) -> Blob:
+    """Return the stored form of statistics."""
+    roots = list(table.roots)
+    functions = list(dict.fromkeys(term.function for terms in table.lineage.values() for term in terms))
+    root_number = {root: number for number, root in enumerate(roots)}
+    function_number = {function: number for number, function in enumerate(functions)}
+    stats = [table.roots[root].stats for root in roots]
+    near = [pair for root in roots for pair in table.roots[root].near_turns.values()]
+    return Blob(
+        meta={
+            "samples": samples,
+            "roots": roots,
+            "functions": [function.to_plain() for function in functions],
+            "turns": [list(table.roots[root].near_turns) for root in roots],
+            "tensors": {
+                name: [[root_number[t.root], function_number[t.function], t.repeat] for t in terms]
+                for name, terms in table.lineage.items()
+            },
+            "order": list(table.lineage),
+        },
+        arrays={
+            "extrema": np.array([(s.minimum, s.maximum) for s in stats], np.float64).reshape(-1, 2),
+            "totals": np.array([(s.count, s.nan_count, s.inf_count) for s in stats], np.int64).reshape(-1, 3),
+            "lengths": np.array([_lengths(s) for s in stats], np.int64).reshape(-1, 3),
+            "near_turns": _join((side for pair in near for side in pair), np.float32),
+            **{name: _join((getattr(s, name) for s in stats), dtype) for name, (_, dtype) in _PARTS.items()},
+        },
+    )
+
+
+def read_statistics(blob: Blob) -> tuple[TensorTable, int]:
+    """Return the statistics that `write_statistics` stored, and the number of samples."""
+    meta: Any = blob.meta
+    stats = [_read_stats(blob.arrays, row, cuts) for row, cuts in enumerate(_cuts(blob.arrays["lengths"]))]
+    near = _read_near(blob.arrays["near_turns"], meta["turns"], [len(s.batch_minima) for s in stats])
+    roots = {str(name): RootStats(s, n) for name, s, n in zip(meta["roots"], stats, near, strict=True)}
+    names, functions = list(roots), [ScalarFunction.from_plain(plain) for plain in meta["functions"]]
+    lineage = {
+        str(name): tuple(
+            Term(names[root], functions[function], repeat) for root, function, repeat in meta["tensors"][name]
+        )
+        for name in meta["order"]
+    }
+    return TensorTable(roots, lineage), int(meta["samples"])
+
+
+def _lengths(stats: TensorStats) -> tuple[int, int, int]:
+    channels = NO_CHANNELS if stats.channel_minima is None else len(stats.channel_minima)
+    return len(stats.batch_minima), len(stats.codes), channels
+
+
+def _join(parts: Iterable[npt.NDArray[Any] | None], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present).astype(dtype, copy=False) if present else np.empty(0, dtype)
+
+
+def _cuts(lengths: npt.NDArray[Any]) -> list[dict[str, slice]]:
+    """Return for each root where its parts lie in the joined arrays."""
+    ends = np.cumsum(np.maximum(lengths, 0), axis=0)
+    starts = ends - np.maximum(lengths, 0)
+    return [
+        {kind: slice(start, end) for kind, start, end in zip(_LENGTHS, first, last, strict=True)}
+        for first, last in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _read_stats(arrays: Mapping[str, npt.NDArray[Any]], row: int, cuts: Mapping[str, slice]) -> TensorStats:
+    minimum, maximum = arrays["extrema"][row].tolist()
+    count, nan_count, inf_count = arrays["totals"][row].tolist()
+    parts = {name: arrays[name][cuts[kind]] for name, (kind, _) in _PARTS.items()}
+    if arrays["lengths"][row, 2] == NO_CHANNELS:
+        parts |= {"channel_minima": None, "channel_maxima": None}  # type: ignore[dict-item]
+    return TensorStats(minimum, maximum, count, nan_count, inf_count, **parts)
+
+
+def _read_near(
+    flat: npt.NDArray[Any], turns: Sequence[Sequence[float]], batches: Sequence[int]
+) -> list[dict[float, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]]:
+    found = []
+    start = 0
+    for positions, count in zip(turns, batches, strict=True):
+        pairs = {}
+        for position in positions:
+            pairs[float(position)] = flat[start : start + count], flat[start + count : start + 2 * count]
+            start += 2 * count
+        found.append(pairs)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,3 +149,27 @@ class Statistics:
     def from_blob(cls, blob: Blob) -> Self:
         """Return the statistics that ``to_blob`` stored."""
         return cls(*read_statistics(blob))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Requests that cost extra and are therefore made by name.
+
+    Attributes:
+        channel_extrema: Pairs of tensor name and axis: smallest and largest value of each channel along that axis.
+            Axes may be negative. One axis for each tensor; order and repetition make no difference.
+    """
+
+    channel_extrema: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        pairs = {(str(name), int(axis)) for name, axis in self.channel_extrema}
+        object.__setattr__(self, "channel_extrema", tuple(sorted(pairs)))
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise InternalError(
+                f"channel extrema are kept along one axis of a tensor, got {self.channel_extrema}; Needs"
+            )
+
+
+NO_NEEDS = Needs()
+"""Nothing beyond what every tensor gets."""

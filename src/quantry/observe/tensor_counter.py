@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from quantry.numerics.histogram import Histogram, TensorStats, add_histograms
+from quantry.numerics.scalar_function import TurningPoint
 from quantry.observe.code_counting import CHUNK, code_counter, joined
 from quantry.observe.derive import RootStats
-from quantry.observe.tensor_stats import Histogram, TensorStats, add_histograms
-from quantry.observe.turning_points import TurningPoint
 
 FloatArray = npt.NDArray[np.float32]
 

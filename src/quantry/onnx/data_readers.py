@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.data.open_data import calibration_data
+from quantry.data.random_data import RandomData, RandomSource
 from quantry.errors import DataError, nearest_spelling
-from quantry.observe import RandomData, calibration_data
-from quantry.observe.random_data import RandomSource
-from quantry.prepare import InputSignature, model_source
-from quantry.prepare.float_model import input_signatures
+from quantry.graph.float_model import InputSignature, input_signatures
+from quantry.graph.load import model_source
 
 Sample = dict[str, NDArray[Any]]
 

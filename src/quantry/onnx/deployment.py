@@ -14,9 +14,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.errors import DataError, ModelError, RecipeError
-from quantry.evaluate import run_session, simulation_session
+from quantry.graph.load import model_source
 from quantry.onnx.data_readers import RandomDataReader
-from quantry.prepare import model_source
+from quantry.runtime.sessions import run_session, simulation_session
 
 _QUANTIZERS = re.compile(r"^(|VAI|Vitis|Extended)QuantizeLinear$")
 _RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")

@@ -13,7 +13,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from quantry.errors import RecipeError
-from quantry.prepare import model_source, prepare, write_model
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 
 _LOG = logging.getLogger("quantry")

@@ -12,6 +12,7 @@ from typing import Any, Self
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.load import model_source
 from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, KnownAttributes
 from quantry.onnx.options import FIELDS, ROWS, Draft
@@ -19,8 +20,7 @@ from quantry.onnx.options.preprocessing import WRITTEN_DIFFERENTLY
 from quantry.onnx.plain_data import from_plain, to_plain
 from quantry.onnx.specs import QLayerConfig, QTensorConfig
 from quantry.onnx.translate import Job, checked_options, finished
-from quantry.plan.selected_nodes import matching
-from quantry.prepare import model_source
+from quantry.plan.selection import matching
 from quantry.recipe import (
     Bias,
     DataType,

@@ -18,16 +18,17 @@ from typing import Any, TypeAlias
 import onnx
 import onnx_ir as ir
 
+from quantry.data.random_data import RandomData
 from quantry.errors import DataError, ModelError, RecipeError, SelectionError, nearest_spelling
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
 from quantry.mix import Score
-from quantry.observe import RandomData
 from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.data_readers import RandomDataReader
 from quantry.onnx.options import Draft
 from quantry.onnx.qconfig import QConfig
 from quantry.onnx.translate import Job, translate
-from quantry.prepare import model_source, write_model
 from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import VitisDialect, WithinDrop
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from quantry.errors import RecipeError
-from quantry.plan.layer_types import NodeTypes
-from quantry.plan.quant_plan import (
+from quantry.graph.quant_plan import (
     ActivationPlan,
     BiasPlan,
     DeclinedNode,
@@ -20,8 +19,7 @@ from quantry.plan.quant_plan import (
     WeightPlan,
 )
 from quantry.plan.rules import Annotation, SameAs, Within, is_float
-from quantry.plan.tensor_pins import TensorPins
-from quantry.plan.type_resolution import Read, Resolution, finest, resolve_types
+from quantry.plan.types import NodeTypes, Read, Resolution, TensorPins, finest, resolve_types
 from quantry.recipe import FloatBias, OwnBias, PerChannel, PerGroup, PlanOptions, TensorSpec, nearest_bias
 from quantry.recipe.layers import check_activation
 

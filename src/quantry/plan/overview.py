@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.plan.quant_plan import DerivedBiasPlan, QuantPlan
-from quantry.prepare import FloatModel
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import DerivedBiasPlan, QuantPlan
 
 
 @dataclass(frozen=True)

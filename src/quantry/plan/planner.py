@@ -1,22 +1,33 @@
-"""Merges what the rules say about single nodes into one plan for the graph."""
+"""Merges what the rules say about single nodes into one plan for the graph.
+
+The nodes that the user wants in float, known before conversions for a target rename and replace nodes.
+"""
+
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from quantry.errors import SelectionError
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
 from quantry.plan.draft import Draft
-from quantry.plan.every_operator import any_operator, is_left_float
-from quantry.plan.final_join import final_joins
-from quantry.plan.layer_types import types_of_nodes
-from quantry.plan.masks import keep_masks_float, masked_tensors
-from quantry.plan.post_processing import post_processing
-from quantry.plan.quant_plan import QuantPlan
-from quantry.plan.residuals import keep_sums_float, normalized_sums
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
-from quantry.plan.selected_nodes import deselected
-from quantry.plan.variance import variance_nodes
-from quantry.plan.weights_alone import weights_alone
-from quantry.prepare import FloatModel
-from quantry.recipe import PlanOptions
+from quantry.plan.selection import deselected
+from quantry.plan.stay_float import (
+    any_operator,
+    final_joins,
+    is_left_float,
+    keep_masks_float,
+    keep_sums_float,
+    masked_tensors,
+    normalized_sums,
+    post_processing,
+    variance_nodes,
+    weights_alone,
+)
+from quantry.plan.types import types_of_nodes
+from quantry.recipe import PlanOptions, Selection
 
 _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
@@ -82,3 +93,58 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
         if any(is_constant(node.inputs[index]) for index in answer.activations):
             return Declined("its data are a constant and its weight is computed at run time")
     return answer
+
+
+def kept_by_choice(model: FloatModel, options: PlanOptions) -> tuple[str, ...]:
+    """Return the nodes that the selection, or an entry for layers, leaves float.
+
+    Entries that match nothing are passed over: they may name what a conversion makes. ``Selection.operators`` is not
+    asked either, because it says which types to quantize once conversions are done, such as HardSigmoid.
+
+    Args:
+        model: The prepared model, before conversions.
+        options: Selection and entries for layers.
+
+    Returns:
+        Names of nodes, sorted.
+    """
+    graph = model.model.graph
+    names = {name for part in _parts(options.selection) for name in _found(graph, part)}
+    if any(entry.keep_float for entry in options.layers):
+        names |= _kept_layers(graph, options)
+    return tuple(sorted(names))
+
+
+def names_are_found(model: FloatModel, options: PlanOptions) -> bool:
+    """Say whether all that the options name is in the model."""
+    try:
+        plan(model, options)
+    except SelectionError:
+        return False
+    return True
+
+
+def _parts(selection: Selection) -> Iterator[Selection]:
+    """Split a selection into what can be passed over on its own."""
+    yield from (Selection(exclude=(entry,)) for entry in selection.exclude)
+    yield from (Selection(exclude_operators=(entry,)) for entry in selection.exclude_operators)
+    yield from (Selection(exclude_subgraphs=(entry,)) for entry in selection.exclude_subgraphs)
+    yield Selection(input_nodes=selection.input_nodes)
+    yield Selection(output_nodes=selection.output_nodes)
+    # Whole: without one of its entries, what that entry names would count as not included.
+    yield Selection(include=selection.include)
+
+
+def _found(graph: ir.Graph, selection: Selection) -> frozenset[str]:
+    try:
+        return frozenset(deselected(graph, selection))
+    except SelectionError:
+        return frozenset()
+
+
+def _kept_layers(graph: ir.Graph, options: PlanOptions) -> frozenset[str]:
+    try:
+        types = types_of_nodes(graph, options.layers)
+    except SelectionError:
+        return frozenset()
+    return frozenset(name for name, entry in types.items() if entry.float_reason is not None)

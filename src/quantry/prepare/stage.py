@@ -6,30 +6,28 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from quantry.memo import stage
-from quantry.prepare.float_model import FloatModel
-from quantry.prepare.model_source import ModelSource
-from quantry.prepare.npu import convert
-from quantry.prepare.passes import (
-    check_float_type,
-    clip6_to_relu,
-    convert_opset,
-    float16_to_float32,
-    fold_batch_norm,
-    fold_constants,
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import ModelSource
+from quantry.graph.passes.clip6_to_relu import clip6_to_relu
+from quantry.graph.passes.convert_opset import convert_opset, ir_version_for
+from quantry.graph.passes.float16_to_float32 import check_float_type, float16_to_float32
+from quantry.graph.passes.fold_batch_norm import fold_batch_norm
+from quantry.graph.passes.fold_constants import fold_constants
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.passes.inline_constant_if import inline_constant_if
+from quantry.graph.passes.remove_identities import remove_identities
+from quantry.graph.passes.split_shared_weights import split_shared_weights
+from quantry.graph.passes.tidy import (
     forget_placeholders,
-    infer_shapes,
-    inline_constant_if,
     inputs_without_initializers,
-    ir_version_for,
     name_nodes,
-    remove_identities,
     remove_unused,
     sort_nodes,
-    split_shared_weights,
 )
+from quantry.graph.weights import rebuilt
+from quantry.memo import stage
+from quantry.prepare.npu import convert
 from quantry.prepare.preflight import check_model
-from quantry.prepare.weights import rebuilt
 from quantry.recipe import PrepareOptions
 
 OLDEST_OPSET = 13

@@ -1,7 +1,7 @@
 """What later stages read of a float model."""
 
+from quantry.graph.float_model import BareModel, FloatModel
 from quantry.memo import Handle, Memo, stage
-from quantry.prepare.float_model import BareModel, FloatModel
 
 
 @stage(name="bare", version=1)

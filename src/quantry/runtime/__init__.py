@@ -1,1 +1,1 @@
-"""What runs models and what results depend on: onnxruntime, threads, devices."""
+"""onnxruntime sessions, threads, devices and progress bars."""

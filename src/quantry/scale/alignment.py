@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from quantry.plan import QuantPlan, SharedRange
+from quantry.graph.quant_plan import QuantPlan, SharedRange
+from quantry.numerics.affine import affine
+from quantry.numerics.grid import Grid, Range
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import TensorSpec
-from quantry.scale.affine import affine
-from quantry.scale.grid import Grid
-from quantry.scale.range import Range
-from quantry.scale.tensor_params import TensorParams
 
 
 def aligned(

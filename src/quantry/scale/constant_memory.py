@@ -4,9 +4,9 @@ from functools import partial
 
 import onnx_ir as ir
 
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import Method, TensorSpec
 from quantry.scale.parameter_memory import remembered
-from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import constant_params, measure_constant
 
 

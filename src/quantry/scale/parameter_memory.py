@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Hashable
 from weakref import WeakKeyDictionary
 
-from quantry.scale.tensor_params import TensorParams
+from quantry.numerics.tensor_params import TensorParams
 
 _KEPT = 64
 """So many answers are kept for one tensor: a search over percentiles asks for another in each trial."""

@@ -3,19 +3,17 @@
 from functools import partial
 
 from quantry.errors import InternalError, RecipeError
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, QuantPlan, WeightPlan
 from quantry.memo import stage
+from quantry.numerics.bias import derived_bias_params, overflow_note, with_room_for_bias
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
-from quantry.plan import DerivedBiasPlan, FixedRange, OwnBiasPlan, OwnRange, QuantPlan, WeightPlan
-from quantry.prepare import FloatModel
 from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
-from quantry.scale.activations import activation_params, conversion_params, unusual_values
+from quantry.scale.activations import activation_params, conversion_params, responses, unusual_values
 from quantry.scale.alignment import aligned
-from quantry.scale.bias import derived_bias_params, overflow_note, with_room_for_bias
 from quantry.scale.constant_memory import remembered_params
 from quantry.scale.npu import refine_for_npu
-from quantry.scale.quant_params import QuantParams
-from quantry.scale.response import responses
-from quantry.scale.tensor_params import TensorParams
 from quantry.scale.weights import measure_constant
 
 

@@ -8,13 +8,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.errors import InternalError
-from quantry.prepare.weights import unshared
+from quantry.graph.weights import unshared
+from quantry.numerics.affine import Affine, affine
+from quantry.numerics.grid import Grid
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import Method, PerGroup, TensorSpec
-from quantry.scale.affine import Affine, affine
-from quantry.scale.exact_values import ExactValues
-from quantry.scale.grid import Grid
 from quantry.scale.ranges import find_range
-from quantry.scale.tensor_params import TensorParams
+from quantry.scale.values import ExactValues
 
 Values = npt.NDArray[np.float32]
 Result = TypeVar("Result")

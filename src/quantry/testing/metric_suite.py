@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from quantry.evaluate import Metric
-from quantry.evaluate.pairing import pair_outputs
+from quantry.evaluate.metrics.metric import pair_outputs
 
 _SHAPES: tuple[tuple[int, ...], ...] = ((), (7,), (1, 40), (3, 12, 16), (1, 2, 16, 16), (1, 12, 13, 3), (2, 2, 2, 3, 3))
 _DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")

@@ -6,10 +6,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from quantry.observe import TensorStats
+from quantry.numerics.affine import affine
+from quantry.numerics.grid import Grid, Range
+from quantry.numerics.histogram import TensorStats
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType, Method
-from quantry.scale import BinnedValues, ExactValues, Grid, Observed, Range, TensorParams, fake_quantize, find_range
-from quantry.scale.affine import affine
+from quantry.scale import BinnedValues, ExactValues, Observed, find_range
 
 Values = npt.NDArray[np.float32]
 

@@ -147,7 +147,7 @@ def _places_in_onnx(model: Any) -> tuple[Place, ...]:
     """Return the nodes of an ONNX model, which has names of nodes and tensors, and operators in place of classes."""
     import onnx_ir as ir
 
-    from quantry.prepare import read_model
+    from quantry.graph.load import read_model
 
     graph = model if isinstance(model, ir.Model) else read_model(model)
     return tuple(
@@ -167,6 +167,6 @@ def _learn(module: "QuantizedModule", layer: QLayerConfig) -> None:
 
 
 def _gradient(config: QTensorConfig | None) -> Any:
-    from quantry.tune.fake_quant import Gradient
+    from quantry.numerics.torch_quantizer import Gradient
 
     return None if config is None or not config.learned else Gradient(config.learned)

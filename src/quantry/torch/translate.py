@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantry.errors import RecipeError, SelectionError, nearest_spelling
-from quantry.plan.name_pattern import meant, name_pattern
+from quantry.plan.selection import meant, name_pattern
 from quantry.recipe import (
     Bias,
     DataType,

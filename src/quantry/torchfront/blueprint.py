@@ -10,11 +10,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 from torch.utils._pytree import treespec_dumps, treespec_loads
 
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import read_model
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.save import serialize
 from quantry.memo import Blob
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel, read_model, serialize
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe, from_plain, to_plain
-from quantry.scale import QuantParams
 from quantry.torchfront.conversions import Original
 
 _LINEAR = {"Conv": 0, "Gemm": 0}

@@ -25,9 +25,9 @@ from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
 from quantry.equalize.linear_layer import LinearLayer, array_of
 from quantry.equalize.passage import Channels, passage
 from quantry.equalize.smooth import Site, find_sites, within_span
-from quantry.prepare import FloatModel
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.weights import rebuilt, tensor_from_array
+from quantry.graph.edit import FreshNames
+from quantry.graph.float_model import FloatModel
+from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.recipe import SmoothQuant
 from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.blueprint import Blueprint

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.prepare import FloatModel
+from quantry.graph.float_model import FloatModel
 
 _FACTOR = "_npu_factor"
 

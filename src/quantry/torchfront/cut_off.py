@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.evaluate import run_session, simulation_session
+from quantry.data.calibration_data import CalibrationData
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source
 from quantry.memo import Memo
-from quantry.observe import CalibrationData
 from quantry.pipeline import run_convert, run_prepare
-from quantry.prepare import FloatModel, model_source
 from quantry.recipe import Recipe
+from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.conversions import Original
 
 _HIGH = 6.0

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from quantry.errors import DataError, ModelError, RecipeError
+from quantry.numerics.torch_quantizer import Gradient
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import enable_quantizers
-from quantry.tune.fake_quant import Gradient
 
 Importance = Callable[[Any], Any]
 """From a model's results to what a squared error of each of their numbers costs, in the same structure and shapes."""

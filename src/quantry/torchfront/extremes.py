@@ -1,14 +1,14 @@
 """From the extremes of a tensor to its scale, in torch, for observers that run while a model trains.
 
-The same formulas as ``quantry.scale.affine``, which a test compares them with; those of calibration itself run on the
+The same formulas as ``quantry.numerics.affine``, which a test compares them with; those of calibration run on the
 statistics of the whole data and are not repeated here.
 """
 
 import torch
 from torch import Tensor
 
+from quantry.numerics.grid import Grid
 from quantry.recipe import PowerOfTwoScale, TensorSpec
-from quantry.scale.grid import Grid
 
 _SMALLEST = torch.finfo(torch.float32).tiny
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import ModelError, RecipeError
+from quantry.numerics.tensor_params import TensorParams
+from quantry.numerics.torch_quantizer import Gradient, fake_quantize, fake_quantize_log2
 from quantry.recipe import TensorSpec
-from quantry.scale import TensorParams
 from quantry.torchfront.coded_quantizer import coded_fake_quantize, is_coded
 from quantry.torchfront.extremes import scale_of
 from quantry.torchfront.learned_scale import fake_quantize_power_of_two
 from quantry.torchfront.native_quantizer import is_native, native_fake_quantize, native_learned_fake_quantize
-from quantry.tune.fake_quant import Gradient, fake_quantize, fake_quantize_log2
 
 _AVERAGE = 0.01
 

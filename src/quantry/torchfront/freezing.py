@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quantry.graph.quant_plan import DerivedBiasPlan
 from quantry.keywords import known_keywords
-from quantry.plan import DerivedBiasPlan
-from quantry.scale import QuantParams, TensorParams
-from quantry.scale.bias import derived_bias_params
+from quantry.numerics.bias import derived_bias_params
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
 from quantry.torchfront.blueprint import Blueprint

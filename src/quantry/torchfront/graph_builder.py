@@ -19,9 +19,10 @@ import torch
 from torch import fx, nn
 
 from quantry.errors import ModelError, RecipeError
-from quantry.plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
+from quantry.execute.interpreter.operators import interpretable
+from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType, PerTensor, TensorSpec
-from quantry.scale import TensorParams
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.blueprint import BatchNormOf, Blueprint
 from quantry.torchfront.checked_input import checked_constant, checked_input
@@ -30,7 +31,6 @@ from quantry.torchfront.float_cast import FloatCast
 from quantry.torchfront.interpreted_operator import InterpretedOperator
 from quantry.torchfront.level_table import LevelTable, is_tabulated
 from quantry.torchfront.operators import OPERATORS, OperatorEntry
-from quantry.tune.interpreter import interpretable
 
 _QUANTIZERS = "quantizers"
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", "LayerNormalization", "BatchNormalization")

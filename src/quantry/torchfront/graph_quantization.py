@@ -13,12 +13,14 @@ import onnx_ir as ir
 import torch
 from torch import fx
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError, RecipeError
+from quantry.graph.float_model import FloatModel
+from quantry.graph.load import model_source, read_model
 from quantry.keywords import known_keywords
 from quantry.memo import Handle, Memo, Store, Trace
-from quantry.observe import CalibrationData, calibration_data
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
-from quantry.prepare import FloatModel, model_source, read_model
 from quantry.recipe import Dynamic, Recipe, resolve_recipe
 from quantry.torchfront.blueprint import Blueprint, find_batch_norms
 from quantry.torchfront.calibration_samples import on_cpu

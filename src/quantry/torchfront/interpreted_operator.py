@@ -5,7 +5,8 @@ from typing import Any
 import onnx_ir as ir
 from torch import Tensor, nn
 
-from quantry.tune.interpreter import OPERATORS, Attributes
+from quantry.execute.interpreter.attributes import Attributes
+from quantry.execute.interpreter.operators import OPERATORS
 
 
 class InterpretedOperator(nn.Module):  # type: ignore[misc]

@@ -7,7 +7,7 @@
     dL/dt = ln 2 <dL/dy, y - m x>            since s dy/ds is y - x inside and y outside
 
 Of all that is computed only x is kept, and nothing is read back from the device. The numbers are those of
-``quantry.tune.fake_quant.fake_quantize_log2``, with which a test compares them.
+``quantry.numerics.torch_quantizer.fake_quantize_log2``, with which a test compares them.
 """
 
 import math

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from quantry.evaluate import run_session, simulation_session
-from quantry.scale import TensorParams
+from quantry.numerics.tensor_params import TensorParams
+from quantry.runtime.sessions import run_session, simulation_session
 
 TABULATED = ("Sigmoid", "Tanh", "Exp", "Erf", "Softplus", "HardSigmoid", "Elu", "Gelu")
 """Functions of one tensor that the two libraries may round differently."""

@@ -14,14 +14,16 @@ from torch import nn
 
 import quantry
 from quantry.check import Violation, check_npu
-from quantry.emit import QuantizedModel, emit
+from quantry.emit import emit
 from quantry.errors import DataError, ModelError, RecipeError
-from quantry.evaluate import run_session, simulation_session
+from quantry.graph.float_model import FloatModel
+from quantry.graph.passes import convert_opset
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.quantized_model import QuantizedModel
 from quantry.keywords import known_keywords
-from quantry.prepare import FloatModel, convert_opset
-from quantry.prepare.passes import infer_shapes
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
 from quantry.recipe.checked import Checked
+from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.freezing import freeze
 from quantry.torchfront.graph_capture import capture

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError, RecipeError
-from quantry.observe import calibration_data
 from quantry.recipe import TuneStep
 from quantry.torchfront.calibration_samples import on_cpu
 from quantry.torchfront.freezing import current_params

@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, SelectionError
-from quantry.plan.name_pattern import meant, name_pattern
+from quantry.plan.selection import meant, name_pattern
 from quantry.recipe.checked import KnownArguments
 from quantry.torchfront.lowering import Scope
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from quantry.errors import RecipeError
-from quantry.plan import ActivationPlan, BiasPlan, DerivedBiasPlan, QuantPlan, SharedRange
-from quantry.scale import QuantParams
+from quantry.graph.quant_plan import ActivationPlan, BiasPlan, DerivedBiasPlan, QuantPlan, SharedRange
+from quantry.numerics.tensor_params import QuantParams
 from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.region import DOMAIN
 

@@ -8,12 +8,12 @@ from torch import nn
 
 from quantry.errors import ModelError, RecipeError, nearest_spelling
 from quantry.keywords import known_keywords
+from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.float_cast import FloatCast
 from quantry.torchfront.quantized_module import QuantizedModule
-from quantry.tune.fake_quant import Gradient
 
 
 @known_keywords("enable_quantizers")

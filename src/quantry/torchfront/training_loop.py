@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.keywords import known_keywords
+from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
 from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.distillation import DistillationLoss
@@ -21,7 +22,6 @@ from quantry.torchfront.quantized_module import QuantizedModule, require_quantiz
 from quantry.torchfront.recorded_loss import Loss, RecordedLoss
 from quantry.torchfront.schedule import QatSchedule
 from quantry.torchfront.switches import learn_scales
-from quantry.tune.fake_quant import Gradient
 
 _SMALLEST = 1e-3
 _TINY = 1e-30

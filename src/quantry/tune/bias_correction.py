@@ -18,17 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.observe.progress import progress
-from quantry.plan import OwnBiasPlan
-from quantry.prepare.model_file import serialize
-from quantry.prepare.weights import new_initializer
+from quantry.execute.stream import ActivationStore, Stream
+from quantry.graph.quant_plan import OwnBiasPlan
+from quantry.graph.save import serialize
+from quantry.graph.weights import new_initializer
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
-from quantry.scale import QuantParams, TensorParams, fake_quantize
+from quantry.runtime.progress import progress
+from quantry.runtime.sessions import provider_of
 from quantry.scale.weights import constant_params
-from quantry.tune.activation_store import ActivationStore
-from quantry.tune.execution import provider_of
 from quantry.tune.layer import Layer, find_layers
-from quantry.tune.stream import Stream
 from quantry.tune.task import TuneTask
 from quantry.tune.tuned import Tuned
 from quantry.tune.walker import LayerWalker

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from quantry.observe.segments import values_used
+from quantry.graph.segments import values_used
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

@@ -15,16 +15,16 @@ import onnx_ir as ir
 import torch
 
 from quantry.errors import ModelError
+from quantry.execute.interpretable_part import interpretable_part
+from quantry.execute.planned_graph import PlannedGraph, Trained
+from quantry.execute.sample_batches import SampleBatches, torch_device
+from quantry.execute.stream import ActivationStore
 from quantry.memo import checkpoint
-from quantry.observe.progress import progress
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
-from quantry.scale import QuantParams
-from quantry.tune.activation_store import ActivationStore
+from quantry.runtime.progress import progress
 from quantry.tune.blocks import Block, cut_into_blocks
 from quantry.tune.fit import Fitted, Lesson, Loss, Tensors, fit
-from quantry.tune.interpretable_part import interpretable_part
-from quantry.tune.planned_graph import PlannedGraph, Trained
-from quantry.tune.sample_batches import SampleBatches, torch_device
 from quantry.tune.task import TuneTask
 from quantry.tune.tuned import Tuned
 

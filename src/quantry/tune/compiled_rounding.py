@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics.kernels import Kernels, WeightGridTask
-from quantry.tune.threads import in_threads, row_parts
+from quantry.runtime.threads import in_threads, row_parts
 
 if TYPE_CHECKING:
     from quantry.tune.column_rounding import WeightGrid

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics.kernels import Kernels, RowLayerTask
+from quantry.runtime.threads import in_threads, row_parts
 from quantry.tune.row_problem import RowProblem
-from quantry.tune.threads import in_threads, row_parts
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]

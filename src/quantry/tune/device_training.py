@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quantry.execute.sample_batches import torch_device
 from quantry.recipe import LayerTraining
 from quantry.tune.fused_rows import FusedRows
 from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem
 from quantry.tune.row_training import Exponents, corrected
-from quantry.tune.sample_batches import torch_device
 from quantry.tune.tensor_quadratic import device_form
 from quantry.tune.tensor_rows import tensor_rows
 

@@ -6,12 +6,12 @@ This module imports torch, so it is imported inside functions only.
 import torch
 
 from quantry.errors import ModelError
+from quantry.execute.interpretable_part import interpretable_part
+from quantry.execute.planned_graph import PlannedGraph, Trained
+from quantry.execute.sample_batches import SampleBatches, torch_device
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Distill
-from quantry.scale import QuantParams
 from quantry.tune.fit import Lesson, Loss, fit
-from quantry.tune.interpretable_part import interpretable_part
-from quantry.tune.planned_graph import PlannedGraph, Trained
-from quantry.tune.sample_batches import SampleBatches, torch_device
 from quantry.tune.task import TuneTask
 from quantry.tune.tuned import Tuned
 

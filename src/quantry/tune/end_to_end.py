@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.errors import RecipeError
+from quantry.execute.open_streams import AnyStream, open_streams
+from quantry.execute.simulation import simulate
 from quantry.memo import Blob, checkpoint
+from quantry.numerics.rounding import fake_quantize
 from quantry.recipe import LayerTuning
-from quantry.scale import fake_quantize
-from quantry.tune.open_streams import AnyStream, open_streams
-from quantry.tune.simulation import simulate
 from quantry.tune.task import TuneTask
 
 Array = npt.NDArray[np.float32]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from quantry.execute.planned_graph import PlannedGraph
 from quantry.recipe import DistillLoss, GraphTraining
-from quantry.tune.planned_graph import PlannedGraph
-from quantry.tune.threads import threads_for
+from quantry.runtime.threads import threads_for
 
 _LOG = logging.getLogger("quantry.tune")
 

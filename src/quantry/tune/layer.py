@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.plan import QuantPlan
-from quantry.prepare.graph.attribute_of import int_of
+from quantry.graph.edit import int_of
+from quantry.graph.quant_plan import QuantPlan
 
 NORMALIZATIONS = ("InstanceNormalization", "LayerNormalization")
 ACTIVATION_FUNCTIONS = ("Relu", "PRelu", "LeakyRelu", "Gelu", "Tanh", "Clip", "Sigmoid", "Softmax", "HardSwish")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.prepare.graph.attribute_of import float_of, int_of, string_of
+from quantry.graph.edit import float_of, int_of, string_of
 from quantry.tune.layer import NORMALIZATIONS, Layer
 
 Array = npt.NDArray[np.float32]

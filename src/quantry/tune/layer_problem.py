@@ -6,8 +6,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from quantry.scale import TensorParams, fake_quantize
-from quantry.tune.blas_threads import one_blas_thread
+from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.tensor_params import TensorParams
+from quantry.runtime.threads import one_blas_thread
 from quantry.tune.column_rounding import WeightGrid
 from quantry.tune.compensation import aimed, joined, part_that_holds
 from quantry.tune.layer_constants import LayerConstants

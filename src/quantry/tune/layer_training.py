@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quantry.errors import MissingExtraError
 from quantry.recipe import LayerTraining
-from quantry.tune.blas_threads import one_blas_thread
+from quantry.runtime.threads import one_blas_thread
 from quantry.tune.column_rounding import least_squares
 from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem

@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantry.tune.blas_threads import one_blas_thread
+from quantry.runtime.threads import in_threads, one_blas_thread
 from quantry.tune.layer import NORMALIZATIONS
 from quantry.tune.layer_matrix import LayerMatrix
-from quantry.tune.threads import in_threads
 from quantry.tune.walker import LayerVisit
 
 Float = npt.NDArray[np.float64]

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from quantry.execute.interpreter.attributes import Attributes
+from quantry.execute.interpreter.operators import OPERATORS
+from quantry.numerics.torch_quantizer import fake_quantize
 from quantry.recipe import LayerTraining
-from quantry.tune.fake_quant import fake_quantize
-from quantry.tune.interpreter import OPERATORS, Attributes
 from quantry.tune.layer_problem import LayerProblem
 
 _JUDGED_SAMPLES = 32

@@ -3,12 +3,12 @@
 import numpy as np
 
 from quantry.errors import InternalError
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.weights import tensor_from_array
 from quantry.memo import stage
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
-from quantry.prepare.weights import tensor_from_array
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import NpuLimits
-from quantry.scale import QuantParams
 from quantry.scale.npu import refine_for_npu
 from quantry.tune.tuned import Tuned
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from importlib import import_module, util
 from typing import Any
 
+from quantry.data.calibration_data import CalibrationData
 from quantry.errors import MissingExtraError
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
-from quantry.observe import CalibrationData
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
 from quantry.runtime.environment import environment
-from quantry.scale import QuantParams
 from quantry.tune.task import TuneTask
 from quantry.tune.tuned import Tuned
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from quantry.observe import CalibrationData
-from quantry.plan import QuantPlan
-from quantry.prepare import FloatModel
-from quantry.scale import QuantParams
+from quantry.data.calibration_data import CalibrationData
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.tensor_params import QuantParams
 
 
 @dataclass(frozen=True, eq=False)

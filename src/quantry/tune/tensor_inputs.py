@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from quantry.execute.simulation import Simulation
+from quantry.execute.tensor_stream import TensorStream
+from quantry.numerics.tensor_params import TensorParams
+from quantry.numerics.torch_quantizer import fake_quantize
 from quantry.recipe import LayerTuning
-from quantry.scale import TensorParams
-from quantry.tune.fake_quant import fake_quantize
 from quantry.tune.layer import Layer
-from quantry.tune.simulation import Simulation
-from quantry.tune.tensor_stream import TensorStream
 
 Pair = tuple[Sequence[int], Any, Any]
 

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quantry.execute.sample_batches import torch_device
 from quantry.recipe import LayerTraining
+from quantry.runtime.threads import threads_for
 from quantry.tune.kept_rows import KeptRows
 from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem
@@ -19,8 +21,6 @@ from quantry.tune.recorded import Recorded
 from quantry.tune.row_problem import HIGH, LOW, bias_grid, rounding_values
 from quantry.tune.row_steps import BETAS, EPSILON
 from quantry.tune.row_training import Exponents, corrected
-from quantry.tune.sample_batches import torch_device
-from quantry.tune.threads import threads_for
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.memo import Blob
-from quantry.scale import QuantParams
+from quantry.numerics.tensor_params import QuantParams
 
 _WEIGHT = "weight/"
 _PARAMS = "params/"

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantry.observe.progress import progress
+from quantry.execute.open_streams import open_streams
+from quantry.execute.simulation import simulate
+from quantry.numerics.rounding import dequantize_array, fake_quantize
 from quantry.recipe import LayerTuning
-from quantry.scale import dequantize_array, fake_quantize
+from quantry.runtime.devices import give_back
+from quantry.runtime.progress import progress
 from quantry.tune.layer import Layer
-from quantry.tune.memory import give_back
-from quantry.tune.open_streams import open_streams
-from quantry.tune.simulation import simulate
 from quantry.tune.task import TuneTask
 
 Array = npt.NDArray[np.float32]
@@ -99,8 +99,8 @@ class LayerWalker:
 
     def tensor_pairs(self, layer: Layer, seed: int) -> Iterator[tuple[Sequence[int], Any, Any]]:
         """Yield numbers of samples, what a layer is fed for them and what it gives in the float model, on the GPU."""
+        from quantry.execute.tensor_stream import TensorStream
         from quantry.tune.tensor_inputs import TensorInputs
-        from quantry.tune.tensor_stream import TensorStream
 
         assert isinstance(self._float, TensorStream)
         assert isinstance(self._quantized, TensorStream)

@@ -3,9 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.evaluate.metrics.decibel import LIMIT_DB, decibels
-from quantry.evaluate.metrics.metric import Metric
-from quantry.evaluate.metrics.span import value_span
+from quantry.evaluate.metrics.metric import LIMIT_DB, Metric, decibels, value_span
 
 
 class Psnr(Metric):

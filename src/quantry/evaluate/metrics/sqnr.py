@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.evaluate.metrics.decibel import LIMIT_DB, decibels
-from quantry.evaluate.metrics.metric import Metric
+from quantry.evaluate.metrics.metric import LIMIT_DB, Metric, decibels
 
 
 class Sqnr(Metric):

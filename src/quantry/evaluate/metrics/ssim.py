@@ -6,9 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from quantry.evaluate.metrics.metric import Metric
-from quantry.evaluate.metrics.span import value_span
-from quantry.evaluate.pairing import Pair
+from quantry.evaluate.metrics.metric import Metric, Pair, value_span
 
 _WINDOW = 11
 _SIGMA = 1.5

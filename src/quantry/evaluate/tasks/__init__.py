@@ -9,16 +9,22 @@ from quantry.evaluate.tasks.average_precision import (
     IOU_THRESHOLDS,
     AveragePrecision,
     ImageMatches,
+    coco_average_precision,
     match_image,
     precision_intervals,
     summarize,
 )
-from quantry.evaluate.tasks.class_labels import LabelledFiles, labelled_images
-from quantry.evaluate.tasks.coco_judge import coco_average_precision
-from quantry.evaluate.tasks.coco_labels import CocoLabels, LabelledBoxes, coco_labels
-from quantry.evaluate.tasks.decoders import DECODERS, BoxDecoder, Decoder, RowDecoder, find_decoder
 from quantry.evaluate.tasks.detection_precision import DetectionPrecision
-from quantry.evaluate.tasks.detections import Detections, overlaps, suppress
+from quantry.evaluate.tasks.detections import (
+    DECODERS,
+    BoxDecoder,
+    Decoder,
+    Detections,
+    RowDecoder,
+    find_decoder,
+    overlaps,
+    suppress,
+)
 from quantry.evaluate.tasks.image_evaluators import (
     class_count,
     classifier_evaluator,
@@ -26,12 +32,9 @@ from quantry.evaluate.tasks.image_evaluators import (
     distance_evaluator,
     image_data,
 )
-from quantry.evaluate.tasks.model_run import open_model
+from quantry.evaluate.tasks.labels import CocoLabels, LabelledBoxes, LabelledFiles, coco_labels, labelled_images
 from quantry.evaluate.tasks.output_distance import OutputDistance
-from quantry.evaluate.tasks.sample_book import SampleBook
-from quantry.evaluate.tasks.sample_mean import SampleMean
-from quantry.evaluate.tasks.task_evaluator import TaskEvaluator
-from quantry.evaluate.tasks.task_score import TaskScore
+from quantry.evaluate.tasks.task_evaluator import SampleMean, TaskEvaluator, TaskScore, open_model
 from quantry.evaluate.tasks.top_accuracy import TopAccuracy
 
 __all__ = [
@@ -48,7 +51,6 @@ __all__ = [
     "LabelledFiles",
     "OutputDistance",
     "RowDecoder",
-    "SampleBook",
     "SampleMean",
     "TaskEvaluator",
     "TaskScore",

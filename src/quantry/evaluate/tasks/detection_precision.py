@@ -4,19 +4,19 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from quantry.data.images import ImageOptions
+from quantry.data.sample_cache import SampleBook
 from quantry.errors import DataError, RecipeError
-from quantry.evaluate.tasks.average_precision import AveragePrecision, precision_intervals
-from quantry.evaluate.tasks.coco_judge import coco_average_precision, match_images
-from quantry.evaluate.tasks.coco_labels import CocoLabels
-from quantry.evaluate.tasks.decoders import Decoder, RowDecoder
-from quantry.evaluate.tasks.detections import Detections
-from quantry.evaluate.tasks.image_fit import ImageFit
-from quantry.evaluate.tasks.model_run import run_model
-from quantry.evaluate.tasks.sample_book import SampleBook
-from quantry.evaluate.tasks.task_evaluator import TaskEvaluator
-from quantry.evaluate.tasks.task_score import TaskScore
+from quantry.evaluate.tasks.average_precision import (
+    AveragePrecision,
+    coco_average_precision,
+    match_images,
+    precision_intervals,
+)
+from quantry.evaluate.tasks.detections import Decoder, Detections, ImageFit, RowDecoder
+from quantry.evaluate.tasks.labels import CocoLabels
+from quantry.evaluate.tasks.task_evaluator import TaskEvaluator, TaskScore, run_model
 from quantry.memo import function_digest
-from quantry.observe import ImageOptions
 
 _KINDS = ("map", "map50")
 
@@ -31,7 +31,7 @@ class DetectionPrecision(TaskEvaluator):
         book: The labelled images as inputs, in the order of ``labels.images``.
         labels: The labelled images.
         frame: Height and width of the model's input.
-        decoder: From outputs to boxes; see `quantry.evaluate.tasks.decoders`.
+        decoder: From outputs to boxes; see `quantry.evaluate.tasks.detections`.
         images: How images became inputs.
         kind: "map" over overlaps 0.5 to 0.95, or "map50".
         threads: Threads inside one operator; None leaves the choice to the process.

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.images import Frame, ImageOptions, ImageSource
+from quantry.data.open_data import calibration_data
+from quantry.data.sample_cache import SampleBook
 from quantry.errors import DataError, RecipeError
-from quantry.evaluate.tasks.class_labels import LabelledFiles, labelled_images
-from quantry.evaluate.tasks.coco_labels import CocoLabels, coco_labels
-from quantry.evaluate.tasks.decoders import Decoder, find_decoder
 from quantry.evaluate.tasks.detection_precision import DetectionPrecision
+from quantry.evaluate.tasks.detections import Decoder, find_decoder
+from quantry.evaluate.tasks.labels import CocoLabels, LabelledFiles, coco_labels, labelled_images
 from quantry.evaluate.tasks.output_distance import OutputDistance
-from quantry.evaluate.tasks.sample_book import SampleBook
 from quantry.evaluate.tasks.top_accuracy import TopAccuracy
-from quantry.observe import CalibrationData, ImageOptions, calibration_data
-from quantry.observe.image_folder import Frame, ImageSource
-from quantry.prepare import InputSignature, model_source
-from quantry.prepare.float_model import input_signatures
+from quantry.graph.float_model import InputSignature, input_signatures
+from quantry.graph.load import model_source
 
 
 def classifier_evaluator(

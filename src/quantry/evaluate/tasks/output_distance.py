@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.data.sample_cache import KEPT_BYTES, Feeds, SampleBook
 from quantry.errors import ModelError
 from quantry.evaluate.metrics import Metric, find_metric
-from quantry.evaluate.pairing import pair_outputs
-from quantry.evaluate.sessions import deployment_session, run_session
-from quantry.evaluate.tasks.model_run import Outputs, open_model
-from quantry.evaluate.tasks.sample_book import KEPT_BYTES, Feeds, SampleBook
-from quantry.evaluate.tasks.sample_mean import SampleMean
-from quantry.prepare import model_source
+from quantry.evaluate.metrics.metric import pair_outputs
+from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean, open_model
+from quantry.graph.load import model_source
+from quantry.runtime.sessions import deployment_session, run_session
 
 if TYPE_CHECKING:
     import onnxruntime

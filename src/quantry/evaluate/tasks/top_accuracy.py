@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.data.sample_cache import SampleBook
 from quantry.errors import DataError, RecipeError
-from quantry.evaluate.tasks.model_run import Outputs, run_model
-from quantry.evaluate.tasks.sample_book import SampleBook
-from quantry.evaluate.tasks.sample_mean import SampleMean
+from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean, run_model
 
 
 @dataclass(frozen=True, eq=False)

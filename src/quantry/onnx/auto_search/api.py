@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from quantry.autosearch import SearchOptions, SearchResult, Space, Trial, run_search
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.errors import DataError, RecipeError
-from quantry.observe import CalibrationData, calibration_data
+from quantry.graph.float_model import InputSignature, input_signatures
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
 from quantry.onnx.auto_search.arguments import search_arguments
 from quantry.onnx.auto_search.candidates import Candidate, candidate, candidates
 from quantry.onnx.auto_search.configuration import Configuration, RecipeMaker, nested, starting_config
@@ -19,8 +23,6 @@ from quantry.onnx.auto_search.list_build import INDEX, list_space, place
 from quantry.onnx.auto_search.search_space import SearchSpace
 from quantry.onnx.auto_search.settings import Settings
 from quantry.onnx.auto_search.stages import finetune_stage, has_both_parts, without_finetuning
-from quantry.prepare import InputSignature, model_source, write_model
-from quantry.prepare.float_model import input_signatures
 
 _LOG = logging.getLogger("quantry")
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from quantry.autosearch import function_digest
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.sample_cache import SampleBook
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.evaluate.tasks import OutputDistance, SampleBook
-from quantry.observe import CalibrationData
+from quantry.evaluate.tasks import OutputDistance
 
 _DIRECTIONS = ("maximize", "minimize")
 

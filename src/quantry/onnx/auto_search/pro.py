@@ -14,17 +14,19 @@ from quantry.autosearch import (
     run_search,
     run_two_stage,
 )
+from quantry.data.calibration_data import CalibrationData
+from quantry.data.open_data import calibration_data
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.evaluate import find_metric
+from quantry.graph.float_model import input_signatures
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
 from quantry.memo import fingerprint
-from quantry.observe import CalibrationData, calibration_data
 from quantry.onnx.auto_search.candidates import Candidate, candidate
 from quantry.onnx.auto_search.evaluators import UserEvaluator, metric_evaluator
 from quantry.onnx.auto_search.pro_presets import PRESETS
 from quantry.onnx.auto_search.pro_space import FINETUNING, ProBuild, pro_parameters
 from quantry.onnx.auto_search.settings import algorithm
-from quantry.prepare import model_source, write_model
-from quantry.prepare.float_model import input_signatures
 from quantry.recipe import Recipe
 
 # AMD Quark's name for the study that is always there; ours is study.journal in output_dir.

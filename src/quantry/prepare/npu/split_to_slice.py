@@ -5,13 +5,9 @@ from collections.abc import Container
 import numpy as np
 import onnx_ir as ir
 
-from quantry.prepare.graph.attribute_of import int_of
-from quantry.prepare.graph.constant_of import constant_of
-from quantry.prepare.graph.fresh_name import FreshNames
-from quantry.prepare.npu.convertible_nodes import convertible
-from quantry.prepare.npu.listed_nodes import listed
-from quantry.prepare.npu.take_over import take_over
-from quantry.prepare.weights import new_initializer
+from quantry.graph.edit import FreshNames, constant_of, int_of, take_over
+from quantry.graph.weights import new_initializer
+from quantry.prepare.npu.nodes import convertible, listed
 
 
 def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:

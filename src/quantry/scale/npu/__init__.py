@@ -1,7 +1,6 @@
 """Limits of integer NPUs on power-of-two positions, and the refinement that makes them hold."""
 
 from quantry.scale.npu.limits import LIMITS, Finding, Limit
-from quantry.scale.npu.position import at_position, position_of
 from quantry.scale.npu.refine import refine_for_npu
 from quantry.scale.npu.unit import Tensors, Unit, find_units, is_correction
 
@@ -11,9 +10,7 @@ __all__ = [
     "Limit",
     "Tensors",
     "Unit",
-    "at_position",
     "find_units",
     "is_correction",
-    "position_of",
     "refine_for_npu",
 ]

@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 
 from quantry.errors import InternalError
-from quantry.plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
+from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
+from quantry.numerics.bias import derived_bias_params
+from quantry.numerics.tensor_params import QuantParams, TensorParams, at_position, position_of
 from quantry.recipe import NpuLimits
-from quantry.scale.bias import derived_bias_params
 from quantry.scale.npu.limits import LIMITS, Limit
-from quantry.scale.npu.position import at_position, position_of
 from quantry.scale.npu.unit import Unit, find_units
-from quantry.scale.quant_params import QuantParams
-from quantry.scale.tensor_params import TensorParams
 
 
 def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits) -> QuantParams:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quantry.errors import RecipeError
+from quantry.numerics.grid import Grid, Range
 from quantry.recipe import (
     BestPercentile,
     Entropy,
@@ -18,16 +19,12 @@ from quantry.recipe import (
     NonOverflow,
     Percentile,
 )
-from quantry.scale.grid import Grid
-from quantry.scale.observed import Observed
-from quantry.scale.range import Range
-from quantry.scale.ranges.best_percentile import best_percentile_range
 from quantry.scale.ranges.entropy import entropy_range
-from quantry.scale.ranges.layer_wise_percentile import layer_wise_percentile_range
 from quantry.scale.ranges.min_max import min_max_range
 from quantry.scale.ranges.min_mse import min_mse_range
 from quantry.scale.ranges.non_overflow import non_overflow_range
-from quantry.scale.ranges.percentile import percentile_range
+from quantry.scale.ranges.percentile import best_percentile_range, layer_wise_percentile_range, percentile_range
+from quantry.scale.values import Observed
 
 RangeFunction = Callable[[Observed, Any, Grid], Range]
 

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from quantry.numerics.grid import Grid, Range
 from quantry.recipe import Entropy
-from quantry.scale.grid import Grid
-from quantry.scale.observed import Observed
-from quantry.scale.range import Range
+from quantry.scale.values import Observed
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

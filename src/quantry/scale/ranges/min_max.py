@@ -2,10 +2,9 @@
 
 import numpy as np
 
+from quantry.numerics.grid import Grid, Range
 from quantry.recipe import MinMax
-from quantry.scale.grid import Grid
-from quantry.scale.observed import Observed
-from quantry.scale.range import Range
+from quantry.scale.values import Observed
 
 
 def min_max_range(observed: Observed, options: MinMax, grid: Grid) -> Range:

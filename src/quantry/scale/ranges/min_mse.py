@@ -1,11 +1,9 @@
 """MinMSE: the range with the least mean squared error between values and their quantized twins."""
 
+from quantry.numerics.grid import Grid, Range
 from quantry.recipe import MinMSE
-from quantry.scale.exponent_search import least_error_exponent
-from quantry.scale.grid import Grid
-from quantry.scale.observed import Observed
-from quantry.scale.range import Range
-from quantry.scale.shrink_search import least_error_shrink
+from quantry.scale.least_error import least_error_exponent, least_error_shrink
+from quantry.scale.values import Observed
 
 
 def min_mse_range(observed: Observed, options: MinMSE, grid: Grid) -> Range:

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from quantry.numerics.affine import aligned_zero_point, non_overflow_exponent, representable_range
+from quantry.numerics.grid import Grid, Range
 from quantry.recipe import NonOverflow
-from quantry.scale.grid import Grid
-from quantry.scale.observed import Observed
-from quantry.scale.power_of_two import aligned_zero_point, non_overflow_exponent, representable_range
-from quantry.scale.range import Range
+from quantry.scale.values import Observed
 
 
 def non_overflow_range(observed: Observed, options: NonOverflow, grid: Grid) -> Range:

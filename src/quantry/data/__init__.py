@@ -1,0 +1,1 @@
+"""Calibration data: sources, images, spooling, and checks that samples fit the model."""

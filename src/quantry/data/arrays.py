@@ -1,0 +1,156 @@
+"""Samples that are arrays already: in memory, stacked along the first axis, or in .npy and .npz files."""
+
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from quantry.data.calibration_data import SampleSource
+from quantry.data.conform import Array, Signatures, batch_axis_is_free, to_numpy
+from quantry.errors import DataError
+
+ARRAY_SUFFIXES = (".npy", ".npz")
+
+
+class SequenceSource(SampleSource):
+    """Samples in a list or tuple; they are not copied, so they must not be changed while in use."""
+
+    def __init__(self, samples: Sequence[object]) -> None:
+        self._samples = samples
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self._samples)
+
+    def read(self) -> Iterator[object]:
+        """Yield the samples."""
+        return iter(self._samples)
+
+
+class StackedSource(SampleSource):
+    """One array for each input, samples stacked along the first axis.
+
+    A model with a fixed leading axis B > 1 gets groups of B; values left over at the end are not used, with a warning.
+    """
+
+    def __init__(self, stacks: Mapping[str, object], inputs: Signatures, where: str) -> None:
+        self._stacks = {name: to_numpy(stack, f"in {where}, {name!r}") for name, stack in stacks.items()}
+        for name, stack in self._stacks.items():
+            if stack.ndim == 0:
+                raise DataError(f"the first axis of an array must count samples, got a scalar; in {where}, {name!r}")
+        lengths = {name: len(stack) for name, stack in self._stacks.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"all inputs must have equally many samples, got {lengths}; in {where}")
+        self._group = group_size(inputs)
+        self._ranks = {signature.name: len(signature.shape) for signature in inputs}
+        length = next(iter(lengths.values()), 0)
+        self._length = length if self._nested() else whole_groups(length, self._group, where)
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return self._length
+
+    def read(self) -> Iterator[object]:
+        """Yield one slice of every array for each sample."""
+        if self._nested():
+            yield from ({name: stack[i] for name, stack in self._stacks.items()} for i in range(self._length))
+            return
+        step = self._group
+        for start in range(0, self._length * step, step):
+            yield {name: stack[start : start + step] for name, stack in self._stacks.items()}
+
+    def _nested(self) -> bool:
+        """Return whether each item along the first axis has the model's full rank already, batch axis included."""
+        return any(stack.ndim == self._ranks.get(name, -1) + 1 for name, stack in self._stacks.items())
+
+
+class ArrayFolder(SampleSource):
+    """A folder of .npy and .npz files in the order of their names, one sample in each.
+
+    A .npy file holds the input of a model with one input; a .npz file holds one array for each input by name.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = tuple(files)
+
+    @property
+    def size(self) -> int:
+        """Number of files."""
+        return len(self._files)
+
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The file of each sample."""
+        return tuple((path,) for path in self._files)
+
+    def read(self) -> Iterator[object]:
+        """Yield the arrays of each file."""
+        return (load_arrays(path) for path in self._files)
+
+
+class InputFolders(SampleSource):
+    """One sub-folder of .npy files for each input; files at equal position in the order of names make a sample."""
+
+    def __init__(self, folders: Mapping[str, Sequence[Path]], where: str) -> None:
+        lengths = {name: len(files) for name, files in folders.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"all inputs must have equally many samples, got {lengths}; in {where}")
+        self._folders = folders
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(next(iter(self._folders.values()), ()))
+
+    @property
+    def files(self) -> tuple[tuple[Path, ...], ...]:
+        """The files of each sample, one for each input."""
+        return tuple(zip(*self._folders.values(), strict=True))
+
+    def read(self) -> Iterator[object]:
+        """Yield the arrays of each sample by input name."""
+        for files in zip(*self._folders.values(), strict=True):
+            yield {name: load_arrays(path) for name, path in zip(self._folders, files, strict=True)}
+
+
+def load_arrays(path: Path) -> Array | dict[str, Array]:
+    """Return the array of a .npy file or the arrays by name of a .npz file.
+
+    Raises:
+        DataError: If the file cannot be read as such.
+    """
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"a .npy or .npz file must hold arrays of numbers, got {error}; in {path}") from error
+
+
+def group_size(inputs: Signatures) -> int:
+    """Return how many stacked values make one sample: the model's leading axis, or 1 where it is free."""
+    if not inputs or batch_axis_is_free(inputs[0]) or not inputs[0].shape:
+        return 1
+    length = inputs[0].shape[0]
+    assert isinstance(length, int)
+    return max(length, 1)
+
+
+def whole_groups(length: int, group: int, where: str) -> int:
+    """Return how many whole groups there are, with a warning if some values are left over.
+
+    Raises:
+        DataError: If there is not one whole group.
+    """
+    if 0 < length < group:
+        raise DataError(f"the model takes {group} values at a time, got {length}; in {where}")
+    if length % group:
+        message = (
+            f"the model takes {group} values at a time: the last {length % group} of {length} are not used; in {where}"
+        )
+        warnings.warn(message, UserWarning, stacklevel=2)
+    return length // group

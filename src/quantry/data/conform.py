@@ -1,0 +1,169 @@
+"""Makes what a data source yields ready to feed, or says precisely why it cannot be fed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.errors import DataError, nearest_spelling
+from quantry.graph.float_model import InputSignature
+
+Array = npt.NDArray[Any]
+Sample = dict[str, Array]
+"""One array for each input of the model, by name."""
+
+Signatures = tuple[InputSignature, ...]
+
+
+def conform(raw: object, inputs: Signatures, index: int) -> Sample:
+    """Return one sample as the model wants it.
+
+    Accepted are a mapping from input name to array, a tuple or list in the order of the inputs (items beyond the
+    last input, such as labels, are left out), and a bare array for a model with one input. Arrays may be anything
+    numpy can read and PyTorch tensors. Two things are changed where the model asks for it: number types are converted
+    within their kind where no value is lost (float64 is rounded to float32), and a missing leading axis is added
+    where the model's is 1 or dynamic.
+
+    Args:
+        raw: What the source yielded.
+        inputs: The inputs of the model.
+        index: Position of the sample, for messages.
+
+    Raises:
+        DataError: If a name, number type or shape does not fit, or a value is NaN or infinite.
+    """
+    named = _by_name(raw, inputs, f"sample {index}")
+    return {
+        signature.name: _conform_array(named[signature.name], signature, f"sample {index}, input {signature.name!r}")
+        for signature in inputs
+    }
+
+
+def batch_axis_is_free(signature: InputSignature) -> bool:
+    """Return whether the model's leading axis is 1 or dynamic, so that a single sample can be fed."""
+    return len(signature.shape) > 0 and (signature.shape[0] == 1 or not isinstance(signature.shape[0], int))
+
+
+def describe(signature: InputSignature) -> str:
+    """Return type and shape as text, for messages: ``float32[1, 3, ?, width]``."""
+    dims = ", ".join("?" if dim is None else str(dim) for dim in signature.shape)
+    return f"{signature.dtype}[{dims}]"
+
+
+def to_numpy(value: object, where: str) -> Array:
+    """Return any array-like as a numpy array; a PyTorch tensor is taken off its graph and its device.
+
+    Raises:
+        DataError: If it does not become an array of numbers.
+    """
+    if all(hasattr(value, name) for name in ("detach", "cpu", "numpy")):
+        value = _from_torch(value, where)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(
+            f"an input must be an array of numbers, got a ragged {type(value).__name__}; {where}"
+        ) from error
+    if array.dtype.hasobject or (array.dtype.kind not in "biuf" and not _is_extension_float(array.dtype)):
+        raise DataError(
+            f"an input must be an array of numbers, got {type(value).__name__} of dtype {array.dtype}; {where}"
+        )
+    return array
+
+
+def _from_torch(tensor: Any, where: str) -> object:
+    layout = str(getattr(tensor, "layout", "torch.strided"))
+    if layout != "torch.strided":
+        raise DataError(f"an input must be a dense tensor, got one of layout {layout}; use to_dense(); {where}")
+    if str(getattr(tensor, "dtype", None)) == "torch.bfloat16":
+        tensor = tensor.float()  # numpy has no bfloat16; every value of it is a float32
+    return tensor.detach().cpu().numpy()
+
+
+def _is_extension_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether this is a number type that numpy itself does not know, such as bfloat16 of ml_dtypes."""
+    return dtype.kind == "V" and dtype.fields is None and np.can_cast(dtype, np.float32)
+
+
+def _by_name(raw: object, inputs: Signatures, where: str) -> Mapping[str, object]:
+    names = [signature.name for signature in inputs]
+    if isinstance(raw, Mapping):
+        return _checked_names(raw, names, where)
+    if isinstance(raw, tuple | list):
+        return _by_position(raw, names, where)
+    if len(names) != 1:
+        raise DataError(
+            f"a sample for a model with inputs {names} must be a mapping from names to arrays, or a tuple in that "
+            f"order; got one {type(raw).__name__}; {where}"
+        )
+    return {names[0]: raw}
+
+
+def _checked_names(raw: Mapping[Any, object], names: list[str], where: str) -> Mapping[str, object]:
+    unknown = [name for name in raw if name not in names]
+    if unknown:
+        hint = nearest_spelling(str(unknown[0]), names)
+        raise DataError(f"the model's inputs are {names}, got an array for {unknown[0]!r}{hint}; {where}")
+    missing = [name for name in names if name not in raw]
+    if missing:
+        raise DataError(f"the model's inputs are {names}, got no array for {missing[0]!r}; {where}")
+    return raw
+
+
+def _by_position(raw: Sequence[object], names: list[str], where: str) -> Mapping[str, object]:
+    if len(raw) < len(names):
+        raise DataError(f"the model's inputs are {names}, got {len(raw)} arrays in a {type(raw).__name__}; {where}")
+    return dict(zip(names, raw, strict=False))
+
+
+def _conform_array(value: object, signature: InputSignature, where: str) -> Array:
+    array = _cast(to_numpy(value, where), signature, where)
+    array = _shaped(array, signature, where)
+    # The extremes tell without an array of flags: NaN wins both.
+    if array.dtype.kind == "f" and array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        position = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(array)))
+        found = "NaN" if np.isnan(array[position]) else "an infinity"
+        raise DataError(f"data must be finite numbers, got {found} at {position}; {where}")
+    return np.asarray(array, order="C")
+
+
+def _cast(array: Array, signature: InputSignature, where: str) -> Array:
+    wanted = signature.dtype
+    if array.dtype == wanted:
+        return array
+    if _is_float(array.dtype) and _is_float(wanted):
+        with np.errstate(over="ignore"):
+            cast = array.astype(wanted)
+        if np.can_cast(array.dtype, wanted) or (wanted == np.float32 and not _overflowed(array, cast)):
+            return cast
+    if array.dtype.kind in "iu" and wanted.kind in "iu" and _fits(array, wanted):
+        return array.astype(wanted)
+    advice = "convert it the way the model was trained"
+    raise DataError(f"the model wants {describe(signature)}, got {array.dtype}{list(array.shape)}: {advice}; {where}")
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or _is_extension_float(dtype)
+
+
+def _overflowed(before: Array, after: Array) -> bool:
+    return bool(np.isinf(after).sum() > np.isinf(before).sum())
+
+
+def _fits(array: Array, wanted: np.dtype[Any]) -> bool:
+    limits = np.iinfo(wanted)
+    return array.size == 0 or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+
+
+def _shaped(array: Array, signature: InputSignature, where: str) -> Array:
+    if array.ndim == len(signature.shape) - 1 and batch_axis_is_free(signature):
+        array = array[np.newaxis]
+    fits = array.ndim == len(signature.shape) and all(
+        not isinstance(wanted, int) or wanted == got for wanted, got in zip(signature.shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise DataError(f"the model wants {describe(signature)}, got {array.dtype}{list(array.shape)}; {where}")
+    if array.size == 0:
+        raise DataError(f"a sample must hold at least one value, got {array.dtype}{list(array.shape)}; {where}")
+    return array

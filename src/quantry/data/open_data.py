@@ -1,0 +1,237 @@
+"""A text file that names the files of samples, such as calibration.txt of a search.
+
+The door for calibration data: many forms come in, one goes on.
+"""
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from quantry.data.arrays import (
+    ARRAY_SUFFIXES,
+    ArrayFolder,
+    InputFolders,
+    SequenceSource,
+    StackedSource,
+    load_arrays,
+)
+from quantry.data.calibration_data import CalibrationData, SampleSource
+from quantry.data.conform import Signatures
+from quantry.data.images import IMAGE_SUFFIXES, ImageFolder, ImageOptions, ImageSource
+from quantry.data.random_data import RandomData, RandomSource
+from quantry.data.spool import Spool, drain
+from quantry.errors import DataError
+
+LIST_SUFFIX = ".txt"
+
+
+def listed_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
+    """Return the samples whose files a text names, in its order.
+
+    Each line is the path of an image, or of a .npy or .npz file with one sample; of a model with several inputs, the
+    .npy files of all of them, with tabs between. Paths are taken from the current folder, else from the text's.
+
+    Args:
+        path: The text.
+        inputs: The inputs of the model.
+        options: What is done to images.
+
+    Raises:
+        DataError: A file is missing, or the files are not of one kind.
+    """
+    try:
+        lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"a list of files must be a readable text, got {error}; in {path}") from error
+    samples = [[_found(name, path) for name in line] for line in lines]
+    files = [file for sample in samples for file in sample]
+    kinds = {file.suffix.lower() for file in files}
+    if kinds and kinds <= set(IMAGE_SUFFIXES):
+        return ImageSource(files, options, inputs, str(path))
+    if not kinds or not kinds <= set(ARRAY_SUFFIXES):
+        got = ", ".join(sorted(kinds)) or "nothing"
+        raise DataError(f"a list of files must name images or arrays {ARRAY_SUFFIXES}, got {got}; in {path}")
+    if options is not None:
+        raise DataError(f"ImageOptions go with images, got arrays; in {path}")
+    if all(len(sample) == 1 for sample in samples):
+        return ArrayFolder(files)
+    names = [signature.name for signature in inputs]
+    if any(len(sample) != len(names) for sample in samples):
+        raise DataError(f"each line of a list of files must name one for each input {names}; in {path}")
+    return InputFolders({name: [sample[at] for sample in samples] for at, name in enumerate(names)}, str(path))
+
+
+def _found(name: str, listed_in: Path) -> Path:
+    for path in (Path(name.strip()), listed_in.parent / name.strip()):
+        if path.is_file():
+            return path
+    raise DataError(f"a list of files must name files that exist, got {name.strip()!r}; in {listed_in}")
+
+
+def calibration_data(data: object, inputs: Signatures, options: ImageOptions | None = None) -> CalibrationData:
+    """Return calibration data in one form, after checking that the first sample fits the model.
+
+    Args:
+        data: One of these.
+
+            - `CalibrationData`: passed through; checked again where they were opened for inputs of other names.
+            - None: one random sample, uniform in [0, 1), with a warning; a `RandomData` asks for more of them.
+            - A path to a folder of images (also `ImageFolder`), to a folder of .npy or .npz files with one sample
+              each, to a folder with one sub-folder of .npy files for each input, to one .npy or .npz file whose
+              first axis counts samples, or to a .txt file that names images or arrays, one sample in each line.
+            - An array, or a mapping from input names to arrays, whose first axis counts samples.
+            - A list or tuple of samples; it is not copied.
+            - An onnxruntime data reader (anything with ``get_next()``), a PyTorch DataLoader, a generator or any
+              other iterable of samples; it is read once, and kept in a temporary file.
+
+            A sample is a mapping from input names to arrays, a tuple or list in the order of the inputs (further items
+            such as labels are left out), or an array for a model with one input. A sample without batch axis gets
+            one where the model's is 1 or dynamic.
+        inputs: The inputs of the model.
+        options: What is done to images; only for a path to a folder of images.
+
+    Raises:
+        DataError: If there are no samples, or the first does not fit the model.
+
+    Example:
+        >>> from quantry.prepare import InputSignature
+        >>> signature = InputSignature("x", np.dtype(np.float32), ("batch", 3))
+        >>> [sample["x"].shape for sample in calibration_data(np.zeros((2, 3)), (signature,))]
+        [(1, 3), (1, 3)]
+    """
+    if options is not None and not isinstance(data, str | os.PathLike):
+        raise DataError(f"ImageOptions go with a path to a folder of images, got {type(data).__name__} data")
+    if isinstance(data, CalibrationData):
+        same = [one.name for one in data.inputs] == [other.name for other in inputs]
+        return data if same else CalibrationData(data.source, inputs, data.limit)
+    return CalibrationData(_source(data, inputs, options), inputs)
+
+
+def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
+    """Return what to tell where images went into a float model and nobody said how, or what was said is doubtful.
+
+    Args:
+        data: The opened data.
+    """
+    if not isinstance(data.source, ImageSource) or not data.source.pixels_by_default:
+        return pixel_doubts(data)
+    note = (
+        "the images went in as RGB pixels 0..255, because no pixel option was given; a model trained on other numbers "
+        "(most are) is calibrated on wrong ranges and useless: give --pixel-scale 1/255, --mean and --std, or "
+        "images=quantry.ImageOptions(scale=1/255, mean=..., std=...), as the model was trained; "
+        "--pixel-scale 1 or ImageOptions() says that 0..255 is right"
+    )
+    return (note,)
+
+
+def pixel_doubts(data: CalibrationData) -> tuple[str, ...]:
+    """Return what is doubtful about the given options of images; nothing for other data.
+
+    Args:
+        data: The opened data.
+    """
+    doubt = data.source.doubt if isinstance(data.source, ImageSource) else None
+    return () if doubt is None else (doubt,)
+
+
+def _source(data: object, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
+    if data is None:
+        warnings.warn(
+            "no calibration data: one random sample, uniform in [0, 1), is used; ranges and accuracy will be wrong",
+            UserWarning,
+            stacklevel=3,
+        )
+        return RandomSource(RandomData(), inputs)
+    if isinstance(data, RandomData):
+        return RandomSource(data, inputs)
+    if isinstance(data, ImageFolder):
+        return _image_source(Path(data.path), data.options, inputs)
+    if isinstance(data, str | os.PathLike):
+        return _path_source(Path(data), inputs, options)
+    if isinstance(data, np.ndarray):
+        return StackedSource({_only_name(inputs, "an array"): data}, inputs, "array")
+    if isinstance(data, Mapping):
+        return StackedSource(data, inputs, "mapping")
+    return _sample_source(data, inputs)
+
+
+def _sample_source(data: object, inputs: Signatures) -> SampleSource:
+    if isinstance(data, list | tuple):
+        return SequenceSource(data)
+    if hasattr(data, "get_next"):
+        return Spool(drain(data), inputs)
+    try:
+        samples = iter(data)  # type: ignore[call-overload]  # anything may be given; this is the check
+    except TypeError as error:
+        raise DataError(
+            "calibration data must be a path, an array, an iterable of samples or have get_next(), "
+            f"got {type(data).__name__}"
+        ) from error
+    return Spool(samples, inputs)
+
+
+def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
+    if not path.exists():
+        raise DataError(f"calibration data must exist, got the path {path}, where nothing is")
+    if path.is_file() and path.suffix.lower() == LIST_SUFFIX:
+        return listed_source(path, inputs, options)
+    arrays = _array_source(path, inputs)
+    if arrays is None:
+        return _image_source(path, options, inputs)
+    if options is not None:
+        raise DataError(f"ImageOptions go with a path to a folder of images, got arrays; in {path}")
+    return arrays
+
+
+def _array_source(path: Path, inputs: Signatures) -> SampleSource | None:
+    """Return the arrays at a path, or None where there are none."""
+    if path.is_file():
+        return _file_source(path, inputs)
+    arrays = _files(path.iterdir(), ARRAY_SUFFIXES)
+    if arrays:
+        return ArrayFolder(arrays)
+    by_input = {signature.name: path / signature.name for signature in inputs}
+    if by_input and all(folder.is_dir() for folder in by_input.values()):
+        folders = {name: _files(folder.iterdir(), (".npy",)) for name, folder in by_input.items()}
+        return InputFolders(folders, str(path)) if any(folders.values()) else None
+    return None
+
+
+def _file_source(path: Path, inputs: Signatures) -> SampleSource:
+    if path.suffix.lower() not in ARRAY_SUFFIXES:
+        raise DataError(
+            f"a file of calibration data must be .npy, .npz or a .txt list of files, got {path.name!r}; in {path}"
+        )
+    loaded = load_arrays(path)
+    stacks = loaded if isinstance(loaded, dict) else {_only_name(inputs, "a .npy file"): loaded}
+    return StackedSource(stacks, inputs, str(path))
+
+
+def _image_source(path: Path, options: ImageOptions | None, inputs: Signatures) -> SampleSource:
+    if not path.is_dir():
+        raise DataError(f"a folder of images must be a folder, got the path {path}, where none is")
+    files = _files(path.rglob("*"), IMAGE_SUFFIXES)
+    if not files:
+        raise DataError(
+            f"a folder of calibration data must hold images {IMAGE_SUFFIXES} or arrays {ARRAY_SUFFIXES}, got none; "
+            f"in {path}"
+        )
+    return ImageSource(files, options, inputs, str(path))
+
+
+def _files(paths: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files with one of the suffixes, in the order of their paths; hidden ones are left out."""
+    found = (path for path in paths if path.suffix.lower() in suffixes and not path.name.startswith("."))
+    return sorted((path for path in found if path.is_file()), key=lambda path: path.as_posix())
+
+
+def _only_name(inputs: Signatures, given: str) -> str:
+    if len(inputs) != 1:
+        names = [signature.name for signature in inputs]
+        raise DataError(
+            f"{given} goes with a model of one input, got inputs {names}; use a mapping from names to arrays"
+        )
+    return inputs[0].name

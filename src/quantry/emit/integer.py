@@ -1,0 +1,443 @@
+"""A float operator between DequantizeLinear and QuantizeLinear, as a kernel's author sees it.
+
+Relu and Clip on integers.
+
+Rounding never changes the order of two numbers, so ``Q(clip(y, a, b)) = clip(Q(y), Q(a), Q(b))`` exactly, whatever the
+scale and the zero point. Where the type itself ends at the bounds there is nothing left to do.
+
+Functions of one tensor: look-up tables over the 256 integers, so the results are those of the float operator.
+
+Operators between tensors: each operand is brought to the output's scale, in float32 inside the kernel.
+
+The kernels add and multiply what DequantizeLinear would give, in another order; a result within a float32 error of a
+tie may differ by one step.
+
+Operators that move values: they do the same to integers.
+
+Averages over space: summed as integers, then brought to the output's scale.
+
+Convolutions and matrix products: integer multiply-add, then one multiplication back to eight bits.
+
+The kernels multiply the accumulator by ``s_x * s_w / s_y`` in float32 and round half to even; the float operator
+multiplies the scales in first. Both round the same number except where it lies within a float32 error of a tie, so a
+result may differ by one step. With power-of-two scales nothing is lost on either way and the results are equal.
+
+Integer kernels: which operator computes on integers what a float operator between DQ and Q computes.
+
+To add one: write a function from `Unit` to the new node, or to None where no kernel computes it, and name it in
+`KERNELS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.emit.graph_editor import GraphEditor
+
+BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+@dataclass(frozen=True)
+class Side:
+    """A tensor as integers.
+
+    Attributes:
+        integers: The integers.
+        scale: Its scale, a constant.
+        zero_point: Its zero point, a constant.
+        axis: The channel axis where there are several scales.
+    """
+
+    integers: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value
+    axis: int | None = None
+
+    @property
+    def dtype(self) -> ir.DataType | None:
+        """Type of the integers."""
+        return self.zero_point.dtype
+
+    @property
+    def triple(self) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """The integers, the scale and the zero point, in the order in which kernels read them."""
+        return self.integers, self.scale, self.zero_point
+
+    @property
+    def pair(self) -> tuple[ir.Value, ir.Value]:
+        """The scale and the zero point."""
+        return self.scale, self.zero_point
+
+    def same_grid(self, other: "Side") -> bool:
+        """Whether equal integers of both mean equal numbers."""
+        return self.dtype == other.dtype and all(
+            np.array_equal(array(ours), array(theirs)) for ours, theirs in zip(self.pair, other.pair, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One float node whose float inputs come from DequantizeLinear and whose outputs go to QuantizeLinear only.
+
+    Attributes:
+        node: The float node.
+        inputs: For each input its quantized form, or None where it is not quantized or left out.
+        outputs: The quantized form of each output.
+        editor: Makes nodes and constants.
+    """
+
+    node: ir.Node
+    inputs: tuple[Side | None, ...]
+    outputs: tuple[Side, ...]
+    editor: GraphEditor
+
+    @property
+    def output(self) -> Side:
+        """The only output."""
+        return self.outputs[0]
+
+    def sides(self, count: int) -> tuple[Side, ...] | None:
+        """Return the first inputs in quantized form where all of them have one type of 8 bits, that of the output."""
+        found = tuple(side for side in self.inputs[:count] if side is not None and side.axis is None)
+        if len(found) < count or {side.dtype for side in found} != {self.output.dtype}:
+            return None
+        return found if self.output.dtype in BYTES else None
+
+    def make(
+        self,
+        operator: tuple[str, str],
+        inputs: tuple[ir.Value | None, ...],
+        attributes: dict[str, int | float | str | list[int]] | None = None,
+    ) -> ir.Node:
+        """Return the node that replaces the float one, named after it.
+
+        Args:
+            operator: Domain and operator type.
+            inputs: Its inputs.
+            attributes: Its attributes.
+        """
+        return self.editor.node(operator, inputs, f"{self.node.name}_quant", attributes)
+
+
+Kernel = Callable[[Unit], ir.Node | None]
+"""From a unit to the node that computes it on integers, or None where there is no such kernel."""
+
+
+def array(value: ir.Value) -> np.ndarray:
+    """Return the data of a constant."""
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def quantized_source(value: ir.Value | None) -> Side | None:
+    """Return the quantized form of a value that a DequantizeLinear makes, else None."""
+    producer = None if value is None else value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return None
+    integers, scale, zero_point = producer.inputs
+    assert integers is not None
+    assert scale is not None
+    assert zero_point is not None
+    axis = producer.attributes.get_int("axis", 1) if scale.shape is not None and len(scale.shape) else None
+    return Side(integers, scale, zero_point, axis)
+
+
+Limits = tuple[int | None, int | None]
+
+
+def bounds(unit: Unit) -> ir.Node | None:
+    """Return Clip on the integers, for a Relu or Clip whose input and output have the same parameters."""
+    source = unit.inputs[0]
+    if source is None or not source.same_grid(unit.output) or source.dtype not in BYTES:
+        return None
+    return clip_node(unit, source.integers, limits_of(unit.node, unit.output))
+
+
+def limits_of(node: ir.Node, side: Side) -> Limits:
+    """Return the integers that a Relu or Clip bounds its output by; None where the type itself ends there.
+
+    Args:
+        node: The Relu or Clip.
+        side: Its output in quantized form, with one scale.
+    """
+    low, high = (0.0, None) if node.op_type == "Relu" else (_bound(node, 1), _bound(node, 2))
+    assert side.dtype is not None
+    ends = np.iinfo(side.dtype.numpy())
+    lowest, highest = _integer(low, side), _integer(high, side)
+    return (
+        None if lowest is None or lowest <= ends.min else lowest,
+        None if highest is None or highest >= ends.max else highest,
+    )
+
+
+def clip_node(unit: Unit, integers: ir.Value, limits: Limits) -> ir.Node:
+    """Return a Clip of integers.
+
+    Args:
+        unit: The unit it belongs to.
+        integers: What it bounds.
+        limits: Its bounds.
+    """
+    dtype = unit.output.dtype
+    assert dtype is not None
+    named = zip(("min", "max"), limits, strict=True)
+    constants = [
+        None
+        if limit is None
+        else unit.editor.constant(np.array(limit, dtype.numpy()), f"{unit.node.name}_quant_{name}")
+        for name, limit in named
+    ]
+    return unit.make(("", "Clip"), (integers, *constants))
+
+
+def _bound(node: ir.Node, index: int) -> float | None:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None else float(array(value))
+
+
+def _integer(bound: float | None, side: Side) -> int | None:
+    if bound is None:
+        return None
+    assert side.dtype is not None
+    ends = np.iinfo(side.dtype.numpy())
+    level = np.rint(np.float32(bound) / array(side.scale).astype(np.float32)) + int(array(side.zero_point))
+    return int(np.clip(level, ends.min, ends.max))
+
+
+_CONTRIB = "com.microsoft"
+
+
+def sigmoid(unit: Unit) -> ir.Node | None:
+    """Return QLinearSigmoid."""
+    return _lookup(unit, "QLinearSigmoid", {})
+
+
+def leaky_relu(unit: Unit) -> ir.Node | None:
+    """Return QLinearLeakyRelu."""
+    return _lookup(unit, "QLinearLeakyRelu", {"alpha": unit.node.attributes.get_float("alpha", 0.01)})
+
+
+def softmax(unit: Unit) -> ir.Node | None:
+    """Return QLinearSoftmax, whose exponentials come from a table and whose quotient is rounded by itself."""
+    return _lookup(unit, "QLinearSoftmax", {"axis": unit.node.attributes.get_int("axis", -1), "opset": 13})
+
+
+def _lookup(unit: Unit, operator: str, attributes: dict[str, int | float | str | list[int]]) -> ir.Node | None:
+    sides = unit.sides(1)
+    if sides is None:
+        return None
+    return unit.make((_CONTRIB, operator), (*sides[0].triple, *unit.output.pair), attributes)
+
+
+def add(unit: Unit) -> ir.Node | None:
+    """Return QLinearAdd."""
+    return _binary(unit, "QLinearAdd")
+
+
+def multiply(unit: Unit) -> ir.Node | None:
+    """Return QLinearMul."""
+    return _binary(unit, "QLinearMul")
+
+
+def concat(unit: Unit) -> ir.Node | None:
+    """Return QLinearConcat, which brings every input to the output's scale."""
+    sides = unit.sides(len(unit.node.inputs))
+    if sides is None:
+        return None
+    inputs = (*unit.output.pair, *(value for side in sides for value in side.triple))
+    return unit.make((_CONTRIB, "QLinearConcat"), inputs, {"axis": unit.node.attributes.get_int("axis", 0)})
+
+
+def _binary(unit: Unit, operator: str) -> ir.Node | None:
+    sides = unit.sides(2)
+    if sides is None:
+        return None
+    return unit.make((_CONTRIB, operator), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
+
+
+MOVEMENT = (
+    "Reshape",
+    "Transpose",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Slice",
+    "Split",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Expand",
+    "Tile",
+    "Identity",
+    "MaxPool",
+    "ReduceMax",
+    "ReduceMin",
+    "Resize",
+)
+"""Operators with 8-bit kernels in onnxruntime whose results are among their inputs."""
+
+
+def move(unit: Unit) -> ir.Node | None:
+    """Return the same operator on integers, where all outputs have the parameters of the input."""
+    source = unit.inputs[0]
+    if source is None or source.dtype not in BYTES or not all(source.same_grid(output) for output in unit.outputs):
+        return None
+    if unit.node.op_type == "Resize" and unit.node.attributes.get_string("mode", "nearest") != "nearest":
+        return None
+    return _copy(unit, (source.integers, *unit.node.inputs[1:]))
+
+
+def pad(unit: Unit) -> ir.Node | None:
+    """Return Pad on integers, which fills with the zero point where the float one fills with zero."""
+    source = unit.inputs[0]
+    if source is None or source.dtype not in BYTES or not source.same_grid(unit.output):
+        return None
+    rest = list(unit.node.inputs[1:])
+    if unit.node.attributes.get_string("mode", "constant") == "constant":
+        fill = rest[1] if len(rest) > 1 else None
+        if fill is not None and (fill.const_value is None or fill.const_value.numpy().any()):
+            return None
+        rest = [rest[0], source.zero_point, *rest[2:]]
+    return _copy(unit, (source.integers, *rest))
+
+
+def _copy(unit: Unit, inputs: tuple[ir.Value | None, ...]) -> ir.Node:
+    node = ir.node(
+        unit.node.op_type,
+        inputs,
+        attributes={name: attribute.value for name, attribute in unit.node.attributes.items()} or None,
+        num_outputs=len(unit.node.outputs),
+        name=unit.editor.fresh(f"{unit.node.name}_quant"),
+    )
+    for index, output in enumerate(node.outputs):
+        output.name = unit.editor.fresh(f"{unit.node.name}_quant_Output_{index}")
+    return node
+
+
+_KEPT = ("auto_pad", "count_include_pad", "kernel_shape", "pads", "strides")
+
+
+def average_pool(unit: Unit) -> ir.Node | None:
+    """Return QLinearAveragePool; windows that it does not know stay float."""
+    attributes = unit.node.attributes
+    sides = unit.sides(1)
+    dilated = any(step != 1 for step in attributes.get_ints("dilations", ()))
+    rounds_up = attributes.get_int("ceil_mode", 0) == 1
+    if sides is None or dilated or rounds_up:
+        return None
+    kept = {name: attributes[name].value for name in _KEPT if name in attributes}
+    return unit.make((_CONTRIB, "QLinearAveragePool"), (*sides[0].triple, *unit.output.pair), kept)
+
+
+def global_average_pool(unit: Unit) -> ir.Node | None:
+    """Return QLinearGlobalAveragePool."""
+    sides = unit.sides(1)
+    if sides is None:
+        return None
+    inputs = (*sides[0].triple, *unit.output.pair)
+    return unit.make((_CONTRIB, "QLinearGlobalAveragePool"), inputs, {"channels_last": 0})
+
+
+_INT32 = np.iinfo(np.int32)
+
+
+def conv(unit: Unit) -> ir.Node | None:
+    """Return QLinearConv."""
+    sides = _operands(unit, channel_axis=0)
+    if sides is None:
+        return None
+    bias = _bias(unit, sides)
+    if bias is None and _has_bias(unit):
+        return None
+    data, weight = sides
+    inputs: tuple[ir.Value | None, ...] = (*data.triple, *weight.triple, *unit.output.pair)
+    return unit.make(("", "QLinearConv"), (*inputs, bias) if bias is not None else inputs, _attributes(unit.node))
+
+
+def matmul(unit: Unit) -> ir.Node | None:
+    """Return QLinearMatMul."""
+    weight = unit.inputs[1]
+    rank = len(weight.integers.shape) if weight is not None and weight.integers.shape is not None else 0
+    sides = _operands(unit, channel_axis=1 if rank == 2 else None)
+    if sides is None:
+        return None
+    return unit.make(("", "QLinearMatMul"), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
+
+
+def gemm(unit: Unit) -> ir.Node | None:
+    """Return QGemm, which adds a bias of one value for each column."""
+    node = unit.node
+    if node.attributes.get_float("alpha", 1.0) != 1.0 or node.attributes.get_float("beta", 1.0) != 1.0:
+        return None
+    transposed = node.attributes.get_int("transB", 0)
+    sides = _operands(unit, channel_axis=0 if transposed else 1)
+    if sides is None:
+        return None
+    bias = _bias(unit, sides)
+    if bias is None and _has_bias(unit):
+        return None
+    attributes: dict[str, int | float | str | list[int]] = {
+        "transA": node.attributes.get_int("transA", 0),
+        "transB": transposed,
+    }
+    return unit.make((_CONTRIB, "QGemm"), (*sides[0].triple, *sides[1].triple, bias, *unit.output.pair), attributes)
+
+
+def _operands(unit: Unit, channel_axis: int | None) -> tuple[Side, Side] | None:
+    """Return both factors where kernels exist for their types: u8 x u8, u8 x s8 and s8 x s8."""
+    data, weight = unit.inputs[0], unit.inputs[1]
+    if data is None or weight is None or data.axis is not None or data.dtype != unit.output.dtype:
+        return None
+    if data.dtype not in (ir.DataType.INT8, ir.DataType.UINT8) or weight.dtype not in (ir.DataType.INT8, data.dtype):
+        return None
+    if weight.axis is not None and (weight.axis != channel_axis or np.unique(array(weight.zero_point)).size != 1):
+        return None
+    return data, weight
+
+
+def _has_bias(unit: Unit) -> bool:
+    return len(unit.node.inputs) > 2 and unit.node.inputs[2] is not None
+
+
+def _bias(unit: Unit, sides: tuple[Side, Side]) -> ir.Value | None:
+    """Return the bias as int32 on the accumulator's grid, or None where it does not lie on it exactly."""
+    bias = unit.inputs[2] if len(unit.inputs) > 2 else None
+    if bias is None or bias.integers.const_value is None:
+        return None
+    if bias.integers.shape is None or len(bias.integers.shape) != 1:
+        return None
+    grid = array(sides[0].scale).astype(np.float64) * array(sides[1].scale).astype(np.float64)
+    integers = array(bias.integers).astype(np.int64) - array(bias.zero_point).astype(np.int64)
+    if bias.dtype == ir.DataType.INT32 and np.array_equal(array(bias.scale), grid.astype(np.float32)):
+        return bias.integers
+    exact = integers * array(bias.scale).astype(np.float64) / grid
+    if not np.array_equal(exact, np.rint(exact)) or exact.min() < _INT32.min or exact.max() > _INT32.max:
+        return None
+    return unit.editor.constant(exact.astype(np.int32), f"{bias.integers.name}_int32")
+
+
+def _attributes(node: ir.Node) -> dict[str, int | float | str | list[int]]:
+    return {name: attribute.value for name, attribute in node.attributes.items()}
+
+
+KERNELS: dict[str, Kernel] = {
+    "Conv": conv,
+    "MatMul": matmul,
+    "Gemm": gemm,
+    "Add": add,
+    "Mul": multiply,
+    "Concat": concat,
+    "Sigmoid": sigmoid,
+    "LeakyRelu": leaky_relu,
+    "Softmax": softmax,
+    "AveragePool": average_pool,
+    "GlobalAveragePool": global_average_pool,
+    "Pad": pad,
+    "Relu": bounds,
+    "Clip": bounds,
+    **dict.fromkeys(MOVEMENT, move),
+}
+
+__all__ = ["KERNELS", "Kernel", "Side", "Unit", "quantized_source"]

@@ -1,0 +1,1 @@
+"""Runs a graph, float or quantized by a plan, with onnxruntime or as torch operators."""

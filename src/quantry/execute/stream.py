@@ -1,0 +1,203 @@
+"""Keeps the tensors that one part of a model passes to the next, of all samples, in memory or on disk.
+
+Runs a graph part by part, each part over all samples before the next one begins.
+"""
+
+import tempfile
+import threading
+from collections.abc import Collection, Iterator
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from quantry.data.calibration_data import CalibrationData
+from quantry.errors import DataError, StoreError
+from quantry.graph.segments import Segment, segment_of, values_used
+from quantry.runtime.sessions import CPU_PROVIDER, Provider, open_part
+from quantry.runtime.threads import in_threads, threads
+
+MEMORY_BYTES = 64_000_000
+"""What is kept in memory before the disk is used; the float and the quantized model have a store each."""
+
+_BUDGETS = {0: None, 1: MEMORY_BYTES, 2: 0}
+
+Array = npt.NDArray[Any]
+
+
+class ActivationStore:
+    """Arrays by tensor name and sample; several threads may put and get at once.
+
+    Args:
+        level: 0 keeps all in memory, 1 uses the disk above `MEMORY_BYTES`, 2 keeps all on disk.
+        directory: Where files lie; None is the system's temporary folder. They have no name there and go with the
+            process.
+    """
+
+    def __init__(self, level: int, directory: str | None) -> None:
+        self._budget = _BUDGETS[level]
+        self._directory = directory
+        self._held = 0
+        self._arrays: dict[str, dict[int, Array | _Place]] = {}
+        self._files: dict[str, IO[bytes]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether anything is kept in memory."""
+        return self._budget != 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._arrays))
+
+    def put(self, name: str, sample: int, array: Array) -> None:
+        """Keep an array."""
+        with self._lock:
+            entries = self._arrays.setdefault(name, {})
+            if self._budget is None or self._held + array.nbytes <= self._budget:
+                self._held += array.nbytes
+                entries[sample] = array
+            else:
+                entries[sample] = self._write(name, array)
+
+    def get(self, name: str, sample: int) -> Array:
+        """Return an array that was put; it may be the same object, so nobody changes it."""
+        entry = self._arrays[name][sample]
+        if not isinstance(entry, _Place):
+            return entry
+        with self._lock:
+            file = self._files[name]
+            file.seek(entry.offset)
+            read = file.read(entry.nbytes)
+        return np.frombuffer(read, entry.dtype).reshape(entry.shape)
+
+    def drop(self, name: str) -> None:
+        """Forget a tensor."""
+        for entry in self._arrays.pop(name, {}).values():
+            if not isinstance(entry, _Place):
+                self._held -= entry.nbytes
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Forget everything."""
+        for name in tuple(self._arrays):
+            self.drop(name)
+
+    def _write(self, name: str, array: Array) -> "_Place":
+        try:
+            if name not in self._files:
+                self._files[name] = tempfile.TemporaryFile(prefix="quantry-", dir=self._directory)  # noqa: SIM115
+            file = self._files[name]
+            place = _Place(file.seek(0, 2), array)
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise StoreError(
+                f"the folder for activations must exist and have room, got {error}; tensor {name!r}; set TMPDIR or "
+                "cache_directory to a larger disk, or use fewer samples"
+            ) from error
+        return place
+
+
+class _Place:
+    """Where an array lies in its file."""
+
+    def __init__(self, offset: int, array: Array) -> None:
+        self.offset, self.nbytes, self.dtype, self.shape = offset, array.nbytes, array.dtype, array.shape
+
+
+_MOST_AT_ONCE = 8
+"""Samples that run at the same time; each needs memory."""
+
+
+class Stream:
+    """A graph in which every node runs once for each sample, in order; constants of later nodes may still change.
+
+    Only what later nodes still read is kept.
+
+    Args:
+        model: The graph.
+        data: Samples.
+        provider: Where to run.
+        store: Keeps what is passed on; the stream owns it.
+
+    Attributes:
+        device: None: what is kept is arrays.
+    """
+
+    device = None
+
+    def __init__(self, model: ir.Model, data: CalibrationData, provider: Provider, store: ActivationStore) -> None:
+        self.model = model
+        self._provider = provider
+        self._store = store
+        self._nodes = list(model.graph)
+        self._position = 0
+        self._last_use = {value: at for at, node in enumerate(self._nodes) for value in values_used(node)}
+        self.samples = 0
+        for sample in data:
+            for name, array in sample.items():
+                store.put(name, self.samples, array.copy())
+            self.samples += 1
+
+    def position_of(self, node: str) -> int:
+        """Return the place of a node in the order of the graph."""
+        return next(at for at, other in enumerate(self._nodes) if other.name == node)
+
+    def advance(self, end: int, show: Collection[str] = ()) -> None:
+        """Run the nodes before a place in the order, of those that have not run yet.
+
+        Args:
+            end: The place.
+            show: Names of tensors to keep until the next call although nobody reads them.
+        """
+        nodes = self._nodes[self._position : end]
+        later = frozenset(value for value, use in self._last_use.items() if use >= end)
+        if nodes:
+            segment = segment_of(self.model, nodes, frozenset(show), later)
+            names = [value.name or "" for value in segment.view.outputs]
+            if names:
+                self._run(segment, names)
+        self._position = max(end, self._position)
+        kept = {value.name for value in later} | set(show)
+        for name in self._store:
+            if name not in kept:
+                self._store.drop(name)
+
+    def _run(self, segment: Segment, names: list[str]) -> None:
+        """Run a part over all samples, several at once: small parts do not keep more than one thread busy."""
+        at_once = min(threads(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU_PROVIDER else 1
+        session = open_part(segment, self._provider, threads=max(1, threads() // max(1, at_once)))
+
+        def run(first: int) -> None:
+            for sample in range(first, self.samples, at_once):
+                feeds = {name: self._store.get(name, sample) for name in segment.inputs}
+                for name, array in zip(names, _run(session, names, feeds, sample), strict=True):
+                    self._store.put(name, sample, array)
+
+        in_threads(run, range(at_once))
+
+    def get(self, name: str, sample: int) -> npt.NDArray[Any]:
+        """Return a tensor that is still kept."""
+        return self._store.get(name, sample)
+
+    def size(self, name: str) -> int:
+        """Return how many numbers a tensor has for the first sample."""
+        return self._store.get(name, 0).size
+
+    def close(self) -> None:
+        """Let go of everything that is kept."""
+        self._store.close()
+
+
+def _run(session: Any, names: list[str], feeds: dict[str, npt.NDArray[Any]], sample: int) -> list[npt.NDArray[Any]]:
+    try:
+        return list(session.run(names, feeds))
+    except Exception as error:
+        # onnxruntime's exceptions share no base class below Exception.
+        raise DataError(f"onnxruntime must be able to run the model, got {error}; sample {sample}, in tune") from error

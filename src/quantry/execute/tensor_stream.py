@@ -1,0 +1,320 @@
+"""Runs nodes of a float or simulated model in torch.
+
+This module imports torch, so it is imported inside functions only.
+
+Samples on a GPU, joined where a model gives each what it would give alone.
+
+This module imports torch, so it is imported inside functions only.
+
+Runs a graph part by part in torch, on a GPU, with what is passed on kept there; see `quantry.execute.stream`.
+
+This module imports torch, so it is imported inside functions only.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+
+from quantry.data.calibration_data import CalibrationData
+from quantry.execute.interpreter.attributes import Attributes
+from quantry.execute.interpreter.operators import OPERATORS, interpretable
+from quantry.execute.planned_graph import READ_BY_PYTHON
+from quantry.execute.simulation import CONTRIB
+from quantry.execute.stream import ActivationStore
+from quantry.graph.segments import values_used
+
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+_HELD = {np.dtype(np.int8): torch.int8, np.dtype(np.uint8): torch.uint8, np.dtype(np.int16): torch.int16}
+"""What integers are held in; torch cannot compute with other types of 16 bits."""
+
+
+class TensorPart:
+    """Runs nodes of one model; constants are read anew after `forget`.
+
+    Args:
+        model: The model.
+        device: Where to compute.
+    """
+
+    def __init__(self, model: ir.Model, device: str) -> None:
+        self._device = device
+        self._opset = model.opset_imports.get("", 13)
+        self._constants: dict[str, Any] = {}
+
+    def forget(self) -> None:
+        """Forget what constants were read."""
+        self._constants.clear()
+
+    def run(self, nodes: Sequence[ir.Node], inputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]:
+        """Return some of what nodes give.
+
+        Args:
+            nodes: The nodes, in order.
+            inputs: What they take that they do not give.
+            wanted: Names of tensors to return.
+        """
+        values, keep = dict(inputs), frozenset(wanted)
+        last = {value.name: at for at, node in enumerate(nodes) for value in values_used(node)}
+        with torch.no_grad():
+            for at, node in enumerate(nodes):
+                given = [None if value is None else self._value(values, node, value) for value in node.inputs]
+                while given and given[-1] is None:
+                    given.pop()
+                outputs = self._apply(node, given)
+                for value, tensor in zip(node.outputs, outputs, strict=False):
+                    values[value.name or ""] = tensor
+                for used in node.inputs:
+                    name = used.name if used is not None else None
+                    if name is not None and last.get(name) == at and name not in keep:
+                        values.pop(name, None)
+        return {name: values[name] for name in wanted}
+
+    def _apply(self, node: ir.Node, given: list[Any]) -> tuple[Any, ...]:
+        if node.op_type not in READ_BY_PYTHON and any(v is not None and v.device.type != "cpu" for v in given):
+            given = [value if value is None else value.to(self._device) for value in given]
+        if node.domain == CONTRIB:
+            return (_quantized(node, given) if node.op_type == _PAIR[0] else _restored(given),)
+        outputs = OPERATORS[node.op_type](given, Attributes(node, self._opset))
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def _value(self, values: Mapping[str, Any], node: ir.Node, value: ir.Value) -> Any:
+        name = value.name or ""
+        if name in values:
+            return values[name]
+        if name not in self._constants:
+            assert value.const_value is not None
+            tensor = torch.from_numpy(np.array(value.const_value.numpy()))
+            # Sizes and axes are read by Python, so they stay with it.
+            read = node.op_type in READ_BY_PYTHON and node.inputs[0] is not value
+            stays = read or not tensor.is_floating_point()
+            self._constants[name] = tensor if stays and node.domain != CONTRIB else tensor.to(self._device)
+        return self._constants[name]
+
+
+def reason_against(model: ir.Model) -> str | None:
+    """Return why a model, and what simulates it, cannot run in torch; None where it can."""
+    reasons = (
+        None if node.domain == CONTRIB and node.op_type in _PAIR else interpretable(node) for node in model.graph
+    )
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _quantized(node: ir.Node, given: list[Any]) -> Any:
+    values, scale, zero_point = given
+    kind = node.inputs[2].const_value.numpy().dtype  # type: ignore[union-attr]
+    bounds = np.iinfo(kind)
+    levels = torch.round(values / scale).add_(zero_point).clamp_(int(bounds.min), int(bounds.max))
+    return levels.to(_HELD.get(kind, torch.int32))
+
+
+def _restored(given: list[Any]) -> Any:
+    integers, scale, zero_point = given
+    return (integers.float() - zero_point) * scale
+
+
+_PART_AT_ONCE, _LARGER = 0.25, 32
+"""What a part of a model may hold while it runs, of the GPU's memory; and how much larger than inputs that is."""
+
+_CPU_BYTES = 2**30
+
+Tensors = dict[str, Any]
+
+
+class TensorSamples:
+    """The samples of calibration data on a device.
+
+    Args:
+        data: The samples.
+        model: The graph that they are for; all its nodes are interpretable.
+        device: Where they go.
+
+    Attributes:
+        device: The device.
+        chunks: Numbers of the samples that are together.
+        tensors: What the model is fed for each chunk, by name.
+    """
+
+    def __init__(self, data: CalibrationData, model: ir.Model, device: str) -> None:
+        self.device = device
+        self.chunks: list[range] = []
+        self.tensors: list[Tensors] = []
+        moved = [{name: torch.from_numpy(array.copy()).to(device) for name, array in one.items()} for one in data]
+        together = self._together(moved, model)
+        while moved:
+            count = next((at for at, one in enumerate(moved) if _shapes(one) != _shapes(moved[0])), len(moved))
+            chosen, moved = moved[: min(count, together)], moved[min(count, together) :]
+            first = self.chunks[-1].stop if self.chunks else 0
+            self.chunks.append(range(first, first + len(chosen)))
+            self.tensors.append(chosen[0] if len(chosen) == 1 else _joined(chosen))
+
+    def _together(self, samples: Sequence[Tensors], model: ir.Model) -> int:
+        if len(samples) < 2 or not _joins(model, samples[:2], self.device):
+            return 1
+        largest: int = max(tensor.numel() * tensor.element_size() for tensor in samples[0].values())
+        return max(1, room_of(self.device, _PART_AT_ONCE) // max(1, _LARGER * largest))
+
+
+def room_of(device: str, part: float) -> int:
+    """Return how many bytes a part of a device's memory is."""
+    if torch.device(device).type != "cuda":
+        return _CPU_BYTES
+    return int(torch.cuda.get_device_properties(device).total_memory * part)
+
+
+def _shapes(sample: Tensors) -> dict[str, Any]:
+    return {name: tensor.shape for name, tensor in sample.items()}
+
+
+def _joined(samples: Sequence[Tensors]) -> Tensors:
+    return {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def _joins(model: ir.Model, samples: Sequence[Tensors], device: str) -> bool:
+    """Return whether two samples at once give in every tensor what each gives alone."""
+    shapes = _shapes(samples[0])
+    if shapes != _shapes(samples[1]) or any(not shape for shape in shapes.values()):
+        return False
+    nodes, names = list(model.graph), _fed_names(model)
+    part = TensorPart(model, device)
+    try:
+        alone = [part.run(nodes, sample, names) for sample in samples]
+        both = part.run(nodes, _joined(samples), names)
+    except RuntimeError:
+        return False
+    return all(_alike(both[name], [one[name] for one in alone]) for name in names)
+
+
+def _fed_names(model: ir.Model) -> list[str]:
+    """Return the tensors that depend on what a model is fed."""
+    fed = set(model.graph.inputs)
+    names = []
+    for node in model.graph:
+        if any(value in fed for value in values_used(node)):
+            fed.update(node.outputs)
+            names += [value.name for value in node.outputs[:1] if value.name]
+    return names
+
+
+def _alike(both: Any, alone: Sequence[Any]) -> bool:
+    if not alone[0].dim() or alone[0].shape != alone[1].shape:
+        return False
+    expected = torch.cat(list(alone))
+    if both.shape != expected.shape:
+        return False
+    # Sums are ordered otherwise for another batch; a model that mixes its samples is off by far more.
+    return float((both.float() - expected.float()).norm()) <= 1e-2 * float(expected.float().norm()) + 1e-6
+
+
+_GPU_PART = 0.25
+"""Of the memory of the GPU; the float and the quantized model keep as much each."""
+
+
+class TensorStream:
+    """A graph in which every node runs once for each sample, in order; constants of later nodes may still change.
+
+    Args:
+        model: The graph; all its nodes are interpretable.
+        samples: What it is fed.
+        store: Keeps what is passed on where the GPU has no room for it; the stream owns it.
+
+    Attributes:
+        device: Where it runs.
+    """
+
+    def __init__(self, model: ir.Model, samples: TensorSamples, store: ActivationStore) -> None:
+        self.model = model
+        device = self.device = samples.device
+        self._store = store
+        self._nodes = list(model.graph)
+        self._part = TensorPart(model, device)
+        self._position = 0
+        self._last_use = {value: at for at, node in enumerate(self._nodes) for value in values_used(node)}
+        self._places = {node.name: at for at, node in enumerate(self._nodes)}
+        self._room = room_of(device, _GPU_PART) if store.in_memory else 0
+        self._held: dict[str, dict[int, Any]] = {}
+        self._chunks = samples.chunks
+        self.samples = sum(len(chunk) for chunk in self._chunks)
+        for number, tensors in enumerate(samples.tensors):
+            for name, tensor in tensors.items():
+                self._put(name, number, tensor)
+
+    def position_of(self, node: str) -> int:
+        """Return the place of a node in the order of the graph."""
+        return self._places[node]
+
+    def advance(self, end: int, show: Collection[str] = ()) -> None:
+        """Run the nodes before a place in the order, of those that have not run yet.
+
+        Args:
+            end: The place.
+            show: Names of tensors to keep until the next call although nobody reads them.
+        """
+        nodes = self._nodes[self._position : end]
+        kept = {value.name or "" for value, use in self._last_use.items() if use >= end} | set(show)
+        if nodes:
+            given = [name for name in self._names() if any(name == v.name for node in nodes for v in values_used(node))]
+            made = [v.name for node in nodes for v in node.outputs if v.name and v.name in kept]
+            for number in range(len(self._chunks)):
+                found = self._part.run(nodes, {name: self.chunk(name, number) for name in given}, made)
+                for name, tensor in found.items():
+                    self._put(name, number, tensor)
+        self._part.forget()
+        self._position = max(end, self._position)
+        for name in self._names():
+            if name not in kept:
+                self._drop(name)
+
+    def tensors(self, name: str) -> Iterator[tuple[Sequence[int], Any]]:
+        """Yield a tensor that is still kept, some samples at a time along its first axis, with their numbers."""
+        for number, chunk in enumerate(self._chunks):
+            yield chunk, self.chunk(name, number)
+
+    def get(self, name: str, sample: int) -> npt.NDArray[Any]:
+        """Return a tensor of one sample that is still kept."""
+        number = next(at for at, chunk in enumerate(self._chunks) if sample in chunk)
+        chunk, values = self._chunks[number], self.chunk(name, number)
+        if len(chunk) > 1:
+            share = values.shape[0] // len(chunk)
+            values = values[(sample - chunk.start) * share :][:share]
+        return _array(values)
+
+    def size(self, name: str) -> int:
+        """Return how many numbers a tensor has for the first sample."""
+        return int(self.chunk(name, 0).numel()) // len(self._chunks[0])
+
+    def close(self) -> None:
+        """Let go of everything that is kept."""
+        self._held.clear()
+        self._store.close()
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys((*self._held, *self._store)))
+
+    def _put(self, name: str, number: int, tensor: Any) -> None:
+        size = tensor.numel() * tensor.element_size()
+        if size <= self._room:
+            self._room -= size
+            self._held.setdefault(name, {})[number] = tensor
+        else:
+            self._store.put(name, number, _array(tensor))
+
+    def chunk(self, name: str, number: int) -> Any:
+        """Return a tensor that is still kept, for one chunk of the samples."""
+        held = self._held.get(name, {}).get(number)
+        return torch.from_numpy(np.array(self._store.get(name, number))).to(self.device) if held is None else held
+
+    def _drop(self, name: str) -> None:
+        for tensor in self._held.pop(name, {}).values():
+            self._room += tensor.numel() * tensor.element_size()
+        if name in self._store:
+            self._store.drop(name)
+
+
+def _array(tensor: Any) -> npt.NDArray[Any]:
+    # numpy has no bfloat16; all its numbers are numbers of float32 too.
+    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy())

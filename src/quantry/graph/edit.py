@@ -1,0 +1,209 @@
+"""Reading a node's attribute with the default that its operator has.
+
+Reading a value that is known before the model runs.
+
+Names for new tensors and nodes that no other in the model has.
+
+Taking a node out of a graph: whoever read its output reads another value instead.
+
+Telling a slice of everything from a slice of something.
+
+Letting one value stand in for another, under the same name.
+
+Appending a constant factor to a node.
+
+::
+
+    before    node -> t -> readers
+    after     node -> t_before_npu -> Mul(factor) -> t -> readers
+
+Pausing Python's cycle collector while a graph is built or written.
+"""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.graph.weights import new_initializer
+
+
+def int_of(node: ir.Node, name: str, default: int) -> int:
+    """Return an integer attribute, or the default where it is absent or bound to a function's parameter."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.as_int()
+
+
+def float_of(node: ir.Node, name: str, default: float) -> float:
+    """Return a float attribute, or the default where it is absent or bound to a function's parameter."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.as_float()
+
+
+def string_of(node: ir.Node, name: str, default: str) -> str:
+    """Return a string attribute, or the default where it is absent or bound to a function's parameter."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None or attribute.is_ref() else attribute.as_string()
+
+
+def constant_of(value: ir.Value | None) -> np.ndarray | None:
+    """Return a value's array if it is an initializer that no caller can override, else None."""
+    if value is None or not value.is_initializer() or value.is_graph_input() or value.const_value is None:
+        return None
+    return value.const_value.numpy()
+
+
+class FreshNames:
+    """Hands out names that are unique in the whole model, subgraphs included.
+
+    The same model and the same sequence of requests give the same names.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._values = _value_names(model)
+        self._nodes = {node.name for node in ir.traversal.RecursiveGraphIterator(model.graph) if node.name}
+
+    def value(self, wanted: str) -> str:
+        """Return ``wanted``, with a number appended if a tensor of that name exists."""
+        return _claim(wanted, self._values)
+
+    def node(self, wanted: str) -> str:
+        """Return ``wanted``, with a number appended if a node of that name exists."""
+        return _claim(wanted, self._nodes)
+
+
+def _claim(wanted: str, taken: set[str]) -> str:
+    name = wanted
+    number = 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name
+
+
+def _value_names(model: ir.Model) -> set[str]:
+    names: set[str] = set()
+    for graph in model.graphs():
+        names.update(graph.initializers)
+        names.update(value.name for value in graph.inputs if value.name)
+        names.update(value.name for node in graph for value in node.outputs if value.name)
+    return names
+
+
+def bypass(node: ir.Node, replacement: ir.Value) -> bool:
+    """Let every user of a node's first output read ``replacement`` and remove the node.
+
+    A graph output keeps its name: the replacement takes it over. That is impossible where the replacement has a name of
+    its own to keep (a graph input, an initializer, another graph output) or belongs to an outer graph; the node then
+    stays.
+
+    Returns:
+        Whether the node was removed.
+    """
+    output = node.outputs[0]
+    graph = node.graph
+    assert graph is not None
+    if output.is_graph_output():
+        if not _can_be_renamed(replacement, output):
+            return False
+        _adopt_type(replacement, output)
+        output.replace_all_uses_with(replacement, replace_graph_outputs=True)
+        name, output.name = output.name, None
+        replacement.name = name
+    else:
+        _adopt_type(replacement, output)
+        output.replace_all_uses_with(replacement)
+    graph.remove(node, safe=True)
+    return True
+
+
+def _can_be_renamed(value: ir.Value, output: ir.Value) -> bool:
+    named_outside = value.is_graph_input() or value.is_initializer() or value.is_graph_output()
+    return not named_outside and value.producer() is not None and value.graph is output.graph
+
+
+def _adopt_type(value: ir.Value, output: ir.Value) -> None:
+    """Keep what was known only of the output that goes away."""
+    if value.type is None:
+        value.type = output.type
+    if value.shape is None:
+        value.shape = output.shape
+
+
+_TO_THE_END = 10**9  # exporters write this or a larger number; no axis of a network is that long
+
+
+def is_whole(start: int, end: int, step: int, length: int | None) -> bool:
+    """Say whether a slice takes every element of an axis in order.
+
+    Args:
+        start: Index of the first element.
+        end: Index after the last element.
+        step: Distance of elements.
+        length: Length of the axis, None where it is not known.
+    """
+    from_first = start == 0 or (length is not None and start == -length)
+    return from_first and step == 1 and end >= (_TO_THE_END if length is None else length)
+
+
+def take_over(old: ir.Value, new: ir.Value, names: FreshNames) -> None:
+    """Let every reader of ``old`` read ``new``, except the node that computes ``new`` from it.
+
+    ``new`` gets type, shape and name of ``old``, so that graph outputs and tensors known by name stay what they were;
+    ``old`` is renamed.
+
+    Args:
+        old: The value to replace.
+        new: An output of a node in the same graph.
+        names: Names that are free.
+    """
+    new.type, new.shape = old.type, old.shape
+    readers = [use for use in old.uses() if use.node is not new.producer()]
+    for use in readers:
+        use.node.replace_input_with(use.idx, new)
+    graph = old.graph
+    if graph is not None and old.is_graph_output():
+        for index, output in enumerate(graph.outputs):
+            if output is old:
+                graph.outputs[index] = new
+    name = old.name or ""
+    old.name = names.value(f"{name}_before_npu")
+    new.name = name
+
+
+def multiply_result(node: ir.Node, factor: float, names: FreshNames) -> None:
+    """Multiply the first output of a node by a constant.
+
+    Args:
+        node: The node.
+        factor: The constant.
+        names: Names that are free.
+    """
+    graph, output = node.graph, node.outputs[0]
+    assert graph is not None
+    dtype = np.dtype(np.float32) if output.dtype is None else output.dtype.numpy()
+    constant = new_initializer(names.value(f"{node.name}_npu_factor"), np.asarray(factor, dtype))
+    graph.register_initializer(constant)
+    product = ir.node("Mul", [output, constant], name=names.node(f"{node.name}_npu_factor"))
+    graph.insert_after(node, product)
+    take_over(output, product.outputs[0], names)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Make no search for unused cycles until the block ends; for blocks of well under a second.
+
+    Values and nodes of a graph refer to each other. Making ten thousand of them lets the collector walk over everything
+    in the process several times, without finding anything: a third of the time that writing a model takes.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

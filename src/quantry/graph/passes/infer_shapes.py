@@ -1,0 +1,102 @@
+"""Infers type and shape of every tensor."""
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from quantry.graph.shapes.solve_shapes import solve_shapes
+from quantry.graph.weights import structure_proto
+
+_ROUNDS = 4  # a second round carries shapes into subgraphs and functions, a third past annotated foreign operators
+
+
+def infer_shapes(model: ir.Model) -> tuple[str, ...]:
+    """Infer types and shapes: operators by ONNX's rules, values of shapes by our own.
+
+    ONNX can follow the values of shapes too (``data_prop``), but takes a tensor of two axes for one of one axis, and a
+    cast to bool for no cast; a wrong shape would be folded into the model.
+
+    Annotations that the file brings are hints: where inference knows better they are replaced, where it knows nothing
+    they stay and help with what follows. Axes that nothing is known of have no name.
+    """
+    hints: frozenset[str] = frozenset()
+    for _ in range(_ROUNDS):
+        opaque = _infer(model, hints)
+        solved = solve_shapes(model)
+        if opaque == hints and not solved:
+            break
+        hints = opaque | solved
+    return ()
+
+
+def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
+    """Run ONNX's inference once.
+
+    Args:
+        model: The model; types and shapes of its values are updated.
+        hints: Names of tensors whose shape inference shall take from the model.
+
+    Returns:
+        Names of tensors that only their annotation describes.
+    """
+    proto, _ = structure_proto(model)
+    symbols = set(_symbols(model, hints))
+    _forget_annotations(proto.graph, hints)
+    try:
+        inferred = ir.serde.deserialize_model(onnx.shape_inference.infer_shapes(proto))
+    except onnx.shape_inference.InferenceError:
+        # Even when it is not strict, inference gives up on some graphs that run; what is annotated must do.
+        return hints
+    only_annotated: set[str] = set()
+    for graph, twin_graph in zip(model.graphs(), inferred.graphs(), strict=True):
+        for node, twin in zip(graph, twin_graph, strict=True):
+            if _is_opaque(model, twin):
+                only_annotated.update(value.name for value in node.outputs if value.name and value.shape is not None)
+            for value, found in zip(node.outputs, twin.outputs, strict=True):
+                value.shape = _merged_shape(found.shape, value.shape, symbols)
+                value.type = found.type or value.type
+    return hints | only_annotated
+
+
+def _is_opaque(model: ir.Model, node: ir.Node) -> bool:
+    """Say whether inference cannot see through an operator, so that only annotations lead beyond it."""
+    unknown = any(output.name and output.shape is None for output in node.outputs)
+    foreign = node.domain != "" and node.op_identifier() not in model.functions
+    return unknown and (foreign or all(value is None or value.shape is not None for value in node.inputs))
+
+
+def _symbols(model: ir.Model, hints: frozenset[str]) -> Iterator[str]:
+    """Yield the names of axes that mean something; ONNX makes up others for axes it does not know."""
+    for graph in model.graphs():
+        hinted = (value for node in graph for value in node.outputs if value.name in hints)
+        for value in (*graph.inputs, *hinted):
+            yield from (dim.value for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value)
+
+
+def _forget_annotations(graph: onnx.GraphProto, hints: frozenset[str]) -> None:
+    kept = [info for info in graph.value_info if info.name in hints]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+    for output in graph.output:
+        if output.name not in hints and output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for attribute in node.attribute:
+            for subgraph in (attribute.g, *attribute.graphs):
+                _forget_annotations(subgraph, hints)
+
+
+def _merged_shape(inferred: ir.Shape | None, annotated: ir.Shape | None, symbols: set[str]) -> ir.Shape | None:
+    """Return what is known of a shape: inferred lengths first, the file's annotation where inference has none."""
+    if inferred is None:
+        return annotated
+    if annotated is None or len(annotated) != len(inferred):
+        annotated = ir.Shape([None] * len(inferred))
+    return ir.Shape([_merged_dim(one, other, symbols) for one, other in zip(inferred, annotated, strict=True)])
+
+
+def _merged_dim(
+    inferred: int | ir.SymbolicDim, annotated: int | ir.SymbolicDim, symbols: set[str]
+) -> int | ir.SymbolicDim:
+    return inferred if isinstance(inferred, int) or inferred.value in symbols else annotated

@@ -1,0 +1,67 @@
+"""Gives each reader of a shared weight its own copy where readers need different scales."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+
+import onnx_ir as ir
+
+from quantry.graph.edit import FreshNames, int_of
+from quantry.graph.weights import initializer_of, renamed
+
+Usage = tuple[ir.Node, int]
+
+_BIASED = ("Conv", "ConvTranspose", "Gemm")
+
+
+def split_shared_weights(model: ir.Model) -> tuple[str, ...]:
+    """Copy a shared bias for each reader, and a shared weight for each role it is read in.
+
+    The scale of a bias is the product of its operator's input and weight scales, so two operators cannot share one. A
+    weight keeps one copy for all readers that use it alike (two Convs), and gets another where it plays another part
+    (the operand of an Add, or a Gemm that transposes it), because scales then lie along another axis. The first reader
+    keeps the original; a copy is called ``<weight>_<node>`` and shares the data in memory.
+    """
+    names = FreshNames(model)
+    place = {node: index for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph))}
+    copies = 0
+    for graph in model.graphs():
+        for value in tuple(graph.initializers.values()):
+            if value.const_value is None or value.is_graph_input() or not _is_float(value):
+                continue
+            usages = sorted(value.uses(), key=lambda usage: (place[usage[0]], usage[1]))
+            copies += _split(graph, value, usages, names)
+    return (f"copied {copies} weights that several nodes shared",) if copies else ()
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def _split(graph: ir.Graph, value: ir.Value, usages: Iterable[Usage], names: FreshNames) -> int:
+    readers: dict[Hashable, list[Usage]] = defaultdict(list)
+    for usage in usages:
+        readers[_role(usage)].append(usage)
+    tensor = value.const_value
+    if tensor is None or not any(isinstance(role, tuple) for role in readers):
+        return 0
+    for group in list(readers.values())[1:]:
+        copy = initializer_of(renamed(tensor, names.value(f"{value.name}_{group[0][0].name}")))
+        graph.register_initializer(copy)
+        for usage in group:
+            usage[0].replace_input_with(usage[1], copy)
+    return len(readers) - 1
+
+
+def _role(usage: Usage) -> Hashable:
+    """Return what a reader uses the weight for; readers of equal role share it."""
+    node, index = usage
+    if node.domain != "":
+        return "operand"
+    if index == 2 and node.op_type in _BIASED:
+        return ("bias", node)
+    if index == 1 and node.op_type in ("Conv", "ConvTranspose"):
+        group = int_of(node, "group", 1)
+        return ("weight", node.op_type, group if node.op_type == "ConvTranspose" else None)
+    if index == 1 and node.op_type in ("Gemm", "MatMul"):
+        return ("weight", "matrix", bool(int_of(node, "transB", 0)))
+    return "operand"

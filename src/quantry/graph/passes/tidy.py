@@ -1,0 +1,114 @@
+"""Puts producers before consumers.
+
+Gives every node a name.
+
+Removes what no output depends on.
+
+Takes initializers out of the graph inputs.
+
+Forgets axis lengths that exporters write for "unknown".
+"""
+
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    RemoveInitializersFromInputsPass,
+    RemoveUnusedFunctionsPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+    TopologicalSortPass,
+)
+
+from quantry.errors import ModelError
+from quantry.graph.edit import FreshNames
+
+
+def sort_nodes(model: ir.Model) -> tuple[str, ...]:
+    """Sort the nodes of every graph and function topologically, keeping the order of independent nodes.
+
+    Raises:
+        ModelError: If a graph has a cycle.
+    """
+    try:
+        result = TopologicalSortPass()(model)
+    except ValueError as error:
+        raise ModelError(f"the graph must have no cycles, got one; in graph {model.graph.name!r}") from error
+    return ("sorted the nodes topologically",) if result.modified else ()
+
+
+def name_nodes(model: ir.Model) -> tuple[str, ...]:
+    """Give every node of the graph and its subgraphs a unique, non-empty name.
+
+    Existing unique names stay; of several nodes with one name the first keeps it. A nameless node is called after its
+    operator and its place in the model, such as ``Conv_12``; the result depends on nothing but the model.
+    """
+    seen: set[str] = set()
+    nameless: list[tuple[int, ir.Node]] = []
+    for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if not node.name or node.name in seen:
+            nameless.append((index, node))
+        else:
+            seen.add(node.name)
+    names = FreshNames(model)
+    for index, node in nameless:
+        node.name = names.node(f"{node.op_type}_{index}")
+    return (f"named {len(nameless)} nodes",) if nameless else ()
+
+
+def remove_unused(model: ir.Model) -> tuple[str, ...]:
+    """Remove nodes, initializers, functions and operator sets that no graph output needs; inputs and outputs stay."""
+    nodes, weights = _counts(model)
+    RemoveUnusedNodesPass()(model)
+    for graph in model.graph.subgraphs():
+        _remove_unused_initializers(graph)
+    RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+    RemoveUnusedOpsetsPass()(model)
+    nodes_left, weights_left = _counts(model)
+    removed = [
+        f"{count} {what}"
+        for count, what in ((nodes - nodes_left, "nodes"), (weights - weights_left, "weights"))
+        if count
+    ]
+    return (f"removed {' and '.join(removed)} that no output needs",) if removed else ()
+
+
+def _remove_unused_initializers(graph: ir.Graph) -> None:
+    for name, value in tuple(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
+
+
+def _counts(model: ir.Model) -> tuple[int, int]:
+    nodes = sum(1 for _ in ir.traversal.RecursiveGraphIterator(model.graph))
+    return nodes, sum(len(graph.initializers) for graph in model.graphs())
+
+
+def inputs_without_initializers(model: ir.Model) -> tuple[str, ...]:
+    """Take initializers out of the inputs, where old exporters list them as overridable defaults.
+
+    A weight that a caller may override is no constant: it could neither be folded nor quantized. An IR version below 4
+    demands the old form, so it is raised.
+    """
+    before = len(model.graph.inputs)
+    RemoveInitializersFromInputsPass()(model)
+    model.ir_version = max(model.ir_version, 4)
+    removed = before - len(model.graph.inputs)
+    return (f"took {removed} initializers out of the inputs",) if removed else ()
+
+
+def forget_placeholders(model: ir.Model) -> tuple[str, ...]:
+    """Turn ``?`` and negative numbers in shapes into axes without a length.
+
+    Some exporters write the same ``?`` for every axis they do not know; taken for a name it would say that all these
+    axes are equally long.
+    """
+    for graph in model.graphs():
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            if value.shape is not None and any(_is_placeholder(dim) for dim in value.shape):
+                value.shape = ir.Shape([None if _is_placeholder(dim) else dim for dim in value.shape])
+    return ()
+
+
+def _is_placeholder(dim: int | ir.SymbolicDim) -> bool:
+    if isinstance(dim, int):
+        return dim < 0
+    return dim.value is not None and not any(character.isalpha() for character in dim.value)

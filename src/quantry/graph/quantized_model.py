@@ -1,0 +1,75 @@
+"""The value that the emit stage returns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import onnx_ir as ir
+
+from quantry.graph.float_model import FloatModel
+from quantry.graph.save import ModelParts, serialize, write_model, write_parts
+from quantry.memo import Blob, Digest, fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedModel:
+    """A quantized model, ready to be written.
+
+    Attributes:
+        graph: The graph, or what makes it when somebody asks for it.
+        notes: What its user should know.
+        make_parts: Makes the model as its file has it, where there is a shorter way to it than through the graph; it
+            may find that there is none.
+    """
+
+    graph: ir.Model | Callable[[], ir.Model]
+    notes: tuple[str, ...] = ()
+    make_parts: Callable[[], ModelParts | None] | None = None
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The graph. Read-only by convention."""
+        return self.graph if isinstance(self.graph, ir.Model) else self.graph()
+
+    @cached_property
+    def parts(self) -> ModelParts | None:
+        """The model as its file has it, or None where it is to be written from the graph."""
+        return None if self.make_parts is None else self.make_parts()
+
+    def to_bytes(self) -> bytes:
+        """Return the ONNX file's bytes; models over 2 GB can only be saved to a path."""
+        return serialize(self.model) if self.parts is None else b"".join(self.parts.chunks())
+
+    def save(self, path: str | Path) -> tuple[Path, ...]:
+        """Write the model, atomically.
+
+        Args:
+            path: Where to; weights of large models go to a file beside it.
+
+        Returns:
+            The files written.
+        """
+        return write_model(self.model, path) if self.parts is None else write_parts(self.parts, path)
+
+    def to_blob(self) -> Blob | None:
+        """Return the stored form, or None when the weights are too large to keep."""
+        return self._stored
+
+    def __fingerprint__(self) -> Digest:
+        """Return the content digest."""
+        blob = self._stored
+        return FloatModel(self.model, self.notes).__fingerprint__() if blob is None else fingerprint(blob.digest())
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Read what `to_blob` returned."""
+        stored = FloatModel.from_blob(blob)
+        return cls(stored.model, stored.notes)
+
+    @cached_property
+    def _stored(self) -> Blob | None:
+        # One stored form of ONNX graphs serves both ends of the pipeline; making it quantizes and packs every weight,
+        # so it is made once.
+        return FloatModel(self.model, self.notes).to_blob()

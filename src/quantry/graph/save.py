@@ -1,0 +1,327 @@
+"""Deterministic bytes of a model, and writing them to disk without holding the weights twice.
+
+A model is encoded as *structure* (everything but the weights of the main graph, a few hundred kilobytes) followed by
+one ``TensorProto`` for each weight. Protobuf allows the fields of a message in any order, so the weights come last and
+are streamed: the peak is one weight, not the whole file, and no weight passes through a second proto in memory.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from quantry.errors import InternalError, ModelError
+from quantry.graph.edit import collection_paused
+from quantry.graph.weights import WeightKey, all_weights, external_placeholder, raw_bytes, written_with
+
+INLINE_LIMIT_BYTES = 1_500_000_000
+"""Weights above this total go to an external data file; protobuf itself ends at 2 GB."""
+
+PROTOBUF_LIMIT_BYTES = 2**31 - 1
+
+_KEEP_INLINE_BELOW = 1024  # onnxruntime needs the data of shapes, axes and the like inline
+_ALIGNMENT = 64
+_GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
+_INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
+_RAW_DATA_FIELD = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
+
+
+@dataclass(frozen=True, eq=False)
+class WeightPart:
+    """One weight as a file has it.
+
+    Attributes:
+        name: Its name.
+        header: Its ``TensorProto`` without the data.
+        size: How many bytes of data follow; None where the header is complete.
+        data: Returns them.
+    """
+
+    name: str
+    header: bytes
+    size: int | None
+    data: Callable[[], bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelParts:
+    """A model as its file has it: put one behind the other, the chunks are an ONNX file.
+
+    Attributes:
+        head: Everything but the graph.
+        graph: The graph without its weights, as bytes.
+        weights: The weights, in order.
+    """
+
+    head: onnx.ModelProto
+    graph: bytes
+    weights: tuple[WeightPart, ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """How many bytes of data the weights have."""
+        return sum(weight.size or 0 for weight in self.weights)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes of the file; the data of one weight at a time are in memory."""
+        lengths = [_tensor_size(weight.header, weight.size) for weight in self.weights]
+        size = len(self.graph) + sum(_field_size(_INITIALIZER_FIELD, length) for length in lengths)
+        yield self.head.SerializeToString(deterministic=True)
+        yield _tag(_GRAPH_FIELD) + _varint(size)
+        yield self.graph
+        initializer, raw_data = _tag(_INITIALIZER_FIELD), _tag(_RAW_DATA_FIELD)
+        for weight, length in zip(self.weights, lengths, strict=True):
+            beginning = initializer + _varint(length) + weight.header
+            if weight.size is None:
+                yield beginning
+            else:
+                yield beginning + raw_data + _varint(weight.size)
+                yield _exactly(weight.size, weight.data(), weight.name)
+
+
+def serialize(model: ir.Model) -> bytes:
+    """Return the model as ONNX bytes with all weights inline; equal models give equal bytes.
+
+    Args:
+        model: The model; it is left as it was.
+
+    Raises:
+        ModelError: If the result would exceed the 2 GB that protobuf allows.
+    """
+    total = weight_bytes(model)
+    if total >= PROTOBUF_LIMIT_BYTES:
+        raise ModelError(
+            f"a model in one piece must stay below 2 GB; its weights have {total} bytes; write it to a file"
+        )
+    return b"".join(model_parts(model).chunks())
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Return how many bytes the initializers of all graphs occupy."""
+    return sum(
+        value.const_value.nbytes
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if value.const_value is not None and value.const_value.dtype != ir.DataType.STRING
+    )
+
+
+def write_model(
+    model: ir.Model, path: str | os.PathLike[str], *, external_data_threshold: int = INLINE_LIMIT_BYTES
+) -> tuple[Path, ...]:
+    """Write a model to a file, atomically: either everything is there under its final name or nothing is.
+
+    Args:
+        model: The model; it is left as it was.
+        path: Where the ``.onnx`` file goes; its folder is made if it is missing.
+        external_data_threshold: Weights of more bytes than this in total go to ``<name>.data`` beside the model;
+            tensors under 1024 bytes stay inline because onnxruntime cannot read shapes from external data.
+
+    Returns:
+        The files written, the model first.
+
+    Raises:
+        ModelError: If the file cannot be written.
+    """
+    target = _regular_file(Path(path))
+    data = target.with_name(target.name + ".data")
+    layout = _external_layout(model, data.name) if weight_bytes(model) > external_data_threshold else {}
+    if not layout:
+        return write_parts(model_parts(model), path)
+    _place({data: _external_chunks(model, layout), target: model_parts(model, layout).chunks()})
+    return (Path(path), data)
+
+
+def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write a model in one file, atomically, as `write_model` does.
+
+    Args:
+        parts: The model.
+        path: Where the ``.onnx`` file goes; its folder is made if it is missing.
+
+    Returns:
+        The file written.
+
+    Raises:
+        ModelError: If the file cannot be written.
+    """
+    _place({_regular_file(Path(path)): parts.chunks()})
+    return (Path(path),)
+
+
+def _place(files: Mapping[Path, Iterator[bytes]]) -> None:
+    """Write files that belong together, the model last."""
+    target = list(files)[-1]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write_atomically(files)
+    except OSError as error:
+        raise ModelError(
+            f"the model must be written to a writable folder with enough space, got: {error}; at {target}"
+        ) from error
+
+
+def _regular_file(path: Path) -> Path:
+    """Return where a file is really written: a link is followed, and anything but an ordinary file is refused."""
+    try:
+        target = path.resolve()
+        special = target.exists() and not target.is_file()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"a model must be written to a usable path, got {error}; at {path}") from error
+    if special:
+        kind = "a folder" if target.is_dir() else "a device, pipe or socket"
+        raise ModelError(f"a model must be written to an ordinary file, got {kind}; at {path}")
+    return target
+
+
+def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
+    """Write every file under a temporary name beside its own, then rename all; a failure leaves no temporary file."""
+    temporaries: dict[Path, Path] = {}
+    try:
+        for target, chunks in files.items():
+            descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+            temporaries[target] = Path(name)
+            with os.fdopen(descriptor, "wb") as file:
+                file.writelines(chunks)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
+        for target, temporary in temporaries.items():
+            temporary.replace(target)
+    finally:
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """Return what the user withholds from others; temporary files are made private, models are ordinary files."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def model_parts(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | None = None) -> ModelParts:
+    """Return a model as its file has it.
+
+    Args:
+        model: The model; it is left as it was.
+        layout: Weights that lie in an external data file, each as a reference to its place there.
+    """
+    placed = {name: tensor for (_, name), tensor in (layout or {}).items()}
+    weights = {
+        name: value.const_value for name, value in model.graph.initializers.items() if value.const_value is not None
+    }
+    proto = _structure(model)
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    return ModelParts(proto, graph, tuple(_part(name, tensor, placed.get(name)) for name, tensor in weights.items()))
+
+
+def _part(name: str, tensor: ir.TensorProtocol, placed: ir.ExternalTensor | None) -> WeightPart:
+    header, size = _tensor_header(placed or tensor, name, placed is not None)
+    return WeightPart(name, header, size, partial(raw_bytes, tensor))
+
+
+def _exactly(size: int, content: bytes, name: str) -> bytes:
+    # The length stands before the content, so content of another length would make a file that nobody can read.
+    if len(content) != size:
+        raise InternalError(f"a weight must have the {size} bytes its shape declares, got {len(content)}; {name!r}")
+    return content
+
+
+def _structure(model: ir.Model) -> onnx.ModelProto:
+    """Return the proto of everything but the weights of the main graph."""
+    inner = {key: _plain_tensor(value) for key, value in all_weights(model).items() if key[0] > 0}
+    # A quantized model has more weights than nodes. Only those with an annotation are written here, without their data.
+    weights = dict(model.graph.initializers)
+    annotated = {
+        (0, name): external_placeholder(value.const_value)
+        for name, value in weights.items()
+        if value.meta and value.const_value is not None
+    }
+    left_out = {name for name in weights if (0, name) not in annotated}
+    with collection_paused():
+        proto = written_with(model, inner | annotated, left_out)
+    # An initializer has its own type and shape; saying them again costs a sixth of a small model's bytes.
+    described = {tensor.name for tensor in proto.graph.initializer}
+    del proto.graph.initializer[:]
+    for index in reversed([at for at, info in enumerate(proto.graph.value_info) if info.name in described]):
+        del proto.graph.value_info[index]
+    return proto
+
+
+def _plain_tensor(value: ir.Value) -> ir.TensorProtocol:
+    """Return the data of an initializer of a subgraph, which travels inside an attribute, in one encoding."""
+    tensor = value.const_value
+    assert tensor is not None
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name)
+
+
+def _tensor_header(tensor: ir.TensorProtocol, name: str, complete: bool) -> tuple[bytes, int | None]:
+    """Return a weight's TensorProto without its data, and how many bytes of raw data follow (None: complete)."""
+    if complete or tensor.dtype == ir.DataType.STRING:
+        proto = ir.serde.serialize_tensor(tensor)
+        proto.name = name
+        return proto.SerializeToString(deterministic=True), None
+    proto = onnx.TensorProto(name=name, data_type=int(tensor.dtype), dims=tensor.shape.numpy())
+    if tensor.doc_string:
+        proto.doc_string = tensor.doc_string
+    return proto.SerializeToString(deterministic=True), tensor.nbytes
+
+
+def _external_layout(model: ir.Model, location: str) -> dict[WeightKey, ir.ExternalTensor]:
+    """Return where each large weight of the main graph goes in the external data file."""
+    layout: dict[WeightKey, ir.ExternalTensor] = {}
+    offset = 0
+    for (index, name), value in all_weights(model).items():
+        tensor = value.const_value
+        assert tensor is not None
+        if index > 0 or tensor.dtype == ir.DataType.STRING or tensor.nbytes < _KEEP_INLINE_BELOW:
+            continue
+        offset += -offset % _ALIGNMENT
+        shape = ir.Shape(tensor.shape.numpy())
+        layout[index, name] = ir.ExternalTensor(location, offset, tensor.nbytes, tensor.dtype, shape=shape, name=name)
+        offset += tensor.nbytes
+    return layout
+
+
+def _external_chunks(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor]) -> Iterator[bytes]:
+    """Yield the content of the external data file, one weight at a time."""
+    weights = all_weights(model)
+    position = 0
+    for key, placed in layout.items():
+        tensor = weights[key].const_value
+        assert tensor is not None
+        assert placed.offset is not None
+        yield bytes(placed.offset - position)
+        yield raw_bytes(tensor)
+        position = placed.offset + tensor.nbytes
+
+
+def _tensor_size(header: bytes, raw: int | None) -> int:
+    return len(header) + (0 if raw is None else _field_size(_RAW_DATA_FIELD, raw))
+
+
+def _field_size(field: int, length: int) -> int:
+    return len(_tag(field)) + len(_varint(length)) + length
+
+
+def _tag(field: int) -> bytes:
+    length_delimited = 2
+    return _varint(field << 3 | length_delimited)
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

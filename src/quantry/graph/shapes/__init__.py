@@ -1,0 +1,7 @@
+"""Shapes as expressions of the inputs' named axes, where ONNX's own inference gives up."""
+
+from quantry.graph.shapes.known_values import KnownValues, numbers_of
+from quantry.graph.shapes.size import Size
+from quantry.graph.shapes.solve_shapes import solve_shapes
+
+__all__ = ["KnownValues", "Size", "numbers_of", "solve_shapes"]

@@ -1,0 +1,190 @@
+"""The weights of a model apart from its structure: set them aside, put them back, read them one at a time.
+
+onnx's own functions (shape inference, opset conversion) and every comparison of structure go through protobuf, which
+ends at 2 GB and copies what it is given. They therefore get a model whose large weights are *placeholders*: tensors
+with a name, a type and a shape that claim to lie in an external file.
+"""
+
+import copy
+from collections.abc import Container, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+WeightKey = tuple[int, str]
+"""Index of the graph in ``model.graphs()`` (0 is the main graph) and the initializer's name."""
+
+LARGE_BYTES = 16 * 1024
+"""Weights above this are set aside; smaller ones may be shapes or axes that inference needs to read."""
+
+_PLACEHOLDER_LOCATION = "placeholder"
+
+
+def external_placeholder(tensor: ir.TensorProtocol) -> ir.ExternalTensor:
+    """Return a tensor of the same name, type and shape that holds no data."""
+    return ir.ExternalTensor(
+        _PLACEHOLDER_LOCATION, None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name or ""
+    )
+
+
+def all_weights(model: ir.Model) -> dict[WeightKey, ir.Value]:
+    """Return the initializers of every graph of the model that have data, in stored order."""
+    return {
+        (index, name): value
+        for index, graph in enumerate(model.graphs())
+        for name, value in graph.initializers.items()
+        if value.const_value is not None
+    }
+
+
+def written_with(
+    model: ir.Model, replacements: Mapping[WeightKey, ir.TensorProtocol], left_out: Container[str] = ()
+) -> onnx.ModelProto:
+    """Return the model as a proto in which some weights have other data.
+
+    The model is only read: what is exchanged stands in a view of its graph. Threads that share a store share models
+    too, and one may read weights while another writes the structure.
+
+    Args:
+        model: The model.
+        replacements: What to write instead of the data of some initializers.
+        left_out: Initializers of the main graph that are not written at all.
+    """
+    inner = {key: tensor for key, tensor in replacements.items() if key[0] > 0}
+    if inner:
+        # Bodies of If and Loop are written by the nodes that hold them, which know no views.
+        model = model.clone()
+        weights = all_weights(model)
+        for key, tensor in inner.items():
+            weights[key].const_value = tensor
+    graph = model.graph
+    initializers = [value for name, value in graph.initializers.items() if name not in left_out]
+    view = ir.GraphView(
+        graph.inputs,
+        graph.outputs,
+        nodes=graph,
+        initializers=[_stand_in(value, replacements.get((0, value.name or ""))) for value in initializers],
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=graph.metadata_props,
+    )
+    shell = copy.copy(model)
+    shell.graph = view  # type: ignore[assignment]  # writing needs nothing that a view lacks
+    return ir.serde.serialize_model(shell)
+
+
+def _stand_in(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
+    """Return a value that is written like another, with other data; the other itself where there are none."""
+    if tensor is None:
+        return value
+    stand_in = ir.Value(
+        name=value.name,
+        shape=value.shape,
+        type=value.type,
+        doc_string=value.doc_string,
+        const_value=tensor,
+        metadata_props=value.metadata_props,
+    )
+    stand_in.meta.update(value.meta)
+    return stand_in
+
+
+def structure_proto(
+    model: ir.Model, keep_below: int = LARGE_BYTES
+) -> tuple[onnx.ModelProto, dict[WeightKey, ir.TensorProtocol]]:
+    """Return the model as a proto whose large weights are placeholders, and the weights taken out.
+
+    Args:
+        model: The model; it is left as it was.
+        keep_below: Weights of at most this many bytes stay in the proto; 0 takes out every weight but strings.
+    """
+    taken = {
+        key: value.const_value
+        for key, value in all_weights(model).items()
+        if value.const_value is not None
+        and value.const_value.dtype != ir.DataType.STRING
+        and (value.const_value.nbytes > keep_below or isinstance(value.const_value, ir.ExternalTensor))
+    }
+    return written_with(model, {key: external_placeholder(tensor) for key, tensor in taken.items()}), taken
+
+
+def restore_weights(model: ir.Model, taken: Mapping[WeightKey, ir.TensorProtocol]) -> None:
+    """Put weights that ``structure_proto`` took out back by their name; those no longer in the model are dropped."""
+    weights = all_weights(model)
+    for key, tensor in taken.items():
+        if key in weights:
+            weights[key].const_value = tensor
+
+
+def rebuilt(model: ir.Model) -> ir.Model:
+    """Return the model as it would come back from its own file, sharing the weights.
+
+    What does not survive a file (scratch metadata, the order in which values were made) must not influence a later
+    stage; otherwise a result taken from a store and a fresh one could differ.
+    """
+    proto, taken = structure_proto(model, keep_below=0)
+    fresh = ir.serde.deserialize_model(proto)
+    restore_weights(fresh, taken)
+    # A file says of a weight its type and shape alone; see `quantry.graph.save`.
+    for value in fresh.graph.initializers.values():
+        value.metadata_props.clear()
+        value.doc_string = None
+    return fresh
+
+
+def release(tensor: ir.TensorProtocol) -> None:
+    """Give back the memory map of an external tensor; it is mapped again when it is next read."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return
+    try:
+        tensor.release()
+    except BufferError:
+        # Someone still holds the array; the map goes with the last reference to it.
+        tensor.raw = None
+
+
+def unshared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor that nobody else reads: one in a file is mapped into memory by whoever reads it first."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name,
+        base_dir=tensor.base_dir,
+    )
+
+
+def raw_bytes(tensor: ir.TensorProtocol) -> bytes:
+    """Return the little-endian bytes of a tensor as ONNX stores them, releasing any memory map."""
+    own = unshared(tensor)
+    # onnx-ir cannot read the bytes of an external tensor without elements.
+    data = own.tobytes() if own.nbytes else b""
+    release(own)
+    return data
+
+
+def tensor_from_array(array: np.ndarray, name: str) -> ir.TensorProtocol:
+    """Return an array as a named tensor, contiguous, without copying where it already is."""
+    return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+
+
+def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """Return a tensor's data under another name; the tensor may belong to the caller's model and keeps its own."""
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=name)
+
+
+def new_initializer(name: str, array: np.ndarray) -> ir.Value:
+    """Return an array as a value that can be registered as an initializer of a graph."""
+    return initializer_of(tensor_from_array(array, name))
+
+
+def initializer_of(tensor: ir.TensorProtocol) -> ir.Value:
+    """Return a value of a tensor's name, type and shape that can be registered as an initializer of a graph."""
+    shape = ir.Shape(tensor.shape.numpy())
+    return ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)

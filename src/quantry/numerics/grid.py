@@ -1,0 +1,120 @@
+"""The integers a tensor may use and which scales are allowed: all a calibration method needs of a `TensorSpec`.
+
+The real interval that a quantized tensor is meant to represent.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.errors import RecipeError
+from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The integer side of a quantized tensor.
+
+    Values beyond the ends saturate at `lowest` and `highest`, which for whole types is what QuantizeLinear does: the
+    error of an int8 tensor therefore counts -128 as representable, also where a symmetric scale is made from the 127
+    steps that both sides have.
+
+    Attributes:
+        dtype: Integer type.
+        symmetric: Whether the zero point is fixed at `centre`.
+        power_of_two: Whether the scale must be a power of two.
+        reduced: Whether one bit less is used, as ``-64..64`` or ``0..127`` of 8 bits.
+    """
+
+    dtype: DataType
+    symmetric: bool
+    power_of_two: bool = False
+    reduced: bool = False
+
+    @classmethod
+    def of(cls, spec: TensorSpec, *, reduced: bool = False) -> "Grid":
+        """Return the grid of a specification.
+
+        Args:
+            spec: Type, symmetry and kind of scale.
+            reduced: Use one bit less.
+
+        Raises:
+            RecipeError: The type has no integer grid.
+        """
+        if not spec.dtype.is_integer:
+            raise RecipeError(f"scales exist for integer types only, got {spec.dtype.value} in the scale stage")
+        return cls(spec.dtype, spec.symmetric, isinstance(spec.scale, PowerOfTwoScale), reduced)
+
+    @cached_property
+    def lowest(self) -> int:
+        """Smallest integer in use."""
+        if not self.reduced:
+            return self.dtype.lowest
+        return -(1 << (self.dtype.bits - 2)) if self.dtype.is_signed else 0
+
+    @cached_property
+    def highest(self) -> int:
+        """Largest integer in use."""
+        if not self.reduced:
+            return self.dtype.highest
+        return 1 << (self.dtype.bits - 2) if self.dtype.is_signed else (1 << (self.dtype.bits - 1)) - 1
+
+    @cached_property
+    def centre(self) -> int:
+        """Zero point of a symmetric tensor."""
+        return 0 if self.dtype.is_signed else (self.highest + 1) // 2
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of steps between the ends, or of those on either side of the centre when symmetric."""
+        if self.symmetric:
+            return min(self.centre - self.lowest, self.highest - self.centre)
+        return self.highest - self.lowest
+
+    @cached_property
+    def limits(self) -> tuple[int, int] | None:
+        """Smallest and largest integer in use, or None where they are the type's own."""
+        return (self.lowest, self.highest) if self.reduced else None
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """What a calibration method answers: the ends of the interval to represent, for each channel.
+
+    Zero need not be inside; the interval is extended to it when scale and zero point are made.
+
+    Attributes:
+        low: Lower ends, float64 [C]; C is 1 for a tensor with one scale.
+        high: Upper ends, float64 [C].
+
+    Example:
+        >>> Range([-1.0], [2.0]).high
+        array([2.])
+    """
+
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", np.asarray(self.low, dtype=np.float64))
+        object.__setattr__(self, "high", np.asarray(self.high, dtype=np.float64))
+
+    @property
+    def magnitude(self) -> npt.NDArray[np.float64]:
+        """Largest absolute value of each interval, float64 [C]."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    def with_zero(self) -> "Range":
+        """Return the smallest intervals that hold these and zero."""
+        return Range(np.minimum(self.low, 0.0), np.maximum(self.high, 0.0))
+
+    def clamped(self, bounds: "Range") -> "Range":
+        """Return the part of these intervals inside `bounds`.
+
+        Args:
+            bounds: One interval for each of these.
+        """
+        return Range(np.maximum(self.low, bounds.low), np.minimum(self.high, bounds.high))

@@ -1,0 +1,111 @@
+"""Quantize and dequantize arrays exactly as onnxruntime's QuantizeLinear and DequantizeLinear do.
+
+::
+
+    quantize:    q = saturate(round_half_even(x / scale) + zero_point)      division in float32
+    dequantize:  x = float32(q - zero_point) * scale                        product in float32
+
+QuantizeLinear has no 32-bit types; for these (biases) the division is done in float64, where 32-bit integers are exact.
+"""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.errors import DataError
+from quantry.numerics.tensor_params import TensorParams
+from quantry.recipe import DataType
+
+Number = TypeVar("Number", np.float32, np.int64)
+
+_CONTAINERS: dict[DataType, type[np.integer[Any]]] = {
+    DataType.INT4: np.int8,
+    DataType.UINT4: np.uint8,
+    DataType.INT8: np.int8,
+    DataType.UINT8: np.uint8,
+    DataType.INT16: np.int16,
+    DataType.UINT16: np.uint16,
+    DataType.INT32: np.int32,
+    DataType.UINT32: np.uint32,
+}
+
+
+def quantize_array(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.integer[Any]]:
+    """Return the integers of real values, rounded half to even and saturated.
+
+    Args:
+        x: Real values of any shape; infinities saturate.
+        params: Scale, zero point and type.
+
+    Returns:
+        Integers of the shape of `x` in numpy's smallest container: 4-bit types come in one byte each.
+
+    Raises:
+        DataError: `x` has NaN, for which there is no integer.
+
+    Example:
+        >>> import numpy as np
+        >>> from quantry.recipe import DataType
+        >>> params = TensorParams(DataType.INT8, np.float32(0.5), np.int64(0))
+        >>> quantize_array(np.array([0.25, 0.75, -1000], np.float32), params)
+        array([   0,    2, -128], dtype=int8)
+    """
+    precision = np.float64 if params.dtype.bits > 16 else np.float32
+    values = np.asarray(x, dtype=np.float32)
+    scale, zero_point = _broadcast(params, values.shape)
+    with np.errstate(over="ignore"):
+        levels = np.asarray(np.divide(values, scale, dtype=precision))
+    if np.isnan(levels).any():
+        raise DataError(f"values to quantize must not be NaN, got {int(np.isnan(values).sum())} of {values.size}")
+    np.rint(levels, out=levels)
+    # The zero point is added after clipping so that float32 never has to hold more digits than it has.
+    offset = zero_point.astype(precision)
+    levels = np.clip(levels, params.lowest - offset, params.highest - offset)
+    return np.asarray(levels + offset).astype(_CONTAINERS[params.dtype])
+
+
+def dequantize_array(q: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.float32]:
+    """Return the real values of integers.
+
+    Args:
+        q: Integers of any shape.
+        params: Scale, zero point and type.
+
+    Returns:
+        float32 values of the shape of `q`.
+    """
+    integers = np.asarray(q).astype(np.int64)
+    scale, zero_point = _broadcast(params, integers.shape)
+    return np.asarray((integers - zero_point).astype(np.float32) * scale, dtype=np.float32)
+
+
+def fake_quantize(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.float32]:
+    """Return the real values that are left of `x` after quantizing and dequantizing.
+
+    Args:
+        x: Real values of any shape.
+        params: Scale, zero point and type.
+
+    Returns:
+        float32 values of the shape of `x`, all on the grid of `params`.
+    """
+    return dequantize_array(quantize_array(x, params), params)
+
+
+def _broadcast(params: TensorParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return scale and zero point in a form that goes with values of a shape."""
+    if params.axis is None:
+        return params.scale, params.zero_point
+    if params.group is not None:
+        return _spread(params.scale, params, shape), _spread(params.zero_point, params, shape)
+    ones = [1] * len(shape)
+    ones[params.axis] = -1
+    return params.scale.reshape(ones), params.zero_point.reshape(ones)
+
+
+def _spread(entries: npt.NDArray[Number], params: TensorParams, shape: tuple[int, ...]) -> npt.NDArray[Number]:
+    assert params.axis is not None
+    assert params.group is not None
+    index = np.arange(shape[params.axis]) // params.group
+    return np.take(entries, index, axis=params.axis)

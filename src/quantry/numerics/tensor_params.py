@@ -1,0 +1,169 @@
+"""Scale, zero point and type of one quantized tensor.
+
+The value of the scale stage: parameters of every quantized tensor.
+
+Power-of-two scales as positions: the number of fraction bits of fixed-point numbers.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.errors import InternalError
+from quantry.memo import Blob
+from quantry.recipe import DataType
+
+_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class TensorParams:
+    """How the real numbers of one tensor map to integers: ``real = (integer - zero_point) * scale``.
+
+    Attributes:
+        dtype: Integer type of the quantized values.
+        scale: float32, shape () for one scale or [C] for one scale for each index along `axis`; of groups, the tensor's
+            shape with `axis` divided by the size of a group, rounded up. Positive and normal.
+        zero_point: int64, same shape as `scale`; within the limits, so that 0.0 is represented exactly.
+        axis: The channel axis, or the axis along which groups lie, or None for one scale.
+        limits: Smallest and largest integer in use where these are fewer than the type has; None uses the whole type.
+        group: How many neighbours along `axis` share a scale; None where each index has its own.
+    """
+
+    dtype: DataType
+    scale: npt.NDArray[np.float32]
+    zero_point: npt.NDArray[np.int64]
+    axis: int | None = None
+    limits: tuple[int, int] | None = None
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", _frozen(np.array(self.scale, dtype=np.float32)))
+        object.__setattr__(self, "zero_point", _frozen(np.array(self.zero_point, dtype=np.int64)))
+        self._check()
+
+    @property
+    def lowest(self) -> int:
+        """Smallest integer in use; smaller results saturate to it."""
+        return self.dtype.lowest if self.limits is None else self.limits[0]
+
+    @property
+    def highest(self) -> int:
+        """Largest integer in use; larger results saturate to it."""
+        return self.dtype.highest if self.limits is None else self.limits[1]
+
+    def _check(self) -> None:
+        if not self.dtype.is_integer:
+            raise InternalError(f"TensorParams.dtype must be an integer type, got {self.dtype.value}")
+        dimensions = 0 if self.axis is None else 1
+        fits = self.scale.ndim == dimensions if self.group is None else self.axis in range(self.scale.ndim)
+        if not fits or self.zero_point.shape != self.scale.shape:
+            needed = f"{dimensions} dimensions" if self.group is None else "the tensor's dimensions"
+            raise InternalError(
+                f"TensorParams with axis {self.axis} needs scale and zero point with {needed}, got shapes "
+                f"{self.scale.shape} and {self.zero_point.shape}"
+            )
+        if not (np.isfinite(self.scale) & (self.scale >= _SMALLEST_NORMAL)).all():
+            raise InternalError(f"TensorParams.scale must be positive, normal and finite, got {self.scale}")
+        if not ((self.zero_point >= self.lowest) & (self.zero_point <= self.highest)).all():
+            raise InternalError(
+                f"TensorParams.zero_point must be in [{self.lowest}, {self.highest}], got {self.zero_point}"
+            )
+
+
+def _frozen(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class QuantParams:
+    """Parameters of every quantized tensor.
+
+    Attributes:
+        tensors: By tensor name: activations, weights and biases.
+        notes: What the user should know, such as values that do not fit; empty when all is well.
+    """
+
+    tensors: Mapping[str, TensorParams] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
+        object.__setattr__(self, "notes", tuple(self.notes))
+
+    def to_blob(self) -> Blob:
+        """Return what the store keeps: all scales in one array and all zero points in another."""
+        entries = [
+            {
+                "name": name,
+                "dtype": params.dtype.value,
+                "size": params.scale.size,
+                "axis": params.axis,
+                "limits": None if params.limits is None else list(params.limits),
+                **({} if params.group is None else {"group": params.group, "shape": list(params.scale.shape)}),
+            }
+            for name, params in self.tensors.items()
+        ]
+        scales = [params.scale.ravel() for params in self.tensors.values()]
+        zero_points = [params.zero_point.ravel() for params in self.tensors.values()]
+        return Blob(
+            meta={"tensors": entries, "notes": list(self.notes)},
+            arrays={
+                "scales": np.concatenate([np.empty(0, np.float32), *scales]),
+                "zero_points": np.concatenate([np.empty(0, np.int64), *zero_points]),
+            },
+        )
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Return the value that `to_blob` was called on.
+
+        Args:
+            blob: What the store kept.
+        """
+        meta: Any = blob.meta
+        ends = np.cumsum([entry["size"] for entry in meta["tensors"]], dtype=np.int64)
+        tensors = {}
+        for entry, end in zip(meta["tensors"], ends, strict=True):
+            part = slice(int(end) - entry["size"], int(end))
+            shape = tuple(entry.get("shape", () if entry["axis"] is None else (entry["size"],)))
+            tensors[entry["name"]] = TensorParams(
+                dtype=DataType(entry["dtype"]),
+                scale=blob.arrays["scales"][part].reshape(shape),
+                zero_point=blob.arrays["zero_points"][part].reshape(shape),
+                axis=entry["axis"],
+                limits=None if entry["limits"] is None else (entry["limits"][0], entry["limits"][1]),
+                group=entry.get("group"),
+            )
+        return cls(tensors, tuple(meta["notes"]))
+
+
+def position_of(scale: float) -> int | None:
+    """Return p for a scale of ``2**-p``, or None for any other.
+
+    Args:
+        scale: Any number.
+
+    Example:
+        >>> position_of(0.125)
+        3
+    """
+    mantissa, exponent = math.frexp(scale)
+    return 1 - exponent if mantissa == 0.5 else None
+
+
+def at_position(params: TensorParams, position: int) -> TensorParams:
+    """Return the parameters with scale ``2**-position``; the zero point is that of the type's centre and stays.
+
+    Args:
+        params: Parameters with one scale.
+        position: The new position.
+    """
+    return dataclasses.replace(params, scale=np.array(math.ldexp(1.0, -position), np.float32))

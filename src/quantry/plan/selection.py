@@ -1,0 +1,216 @@
+"""What users mean by the name of a node or a tensor: one rule wherever names select something.
+
+From the user's selection to the nodes that stay float, each with the reason.
+"""
+
+import fnmatch
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+import onnx_ir as ir
+
+from quantry.errors import SelectionError, nearest_spelling
+from quantry.plan.rules import RULE_OF_OPERATOR
+from quantry.recipe import Selection
+
+_EXPRESSION = re.compile(r"[\\*+?()|\[\]{}$]")
+
+
+def name_pattern(entry: str, where: str) -> Callable[[str], bool]:
+    """Return whether a name is meant by an entry.
+
+    Args:
+        entry: A name, in which ``*`` stands for anything, ``?`` for any character and ``[2-5]`` for one of some;
+            starting with ``^``, a regular expression that must match from the start.
+        where: The field it was written in, for messages.
+
+    Raises:
+        SelectionError: The regular expression is none.
+
+    Example:
+        >>> [name for name in ("head/conv", "stem/conv") if name_pattern("head/*", "exclude")(name)]
+        ['head/conv']
+    """
+    if not isinstance(entry, str):
+        raise SelectionError(f"{where} must hold names, got {entry!r}")
+    if entry.startswith("^"):
+        try:
+            return _found_by(re.compile(entry))
+        except re.error as error:
+            raise SelectionError(f"{where} must hold valid regular expressions, got {entry!r}: {error}") from error
+    # What looks like a pattern may be the name itself.
+    return lambda name: name == entry or fnmatch.fnmatchcase(name, entry)
+
+
+def meant(entry: str, known: Iterable[str]) -> str:
+    """Return a hint at what an entry that selects nothing could mean; empty where there is none.
+
+    Args:
+        entry: The entry.
+        known: The names there are.
+    """
+    names = list(known)
+    if _EXPRESSION.search(entry) and not entry.startswith("^"):
+        try:
+            hits = sum(map(_found_by(re.compile(f"^{entry}")), names))
+        except re.error:
+            hits = 0
+        if hits:
+            return f"; did you mean {'^' + entry!r}? Regular expressions start with ^, and this one matches {hits}"
+    return nearest_spelling(entry.lstrip("^"), names)
+
+
+def _found_by(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda name: pattern.match(name) is not None
+
+
+def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
+    """Return the nodes that the selection leaves float.
+
+    Args:
+        graph: The graph; every node has a unique name.
+        selection: What the user wrote.
+
+    Returns:
+        Node name to reason.
+
+    Raises:
+        SelectionError: An entry matches no node.
+    """
+    nodes = list(graph)
+    groups = [*_excluded(nodes, selection), *_outside(nodes, selection)]
+    reasons: dict[str, str] = {}
+    for chosen, reason in groups:
+        for node in chosen:
+            reasons.setdefault(_name(node), reason)
+    return reasons
+
+
+def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
+    for entry in selection.exclude:
+        yield matching(nodes, entry, "Selection.exclude"), f"excluded by {entry!r}"
+    for operator in selection.exclude_operators:
+        yield of_type(nodes, operator, "Selection.exclude_operators"), f"operator type {operator} is excluded"
+    for subgraph in selection.exclude_subgraphs:
+        starts = _union(nodes, subgraph.starts, "Selection.exclude_subgraphs.starts")
+        ends = _union(nodes, subgraph.ends, "Selection.exclude_subgraphs.ends")
+        between = _reach(starts, _successors) & _reach(ends, _predecessors)
+        if not between:
+            raise SelectionError(
+                "Selection.exclude_subgraphs must name nodes joined by a path, got no path from "
+                f"{subgraph.starts} to {subgraph.ends}"
+            )
+        yield between, f"between {', '.join(subgraph.starts)} and {', '.join(subgraph.ends)}, excluded"
+
+
+def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
+    if selection.input_nodes:
+        firsts = _union(nodes, selection.input_nodes, "Selection.input_nodes")
+        yield _reach(firsts, _predecessors) - firsts, "before the input nodes"
+    if selection.output_nodes:
+        lasts = _union(nodes, selection.output_nodes, "Selection.output_nodes")
+        yield _reach(lasts, _successors) - lasts, "behind the output nodes"
+    if selection.include:
+        included = _union(nodes, selection.include, "Selection.include")
+        yield (node for node in nodes if node not in included), "not among the included nodes"
+    if selection.operators:
+        wanted = of_types(nodes, selection.operators, "Selection.operators")
+        yield (node for node in nodes if node not in wanted), "not among the operator types to quantize"
+
+
+def _name(node: ir.Node) -> str:
+    assert node.name is not None
+    return node.name
+
+
+def _names(node: ir.Node) -> list[str]:
+    return [_name(node), *(output.name for output in node.outputs if output.name)]
+
+
+def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
+    """Return the nodes that one entry of the user's names.
+
+    Args:
+        nodes: All nodes.
+        entry: Name of a node or of an output of it, as `name_pattern` reads it.
+        where: The field it was written in, for messages.
+
+    Raises:
+        SelectionError: There is no such node.
+    """
+    is_meant = name_pattern(entry, where)
+    found = [node for node in nodes if any(map(is_meant, _names(node)))]
+    if not found:
+        known = [name for node in nodes for name in _names(node)]
+        raise SelectionError(
+            f"{where} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
+            f"{len(nodes)} nodes{meant(entry, known)} (what preparing folds away, such as "
+            "BatchNormalization or Identity, needs no exclusion)"
+        )
+    return found
+
+
+def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
+    """Return the nodes of an operator type.
+
+    Args:
+        nodes: All nodes.
+        operator: The type; starting with ``^``, a regular expression.
+        where: The field it was written in, for messages.
+
+    Raises:
+        SelectionError: There is none.
+    """
+    try:
+        pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
+    except re.error as error:
+        raise SelectionError(f"{where} must hold valid regular expressions, got {operator!r}: {error}") from error
+    found = [node for node in nodes if pattern.match(node.op_type)]
+    if not found:
+        known = sorted({node.op_type for node in nodes})
+        raise SelectionError(
+            f"{where} must name operator types of the graph, got {operator!r}"
+            f"{nearest_spelling(operator, known)} (it has {', '.join(known)})"
+        )
+    return found
+
+
+def of_types(nodes: list[ir.Node], operators: Iterable[str], where: str) -> set[ir.Node]:
+    """Return the nodes of several operator types, of which some may be absent.
+
+    Args:
+        nodes: All nodes.
+        operators: The types, as for `of_type`.
+        where: The field they were written in, for messages.
+
+    Raises:
+        SelectionError: There is none of a type that no rule knows.
+    """
+    present = {node.op_type for node in nodes}
+    # A type that is known and merely absent is no misspelling: a network without MatMul has none to quantize.
+    named = [entry for entry in operators if entry in present or entry not in RULE_OF_OPERATOR]
+    return {node for entry in named for node in of_type(nodes, entry, where)}
+
+
+def _union(nodes: list[ir.Node], entries: Iterable[str], where: str) -> set[ir.Node]:
+    return {node for entry in entries for node in matching(nodes, entry, where)}
+
+
+def _successors(node: ir.Node) -> Iterable[ir.Node]:
+    return (use.node for output in node.outputs for use in output.uses())
+
+
+def _predecessors(node: ir.Node) -> Iterable[ir.Node]:
+    producers = (value.producer() for value in node.inputs if value is not None)
+    return (producer for producer in producers if producer is not None)
+
+
+def _reach(starts: set[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+    seen, queue = set(starts), deque(starts)
+    while queue:
+        for neighbour in step(queue.popleft()):
+            if neighbour not in seen:
+                seen.add(neighbour)
+                queue.append(neighbour)
+    return seen

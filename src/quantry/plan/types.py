@@ -1,0 +1,220 @@
+r"""From the user's entries for single layers to the types of each node.
+
+The user's entries for single tensors.
+
+Decides the type of each tensor where its readers and its writer want different ones.
+
+A tensor and those that share its parameters (its reshapes) have one type. With readers that want different ones it is
+the finest wanted, and the others read behind a pair of their own::
+
+    Conv -> t -> Q int16 -> DQ int16 -> Conv that wants int16
+                                   \--> Q int8 -> DQ int8 -> Conv that wants int8
+
+That is what a machine can do: the tensor is written once, and narrowed for those that need it narrow.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from quantry.errors import SelectionError
+from quantry.graph.quant_plan import ActivationPlan, Conversion, SharedRange
+from quantry.plan.selection import matching, meant, name_pattern, of_type
+from quantry.recipe import Bias, LayerTypes, TensorSpec, TensorTypes
+
+
+@dataclass(frozen=True)
+class NodeTypes:
+    """What the user wants of one node; None where nothing was said.
+
+    Attributes:
+        activation: What it reads.
+        output: What it writes.
+        weight: Its weight.
+        bias: Its bias.
+        float_reason: Why it stays float.
+    """
+
+    activation: TensorSpec | None = None
+    output: TensorSpec | None = None
+    weight: TensorSpec | None = None
+    bias: Bias | None = None
+    float_reason: str | None = None
+
+
+def types_of_nodes(graph: ir.Graph, layers: Iterable[LayerTypes]) -> dict[str, NodeTypes]:
+    """Return what the entries say of each node they name.
+
+    Args:
+        graph: The graph; every node has a unique name.
+        layers: The entries; each field of a node comes from the last that sets it.
+
+    Returns:
+        Node name to types.
+
+    Raises:
+        SelectionError: An entry matches no node.
+    """
+    nodes = list(graph)
+    found: dict[str, NodeTypes] = {}
+    for index, entry in enumerate(layers):
+        where = f"plan.layers[{index}]"
+        chosen = [node for name in entry.match for node in matching(nodes, name, f"{where}.match")]
+        chosen += [node for operator in entry.operators for node in of_type(nodes, operator, f"{where}.operators")]
+        for node in chosen:
+            name = node.name or ""
+            found[name] = _merged(found.get(name, NodeTypes()), entry, where)
+    return found
+
+
+def _merged(known: NodeTypes, entry: LayerTypes, where: str) -> NodeTypes:
+    if entry.keep_float:
+        return replace(known, float_reason=f"kept float by {where}")
+    return NodeTypes(
+        activation=entry.activation or known.activation,
+        output=entry.output or known.output,
+        weight=entry.weight or known.weight,
+        bias=entry.bias or known.bias,
+    )
+
+
+class TensorPins:
+    """Answers what the user wants of a tensor by name, and knows which entries were never asked for."""
+
+    def __init__(self, entries: Sequence[TensorTypes]) -> None:
+        self._wanted = [
+            (name, entry.spec, f"plan.tensors[{index}].match")
+            for index, entry in enumerate(entries)
+            for name in entry.match
+        ]
+        self._patterns = [name_pattern(name, where) for name, _, where in self._wanted]
+        self._used = [False] * len(self._wanted)
+
+    def spec(self, tensor: str) -> TensorSpec | None:
+        """Return what a quantized tensor becomes by the last entry that names it, or None where none does."""
+        found = None
+        for index, (pattern, (_, spec, _)) in enumerate(zip(self._patterns, self._wanted, strict=True)):
+            if pattern(tensor):
+                self._used[index] = True
+                found = spec
+        return found
+
+    def check_all_used(self, quantized: Iterable[str]) -> None:
+        """Refuse entries that named nothing.
+
+        Args:
+            quantized: Names of all quantized tensors, for the nearest spelling.
+
+        Raises:
+            SelectionError: An entry matched no tensor that is quantized.
+        """
+        for (name, _, where), used in zip(self._wanted, self._used, strict=True):
+            if not used:
+                known = list(quantized)
+                raise SelectionError(
+                    f"{where} must name quantized tensors, got {name!r}, which is none of {len(known)}"
+                    f"{meant(name, known)}"
+                )
+
+
+@dataclass(frozen=True)
+class Read:
+    """One quantized input of one node.
+
+    Attributes:
+        node: Name of the node.
+        tensor: Name of the input.
+        wanted: What the user wants it to be there; None where nothing was said.
+        moves: Whether the node only moves values and computes with any type.
+    """
+
+    node: str
+    tensor: str
+    wanted: TensorSpec | None
+    moves: bool
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Types of all activations.
+
+    Attributes:
+        activations: The plan of each tensor, with its final type.
+        conversions: Further pairs by name.
+        read_as: Node and tensor to the conversion it reads; others read the tensor itself.
+    """
+
+    activations: Mapping[str, ActivationPlan]
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)
+    read_as: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+def resolve_types(
+    activations: Mapping[str, ActivationPlan],
+    reads: Iterable[Read],
+    written: Mapping[str, TensorSpec],
+    pinned: Callable[[str], TensorSpec | None],
+) -> Resolution:
+    """Return the type of every activation and the conversions between them.
+
+    Args:
+        activations: What is known of each tensor; its type is the whole model's.
+        reads: Who reads what.
+        written: What the user wants layers to write, by tensor.
+        pinned: What the user wants of a tensor whoever reads it.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for tensor, plan in activations.items():
+        groups[plan.source if isinstance(plan, SharedRange) else tensor].append(tensor)
+    reads_of: dict[str, list[Read]] = defaultdict(list)
+    for read in reads:
+        if read.tensor in activations:
+            reads_of[read.tensor].append(read)
+    final = dict(activations)
+    splits: dict[tuple[str, TensorSpec], list[str]] = defaultdict(list)
+    for root, members in groups.items():
+        own = activations[root]
+        assert not isinstance(own, SharedRange)
+        members_reads = [read for member in members for read in reads_of[member]]
+        pins = [spec for member in members if (spec := pinned(member)) is not None]
+        outputs = [written[member] for member in members if member in written]
+        chosen, follow = _chosen(pins, outputs, members_reads, own.spec)
+        final[root] = replace(own, spec=chosen)
+        for read in members_reads if not pins else ():
+            wanted = read.wanted if follow or read.moves else read.wanted or own.spec
+            if wanted is not None and wanted != chosen:
+                splits[read.tensor, wanted].append(read.node)
+    return _with_names(final, splits)
+
+
+def _chosen(
+    pins: list[TensorSpec], outputs: list[TensorSpec], reads: list[Read], default: TensorSpec
+) -> tuple[TensorSpec, bool]:
+    """Return the type of a tensor, and whether readers without a wish follow it."""
+    if pins:
+        return pins[-1], True
+    if outputs:
+        return finest(outputs), True
+    wanted = [read.wanted or default for read in reads if read.wanted is not None or not read.moves]
+    return (finest(wanted), False) if wanted else (default, True)
+
+
+def finest(specs: Iterable[TensorSpec]) -> TensorSpec:
+    """Return the specification with most bits; integers before floats of as many bits, else the first."""
+    return max(specs, key=lambda spec: (spec.dtype.bits, spec.dtype.is_integer))
+
+
+def _with_names(final: dict[str, ActivationPlan], splits: Mapping[tuple[str, TensorSpec], list[str]]) -> Resolution:
+    conversions: dict[str, Conversion] = {}
+    read_as: dict[tuple[str, str], str] = {}
+    for (tensor, spec), readers in splits.items():
+        wanted = f"{tensor}_{spec.dtype.value}"
+        name, count = wanted, 1
+        while name in final or name in conversions:
+            count += 1
+            name = f"{wanted}_{count}"
+        conversions[name] = Conversion(tensor, spec, tuple(dict.fromkeys(readers)))
+        read_as.update({(reader, tensor): name for reader in readers})
+    return Resolution(final, conversions, read_as)

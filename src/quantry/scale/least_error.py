@@ -1,0 +1,236 @@
+"""The power-of-two scale with the least squared error.
+
+The search starts at the finest scale without overflow and goes on to finer ones. A coarser one cannot be better: its
+levels are among those of the finer one, so every value is at least as far from them. It ends when clipping alone costs
+more than the best scale so far, because finer scales clip more; a value that is not clipped is at most half a step off,
+so clipping costs at least the error less a quarter of the squared step. With a symmetric grid the optimum over all
+exponents is therefore certain; with an asymmetric one it is the best of a few zero points for each exponent.
+
+The float scale with the least squared error: a grid of shrunk ranges, then finer grids around the best.
+
+The range is shrunk by factors ``2**-x`` on both sides together where the grid is symmetric or one side is empty, and
+on each side by itself otherwise. How far to go is certain: once the values outside a range alone cost more than the
+best range so far, all narrower ones are worse.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from quantry.numerics.affine import (
+    affine,
+    aligned_zero_point,
+    levels,
+    non_overflow_exponent,
+    representable_range,
+    smallest_exponent,
+)
+from quantry.numerics.grid import Grid, Range
+from quantry.scale.values import Observed
+
+Floats = npt.NDArray[np.float64]
+
+_SHIFTS = 17
+"""Zero points compared at a time on the way to the one that clips least."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The best scale of each group so far: mean squared error, exponent and zero point, [C] each."""
+
+    error: Floats
+    exponent: Floats
+    zero_point: Floats
+
+    def updated(self, other: "_Best") -> "_Best":
+        better = other.error < self.error
+        return _Best(
+            np.where(better, other.error, self.error),
+            np.where(better, other.exponent, self.exponent),
+            np.where(better, other.zero_point, self.zero_point),
+        )
+
+
+def least_error_exponent(observed: Observed, grid: Grid) -> Range:
+    """Return the range of the power-of-two scale, and zero point, with the least squared error.
+
+    Args:
+        observed: The values.
+        grid: The integers in use.
+    """
+    extrema = observed.extrema().with_zero()
+    exponent = non_overflow_exponent(extrema, grid)
+    best = _best_of(observed, exponent, aligned_zero_point(extrema, exponent, grid)[:, None], grid)
+    done = (best.error == 0) | (exponent <= smallest_exponent())
+    while not done.all():
+        exponent = np.maximum(exponent - 1, smallest_exponent())
+        tried = _best_of(observed, exponent, _zero_points(observed, extrema, exponent, grid), grid)
+        best = best.updated(tried)
+        clipping = tried.error - np.exp2(2 * exponent) / 4
+        done |= (clipping >= best.error) | (exponent <= smallest_exponent())
+    chosen = representable_range(best.exponent, best.zero_point, grid)
+    empty = extrema.magnitude == 0
+    return Range(np.where(empty, 0.0, chosen.low), np.where(empty, 0.0, chosen.high))
+
+
+def _best_of(observed: Observed, exponent: Floats, zero_points: Floats, grid: Grid) -> _Best:
+    """Return the best of several zero points, [C, Z], at one exponent for each group, [C]."""
+    scale = np.repeat(np.exp2(exponent)[:, None], zero_points.shape[1], axis=1)
+    error = observed.error(scale, zero_points, grid, 2)
+    index = error.argmin(axis=1)[:, None]
+    return _Best(
+        np.take_along_axis(error, index, axis=1)[:, 0],
+        exponent,
+        np.take_along_axis(zero_points, index, axis=1)[:, 0],
+    )
+
+
+def _zero_points(observed: Observed, extrema: Range, exponent: Floats, grid: Grid) -> Floats:
+    """Return the zero points to try, [C, Z].
+
+    They move the window of representable values over the multiples of one step, so they differ in what is clipped and
+    hardly in how the rest is rounded: the low end aligned, the high end aligned, the centre, and the least clipping.
+    """
+    low = aligned_zero_point(extrema, exponent, grid)
+    if grid.symmetric:
+        return low[:, None]
+    high = np.clip(grid.highest - levels(extrema.high, exponent), grid.lowest, grid.highest)
+    centre = np.rint((low + high) / 2)
+    return np.stack([low, high, centre, _least_clipping(observed, exponent, (low, high), grid)], axis=1)
+
+
+def _least_clipping(observed: Observed, exponent: Floats, between: tuple[Floats, Floats], grid: Grid) -> Floats:
+    """Return the zero point that clips least, [C]: clipping is convex in it, so finer and finer steps lead there."""
+    scale = np.exp2(exponent)[:, None]
+    low, high = (np.asarray(bound(*between)) for bound in (np.minimum, np.maximum))
+    while True:
+        zero_points = np.rint(np.linspace(low, high, _SHIFTS, axis=1))
+        clipping = observed.clipping((grid.lowest - zero_points) * scale, (grid.highest - zero_points) * scale)
+        best = np.take_along_axis(zero_points, clipping.argmin(axis=1)[:, None], axis=1)[:, 0]
+        reach = np.ceil((high - low) / (_SHIFTS - 1))
+        if (reach <= 1).all():
+            return best
+        low, high = np.maximum(low, best - reach), np.minimum(high, best + reach)
+
+
+_DEEPEST = 32
+"""No range is shrunk further than by this power of two, which is beyond what any type resolves."""
+
+_LINE_ROUNDS = ((1 / 4, 8), (1 / 32, 4))
+_PLANE_ROUNDS = ((1 / 2, 2), (1 / 4, 2))
+_SIDE_ROUNDS = ((1 / 8, 8), (1 / 64, 4))
+"""Finer grids around the best: how far they reach in powers of two, and their steps to either side."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Shrinks:
+    """Powers of two by which the low and the high ends are shrunk, [C, M] each."""
+
+    low: Floats
+    high: Floats
+
+    def moved(self, by: "_Shrinks") -> "_Shrinks":
+        return _Shrinks(np.maximum(self.low + by.low, 0.0), np.maximum(self.high + by.high, 0.0))
+
+    def at(self, index: npt.NDArray[np.int64]) -> "_Shrinks":
+        return _Shrinks(np.take_along_axis(self.low, index, axis=1), np.take_along_axis(self.high, index, axis=1))
+
+
+def least_error_shrink(observed: Observed, grid: Grid) -> Range:
+    """Return the shrunk range whose float scale has the least squared error.
+
+    Args:
+        observed: The values.
+        grid: The integers in use.
+    """
+    extrema = observed.extrema().with_zero()
+    two_sided = ((extrema.low < 0) & (extrema.high > 0)).any()
+    search = _Search(observed, grid, extrema)
+    best = search.line() if grid.symmetric or not two_sided else search.plane()
+    chosen = search.shrunk(best)
+    return Range(chosen.low[:, 0], chosen.high[:, 0])
+
+
+class _Search:
+    """One search over the values of one tensor."""
+
+    def __init__(self, observed: Observed, grid: Grid, extrema: Range) -> None:
+        self._observed = observed
+        self._grid = grid
+        # A symmetric grid represents both sides equally far, so shrinking starts from the larger one.
+        self._start = Range(-extrema.magnitude, extrema.magnitude) if grid.symmetric else extrema
+
+    def shrunk(self, by: _Shrinks) -> Range:
+        """Return the ranges, [C, M]."""
+        return Range(self._start.low[:, None] * np.exp2(-by.low), self._start.high[:, None] * np.exp2(-by.high))
+
+    def line(self) -> _Shrinks:
+        """Return the best shrink, [C, 1], the same for both sides."""
+        steps = np.arange(0, 4 * self._reach(_both)[0] + 1) / 4
+        best, _ = self._best_of(_both(np.tile(steps, (len(self._start.low), 1))))
+        for offsets in _offsets(_LINE_ROUNDS):
+            best, _ = self._best_of(best.moved(_both(offsets)))
+        return best
+
+    def plane(self) -> _Shrinks:
+        """Return the best shrink of either side, [C, 1]."""
+        _, error = self._reach(_both)
+        lows = _axis(self._reach(_low_only, error)[0])
+        highs = _axis(self._reach(_high_only, error)[0])
+        low, high = (np.tile(side.ravel(), (len(self._start.low), 1)) for side in np.meshgrid(lows, highs))
+        best, _ = self._best_of(_Shrinks(low, high))
+        for offsets in _offsets(_PLANE_ROUNDS):
+            low, high = (side.ravel() for side in np.meshgrid(offsets, offsets))
+            best, _ = self._best_of(best.moved(_Shrinks(low, high)))
+        for offsets in _offsets(_SIDE_ROUNDS):
+            best, _ = self._best_of(best.moved(_high_only(offsets)))
+            best, _ = self._best_of(best.moved(_low_only(offsets)))
+        return best
+
+    def _best_of(self, candidates: _Shrinks) -> tuple[_Shrinks, Floats]:
+        """Return the candidate with the least error, [C, 1], and that error, [C]."""
+        chosen = affine(self.shrunk(candidates), self._grid)
+        scale, zero_point = chosen.scale.astype(np.float64), chosen.zero_point.astype(np.float64)
+        error = self._observed.error(scale, zero_point, self._grid, 2)
+        index = error.argmin(axis=1)[:, None]
+        return candidates.at(index), np.take_along_axis(error, index, axis=1)[:, 0]
+
+    def _reach(self, along: Callable[[Floats], _Shrinks], best: Floats | None = None) -> tuple[int, Floats]:
+        """Return how many octaves of shrinking can pay for any group, and the least error met on the way, [C].
+
+        With `best` given, nothing is quantized: only what lies outside is compared with it.
+        """
+        groups = len(self._start.low)
+        known = best is not None
+        least = best if best is not None else np.full(groups, np.inf)
+        for octave in range(_DEEPEST):
+            candidate = along(np.full((groups, 1), float(octave)))
+            outside = self.shrunk(candidate)
+            if (self._observed.clipping(outside.low, outside.high)[:, 0] >= least).all():
+                return octave, least
+            if not known:
+                least = np.minimum(least, self._best_of(candidate)[1])
+        return _DEEPEST, least
+
+
+def _both(shrink: Floats) -> _Shrinks:
+    return _Shrinks(shrink, shrink)
+
+
+def _low_only(shrink: Floats) -> _Shrinks:
+    return _Shrinks(shrink, np.zeros_like(shrink))
+
+
+def _high_only(shrink: Floats) -> _Shrinks:
+    return _Shrinks(np.zeros_like(shrink), shrink)
+
+
+def _offsets(rounds: tuple[tuple[float, int], ...]) -> Iterator[Floats]:
+    return (np.linspace(-reach, reach, 2 * count + 1) for reach, count in rounds)
+
+
+def _axis(octaves: int) -> Floats:
+    """Return shrinks from 0 to some octaves: half an octave apart, wider where there are many."""
+    return np.linspace(0.0, octaves, min(2 * octaves, 16) + 1)

@@ -1,0 +1,281 @@
+"""What a limit is.
+
+Operators that copy or compare integers: all tensors need one position.
+
+The positions that the NPU's HardSigmoid can read and write.
+
+The shifter that brings a bias to the accumulator.
+
+The shifter that cuts the accumulator of a convolution down to the result.
+
+The shifter that brings operands of a sum to one position.
+
+The shifter that writes the result of a sum or a product.
+
+The shifter that writes the product of a gate.
+
+The limits, one file each, in the order in which they are made to hold.
+
+To add a limit: write it in a file here, name it in `LIMITS` and give it a switch in `quantry.recipe.NpuLimits`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from quantry.scale.npu.unit import Unit
+
+Positions = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A limit that does not hold.
+
+    Attributes:
+        values: The numbers at fault, such as ``wpos 14 + ipos 6 - opos 0 = 20, allowed 0 to 16``.
+        moves: Positions with which the limit holds, by tensor.
+    """
+
+    values: str
+    moves: Mapping[str, int]
+
+
+class Limit(Protocol):
+    """A relation between the positions of one unit that the NPU's shifters set.
+
+    Stateless. The moves of a finding make its own limit hold; they may break another, so limits are applied in turn
+    until all hold. Wherever there is a choice, moves go to smaller positions: a coarser step loses bits that the
+    arithmetic could not use, a finer one would saturate.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the switch in `quantry.recipe.NpuLimits`."""
+        ...
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Return what is wrong with a unit, or None where the limit holds or does not apply.
+
+        Args:
+            unit: The unit; it may be of any operator.
+            positions: Positions of all quantized tensors by key.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Align:
+    """Inputs and output have the same position: the smallest among them.
+
+    Attributes:
+        name: Name of the switch.
+        operators: Operator types that it is about.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Compare all tensors of the unit."""
+        if unit.operator not in self.operators or unit.output is None:
+            return None
+        tied = dict.fromkeys((*unit.inputs, unit.output))
+        found = {tensor: positions[tensor] for tensor in tied}
+        smallest = min(found.values())
+        if max(found.values()) == smallest:
+            return None
+        inputs = ", ".join(str(positions[tensor]) for tensor in unit.inputs)
+        return Finding(
+            f"ipos {inputs} and opos {positions[unit.output]}, allowed one position",
+            {tensor: smallest for tensor, position in found.items() if position != smallest},
+        )
+
+
+_LOWEST_INPUT, _HIGHEST_INPUT = 0, 15
+_LOWEST_OUTPUT = 7
+_SLOPE_BITS = 14
+
+
+@dataclass(frozen=True)
+class HardSigmoid:
+    """``0 <= ipos <= 15``, ``opos >= 7`` and ``14 + ipos - opos >= 0``: a slope of 14 bits and a result in [0, 1]."""
+
+    name: str = "hard_sigmoid"
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Clamp input and output."""
+        if unit.operator != "HardSigmoid" or unit.output is None or not unit.inputs:
+            return None
+        data, result = positions[unit.inputs[0]], positions[unit.output]
+        wanted_data = min(max(data, _LOWEST_INPUT), _HIGHEST_INPUT)
+        highest_output = _SLOPE_BITS + wanted_data
+        wanted_result = min(max(result, _LOWEST_OUTPUT), highest_output)
+        if (wanted_data, wanted_result) == (data, result):
+            return None
+        values = (
+            f"ipos {data}, allowed {_LOWEST_INPUT} to {_HIGHEST_INPUT}; "
+            f"opos {result}, allowed {_LOWEST_OUTPUT} to {highest_output}"
+        )
+        moves = {unit.inputs[0]: wanted_data, unit.output: wanted_result}
+        return Finding(values, {tensor: move for tensor, move in moves.items() if positions[tensor] != move})
+
+
+_HIGH = 15
+_ACCUMULATOR_BITS, _BIAS_BITS = 24, 8
+
+
+@dataclass(frozen=True)
+class ShiftBias:
+    """``min(0, -(24 - (8 + cut))) <= wpos + ipos - bpos <= 15`` for Conv and Gemm, with cut = wpos + ipos - opos.
+
+    The lower end is 0 where a LeakyRelu follows. Below, the bias has bits that the accumulator has not and is made
+    coarser. Above, the weight is made coarser: beside a bias that large its last bits count for nothing, while a finer
+    bias would saturate.
+    """
+
+    name: str = "shift_bias"
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Compare the accumulator's position with that of the bias."""
+        needed = (unit.weight, unit.bias, unit.output)
+        if unit.operator not in ("Conv", "Gemm") or None in needed or not unit.inputs:
+            return None
+        assert unit.weight is not None
+        assert unit.bias is not None
+        assert unit.output is not None
+        weight, data, bias = positions[unit.weight], positions[unit.inputs[0]], positions[unit.bias]
+        cut = weight + data - positions[unit.output]
+        low = 0 if unit.leaky else min(0, cut + _BIAS_BITS - _ACCUMULATOR_BITS)
+        shift = weight + data - bias
+        if low <= shift <= _HIGH:
+            return None
+        values = f"wpos {weight} + ipos {data} - bpos {bias} = {shift}, allowed {low} to {_HIGH}"
+        moves = {unit.bias: weight + data - low} if shift < low else {unit.weight: weight - (shift - _HIGH)}
+        return Finding(values, moves)
+
+
+LOW, HIGH = 0, 16
+
+
+@dataclass(frozen=True)
+class ShiftCut:
+    """``0 <= wpos + ipos - opos <= 16`` for Conv and Gemm.
+
+    Above, the weight is made coarser. Below, the result has fraction bits that no product reaches, so it is made
+    coarser; a finer weight would hold the limit as well and would saturate.
+    """
+
+    name: str = "shift_cut"
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Compare the accumulator's position with that of the result."""
+        if unit.operator not in ("Conv", "Gemm") or unit.weight is None or unit.output is None or not unit.inputs:
+            return None
+        weight, data, result = positions[unit.weight], positions[unit.inputs[0]], positions[unit.output]
+        cut = weight + data - result
+        if LOW <= cut <= HIGH:
+            return None
+        values = f"wpos {weight} + ipos {data} - opos {result} = {cut}, allowed {LOW} to {HIGH}"
+        moves = {unit.output: weight + data} if cut < LOW else {unit.weight: result - data + HIGH}
+        return Finding(values, moves)
+
+
+_WIDEST = 7
+
+
+@dataclass(frozen=True)
+class ShiftRead:
+    """``max(ipos) - min(ipos) <= 7`` for Add and Sub; larger positions are lowered."""
+
+    name: str = "shift_read"
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Compare the operands."""
+        if unit.operator not in ("Add", "Sub") or len(unit.inputs) < 2:
+            return None
+        found = {tensor: positions[tensor] for tensor in unit.inputs}
+        low, high = min(found.values()), max(found.values())
+        if high - low <= _WIDEST:
+            return None
+        moves = {tensor: low + _WIDEST for tensor, position in found.items() if position > low + _WIDEST}
+        return Finding(f"ipos {high} - ipos {low} = {high - low}, allowed 0 to {_WIDEST}", moves)
+
+
+_ADD = (-7, 25)
+_MUL = (0, 32)
+
+
+@dataclass(frozen=True)
+class ShiftWrite:
+    """``-7 <= min(ipos) - opos <= 25`` for Add, ``0 <= ipos + ipos - opos <= 32`` for Mul.
+
+    A result with more fraction bits than the arithmetic gives is made coarser; so is an operand whose fraction bits
+    the shifter cannot cut off.
+    """
+
+    name: str = "shift_write"
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Compare the accumulator's position with that of the result."""
+        if unit.operator not in ("Add", "Mul") or unit.output is None or len(unit.inputs) != 2:
+            return None
+        operands = [positions[tensor] for tensor in unit.inputs]
+        accumulator = min(operands) if unit.operator == "Add" else sum(operands)
+        low, high = _ADD if unit.operator == "Add" else _MUL
+        result = positions[unit.output]
+        shift = accumulator - result
+        if low <= shift <= high:
+            return None
+        label = "min(ipos)" if unit.operator == "Add" else "sum(ipos)"
+        values = f"{label} {accumulator} - opos {result} = {shift}, allowed {low} to {high}"
+        if shift < low:
+            return Finding(values, {unit.output: accumulator - low})
+        pick = min if unit.operator == "Add" else max
+        operand = pick(unit.inputs, key=positions.__getitem__)
+        # A square has one operand twice, so each step counts double.
+        excess = (shift - high + 1) // 2 if unit.operator == "Mul" and len(set(unit.inputs)) == 1 else shift - high
+        return Finding(values, {operand: positions[operand] - excess})
+
+
+_LOW, _SWISH_HIGH = 0, 15
+
+
+@dataclass(frozen=True)
+class Swish:
+    """``0 <= ipos + ipos - opos <= 15`` for ``x * HardSigmoid(x)``.
+
+    Below, the result is made coarser; above, x is, because the gate's position has a lowest value.
+    """
+
+    name: str = "swish"
+
+    def find(self, unit: Unit, positions: Positions) -> Finding | None:
+        """Compare the product's position with that of the result."""
+        if not unit.swish or unit.output is None or len(unit.inputs) != 2:
+            return None
+        data, gate = unit.inputs
+        total, result = positions[data] + positions[gate], positions[unit.output]
+        shift = total - result
+        if _LOW <= shift <= _SWISH_HIGH:
+            return None
+        allowed = f"allowed {_LOW} to {_SWISH_HIGH}"
+        values = f"ipos {positions[data]} + ipos {positions[gate]} - opos {result} = {shift}, {allowed}"
+        moves = {unit.output: total} if shift < _LOW else {data: positions[data] - (shift - _SWISH_HIGH)}
+        return Finding(values, moves)
+
+
+LIMITS: tuple[Limit, ...] = (
+    Align("align_concat", ("Concat",)),
+    Align("align_pool", ("MaxPool", "AveragePool", "GlobalAveragePool")),
+    Align("align_pad", ("Pad",)),
+    Align("align_slice", ("Slice",)),
+    ShiftRead(),
+    ShiftWrite(),
+    ShiftCut(),
+    ShiftBias(),
+    HardSigmoid(),
+    Swish(),
+)
+
+__all__ = ["LIMITS", "Finding", "Limit"]
