@@ -132,7 +132,7 @@ def test_images_without_a_pixel_option_are_warned_of_first_and_noted_first(folde
     assert "went in as RGB pixels 0..255" in (folder / "r.html").read_text(encoding="utf-8")
     notes = quantry.quantize("m.onnx", "pictures", store=None).notes
     assert "ImageOptions(scale=1/255" in notes[0]
-    by_folder = quantry.quantize("m.onnx", quantry.observe.ImageFolder("pictures"), store=None).notes
+    by_folder = quantry.quantize("m.onnx", quantry.data.ImageFolder("pictures"), store=None).notes
     assert by_folder[0] == notes[0]
 
 

@@ -41,7 +41,7 @@ __all__ = [
 _HOME = {
     "Diagnosis": "quantry.diagnosis",
     "DirectoryStore": "quantry.memo",
-    "ImageOptions": "quantry.observe",
+    "ImageOptions": "quantry.data",
     "MemoryStore": "quantry.memo",
     "QuantizationResult": "quantry.quantization",
     "Recipe": "quantry.recipe",

@@ -100,7 +100,9 @@ def test_another_process_gives_the_same_bytes(prepared, tmp_path):
     code = """
 import hashlib, sys
 from quantry.memo import fingerprint
-from quantry.prepare import model_source, prepare, serialize
+from quantry.graph.load import model_source
+from quantry.graph.save import serialize
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 prepared = prepare(model_source(sys.argv[1]), PrepareOptions())
 sys.stdout.write(fingerprint(prepared) + " " + hashlib.sha256(serialize(prepared.model)).hexdigest())

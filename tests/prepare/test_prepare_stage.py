@@ -181,7 +181,9 @@ def test_real_model(name):
 MEASURE = """
 import resource, sys
 from quantry.memo import fingerprint
-from quantry.prepare import model_source, prepare, write_model
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
+from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 source = model_source(sys.argv[1])

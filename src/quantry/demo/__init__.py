@@ -25,12 +25,16 @@ from quantry.demo.scenes import (
     scene,
     training_scenes,
 )
+from quantry.evaluate.tasks import AveragePrecision, Detections, ImageMatches, match_image, summarize
 
 __all__ = [
     "CLASS_NAMES",
     "IMAGE_SIZE",
     "INPUT_NAME",
     "MODEL_PATH",
+    "AveragePrecision",
+    "Detections",
+    "ImageMatches",
     "Scene",
     "ScenePrecision",
     "calibration_inputs",
@@ -39,10 +43,12 @@ __all__ = [
     "evaluate",
     "evaluation_scenes",
     "image_tensor",
+    "match_image",
     "match_scenes",
     "mean_average_precision",
     "model_path",
     "scene",
+    "summarize",
     "training_scenes",
 ]
 
