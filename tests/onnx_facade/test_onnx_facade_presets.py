@@ -2,12 +2,12 @@
 
 import pytest
 from facade_models import Reader, cnn, run, samples
+from quantry.onnx.quantization.config import custom_config
 from quantry.onnx.quantization.config.custom_config import DEFAULT_CONFIGS
 
 import quantry.onnx
 from quantry.errors import RecipeError
 from quantry.onnx import ModelQuantizer, QConfig, get_default_config
-from quantry.onnx.quantization.config import custom_config
 from quantry.onnx.translate import translate
 from quantry.recipe import PRESETS
 
