@@ -20,7 +20,6 @@ from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics, observe
 from quantry.plan import kept_by_choice, names_are_found, plan
 from quantry.prepare import convert, prepare
-from quantry.prepare.without_notes import without_notes
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
@@ -31,12 +30,18 @@ DataLike = CalibrationData | Callable[[], CalibrationData]
 
 @dataclass(frozen=True)
 class Stages:
-    """Handles on what each stage returned; a handle loads its value only when asked for it.
+    """Handles for the result of each stage; a handle loads its value on first use.
 
-    ``prepared`` computes what the user's model computes. ``equalized`` is what was quantized: the same, after
-    conversions for the target and equalization where these were asked for. ``tuned`` has one entry for each tuning
-    step; ``params`` are what the last of them left. ``statistics`` is None where no scale had to be found in data.
-    ``written`` is the float model, without notes, that ``quantized`` was written from.
+    Attributes:
+        prepared: The user's model, cleaned; it computes the same outputs.
+        equalized: The model that was quantized: ``prepared`` after conversions for the target and equalization, if any.
+        statistics: What was observed of the activations; None if no scale had to be found in data.
+        plan: Which tensors are quantized, to what.
+        params: Scales and zero points, after the last tuning step.
+        quantized: The quantized model.
+        written: The float model that ``quantized`` was written from, with tuned weights.
+        tuned: The result of each tuning step.
+        noted: Every result whose notes the user should see, in the order they are shown.
     """
 
     prepared: Handle[FloatModel]
@@ -47,6 +52,13 @@ class Stages:
     quantized: Handle[QuantizedModel]
     written: Handle[FloatModel]
     tuned: tuple[Handle[Tuned], ...] = ()
+    noted: tuple[Handle[Any], ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes of all stages."""
+        # Each stage returns its own notes only, so that they depend on nothing but the stage's key.
+        return tuple(note for handle in self.noted for note in handle.notes)
 
 
 def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
@@ -85,48 +97,58 @@ def run_quantize(
         Handles on all results.
     """
     data = _limited(data, recipe)
-    equalized = _run_equalize(prepared, data, recipe, memo)
-    bare = without_notes(equalized, memo)
-    planned = memo.run(plan, bare, recipe.plan)
+    models = _run_equalize(prepared, data, recipe, memo)
+    equalized = models[-1]
+    planned = memo.run(plan, equalized, recipe.plan)
     statistics = None
     if planned.value.needs_calibration or recipe.mix.mixed is not None:
-        statistics = memo.run(observe, bare, _opened(data), recipe.observe)
+        statistics = memo.run(observe, equalized, _opened(data), recipe.observe)
     if recipe.mix.mixed is not None:
-        given = MixInputs(bare, statistics or Statistics({}, 0), planned, _opened(data))
+        given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))
         planned = run_mix(memo, given, recipe, score)
-    params = memo.run(scale, bare, statistics or Statistics({}, 0), planned, recipe.scale)
-    model, written, tuned = equalized, bare, []
+    params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
+    noted: list[Handle[Any]] = [*models, planned, params]
+    written, tuned = equalized, []
     for step in recipe.tune.steps:
-        # Distillation aims at what the user's model computes, also where the target replaces operators of it.
-        teacher = without_notes(prepared, memo) if isinstance(step, Distill) else bare
+        # Distillation trains towards the user's model, even where the target replaces some of its operators.
+        teacher = prepared if isinstance(step, Distill) else equalized
         tuned.append(memo.run(tune, teacher, written, planned, params, _opened(data), step))
-        model = memo.run(retouch, model, tuned[-1])
-        written = without_notes(model, memo)
+        written = memo.run(retouch, written, tuned[-1])
         params = memo.run(tuned_params, written, planned, tuned[-1], recipe.scale.npu)
+        noted.append(params)
     quantized = memo.run(emit, written, planned, params, recipe.emit, model_metadata(recipe))
-    return Stages(prepared, equalized, statistics, planned, params, quantized, written, tuple(tuned))
+    noted += [*tuned, quantized]
+    return Stages(prepared, equalized, statistics, planned, params, quantized, written, tuple(tuned), tuple(noted))
 
 
-def _run_equalize(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
-    """Run conversions for the target and what changes weights but not the function."""
-    equalized = run_convert(prepared, recipe, memo)
-    if recipe.equalize.smooth is not None:
-        needs = smooth_needs(equalized.value, recipe.equalize.smooth)
-        seen = memo.run(observe, without_notes(equalized, memo), _opened(data), recipe.observe, needs)
+def _run_equalize(
+    prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo
+) -> tuple[Handle[FloatModel], ...]:
+    """Run conversions for the target and rewrites that keep the model's function.
+
+    Returns:
+        The prepared model and what each stage made of it, in order.
+    """
+    models, options = [prepared], recipe.equalize
+    converted = run_convert(prepared, recipe, memo)
+    if converted is not prepared:
+        models.append(converted)
+    if options.smooth is not None:
+        needs = smooth_needs(models[-1].value, options.smooth)
+        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
         types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
-        equalized = memo.run(smooth, equalized, seen, recipe.equalize.smooth, *types)
-    if recipe.equalize.cross_layer is not None:
-        equalized = memo.run(equalize, equalized, EqualizeOptions(recipe.equalize.cross_layer))
-    options = recipe.equalize
+        models.append(memo.run(smooth, models[-1], seen, options.smooth, *types))
+    if options.cross_layer is not None:
+        models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
     if options.absorb is not None:
-        needs = absorb_needs(equalized.value, options.absorb)
-        seen = memo.run(observe, without_notes(equalized, memo), _opened(data), recipe.observe, needs)
-        equalized = memo.run(absorb, equalized, seen, options.absorb)
+        needs = absorb_needs(models[-1].value, options.absorb)
+        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
+        models.append(memo.run(absorb, models[-1], seen, options.absorb))
     if options.split is not None:
-        equalized = memo.run(split_outliers, equalized, options.split, recipe.plan.weight)
+        models.append(memo.run(split_outliers, models[-1], options.split, recipe.plan.weight))
     if options.groups is not None:
-        equalized = memo.run(group_channels, equalized, options.groups, recipe.plan.weight)
-    return equalized
+        models.append(memo.run(group_channels, models[-1], options.groups, recipe.plan.weight))
+    return tuple(models)
 
 
 def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:

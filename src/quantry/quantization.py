@@ -190,13 +190,7 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
     source = Path(model) if isinstance(model, str | os.PathLike) else None
-    return QuantizationResult(wanted, stages, trace, (*of_data, *notes, *_notes(stages)), memo, evaluation, source)
-
-
-def _notes(stages: Stages) -> tuple[str, ...]:
-    tuning = (note for tuned in stages.tuned for note in tuned.value.notes)
-    before = (*stages.equalized.value.notes, *stages.plan.value.notes, *stages.params.value.notes)
-    return (*before, *tuning, *stages.quantized.value.notes)
+    return QuantizationResult(wanted, stages, trace, (*of_data, *notes, *stages.notes), memo, evaluation, source)
 
 
 def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:

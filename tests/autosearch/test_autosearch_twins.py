@@ -14,7 +14,7 @@ from small_network import Distance, random_samples, write_network
 
 import quantry
 from quantry.autosearch import SearchOptions, Space, StopConditions, race, run_search
-from quantry.autosearch.content import ContentBook
+from quantry.autosearch.trial_runner import model_content
 from quantry.autosearch.written_model import copy_model, model_size
 from quantry.memo import Handle
 from quantry.numerics.tensor_params import QuantParams
@@ -255,14 +255,14 @@ def test_copy_of_a_model_with_weights_in_a_second_file_names_its_own(tmp_path: P
 
 def test_notes_make_no_other_model_and_numbers_and_format_do(network: Path) -> None:
     stages = quantry.quantize(network, random_samples(1), store=None).stages
-    book, params = ContentBook(), stages.params.value
-    first = book.content(stages, EmitOptions())
+    params = stages.params.value
+    first = model_content(stages, EmitOptions())
 
     def with_params(changed: QuantParams) -> str:
         handle = Handle.of_value("scale", changed)
-        return book.content(replace(stages, params=handle), EmitOptions())
+        return model_content(replace(stages, params=handle), EmitOptions())
 
     assert with_params(replace(params, notes=("a rule moved a scale",))) == first
     wider = replace(params.tensors["x"], scale=2 * params.tensors["x"].scale)
     assert with_params(QuantParams({**params.tensors, "x": wider})) != first
-    assert book.content(stages, EmitOptions(QOperator())) != first
+    assert model_content(stages, EmitOptions(QOperator())) != first

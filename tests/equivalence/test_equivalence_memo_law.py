@@ -10,17 +10,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trials
-from equivalence_models import samples
+import tuned_trial
+from equivalence_models import cnn, samples
 from trials import MODELS, RECIPES, TRIALS, Trial, run_trials, shuffled
 
-from quantry import quantize
+from quantry import QuantizationResult, quantize
 from quantry.data.open_data import calibration_data
 from quantry.graph.load import model_source
 from quantry.memo import DirectoryStore, Memo, MemoryStore, Trace
 from quantry.pipeline import run_evaluate, run_prepare, run_quantize
-from quantry.recipe import EvaluateOptions, MinMax, Percentile, Recipe, ScaleOptions, Selection
+from quantry.recipe import (
+    BiasCorrection,
+    EvaluateOptions,
+    MinMax,
+    Percentile,
+    Recipe,
+    ScaleOptions,
+    Selection,
+    TuneOptions,
+)
+from quantry.tune import Tuned, tune
 
 STAGES = ("prepare", "plan", "observe", "scale", "emit")
 """What the default recipe runs; conversions and equalization come in where a recipe asks for them."""
@@ -97,6 +109,57 @@ def test_processes_with_other_hash_seeds_share_a_store_and_move_no_byte(tmp_path
         output, _ = program.communicate(timeout=120)
         assert program.returncode == 0
         assert {(model, recipe): digest for model, recipe, digest in json.loads(output)} == expected
+
+
+def test_machines_with_and_without_kernels_share_a_store_and_change_no_byte(tmp_path: Path) -> None:
+    """AdaRound computes other bytes with compiled kernels than with NumPy, so each has its own key."""
+    store = tmp_path / "store"
+    for lost in (False, True):
+        if lost:
+            shutil.rmtree(store / "blobs")
+        for kernels in ("on", "off"):
+            program = subprocess.run(
+                # A recomputed result that differs is a warning; here it would be an error.
+                [sys.executable, "-W", "error::UserWarning", tuned_trial.__file__, str(store)],
+                env={**os.environ, "QUANTRY_NATIVE": kernels},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            assert program.returncode == 0, program.stderr
+            alone, shared = program.stdout.split()
+            assert shared == alone
+
+
+def test_result_that_comes_out_different_replaces_the_old_one_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no key covers, such as an exchanged library, must not stop the user."""
+    monkeypatch.setattr(tune, "environment", None)
+    store, recipe = tmp_path / "store", replace(Recipe(), tune=TuneOptions((BiasCorrection(),)))
+
+    def run() -> QuantizationResult:
+        return quantize(cnn(), samples(cnn()), recipe, store=DirectoryStore(store))
+
+    first = run().to_bytes()
+    shutil.rmtree(store / "blobs")
+    plain = tune.function
+    monkeypatch.setattr(tune, "function", lambda *arguments: _shifted(plain(*arguments)))
+    with pytest.warns(UserWarning, match="stage 'tune' must return the same result"):
+        second = run()
+    assert second.to_bytes() != first
+    evaluation = second.evaluation
+    # From now on everything is known under the new digests, and all of it belongs together.
+    third = run()
+    assert third.to_bytes() == second.to_bytes()
+    assert third.trace.computed("tune") == 0
+    assert third.evaluation.metrics["sqnr"].value == evaluation.metrics["sqnr"].value
+    assert third.trace.reused("evaluate") == 1
+
+
+def _shifted(tuned: Tuned) -> Tuned:
+    return replace(tuned, weights={name: array + np.float32(0.5) for name, array in tuned.weights.items()})
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -46,7 +46,9 @@ def test_evaluation_comes_back_from_a_store(evaluation, kind, tmp_path):
     assert not back.metrics["l1"].higher_is_better
     np.testing.assert_array_equal(back.outputs["scores"]["cosine"].per_sample, [0.5, -1.0])
     assert back.latency == evaluation.latency
-    assert back.notes == evaluation.notes
+    # A store keeps notes with the key of the call, not with the blob.
+    assert back.notes == ()
+    assert Evaluation.from_blob(evaluation.to_blob()).notes == evaluation.notes
 
 
 def test_evaluation_without_metrics_comes_back_too():
@@ -55,6 +57,10 @@ def test_evaluation_without_metrics_comes_back_too():
     assert _same(back, empty)
     assert dict(back.metrics) == {}
     assert back.latency is None
+
+
+def test_identity_is_without_the_notes(evaluation):
+    assert _same(dataclasses.replace(evaluation, notes=()), evaluation)
 
 
 def test_identity_is_without_the_times(evaluation):
@@ -70,11 +76,10 @@ def test_identity_is_without_the_times(evaluation):
         {"latency": dataclasses.replace(summarize_pairs(np.array([[2.0, 1.0]] * 2)), machine="another")},
         {"samples": 3},
         {"quantized_bytes": 1},
-        {"notes": ()},
         {"metrics": {"l1": _score("l1", 0.5, 0.5)}},
         {"outputs": {}},
     ],
-    ids=["no-times", "runs", "machine", "samples", "bytes", "notes", "scores", "outputs"],
+    ids=["no-times", "runs", "machine", "samples", "bytes", "scores", "outputs"],
 )
 def test_identity_sees_everything_else(evaluation, change):
     assert fingerprint(dataclasses.replace(evaluation, **change)) != fingerprint(evaluation)

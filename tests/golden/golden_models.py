@@ -35,6 +35,15 @@ uneven (float[1,2,4,4] x) => (float[1,2,4,4] y) {
 }
 """
 
+ROUGH = """
+<ir_version: 8, opset_import: ["" : 17]>
+rough (float[1,2,4,4] x) => (float[1,3,4,4] y) {
+    [first] c = Conv<pads = [1,1,1,1]>(x, first_w, first_b)
+    [relu] r = Relu(c)
+    [second] y = Conv(r, second_w, second_b)
+}
+"""
+
 MOVEMENT = """
 <ir_version: 8, opset_import: ["" : 17]>
 movement (float[1,4,2,2] x) => (float[1,2,4,2] y, float[1,4,2,2] z) {
@@ -108,6 +117,18 @@ def uneven() -> onnx.ModelProto:
     )
 
 
+def rough() -> onnx.ModelProto:
+    """Two convolutions whose weights are not on the grid of four bits, for tuning."""
+    rng = np.random.default_rng(5)
+    shapes = {"first_w": (4, 2, 3, 3), "first_b": (4,), "second_w": (3, 4, 1, 1), "second_b": (3,)}
+    # Multiples of 1/64: fine enough that rounding to four bits has something to decide, and still exact in all sums.
+    return _model(ROUGH, **{name: _rough(rng, shape) for name, shape in shapes.items()})
+
+
+def _rough(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return (rng.integers(-64, 65, shape) / 64).astype(np.float32)
+
+
 def movement() -> onnx.ModelProto:
     """Operators that move data, and a quotient that stays float."""
     return _model(
@@ -141,9 +162,9 @@ EXACT = ("conv", "movement")
 """The models whose activations are exact."""
 
 
-def samples(model: onnx.ModelProto) -> list[Sample]:
-    """Return three samples of quarters between -4 and 4."""
+def samples(model: onnx.ModelProto, count: int = 3) -> list[Sample]:
+    """Return samples of quarters between -4 and 4."""
     rng = np.random.default_rng(4)
     (value,) = model.graph.input
     shape = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-    return [{value.name: (rng.integers(-16, 17, shape) * 0.25).astype(np.float32)} for _ in range(3)]
+    return [{value.name: (rng.integers(-16, 17, shape) * 0.25).astype(np.float32)} for _ in range(count)]

@@ -1,12 +1,20 @@
-"""Every stage on fixed inputs, and the digest of what it returns."""
+"""Every stage on fixed inputs, and the digest of its result.
+
+Digests must be the same on every processor. The models' numbers are chosen so that all sums are exact
+(golden_models.py). Tuning trains with numbers that are not, so the golden form of a tuned result has the integers of
+weights and biases instead of the floats they are rounded from.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
-from golden_models import EXACT, MODELS, conv, samples, uneven
+from golden_models import EXACT, MODELS, conv, rough, samples, uneven
 
+import quantry
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.emit import emit
@@ -16,24 +24,35 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Digest, Stage, fingerprint
+from quantry.mix import MixRequest, candidates, mix, sensitivity, target_options
+from quantry.numerics.rounding import quantize_array
+from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics, observe
 from quantry.plan import plan
 from quantry.prepare import convert, prepare
 from quantry.recipe import (
     PRESETS,
+    AdaQuant,
+    AdaRound,
     BiasAbsorption,
     BiasCorrection,
+    Brecq,
     ChannelGroups,
     CrossLayer,
     DataType,
+    Distill,
     EmitOptions,
     Entropy,
     EqualizeOptions,
     EvaluateOptions,
+    Gptq,
+    LayerCount,
+    LayerTarget,
     LayerWisePercentile,
     Method,
     MinMax,
     MinMSE,
+    MixedPrecision,
     NonOverflow,
     NpuConversions,
     ObserveOptions,
@@ -47,20 +66,27 @@ from quantry.recipe import (
     Selection,
     SmoothQuant,
     TensorSpec,
+    Tqt,
+    TuneStep,
 )
 from quantry.scale import scale
-from quantry.tune import retouch, tune, tuned_params
+from quantry.tune import Tuned, retouch, tune, tuned_params
 
 FILE = Path(__file__).with_name("stages.txt")
 HEADING = "# stage, version, case, digest of the result; written by regenerate.py\n"
+SOURCE = Path(quantry.__file__).parent
 
-STAGES: dict[str, Stage[..., object]] = {
-    stage.name: stage
-    for stage in (
-        *(prepare, convert, smooth, equalize, absorb, split_outliers, group_channels, observe, plan, scale),
-        *(tune, retouch, tuned_params, emit, evaluate),
-    )
-}
+
+def all_stages() -> dict[str, Stage[..., object]]:
+    """Return every stage of the package by name."""
+    # Only modules with the decorator are imported: importing the whole package takes torch's seconds.
+    files = (path for path in SOURCE.rglob("*.py") if "\n@stage(" in path.read_text(encoding="utf-8"))
+    names = (".".join(("quantry", *path.relative_to(SOURCE).with_suffix("").parts)) for path in files)
+    values = (value for name in names for value in vars(import_module(name)).values())
+    return {value.name: value for value in values if isinstance(value, Stage)}
+
+
+STAGES = all_stages()
 PLANS = {name: PRESETS[name].recipe.plan for name in ("XINT8", "S8S8_AAWS", "CPU_INT8", "A16W8")}
 METHODS: dict[str, Method] = {
     "MinMax": MinMax(),
@@ -71,6 +97,17 @@ METHODS: dict[str, Method] = {
     "NonOverflow": NonOverflow(),
     "LayerWisePercentile": LayerWisePercentile((80.0, 95.0)),
 }
+TUNE_STEPS: tuple[TuneStep, ...] = (
+    BiasCorrection(),
+    Gptq(),
+    AdaRound(iterations=60),
+    AdaQuant(iterations=20, learning_rate=0.01),
+    Brecq(iterations=100, learning_rate=0.003, layers=1),
+    Tqt(iterations=40, learning_rate=0.01, scale_learning_rate=0.05),
+    Distill(iterations=100, learning_rate=0.003),
+)
+"""Short runs of every algorithm, with steps that are large enough to move some integers."""
+NEEDS_TORCH = (Brecq, Tqt, Distill)
 
 
 @dataclass(frozen=True)
@@ -90,19 +127,21 @@ def write_golden(entries: list[Golden]) -> None:
 
 
 def read_golden() -> list[Golden]:
-    """Read the file; empty when there is none."""
+    """Read the file; empty if there is none. Leaves out what this installation cannot run."""
     lines = FILE.read_text(encoding="utf-8").splitlines() if FILE.exists() else []
     parts = [line.split() for line in lines if line and not line.startswith("#")]
-    return [Golden(stage, int(version), case, digest) for stage, version, case, digest in parts]
+    entries = [Golden(stage, int(version), case, digest) for stage, version, case, digest in parts]
+    skipped = () if find_spec("torch") else tuple(f"-{step.__name__}" for step in NEEDS_TORCH)
+    return [entry for entry in entries if not entry.case.endswith(skipped)]
 
 
 def current() -> list[Golden]:
-    """Run all stages and return what the file should say."""
+    """Run all stages and return what the file should contain."""
     return [Golden(stage, STAGES[stage].version, case, digest) for stage, case, digest in _digests()]
 
 
 def moved(kept: list[Golden], now: list[Golden]) -> list[str]:
-    """Return a sentence for each stage whose output moved while its version did not."""
+    """Return a sentence for each stage whose output changed while its version did not."""
     before = {(entry.stage, entry.case): entry for entry in kept}
     cases: dict[str, list[str]] = {}
     for entry in now:
@@ -117,7 +156,7 @@ def moved(kept: list[Golden], now: list[Golden]) -> list[str]:
 
 
 def outdated(kept: list[Golden], now: list[Golden]) -> list[str]:
-    """Return a sentence for each stage whose version or cases are not those of the file."""
+    """Return a sentence for each stage whose version or cases differ from the file."""
     differing = {(entry.stage, entry.version, entry.case) for entry in kept} ^ {
         (entry.stage, entry.version, entry.case) for entry in now
     }
@@ -166,6 +205,7 @@ def _digests() -> Iterator[tuple[str, str, Digest]]:
     partly = PlanOptions(selection=Selection(exclude=("conv",)))
     yield "plan", "conv-partly", fingerprint(plan(_prepared("conv"), partly))
     yield from _scale_digests()
+    yield from _mix_digests()
     yield from _tune_digests()
     yield from _emit_digests()
     yield from _evaluate_digests()
@@ -199,13 +239,40 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
 
 
+def _mix_digests() -> Iterator[tuple[str, str, Digest]]:
+    # Scales that are powers of two keep every rounding error, and so the sums of their squares, exact.
+    narrow, wide = (TensorSpec(dtype, scale=PowerOfTwoScale()) for dtype in (DataType.INT8, DataType.INT16))
+    model, scaling = _prepared("conv"), ScaleOptions(NonOverflow(), NonOverflow())
+    options = PlanOptions(activation=narrow, weight=narrow, bias=OwnBias(narrow))
+    wanted = MixedPrecision((LayerTarget(wide, wide),), LayerCount(1))
+    plans = [plan(model, entry) for entry in (options, *target_options(options, wanted))]
+    params = [scale(model, _statistics("conv"), entry, scaling) for entry in plans]
+    measured = sensitivity(model, _data("conv"), plans, params, candidates(model, plans, wanted))
+    yield "sensitivity", "conv", fingerprint(measured)
+    request = MixRequest(wanted, scaling)
+    yield "mix", "conv", fingerprint(mix(model, _statistics("conv"), plans, _data("conv"), measured, request))
+
+
 def _tune_digests() -> Iterator[tuple[str, str, Digest]]:
-    model, planned = _prepared("conv"), _plan("conv", "XINT8")
-    params = scale(model, _statistics("conv"), planned, ScaleOptions(NonOverflow(), NonOverflow()))
-    tuned = tune(model, model, planned, params, _data("conv"), BiasCorrection())
-    yield "tune", "conv-BiasCorrection", fingerprint(tuned)
-    yield "retouch", "conv", fingerprint(retouch(model, tuned))
-    yield "tuned_params", "conv", fingerprint(tuned_params(model, planned, tuned, None))
+    activation, weight = (TensorSpec(dtype, scale=PowerOfTwoScale()) for dtype in (DataType.INT8, DataType.INT4))
+    model = prepare(model_source(rough()), PrepareOptions())
+    data = calibration_data(samples(rough(), 8), model.inputs)
+    planned = plan(model, PlanOptions(activation=activation, weight=weight, bias=OwnBias(activation)))
+    params = scale(model, observe(model, data, ObserveOptions()), planned, ScaleOptions(NonOverflow(), NonOverflow()))
+    for step in TUNE_STEPS:
+        if isinstance(step, NEEDS_TORCH) and find_spec("torch") is None:
+            continue
+        tuned = tune(model, model, planned, params, data, step)
+        yield "tune", f"rough-{type(step).__name__}", _rounded(tuned)
+    corrected = tune(model, model, planned, params, data, BiasCorrection())
+    yield "retouch", "rough", fingerprint(retouch(model, corrected))
+    yield "tuned_params", "rough", fingerprint(tuned_params(model, planned, corrected, None))
+
+
+def _rounded(tuned: Tuned) -> Digest:
+    """Return the digest of what the emit stage writes for a tuned result."""
+    integers = {name: quantize_array(array, tuned.params.tensors[name]) for name, array in tuned.weights.items()}
+    return fingerprint((integers, QuantParams(tuned.params.tensors)))
 
 
 def _emit_digests() -> Iterator[tuple[str, str, Digest]]:
@@ -218,7 +285,8 @@ def _emit_digests() -> Iterator[tuple[str, str, Digest]]:
 
 
 def _evaluate_digests() -> Iterator[tuple[str, str, Digest]]:
-    # With powers of two and 16 bits the quantized model computes the float one's numbers, so that no score is rounded.
+    # With powers of two and 16 bits the quantized model computes the same numbers as the float model, so that no score
+    # is rounded.
     spec = TensorSpec(DataType.INT16, scale=PowerOfTwoScale())
     planned = plan(_prepared("movement"), PlanOptions(activation=spec, weight=spec, bias=OwnBias(spec)))
     params = scale(_prepared("movement"), _statistics("movement"), planned, ScaleOptions(NonOverflow(), NonOverflow()))

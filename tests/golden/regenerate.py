@@ -1,7 +1,7 @@
-"""Writes the golden files anew: ``python tests/golden/regenerate.py``. Review what it changed as text.
+"""Writes the golden files: ``python tests/golden/regenerate.py``. Review its changes as text.
 
-It refuses to replace the digest of a stage whose version was not raised. Where that version was never released, or the
-golden case itself was changed, delete the stage's lines from stages.txt first.
+It does not replace the digest of a stage whose version was not raised. If that version was never released, or if the
+golden case itself changed, delete the stage's lines from stages.txt first.
 """
 
 import sys
@@ -11,7 +11,7 @@ from golden_stages import current, moved, read_golden, write_golden
 
 
 def main() -> None:
-    """Write digests and graphs, or say why not."""
+    """Write digests and graphs, or exit with the stages whose version must be raised."""
     now = current()
     refused = moved(read_golden(), now)
     if refused:

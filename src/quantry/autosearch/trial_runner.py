@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.autosearch.content import ContentBook
 from quantry.autosearch.evaluator import Score
 from quantry.autosearch.found_recipe import found_recipe
 from quantry.autosearch.objectives import Subject, measure_objectives
@@ -19,10 +18,11 @@ from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.autosearch.written_model import model_size
+from quantry.emit import emit
 from quantry.errors import StoreError
-from quantry.memo import Memo, Trace
+from quantry.memo import Memo, Trace, fingerprint
 from quantry.pipeline import Stages, run_prepare, run_quantize
-from quantry.recipe import Recipe, from_plain
+from quantry.recipe import EmitOptions, Recipe, from_plain
 
 REFERENCE = -1
 """The number under which the float model is judged."""
@@ -45,7 +45,6 @@ class TrialRunner:
     setting: Setting
     place: Place
     _held: deque[Stages] = field(default_factory=lambda: deque(maxlen=_HELD_TRIALS))
-    _book: ContentBook = field(default_factory=ContentBook)
 
     def run(self, task: TrialTask) -> Outcome:
         """Run a trial and say what came of it; an error of the trial is an outcome too.
@@ -82,7 +81,7 @@ class TrialRunner:
             return self._evaluate(task, path)
         recipe = from_plain(task.recipe)
         stages = self._quantize(recipe, trace)
-        content = self._book.content(stages, recipe.emit)
+        content = model_content(stages, recipe.emit)
         if content in task.stand_ins:
             return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
         if content in task.judged:
@@ -151,6 +150,18 @@ class TrialRunner:
             np.save(written, known)
             self.place.directory.write(self.place.directory.scores(task.number), written.getvalue())
         return Score.of_samples(known[:stop])
+
+
+def model_content(stages: Stages, options: EmitOptions) -> str:
+    """Return a digest of everything that decides a model's graph and weights, without writing it.
+
+    Trials with the same digest write the same model apart from its metadata, so only one of them is evaluated.
+
+    Args:
+        stages: The trial's stages.
+        options: The format in which the model is written.
+    """
+    return str(fingerprint((emit.name, emit.version, stages.written, stages.plan, stages.params, options)))
 
 
 def _tally(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:

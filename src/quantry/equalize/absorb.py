@@ -70,7 +70,7 @@ def absorb(model: FloatModel, statistics: Statistics, options: BiasAbsorption) -
         layers, channels = layers + 1, channels + int(np.count_nonzero(constants))
     summary = f"high-bias absorption moved constants of {channels} channels behind {layers} layers"
     left = (f"no high-bias absorption behind {count} layers: {reason}" for reason, count in sorted(reasons.items()))
-    return FloatModel(rebuilt(copy) if layers else model.model, (*model.notes, summary, *left))
+    return FloatModel(rebuilt(copy) if layers else model.model, (summary, *left))
 
 
 def _find_sites(model: ir.Model) -> tuple[list[_Site], Counter[str]]:

@@ -34,11 +34,11 @@ def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec
     step = weight_step(weight)
     if step is None:
         note = "channel groups: weights have scales enough, or no integers; nothing was changed"
-        return FloatModel(model.model, (*model.notes, note))
+        return FloatModel(model.model, (note,))
     grouping = _Grouping(model.model.clone(), options, step)
     grouping.run()
     changed = rebuilt(grouping.model) if grouping.split else model.model
-    return FloatModel(changed, (*model.notes, *grouping.notes()))
+    return FloatModel(changed, grouping.notes())
 
 
 def weight_step(weight: TensorSpec) -> WeightStep | None:

@@ -91,7 +91,7 @@ def smooth(
     """
     if not (activation.dtype.is_integer and weight.dtype.is_integer):
         note = "SmoothQuant: types that are no integers have scales enough for outliers; nothing was changed"
-        return FloatModel(model.model, (*model.notes, note))
+        return FloatModel(model.model, (note,))
     copy = model.model.clone()
     roundings = (
         Rounding(activation.dtype.bits, activation.symmetric),
@@ -103,7 +103,7 @@ def smooth(
     for _ in range(options.sweeps):
         sites, reasons = find_sites(copy, options)
         smoother.sweep(sites, own)
-    return FloatModel(rebuilt(copy), (*model.notes, *smoother.notes(reasons)))
+    return FloatModel(rebuilt(copy), smoother.notes(reasons))
 
 
 def find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Counter[str]]:

@@ -35,11 +35,11 @@ def split_outliers(model: FloatModel, options: OutlierSplitting, weight: TensorS
     step = weight_step(weight)
     if step is None:
         note = "outlier splitting: weights have scales enough, or no integers; nothing was changed"
-        return FloatModel(model.model, (*model.notes, note))
+        return FloatModel(model.model, (note,))
     splitting = _Splitting(model.model.clone(), options, step)
     splitting.run()
     changed = rebuilt(splitting.model) if splitting.added else model.model
-    return FloatModel(changed, (*model.notes, *splitting.notes()))
+    return FloatModel(changed, splitting.notes())
 
 
 class _Splitting:

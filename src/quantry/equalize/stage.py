@@ -22,4 +22,4 @@ def equalize(model: FloatModel, options: EqualizeOptions) -> FloatModel:
         return model
     equalized = model.model.clone()
     notes = equalize_layers(equalized, options.cross_layer)
-    return FloatModel(rebuilt(equalized), (*model.notes, *notes))
+    return FloatModel(rebuilt(equalized), notes)

@@ -81,7 +81,7 @@ class Evaluation:
     float_bytes: int
     quantized_bytes: int
     latency: Latency | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         outputs = {name: MappingProxyType(dict(scores)) for name, scores in self.outputs.items()}
@@ -106,11 +106,10 @@ class Evaluation:
             "float_bytes": self.float_bytes,
             "quantized_bytes": self.quantized_bytes,
             "latency": None if self.latency is None else dataclasses.asdict(self.latency),
-            "notes": self.notes,
         }
         per_sample = np.array([score.per_sample for _, score in rows]).reshape(len(rows), self.samples)
         summary = np.array([(score.value, *score.interval) for _, score in rows]).reshape(len(rows), 3)
-        return Blob(meta=meta, arrays={"per_sample": per_sample, "summary": summary})
+        return Blob(meta=meta, arrays={"per_sample": per_sample, "summary": summary}, notes=self.notes)
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
@@ -131,7 +130,7 @@ class Evaluation:
             float_bytes=meta["float_bytes"],
             quantized_bytes=meta["quantized_bytes"],
             latency=None if meta["latency"] is None else _read_latency(meta["latency"]),
-            notes=tuple(meta["notes"]),
+            notes=blob.notes,
         )
 
     def __fingerprint__(self) -> Digest:
@@ -142,7 +141,7 @@ class Evaluation:
         """
         measured = None if self.latency is None else (self.latency.runs, self.latency.machine)
         scores = tuple((output, score.name, score.per_sample) for output, score in self._rows())
-        return fingerprint((scores, self.samples, self.float_bytes, self.quantized_bytes, measured, self.notes))
+        return fingerprint((scores, self.samples, self.float_bytes, self.quantized_bytes, measured))
 
     def _rows(self) -> Iterator[tuple[str | None, MetricScore]]:
         """Yield every score with the output it belongs to; None for all outputs together."""

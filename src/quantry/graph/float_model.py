@@ -1,6 +1,6 @@
 """The value that the prepare and equalize stages return: a clean float graph, and what was done to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
@@ -37,11 +37,11 @@ class FloatModel:
 
     Attributes:
         model: The graph. Read-only by convention: whoever edits calls ``model.clone()`` first.
-        notes: What was done to it, and what its user should know.
+        notes: What the stage that returned it did, and what the user should know. Not part of the identity.
     """
 
     model: ir.Model
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))
@@ -60,7 +60,7 @@ class FloatModel:
         """Return the stored form, or None when the weights are too large to keep."""
         if weight_bytes(self.model) >= KEEP_BELOW_BYTES:
             return None
-        return Blob(meta={"notes": list(self.notes)}, files={"model.onnx": serialize(self.model)})
+        return Blob(files={"model.onnx": serialize(self.model)}, notes=self.notes)
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
@@ -68,44 +68,15 @@ class FloatModel:
         # Imported here because reading a model needs the preflight, which needs this module's neighbours.
         from quantry.graph.load import read_model
 
-        notes = blob.meta["notes"]
-        assert isinstance(notes, list)
-        return cls(read_model(blob.files["model.onnx"]), tuple(str(note) for note in notes))
+        return cls(read_model(blob.files["model.onnx"]), blob.notes)
 
     def __fingerprint__(self) -> Digest:
-        """Return the content digest: structure, each weight, and the notes; equal for fresh and stored models."""
+        """Return the content digest: structure and weights, without the notes; equal for new and stored models."""
         return self._digest
 
     @cached_property
     def _digest(self) -> Digest:
-        return fingerprint((self._graph_digest, self.notes))
-
-    @cached_property
-    def _graph_digest(self) -> Digest:
         return model_fingerprint(self.model)
-
-
-class BareModel(FloatModel):
-    """A float model without its notes, for stages that read the graph alone.
-
-    Equalization that finds nothing to do leaves a note and the graph as it was. Stages behind it that are given the
-    bare model know it by its graph, so that they run once for both.
-    """
-
-    @classmethod
-    def of(cls, model: FloatModel) -> Self:
-        """Return a model without its notes; both share the graph, and its digest is taken once."""
-        bare = cls(model.model)
-        bare.__dict__["_graph_digest"] = model._graph_digest
-        return bare
-
-    def to_blob(self) -> None:
-        """Return None: it is sooner made from the model that has the notes than read."""
-        return
-
-    @cached_property
-    def _digest(self) -> Digest:
-        return fingerprint(("bare", self._graph_digest))
 
 
 def input_signatures(model: ir.Model) -> tuple[InputSignature, ...]:

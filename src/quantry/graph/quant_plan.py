@@ -134,7 +134,7 @@ class QuantPlan:
     quantized_nodes: tuple[str, ...] = ()
     declined: tuple[DeclinedNode, ...] = ()
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in ("activations", "weights", "biases", "conversions"):
@@ -179,8 +179,6 @@ class QuantPlan:
         extra: dict[str, Any] = {}
         if self.conversions:
             extra["conversions"] = [[name, encode(plan, Conversion)] for name, plan in self.conversions.items()]
-        if self.notes:
-            extra["notes"] = list(self.notes)
         return Blob(
             meta={
                 "activations": [[name, encode(plan, ActivationPlan)] for name, plan in self.activations.items()],
@@ -189,7 +187,8 @@ class QuantPlan:
                 "quantized_nodes": list(self.quantized_nodes),
                 "declined": [encode(declined, DeclinedNode) for declined in self.declined],
                 **extra,
-            }
+            },
+            notes=self.notes,
         )
 
     @classmethod
@@ -203,5 +202,5 @@ class QuantPlan:
             quantized_nodes=tuple(meta["quantized_nodes"]),
             declined=tuple(decode(DeclinedNode, plain, "declined") for plain in meta["declined"]),
             conversions={name: decode(Conversion, plain, name) for name, plain in meta.get("conversions", ())},
-            notes=tuple(meta.get("notes", ())),
+            notes=blob.notes,
         )

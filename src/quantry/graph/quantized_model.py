@@ -1,7 +1,7 @@
 """The value that the emit stage returns."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -25,7 +25,7 @@ class QuantizedModel:
     """
 
     graph: ir.Model | Callable[[], ir.Model]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
     make_parts: Callable[[], ModelParts | None] | None = None
 
     @cached_property
@@ -60,7 +60,7 @@ class QuantizedModel:
     def __fingerprint__(self) -> Digest:
         """Return the content digest."""
         blob = self._stored
-        return FloatModel(self.model, self.notes).__fingerprint__() if blob is None else fingerprint(blob.digest())
+        return FloatModel(self.model).__fingerprint__() if blob is None else fingerprint(blob.digest())
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:

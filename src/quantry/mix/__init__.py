@@ -4,7 +4,7 @@ from quantry.mix.chain import MixInputs, run_mix
 from quantry.mix.judge import Score, check_goal
 from quantry.mix.mixer import Mixer
 from quantry.mix.sensitivity import Sensitivity, sensitivity
-from quantry.mix.stage import MixRequest, candidates, mix, mixed, target_options
+from quantry.mix.stage import MixRequest, candidates, mix, target_options
 
 __all__ = [
     "MixInputs",
@@ -15,7 +15,6 @@ __all__ = [
     "candidates",
     "check_goal",
     "mix",
-    "mixed",
     "run_mix",
     "sensitivity",
     "target_options",

@@ -9,7 +9,7 @@ from quantry.memo import Handle, Memo
 from quantry.mix.judge import Score
 from quantry.mix.mixer import Mixer
 from quantry.mix.sensitivity import sensitivity
-from quantry.mix.stage import MixRequest, candidates, mix, mixed, target_options
+from quantry.mix.stage import MixRequest, candidates, mix, target_options
 from quantry.observe import Statistics
 from quantry.plan import plan
 from quantry.recipe import Recipe
@@ -65,4 +65,4 @@ def run_mix(memo: Memo, given: MixInputs, recipe: Recipe, score: Score | None) -
         scaling=recipe.scale,
         score=score,
     )
-    return memo.run(mixed, mixer.plan())
+    return Handle.of_value("mix", mixer.plan())

@@ -78,7 +78,7 @@ class Mixer:
             if isinstance(goal, TensorShare):
                 of_goal = (self._share_note(problem, chosen),)
         notes = (*of_goal, *notes_of(self.groups, self.noise, chosen, self.options, verdict))
-        return replace(self._merged(chosen), notes=(*self.plans[0].notes, *notes))
+        return replace(self._merged(chosen), notes=notes)
 
     def _share_note(self, problem: Problem, chosen: Choices) -> str:
         finer = int(problem.cost[np.arange(len(chosen)), chosen].sum())

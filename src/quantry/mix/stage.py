@@ -79,9 +79,3 @@ def mix(
         RecipeError: A budget is smaller than anything costs.
     """
     return Mixer(model, statistics, plans, data, measured, request.mixed, request.scaling).plan()
-
-
-@stage(name="mixed", version=1)
-def mixed(plan: QuantPlan) -> QuantPlan:
-    """Return the plan, so that one found with a function of the user's, which has no content to know it by, is kept."""
-    return plan

@@ -92,7 +92,7 @@ class QuantParams:
     """
 
     tensors: Mapping[str, TensorParams] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
@@ -114,11 +114,12 @@ class QuantParams:
         scales = [params.scale.ravel() for params in self.tensors.values()]
         zero_points = [params.zero_point.ravel() for params in self.tensors.values()]
         return Blob(
-            meta={"tensors": entries, "notes": list(self.notes)},
+            meta={"tensors": entries},
             arrays={
                 "scales": np.concatenate([np.empty(0, np.float32), *scales]),
                 "zero_points": np.concatenate([np.empty(0, np.int64), *zero_points]),
             },
+            notes=self.notes,
         )
 
     @classmethod
@@ -142,7 +143,7 @@ class QuantParams:
                 limits=None if entry["limits"] is None else (entry["limits"][0], entry["limits"][1]),
                 group=entry.get("group"),
             )
-        return cls(tensors, tuple(meta["notes"]))
+        return cls(tensors, blob.notes)
 
 
 def position_of(scale: float) -> int | None:

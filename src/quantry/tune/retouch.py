@@ -32,7 +32,7 @@ def retouch(model: FloatModel, tuned: Tuned) -> FloatModel:
                 f"weight {name!r}, in retouch"
             )
         value.const_value = tensor_from_array(np.asarray(values, value.const_value.dtype.numpy()), name)
-    return FloatModel(copy, model.notes)
+    return FloatModel(copy)
 
 
 @stage(name="tuned_params", version=1, stored=False)

@@ -1,7 +1,7 @@
 """What a tuning step returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -28,19 +28,21 @@ class Tuned:
 
     weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     params: QuantParams = QuantParams({}, ())
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
         object.__setattr__(self, "notes", tuple(self.notes))
+        # The notes of parameters belong to the stage that computed them.
+        object.__setattr__(self, "params", replace(self.params, notes=()))
 
     def to_blob(self) -> Blob:
         """Return the stored form."""
         params = self.params.to_blob()
         arrays: dict[str, npt.NDArray[Any]] = {_PARAMS + name: array for name, array in params.arrays.items()}
         arrays |= {_WEIGHT + name: np.asarray(array, np.float32) for name, array in self.weights.items()}
-        meta = {"notes": list(self.notes), "weights": list(self.weights), "params": dict(params.meta)}
-        return Blob(meta=meta, arrays=arrays)
+        meta = {"weights": list(self.weights), "params": dict(params.meta)}
+        return Blob(meta=meta, arrays=arrays, notes=self.notes)
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
@@ -50,5 +52,5 @@ class Tuned:
         return cls(
             weights={name: blob.arrays[_WEIGHT + name] for name in meta["weights"]},
             params=QuantParams.from_blob(Blob(meta["params"], arrays)),
-            notes=tuple(meta["notes"]),
+            notes=blob.notes,
         )

@@ -70,4 +70,4 @@ def convert(model: FloatModel, options: NpuConversions, untouched: tuple[str, ..
     notes = convert_for_npu(copy, options, untouched)
     remove_unused(copy)
     infer_shapes(copy)
-    return FloatModel(rebuilt(copy), (*model.notes, *notes))
+    return FloatModel(rebuilt(copy), tuple(notes))
