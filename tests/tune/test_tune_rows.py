@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ordered_rows import OrderedRows
 from tune_models import chain, inputs, network, task_of
 
 from quantry.numerics import kernels
@@ -24,8 +25,8 @@ from quantry.tune.walker import LayerVisit, LayerWalker
 needs_kernels = pytest.mark.skipif(kernels.loaded() is None, reason="no compiled kernels")
 
 
-def compiled_rows(problem: RowProblem) -> CompiledRows:
-    compiled = kernels.loaded()
+def compiled_rows(problem: RowProblem, level: str | None = None) -> CompiledRows:
+    compiled = kernels.loaded(level)
     assert compiled is not None
     return CompiledRows(problem, compiled)
 
@@ -68,9 +69,41 @@ SHAPES = [(1, 10, 70), (5, 1, 9), (2, 19, 33), (1, 3, 1), (1, 50, 800)]
 
 
 @needs_kernels
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rounds", [True, False], ids=["adaround", "adaquant"])
-def test_compiled_and_numpy_train_alike(shape: tuple[int, int, int], rounds: bool) -> None:
+def test_every_level_has_the_bytes_of_numpy(shape: tuple[int, int, int], rounds: bool) -> None:
+    count = 70 if shape[2] < 100 else 2
+    step = AdaRound(iterations=2 * count, regularization=3.0, beta_range=(4.0, 2.0)) if rounds else None
+    rate = 0.1 if rounds else 1e-3
+    assert_same_bytes(problem_of(shape, rounds=rounds), [schedule(first, count, rate, step) for first in (0, count)])
+
+
+@needs_kernels
+@pytest.mark.parametrize("rounds", [True, False], ids=["adaround", "adaquant"])
+def test_every_level_has_the_bytes_of_numpy_with_a_factor(rounds: bool) -> None:
+    factor = np.random.default_rng(3).standard_normal((1, 90, 9)).astype(np.float32)
+    gram = factor @ factor.transpose(0, 2, 1)
+    problem = replace(problem_of((1, 12, 90), rounds=rounds), gram=gram, factor=factor)
+    step = AdaRound(iterations=70) if rounds else None
+    assert_same_bytes(problem, [schedule(0, 70, 0.1 if rounds else 1e-3, step)])
+
+
+def assert_same_bytes(problem: RowProblem, schedules: list[np.ndarray]) -> None:
+    """Compare losses, values and biases of every level with those of the reference."""
+    plain = OrderedRows(problem)
+    expected = [plain.advance(entries) for entries in schedules]
+    for level in kernels.supported_levels():
+        compiled = compiled_rows(problem, level)
+        for entries, losses in zip(schedules, expected, strict=True):
+            np.testing.assert_array_equal(compiled.advance(entries), losses)
+        for left, right in zip(compiled.trained(), plain.trained(), strict=True):
+            np.testing.assert_array_equal(left, right)
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("rounds", [True, False], ids=["adaround", "adaquant"])
+def test_blas_changes_only_the_rounding(shape: tuple[int, int, int], rounds: bool) -> None:
     problem = problem_of(shape, rounds=rounds)
     count = 30 if shape[2] < 100 else 6
     step = AdaRound(iterations=3 * count) if rounds else None

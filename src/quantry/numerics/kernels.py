@@ -214,8 +214,11 @@ class Kernels:
         self._functions["train_rows"](ctypes.byref(layer), steps, len(schedule), rows.start, rows.stop, memory, written)
 
 
+@functools.cache
 def loaded(level: str | None = None) -> Kernels | None:
     """Return the compiled kernels, or None if no library can be used; the log then says so once.
+
+    The environment variable is read once per process.
 
     Args:
         level: None selects the level named in the environment variable, else the highest that the processor supports.
@@ -224,7 +227,20 @@ def loaded(level: str | None = None) -> Kernels | None:
         InternalError: The processor does not support the given level.
     """
     wanted = os.environ.get(SWITCH, "").lower()
-    return None if wanted in ("off", "0") else _selected(level, wanted)
+    library = None if wanted in ("off", "0") else _library()
+    if library is None:
+        return None
+    levels = _supported(library)
+    if not levels:
+        _LOG.warning("the compiled kernels need an x86-64 processor with SSE4.2; NumPy is used, which is slower")
+        return None
+    if wanted and wanted not in levels:
+        _LOG.warning("%s must be off or one of %s, got %r; %s is used", SWITCH, levels, wanted, levels[-1])
+        wanted = ""
+    level = level or wanted or levels[-1]
+    if level not in levels:
+        raise InternalError(f"the level of the kernels must be one of {levels}, got {level!r}; in numerics")
+    return Kernels(library, level)
 
 
 def supported_levels() -> tuple[str, ...]:
@@ -240,24 +256,6 @@ def build_id() -> str:
     """
     kernels = loaded()
     return "numpy" if kernels is None else kernels.build_id
-
-
-@functools.cache
-def _selected(level: str | None, wanted: str) -> Kernels | None:
-    library = _library()
-    if library is None:
-        return None
-    levels = _supported(library)
-    if not levels:
-        _LOG.warning("the compiled kernels need an x86-64 processor with SSE4.2; NumPy is used, which is slower")
-        return None
-    if wanted and wanted not in levels:
-        _LOG.warning("%s must be off or one of %s, got %r; %s is used", SWITCH, levels, wanted, levels[-1])
-        wanted = ""
-    level = level or wanted or levels[-1]
-    if level not in levels:
-        raise InternalError(f"the level of the kernels must be one of {levels}, got {level!r}; in numerics")
-    return Kernels(library, level)
 
 
 @functools.cache

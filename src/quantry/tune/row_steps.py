@@ -1,4 +1,8 @@
-"""Steps of training for all rows of a layer at once, in numpy; the twin of what `compiled_rows` does."""
+"""Training steps for all rows of a layer at once, in NumPy: the reference of the compiled kernel.
+
+Every operation is the one in ``numerics/c/train_rows.c``, in the same order and in float32, so that both give the same
+bytes up to matrix products: BLAS adds in an order of its own.
+"""
 
 from typing import Any, Protocol
 
@@ -15,94 +19,196 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Of Adam (https://arxiv.org/abs/1412.6980)."""
 
 RATE, SPREAD, BETA, WEIGHT = range(4)
-"""Columns of a schedule, which has one row for each step: Adam's learning rate and the factor of its second moment,
-corrected for the number of steps; exponent and weight of AdaRound's second term, 0 where it is not in force."""
+"""Columns of a schedule, which has one row per step: Adam's learning rate and the factor of its second moment, both
+with bias correction; exponent and weight of AdaRound's regularization, 0 while it is off."""
+
+_LANES = 16
+"""Partial sums of a row, ``SUM_LANES`` of the kernel."""
+
+_ONE, _SPAN, _LOW = np.float32(1.0), np.float32(HIGH - LOW), np.float32(LOW)
+_TINY, _BELOW_ONE = np.float32(1.1754944e-38), np.float32(0.99999994)
+_POWER_SERIES = [
+    np.float32(c) for c in (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
+]
+_LOG_SERIES = [np.float32(c) for c in (0.41219859, 0.57707802, 0.96179669, 2.88539008)]
 
 
 class RowSteps(Protocol):
-    """Trains rows; keeps what is trained."""
+    """Trains rows and holds what is trained."""
 
     def advance(self, schedule: Single) -> Float:
-        """Make a step for each row of a schedule; return the loss before each."""
+        """Make one step per row of the schedule; return the loss before each."""
         ...
 
     def trained(self) -> tuple[Single, Single]:
-        """Return the trained numbers ``[groups, rows, width]`` and biases ``[groups, rows]``."""
+        """Return the trained values ``[groups, rows, width]`` and biases ``[groups, rows]``."""
         ...
 
 
 class NumpyRows:
-    """Trains in numpy.
+    """Trains with NumPy.
 
     Args:
-        problem: What to train; it is left as it was.
+        problem: What to train; not changed.
     """
 
     def __init__(self, problem: RowProblem) -> None:
         self._problem = problem
-        self._value, self._bias = problem.value.copy(), problem.bias.copy()
+        self._value, self._bias = problem.value.astype(np.float32), problem.bias.astype(np.float32)
         self._moments = np.zeros_like(self._value), np.zeros_like(self._value)
         self._bias_moments = np.zeros_like(self._bias), np.zeros_like(self._bias)
+        self._settled = np.zeros(self._bias.shape, bool)
 
     def advance(self, schedule: Single) -> Float:
-        """Make a step for each row of a schedule; return the loss before each."""
-        floor = self._problem.floor
-        losses = [self._quantize(entry) if floor is None else self._round(floor, entry) for entry in schedule]
-        return np.array(losses, np.float64)
+        """Make one step per row of the schedule; return the loss before each."""
+        weight = self._weight()
+        product = self._product(weight)
+        self._settled = np.zeros(self._bias.shape, bool)
+        losses = np.empty((weight.shape[0] * weight.shape[1], len(schedule)))
+        for number, entry in enumerate(schedule):
+            loss = _row_sums(weight * (product - np.float32(2.0) * self._problem.cross))
+            if self._problem.floor is None:
+                loss = loss + self._quantize(weight, product, entry)
+            else:
+                self._round(self._problem.floor, product, entry)
+            losses[:, number] = loss.reshape(-1)
+            following = self._weight()
+            if self._problem.floor is not None:
+                # A row whose weights are all fully rounded and no longer move never changes again.
+                up = _soft_up(_sigmoid(self._value))
+                open_weights = (up > 0.0) & (up < 1.0)
+                self._settled |= (following == weight).all(-1) & ~open_weights.any(-1)
+            product = self._next_product(product, weight, following, number)
+            weight = following
+        return np.asarray(losses.sum(0))
 
     def trained(self) -> tuple[Single, Single]:
-        """Return the trained numbers and biases."""
+        """Return the trained values and biases."""
         return self._value, self._bias
 
-    def _round(self, floor: Single, entry: Single) -> float:
+    def _product(self, weight: Single) -> Single:
+        return np.asarray(self._problem.times_gram(weight), np.float32)
+
+    def _next_product(self, product: Single, before: Single, weight: Single, number: int) -> Single:  # noqa: ARG002
+        """Return ``w G`` after a step.
+
+        Args:
+            product: The product before the step.
+            before: The weights before the step.
+            weight: The weights after it.
+            number: The step, counted from the start of `advance`.
+        """
+        return self._product(weight)
+
+    def _weight(self) -> Single:
+        """Return AdaRound's soft weights, or AdaQuant's weights on their grid."""
         problem = self._problem
-        with np.errstate(over="ignore"):
-            sigmoid = 1.0 / (1.0 + np.exp(-self._value))
-        up = np.clip(sigmoid * (HIGH - LOW) + LOW, 0.0, 1.0)
+        if problem.floor is None:
+            levels = np.rint(self._value / problem.scale)
+        else:
+            levels = problem.floor + _soft_up(_sigmoid(self._value))
+        return np.asarray(np.clip(levels, problem.lowest, problem.highest) * problem.scale, np.float32)
+
+    def _round(self, floor: Single, product: Single, entry: Single) -> None:
+        problem = self._problem
+        sigmoid = _sigmoid(self._value)
+        up = _soft_up(sigmoid)
         levels = floor + up
-        weight = np.clip(levels, problem.lowest, problem.highest) * problem.scale
-        product = problem.times_gram(weight)
-        slope = 2.0 * (product - problem.cross) * problem.scale
+        slope = np.float32(2.0) * (product - problem.cross) * problem.scale
         slope *= (levels >= problem.lowest) & (levels <= problem.highest)
         if entry[WEIGHT]:
-            centered = 2.0 * up - 1.0
-            away = np.power(np.maximum(np.abs(centered), 1e-30), entry[BETA] - 1.0) * np.sign(centered)
-            slope -= 2.0 * entry[BETA] * entry[WEIGHT] * away
-        slope *= sigmoid * (1.0 - sigmoid) * (HIGH - LOW) * ((up > 0.0) & (up < 1.0))
-        _adam(self._value, self._moments, slope, entry)
-        return _inner(weight, product - 2.0 * problem.cross)
+            slope -= _push(up, entry)
+        stretched = _SPAN * sigmoid + _LOW
+        slope *= sigmoid * (_ONE - sigmoid) * _SPAN * ((stretched >= _TINY) & (stretched <= _BELOW_ONE))
+        # Settled rows get no step at all: momentum would still move their values.
+        _adam(self._value, self._moments, slope, entry, ~self._settled[:, :, None])
 
-    def _quantize(self, entry: Single) -> float:
+    def _quantize(self, weight: Single, product: Single, entry: Single) -> Float:
+        """Make a step of AdaQuant; return the squared error of each row's mean output before it."""
         problem = self._problem
         levels = np.rint(self._value / problem.scale)
-        weight = np.clip(levels, problem.lowest, problem.highest) * problem.scale
-        product = problem.times_gram(weight)
-        shift = (weight @ problem.mean[:, :, None])[:, :, 0] + problem.bias_grid.round(self._bias) - problem.target
-        slope = 2.0 * (product - problem.cross + shift[:, :, None] * problem.mean[:, None, :])
+        mean = _row_sums(weight * problem.mean[:, None, :])
+        shift = mean + problem.bias_grid.round(self._bias) - problem.target
+        single = shift.astype(np.float32)
+        slope = np.float32(2.0) * (product - problem.cross + single[:, :, None] * problem.mean[:, None, :])
         slope *= (levels >= problem.lowest) & (levels <= problem.highest)
         _adam(self._value, self._moments, slope, entry)
         if problem.bias_moves:
-            _adam(self._bias, self._bias_moments, 2.0 * shift, entry)
-        return _inner(weight, product - 2.0 * problem.cross) + _inner(shift, shift)
+            _adam(self._bias, self._bias_moments, np.float32(2.0) * single, entry)
+        return np.asarray(shift * shift)
 
 
 def row_steps(problem: RowProblem) -> RowSteps:
-    """Return the fastest way to train rows that there is."""
+    """Return the fastest implementation that is available."""
     from quantry.tune.compiled_rows import CompiledRows
 
     compiled = kernels.loaded()
     return NumpyRows(problem) if compiled is None else CompiledRows(problem, compiled)
 
 
-def _adam(value: Single, moments: tuple[Single, Single], slope: npt.NDArray[Any], entry: Single) -> None:
+def _adam(
+    value: Single,
+    moments: tuple[Single, Single],
+    slope: Single,
+    entry: Single,
+    where: npt.NDArray[np.bool_] | bool = True,
+) -> None:
     first, second = moments
-    first *= BETAS[0]
-    first += (1.0 - BETAS[0]) * slope
-    second *= BETAS[1]
-    second += (1.0 - BETAS[1]) * slope * slope
-    value -= entry[RATE] * first / (np.sqrt(second * entry[SPREAD]) + EPSILON)
+    beta, gamma = map(np.float32, BETAS)
+    np.add(beta * first, (_ONE - beta) * slope, out=first, where=where)
+    np.add(gamma * second, (_ONE - gamma) * slope * slope, out=second, where=where)
+    step = entry[RATE] * first / (np.sqrt(second * entry[SPREAD]) + np.float32(EPSILON))
+    np.subtract(value, step, out=value, where=where)
 
 
-def _inner(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
-    # Sums of rows are exact enough in float32; what all rows add up to is not.
-    return float((one * other).sum(-1).astype(np.float64).sum())
+def _sigmoid(value: Single) -> Single:
+    # log2(e) makes a power of two of the exponential function.
+    return np.asarray(_ONE / (_ONE + _power_of_two(np.float32(-1.44269504) * value)))
+
+
+def _soft_up(sigmoid: Single) -> Single:
+    return np.asarray(np.clip(_SPAN * sigmoid + _LOW, np.float32(0.0), _ONE))
+
+
+def _push(up: Single, entry: Single) -> Single:
+    """Return the derivative of AdaRound's regularization with respect to the rounding."""
+    centered = np.float32(2.0) * up - _ONE
+    size = np.maximum(np.abs(centered), np.float32(1e-30))
+    away = _power_of_two((entry[BETA] - _ONE) * _log_two(size))
+    return np.asarray(entry[WEIGHT] * entry[BETA] * np.float32(2.0) * np.copysign(away, centered))
+
+
+def _power_of_two(x: Single) -> Single:
+    """Return 2^x; not `numpy.exp2`, whose last bits differ between versions and processors."""
+    magic = np.float32(12582912.0)
+    x = np.clip(x, np.float32(-126.0), np.float32(126.0))
+    shifted = x + magic
+    part = x - (shifted - magic)
+    result = np.full_like(x, _POWER_SERIES[0])
+    for coefficient in _POWER_SERIES[1:]:
+        result *= part
+        result += coefficient
+    exponent = shifted.view(np.int32) - np.int32(0x4B400000) + np.int32(127)
+    return np.asarray(result * (exponent << 23).view(np.float32))
+
+
+def _log_two(x: Single) -> Single:
+    bits = x.view(np.int32) - np.int32(0x3F3504F3)
+    z = ((bits & np.int32(0x7FFFFF)) + np.int32(0x3F3504F3)).view(np.float32) - _ONE
+    ratio = z / (np.float32(2.0) + z)
+    square = ratio * ratio
+    result = np.full_like(x, _LOG_SERIES[0])
+    for coefficient in _LOG_SERIES[1:]:
+        result *= square
+        result += coefficient
+    return np.asarray((bits >> 23).astype(np.float32) + ratio * result)
+
+
+def _row_sums(terms: npt.NDArray[Any]) -> Float:
+    """Return the sum of each row ``[groups, rows, width]``: 16 partial sums in float32, joined in order in float64."""
+    groups, rows, width = terms.shape
+    padded = np.zeros((groups, rows, -(-width // _LANES) * _LANES), np.float32)
+    padded[:, :, :width] = terms
+    lanes = padded.reshape(groups, rows, -1, _LANES).sum(2)
+    # cumsum adds in order, which sum does not promise.
+    return np.asarray(lanes.astype(np.float64).cumsum(-1)[:, :, -1])

@@ -32,6 +32,13 @@
 
 enum { SUM_LANES = 16 };
 
+/* Before a loop whose iterations do not depend on each other, which the compiler cannot see from pointers. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 static inline float float_from_bits(int32_t bits)
 {
     float value;

@@ -4,8 +4,8 @@
  * some steps, and several calls may run in parallel. Arrays are float32. A row has `padded` elements, a multiple of 32, of
  * which the first `width` are weights; the padding stays zero. The loss omits the terms that do not depend on w.
  *
- * NumpyRows in Python computes the same, operation by operation; with its products in the order used here (product over
- * k = 0, 1, 2, ... with fused multiply-add) it has the same bytes. Change both together.
+ * NumpyRows in Python has the same operations in the same order, except for matrix products, which BLAS computes there.
+ * Change both together.
  */
 #include "kernels.h"
 
@@ -293,6 +293,7 @@ static void soften(const layer_t *layer, size_t place, float *restrict sigmoid, 
     const float *restrict value = layer->value + place, *restrict floors = layer->floor + place;
     const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
     const float *restrict scale = layer->scale + place;
+    INDEPENDENT
     for (size_t j = 0, padded = layer->padded; j < padded; j++) {
         sigmoid[j] = sigmoid_of(value[j]);
         weight[j] = clip(floors[j] + soft_up(sigmoid[j]), low[j], high[j]) * scale[j];
@@ -319,6 +320,7 @@ static inline __attribute__((always_inline)) void round_row(const layer_t *layer
     const float *restrict floors = layer->floor + place, *restrict cross = layer->cross + place;
     const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
     const float *restrict scale = layer->scale + place;
+    INDEPENDENT
     for (size_t j = 0, padded = layer->padded; j < padded; j++) {
         float up = soft_up(sigmoid[j]), level = floors[j] + up;
         float slope = 2.0f * (product[j] - cross[j]) * scale[j];
@@ -338,6 +340,7 @@ static void harden(const layer_t *layer, size_t place, float *restrict weight)
 {
     const float *restrict value = layer->value + place, *restrict scale = layer->scale + place;
     const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
+    INDEPENDENT
     for (size_t j = 0, padded = layer->padded; j < padded; j++)
         weight[j] = clip(rintf(value[j] / scale[j]), low[j], high[j]) * scale[j];
 }
@@ -351,6 +354,7 @@ static void quant_row(const layer_t *layer, const step_t *step, size_t place, co
     float *restrict first = layer->first + place, *restrict second = layer->second + place;
     const float *restrict cross = layer->cross + place, *restrict scale = layer->scale + place;
     const float *restrict low = layer->lowest + place, *restrict high = layer->highest + place;
+    INDEPENDENT
     for (size_t j = 0, padded = layer->padded; j < padded; j++) {
         float level = rintf(value[j] / scale[j]);
         float slope = 2.0f * (product[j] - cross[j] + shift * mean[j]);
@@ -450,13 +454,14 @@ static void train_block(const layer_t *layer, const step_t *steps, size_t count,
             size_t local = at * layer->padded;
             if (!settled[at]) {
                 last[at] = step_row(layer, steps + i, begin + at, scratch, at);
-                int changes = (i + 1) % REFRESH ? list_changes(layer, scratch->waste, scratch) : -1;
-                if (changes < 0 || (changes > 0 && layer->rank > 0)) {
+                int changes = list_changes(layer, scratch->waste, scratch);
+                settled[at] = changes == 0 && layer->rounds && is_rounded(scratch->sigmoid + local, layer->padded);
+                if (settled[at]) {
+                    /* Its product stays as it is. */
+                } else if (changes < 0 || (changes > 0 && layer->rank > 0) || (i + 1) % REFRESH == 0) {
                     dense[waiting++] = at;
                 } else if (changes > 0) {
                     update(layer, group, scratch, changes, scratch->product + local);
-                } else {
-                    settled[at] = layer->rounds && is_rounded(scratch->sigmoid + local, layer->padded);
                 }
             }
             losses[(begin + at) * count + i] = last[at];
