@@ -31,7 +31,7 @@ def product_in_order(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 class OrderedRows(NumpyRows):
-    """`NumpyRows` with the kernel's products: updated in rows in which few weights changed, else computed from scratch."""
+    """`NumpyRows` with the kernel's products: updated where few weights of a row changed, else from scratch."""
 
     def __init__(self, problem: RowProblem) -> None:
         super().__init__(problem)

@@ -68,12 +68,19 @@ def test_descent_lowers_the_error_and_stays_on_the_grid(monkeypatch, shape, nati
     assert error(weight, found, gram) <= error(weight, start, gram)
 
 
-def test_compiled_descent_is_that_of_numpy(monkeypatch):
-    weight, gram, grid = problem((1, 16, 70), per_channel=False)
-    cross = gram @ weight.transpose(0, 2, 1)
-    rounded = round_with_feedback(weight, gram, grid, 16, ordered=True)
-    native = descend(rounded, gram, cross, grid, 3)
-    monkeypatch.setattr(kernels, "loaded", lambda: None)
-    np.testing.assert_allclose(
-        error(weight, native, gram), error(weight, descend(rounded, gram, cross, grid, 3), gram), rtol=1e-3
-    )
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_every_level_has_the_bytes_of_numpy(monkeypatch, shape, per_channel, ordered):
+    weight, gram, grid = problem(shape, per_channel=per_channel)
+
+    def found(compiled):
+        monkeypatch.setattr(kernels, "loaded", lambda: compiled)
+        rounded = round_with_feedback(weight, gram, grid, 16, ordered=ordered)
+        return rounded, descend(rounded, gram, gram @ weight.transpose(0, 2, 1), grid, 3)
+
+    levels = [kernels.loaded(level) for level in kernels.supported_levels()]
+    expected = found(None)
+    for level in levels:
+        for left, right in zip(found(level), expected, strict=True):
+            np.testing.assert_array_equal(left, right)

@@ -7,6 +7,7 @@ integers: each in turn takes the best value for what the others are now.
 Arrays have the shape ``[groups, rows, width]``; all groups are done at once.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics import kernels
-from quantry.tune.compiled_rounding import feedback_rounded, sweep
+from quantry.tune.compiled_rounding import compiled_sweep, feedback_rounded
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -96,18 +97,18 @@ def round_with_feedback(weight: Single, gram: Float, grid: WeightGrid, block: in
     if compiled is not None:
         return feedback_rounded(compiled, weight, spread, grid)
     rest = weight.astype(np.float32).copy()
-    result = np.empty_like(rest)
+    result, lost = np.empty_like(rest), np.empty_like(rest)
     width = rest.shape[2]
     for start in range(0, width, block):
         end = min(start + block, width)
-        errors = np.empty_like(rest[:, :, start:end])
         for column in range(start, end):
             part = slice(column, column + 1)
             result[:, :, part] = grid.round(rest[:, :, part], part)
-            lost = weight[:, :, part] - result[:, :, part]
-            errors[:, :, column - start] = lost[:, :, 0]
-            rest[:, :, column + 1 : end] += lost * spread[:, None, column, column + 1 : end]
-        rest[:, :, end:] += errors @ spread[:, start:end, end:]
+            lost[:, :, part] = weight[:, :, part] - result[:, :, part]
+            rest[:, :, column + 1 : end] += lost[:, :, part] * spread[:, None, column, column + 1 : end]
+        # Column by column, as the compiled kernel adds; one matrix product would be faster and round differently.
+        for column in range(start, end):
+            rest[:, :, end:] += lost[:, :, column : column + 1] * spread[:, None, column, end:]
     return result
 
 
@@ -136,32 +137,30 @@ def descend(rounded: Single, gram: Float, cross: Float, grid: WeightGrid, sweeps
     single = np.ascontiguousarray(gram, np.float32)
     goal = cross.transpose(0, 2, 1).astype(np.float32)
     compiled = kernels.loaded()
-    if compiled is not None:
-        # The slope is computed anew for each sweep, so that rounding errors do not add up.
-        while sweeps > 0 and sweep(compiled, current, current @ single - goal, single, grid):
-            sweeps -= 1
-        return current
-    diagonal = np.maximum(np.einsum("gkk->gk", single), np.finfo(np.float32).tiny)
-    width, block = current.shape[2], 64
-    for _ in range(sweeps):
-        changed = False
-        for start in range(0, width, block):
-            end = min(start + block, width)
-            slope = current @ single[:, :, start:end] - goal[:, :, start:end]
-            for column in range(start, end):
-                part = slice(column, column + 1)
-                here = column - start
-                best = current[:, :, part] - (slope[:, :, here] / diagonal[:, None, column])[:, :, None]
-                step = grid.round(best, part) - current[:, :, part]
-                if step.any():
-                    changed = True
-                    current[:, :, part] += step
-                    slope += step * single[:, None, column, start:end]
-        # Sums of steps leave the grid by float32 rounding; put every value back on it.
-        current = grid.round(current)
-        if not changed:
-            break
+    sweep = _numpy_sweep if compiled is None else functools.partial(compiled_sweep, compiled)
+    # The slope is computed from scratch for each sweep, so that rounding errors do not accumulate.
+    while sweeps > 0 and sweep(current, current @ single - goal, single, grid):
+        sweeps -= 1
     return current
+
+
+def _numpy_sweep(current: Single, slope: Single, gram: Single, grid: WeightGrid) -> bool:
+    """Do what `compiled_sweep` does, in the same order."""
+    # The smallest normal float: a column that is always zero has no curvature.
+    diagonal = np.maximum(np.einsum("gkk->gk", gram), np.finfo(np.float32).tiny)
+    changed = False
+    for column in range(current.shape[2]):
+        part = slice(column, column + 1)
+        best = current[:, :, part] - slope[:, :, part] / diagonal[:, None, part]
+        chosen = grid.round(best, part)
+        step = chosen - current[:, :, part]
+        if not step.any():
+            continue
+        changed = True
+        # Not where the step is 0: a chosen zero may have another sign.
+        current[:, :, part] = np.where(step == 0.0, current[:, :, part], chosen)
+        slope[:, :, column + 1 :] += step * gram[:, None, column, column + 1 :]
+    return changed
 
 
 def _columns(part: Single, order: npt.NDArray[np.int64]) -> Single:

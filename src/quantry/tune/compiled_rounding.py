@@ -29,7 +29,7 @@ def feedback_rounded(kernels: Kernels, weight: Single, spread: Single, grid: "We
     return result
 
 
-def sweep(kernels: Kernels, current: Single, slope: Single, gram: Single, grid: "WeightGrid") -> bool:
+def compiled_sweep(kernels: Kernels, current: Single, slope: Single, gram: Single, grid: "WeightGrid") -> bool:
     """Let each weight in turn take the best value given the others; return whether any changed.
 
     Args:
