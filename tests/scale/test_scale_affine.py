@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
 from quantry.errors import RecipeError
-from quantry.numerics.affine import affine, representable_range
+from quantry.numerics.affine import affine
 from quantry.numerics.grid import Grid, Range
+from quantry.numerics.power_of_two import representable_range
 from quantry.numerics.rounding import fake_quantize
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
 from quantry.testing.range_suite import params_of

@@ -10,7 +10,7 @@ from onnx import numpy_helper, parser
 
 import quantry
 from quantry.check import check_npu
-from quantry.numerics.tensor_params import position_of
+from quantry.numerics.power_of_two import position_of
 from quantry.quantization import QuantizationResult
 from quantry.recipe import PRESETS, NpuConversions, NpuLimits, Recipe
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.check.pairs import is_dequantize, is_quantize
+from quantry.numerics.power_of_two import scale_at
 
 _FIX_NEURON = ("ai.onnx.contrib", "FixNeuron")
 _BIAS_BITS = 8
@@ -83,7 +84,7 @@ class _Rewriter:
             position = float(node.attributes.get_string("pos", "0"))
             bits = int(node.attributes.get_string("bit_width", "8"))
             zero = np.zeros((), np.int8 if bits == _BIAS_BITS else np.int16)
-            grid = _Grid(self._constant(np.float32(2.0**-position)), self._constant(zero))
+            grid = _Grid(self._constant(np.float32(scale_at(position))), self._constant(zero))
         stem = (node.name or "").removesuffix("_FixNeuron")
         quantize = self._node("QuantizeLinear", [data, grid.scale, grid.zero_point], f"{stem}_QuantizeLinear", node)
         restore = self._restored(quantize.outputs[0], grid, stem, node)

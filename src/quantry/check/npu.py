@@ -1,6 +1,5 @@
 """All constraints of integer NPUs with power-of-two scales."""
 
-import math
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
@@ -13,6 +12,7 @@ from quantry.errors import ModelError
 from quantry.graph.load import ModelLike, model_source
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes
+from quantry.numerics.power_of_two import scale_at
 from quantry.scale.npu import LIMITS, find_units
 
 
@@ -74,5 +74,5 @@ def _violations(graph: ir.Graph) -> Iterator[Violation]:
 
 
 def _advice(moves: Mapping[str, int]) -> str:
-    parts = (f"{tensor!r} to position {move} (scale {math.ldexp(1.0, -move):g})" for tensor, move in moves.items())
+    parts = (f"{tensor!r} to position {move} (scale {scale_at(move):g})" for tensor, move in moves.items())
     return f"move {', '.join(parts)} and quantize again from float"

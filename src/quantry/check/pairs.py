@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.numerics.tensor_params import position_of
+from quantry.numerics.power_of_two import position_of
 
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from quantry.errors import ModelError
 from quantry.graph.edit import FreshNames
+from quantry.numerics.power_of_two import scale_at
 
 _INTEGERS = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
 
@@ -44,7 +45,7 @@ def add_fix_neuron_parameters(model: ir.Model, node: ir.Node) -> None:
         raise ModelError(f"a FixNeuron must have 4, 8 or 16 bits, got {bits}; node {node.name!r}")
     stem = node.name or node.outputs[0].name or ""
     node.resize_inputs(3)
-    scale = np.array(2.0**-position, np.float32)
+    scale = np.array(scale_at(position), np.float32)
     node.replace_input_with(1, _constant(model, scale, ir.DataType.FLOAT, f"{stem}_scale"))
     node.replace_input_with(2, _zero(model, (), _INTEGERS[bits], stem))
 

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from quantry.emit.graph_editor import FIRST_OPSET, GraphEditor, describe
 from quantry.emit.local_functions import CONTRIB, add_function
-from quantry.emit.pairs import power_of_two_position
 from quantry.errors import RecipeError
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.rounding import fake_quantize
@@ -100,7 +99,7 @@ class _Writer:
         params = self._params[root]
         if self._editor.model.opset_imports[""] < FIRST_OPSET.get(params.dtype, 0):
             self._body = f"{CONTRIB.domain}."
-        attributes = {"bit_width": str(params.dtype.bits), "pos": str(power_of_two_position(params))}
+        attributes = {"bit_width": str(params.dtype.bits), "pos": str(params.position)}
         inputs = [value, *self._editor.parameters(root, params)]
         node = self._editor.node((DOMAIN, OPERATOR), inputs, f"{name}_{OPERATOR}", attributes)
         describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
@@ -110,7 +109,7 @@ class _Writer:
 def _signed(name: str, params: TensorParams) -> TensorParams:
     """Return the parameters of the same grid in a signed type."""
     shift = 0 if params.dtype.is_signed else 1 << (params.dtype.bits - 1)
-    if power_of_two_position(params) is None or np.any(params.zero_point != shift):
+    if params.position is None or np.any(params.zero_point != shift):
         raise RecipeError(
             "FixNeuron needs one power-of-two scale and a symmetric zero point for each tensor, got scale "
             f"{params.scale} and zero point {params.zero_point} of {params.dtype.value} for {name!r}; use "

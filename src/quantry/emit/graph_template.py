@@ -22,7 +22,6 @@ import onnx
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import Origin, Part, as_tensor
-from quantry.emit.pairs import power_of_two_position
 from quantry.errors import InternalError
 from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
@@ -110,7 +109,7 @@ def _shape_of(params: TensorParams, *, positions: bool) -> tuple[Hashable, ...]:
         params.scale.shape,
         # int32 without a zero point has a native operator, and with one it has none.
         params.dtype == DataType.INT32 and bool(params.zero_point.any()),
-        power_of_two_position(params) if positions else None,
+        params.position if positions else None,
     )
 
 

@@ -35,6 +35,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
+from quantry.numerics.rounding import round_and_clip
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
@@ -202,8 +203,9 @@ def _integer(bound: float | None, side: Side) -> int | None:
         return None
     assert side.dtype is not None
     ends = np.iinfo(side.dtype.numpy())
-    level = np.rint(np.float32(bound) / array(side.scale).astype(np.float32)) + int(array(side.zero_point))
-    return int(np.clip(level, ends.min, ends.max))
+    zero_point = int(array(side.zero_point))
+    steps = np.float32(bound) / array(side.scale).astype(np.float32)
+    return int(round_and_clip(steps, ends.min - zero_point, ends.max - zero_point)) + zero_point
 
 
 _CONTRIB = "com.microsoft"

@@ -34,6 +34,7 @@ from quantry.emit.graph_editor import (
 )
 from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionBook, thin_function, wide_function
 from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.power_of_two import position_of
 from quantry.numerics.rounding import quantize_array
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType
@@ -160,18 +161,10 @@ def _attributes(params: TensorParams, dialect: Dialect) -> Attributes:
         attributes["block_size"] = params.group
     if dialect.has_position:
         attributes["bit_width"] = str(params.dtype.bits)
-        position = power_of_two_position(params)
+        position = params.position
         if position is not None:
             attributes["pos"] = str(position)
     return attributes
-
-
-def power_of_two_position(params: TensorParams) -> int | None:
-    """Return the position p of a single scale ``2**-p``, or None where the scale is another or there are several."""
-    if params.axis is not None:
-        return None
-    mantissa, exponent = np.frexp(params.scale)
-    return 1 - int(exponent) if mantissa == 0.5 else None
 
 
 def position_attributes(node: ir.Node) -> dict[str, ir.Attr]:
@@ -186,9 +179,9 @@ def position_attributes(node: ir.Node) -> dict[str, ir.Attr]:
     assert zero_point.dtype is not None
     attributes = {"bit_width": ir.AttrString("bit_width", str(round(zero_point.dtype.itemsize * 8)))}
     if scale.const_value is not None and scale.const_value.size == 1:
-        mantissa, exponent = np.frexp(scale.const_value.numpy().reshape(()))
-        if mantissa == 0.5:
-            attributes["pos"] = ir.AttrString("pos", str(1 - int(exponent)))
+        position = position_of(scale.const_value.numpy().item())
+        if position is not None:
+            attributes["pos"] = ir.AttrString("pos", str(position))
     return attributes
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantry.equalize.shared_step import ReadingWeight, SharedStep, descended
+from quantry.numerics.power_of_two import nearest_exponent
 
 ALPHAS = tuple(step / 10 for step in range(1, 11))
 _STRETCHES = (1.0, 2.0, 4.0, 8.0)
@@ -192,7 +193,7 @@ def powers_of_two(factors: np.ndarray, span: int) -> np.ndarray:
         factors: [C].
         span: Largest ratio, as an exponent.
     """
-    exponents = np.rint(np.log2(factors))
+    exponents = nearest_exponent(factors)
     result: np.ndarray = np.exp2(np.maximum(exponents, exponents.max() - span))
     return result
 

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics.grid import Grid
+from quantry.numerics.rounding import round_and_clip
 
 Floats = npt.NDArray[np.float64]
 
@@ -222,7 +223,7 @@ def _bins_error(lower: Floats, upper: Floats, ends: tuple[float, float], power: 
 
 
 def _points_error(points: Floats, ends: tuple[float, float], power: int) -> Floats:
-    return np.asarray(np.abs(points - _clip(np.rint(points), ends)) ** power)
+    return np.asarray(np.abs(points - round_and_clip(points, *ends)) ** power)
 
 
 def _clip(values: Floats, ends: tuple[float, float]) -> Floats:

@@ -1,11 +1,14 @@
-"""Quantize and dequantize arrays exactly as onnxruntime's QuantizeLinear and DequantizeLinear do.
+"""Round real values to integers and back, exactly as onnxruntime's QuantizeLinear and DequantizeLinear do.
 
 ::
 
-    quantize:    q = saturate(round_half_even(x / scale) + zero_point)      division in float32
+    quantize:    q = clip(round_half_even(x / scale) + zero_point)          division in float32
     dequantize:  x = float32(q - zero_point) * scale                        product in float32
 
 QuantizeLinear has no 32-bit types; for these (biases) the division is done in float64, where 32-bit integers are exact.
+
+`round_and_clip` is the only NumPy code that rounds values to quantization levels.
+`quantry.numerics.torch_quantizer` is its differentiable counterpart.
 """
 
 from typing import Any, TypeVar
@@ -18,6 +21,7 @@ from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
 
 Number = TypeVar("Number", np.float32, np.int64)
+Real = TypeVar("Real", np.float32, np.float64)
 
 _CONTAINERS: dict[DataType, type[np.integer[Any]]] = {
     DataType.INT4: np.int8,
@@ -31,18 +35,34 @@ _CONTAINERS: dict[DataType, type[np.integer[Any]]] = {
 }
 
 
-def quantize_array(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.integer[Any]]:
-    """Return the integers of real values, rounded half to even and saturated.
+def round_and_clip(steps: npt.NDArray[Real], lowest: npt.ArrayLike, highest: npt.ArrayLike) -> npt.NDArray[Real]:
+    """Return values in units of the scale, rounded half to even and clipped.
+
+    The zero point is added afterwards, so that float32 can represent every intermediate result.
 
     Args:
-        x: Real values of any shape; infinities saturate.
+        steps: Real values divided by their scale, any shape; infinities are clipped, NaN stays NaN.
+        lowest: Smallest integer minus the zero point, broadcastable to `steps`.
+        highest: Largest integer minus the zero point, broadcastable to `steps`.
+
+    Returns:
+        Whole numbers of the type and shape of `steps`.
+    """
+    return np.asarray(np.clip(np.rint(steps), lowest, highest))
+
+
+def quantize_array(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.integer[Any]]:
+    """Return the integers of real values, rounded half to even and clipped.
+
+    Args:
+        x: Real values of any shape; infinities become the smallest or largest integer.
         params: Scale, zero point and type.
 
     Returns:
-        Integers of the shape of `x` in numpy's smallest container: 4-bit types come in one byte each.
+        Integers of the shape of `x` in the smallest NumPy type that holds them; 4-bit values take one byte each.
 
     Raises:
-        DataError: `x` has NaN, for which there is no integer.
+        DataError: `x` contains NaN.
 
     Example:
         >>> import numpy as np
@@ -53,15 +73,13 @@ def quantize_array(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.int
     """
     precision = np.float64 if params.dtype.bits > 16 else np.float32
     values = np.asarray(x, dtype=np.float32)
+    if np.isnan(values).any():
+        raise DataError(f"values to quantize must not be NaN, got {int(np.isnan(values).sum())} of {values.size}")
     scale, zero_point = _broadcast(params, values.shape)
     with np.errstate(over="ignore"):
-        levels = np.asarray(np.divide(values, scale, dtype=precision))
-    if np.isnan(levels).any():
-        raise DataError(f"values to quantize must not be NaN, got {int(np.isnan(values).sum())} of {values.size}")
-    np.rint(levels, out=levels)
-    # The zero point is added after clipping so that float32 never has to hold more digits than it has.
+        steps = np.divide(values, scale, dtype=precision)
     offset = zero_point.astype(precision)
-    levels = np.clip(levels, params.lowest - offset, params.highest - offset)
+    levels = round_and_clip(steps, params.lowest - offset, params.highest - offset)
     return np.asarray(levels + offset).astype(_CONTAINERS[params.dtype])
 
 
@@ -81,20 +99,20 @@ def dequantize_array(q: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.f
 
 
 def fake_quantize(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.float32]:
-    """Return the real values that are left of `x` after quantizing and dequantizing.
+    """Return `x` quantized and dequantized.
 
     Args:
         x: Real values of any shape.
         params: Scale, zero point and type.
 
     Returns:
-        float32 values of the shape of `x`, all on the grid of `params`.
+        float32 values of the shape of `x`, all multiples of the scale.
     """
     return dequantize_array(quantize_array(x, params), params)
 
 
 def _broadcast(params: TensorParams, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Return scale and zero point in a form that goes with values of a shape."""
+    """Return scale and zero point in a shape that broadcasts to the shape of the values."""
     if params.axis is None:
         return params.scale, params.zero_point
     if params.group is not None:

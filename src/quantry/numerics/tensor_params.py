@@ -1,14 +1,7 @@
-"""Scale, zero point and type of one quantized tensor.
+"""Scale, zero point and type of one quantized tensor, and of all tensors of a model."""
 
-The value of the scale stage: parameters of every quantized tensor.
-
-Power-of-two scales as positions: the number of fraction bits of fixed-point numbers.
-"""
-
-import dataclasses
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -17,6 +10,7 @@ import numpy.typing as npt
 
 from quantry.errors import InternalError
 from quantry.memo import Blob
+from quantry.numerics.power_of_two import position_of, scale_at
 from quantry.recipe import DataType
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
@@ -57,6 +51,15 @@ class TensorParams:
     def highest(self) -> int:
         """Largest integer in use; larger results saturate to it."""
         return self.dtype.highest if self.limits is None else self.limits[1]
+
+    @property
+    def position(self) -> int | None:
+        """Return p for one scale of ``2**-p``; None for several scales and for any other scale."""
+        return position_of(self.scale.item()) if self.axis is None else None
+
+    def at_position(self, position: int) -> "TensorParams":
+        """Return the parameters with scale ``2**-position`` and the same zero point."""
+        return replace(self, scale=np.array(scale_at(position), np.float32))
 
     def _check(self) -> None:
         if not self.dtype.is_integer:
@@ -144,27 +147,3 @@ class QuantParams:
                 group=entry.get("group"),
             )
         return cls(tensors, blob.notes)
-
-
-def position_of(scale: float) -> int | None:
-    """Return p for a scale of ``2**-p``, or None for any other.
-
-    Args:
-        scale: Any number.
-
-    Example:
-        >>> position_of(0.125)
-        3
-    """
-    mantissa, exponent = math.frexp(scale)
-    return 1 - exponent if mantissa == 0.5 else None
-
-
-def at_position(params: TensorParams, position: int) -> TensorParams:
-    """Return the parameters with scale ``2**-position``; the zero point is that of the type's centre and stays.
-
-    Args:
-        params: Parameters with one scale.
-        position: The new position.
-    """
-    return dataclasses.replace(params, scale=np.array(math.ldexp(1.0, -position), np.float32))

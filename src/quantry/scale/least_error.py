@@ -19,15 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from quantry.numerics.affine import (
-    affine,
+from quantry.numerics.affine import affine
+from quantry.numerics.grid import Grid, Range
+from quantry.numerics.power_of_two import (
+    SMALLEST_EXPONENT,
     aligned_zero_point,
     levels,
     non_overflow_exponent,
     representable_range,
-    smallest_exponent,
 )
-from quantry.numerics.grid import Grid, Range
 from quantry.scale.values import Observed
 
 Floats = npt.NDArray[np.float64]
@@ -63,13 +63,13 @@ def least_error_exponent(observed: Observed, grid: Grid) -> Range:
     extrema = observed.extrema().with_zero()
     exponent = non_overflow_exponent(extrema, grid)
     best = _best_of(observed, exponent, aligned_zero_point(extrema, exponent, grid)[:, None], grid)
-    done = (best.error == 0) | (exponent <= smallest_exponent())
+    done = (best.error == 0) | (exponent <= SMALLEST_EXPONENT)
     while not done.all():
-        exponent = np.maximum(exponent - 1, smallest_exponent())
+        exponent = np.maximum(exponent - 1, SMALLEST_EXPONENT)
         tried = _best_of(observed, exponent, _zero_points(observed, extrema, exponent, grid), grid)
         best = best.updated(tried)
         clipping = tried.error - np.exp2(2 * exponent) / 4
-        done |= (clipping >= best.error) | (exponent <= smallest_exponent())
+        done |= (clipping >= best.error) | (exponent <= SMALLEST_EXPONENT)
     chosen = representable_range(best.exponent, best.zero_point, grid)
     empty = extrema.magnitude == 0
     return Range(np.where(empty, 0.0, chosen.low), np.where(empty, 0.0, chosen.high))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from quantry.numerics.error import Moments, mean_clipping, mean_error
 from quantry.numerics.grid import Grid, Range
 from quantry.numerics.histogram import TensorStats, magnitude_quantile, quantile
+from quantry.numerics.rounding import round_and_clip
 from quantry.numerics.scalar_function import ScalarFunction
 
 Floats = npt.NDArray[np.float64]
@@ -309,7 +310,7 @@ class BehindValues(BinnedValues):
         by_levels = grid.highest - grid.lowest < len(values)
         errors = np.zeros((1, scale.shape[1]))
         for column, (step, zero) in enumerate(zip(scale[0], zero_point[0], strict=True)):
-            level = np.clip(np.rint(values / step) + zero, grid.lowest, grid.highest)
+            level = round_and_clip(values / step, grid.lowest - zero, grid.highest - zero) + zero
             if not by_levels:
                 errors[0, column] = self._distance((level - zero) * step, power)
                 continue

@@ -28,6 +28,7 @@ from quantry.equalize.smooth import Site, find_sites, within_span
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
+from quantry.numerics.power_of_two import nearest_exponent
 from quantry.recipe import SmoothQuant
 from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.blueprint import Blueprint
@@ -163,7 +164,7 @@ class _Balance:
         found = [(_costs(tables, len(place.powers), chosen), chosen) for chosen in itertools.product(steps, repeat=3)]
         costs, chosen = min(found, key=lambda pair: float(pair[0].min(0).sum()) + outside[pair[1][0]])
         lawful = within_span(np.exp2(-(place.powers + costs.argmin(0) - _REACH).astype(float)), place.fold)
-        moved = -np.rint(np.log2(lawful)).astype(np.int64) - place.powers
+        moved = -nearest_exponent(lawful).astype(np.int64) - place.powers
         moved = np.clip(moved, -_REACH, _REACH)
         after = costs[moved + _REACH, np.arange(len(moved))].sum() + outside[chosen[0]]
         if after >= now:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from quantry.equalize.channel_layout import ChannelLayout
+from quantry.numerics.rounding import round_and_clip
 from quantry.torchfront.candidate_errors import Candidates, candidate_errors
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 
@@ -116,7 +117,7 @@ class ConstantPrices:
         enlarged = self.outputs.reshape(groups, -1, 1, 1) + self.inputs.reshape(groups, 1, -1, 1)
         step = float(self.quantizer.scale) * np.exp2(self.coarser - power - enlarged)
         low, high = (limit - int(self.quantizer.zero_point) for limit in self.quantizer.limits)
-        error = np.clip(np.rint(self.values / step), low, high) * step - self.values
+        error = round_and_clip(self.values / step, low, high) * step - self.values
         return np.asarray(self.share * self.curvature * error * error)
 
 

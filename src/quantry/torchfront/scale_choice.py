@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from quantry.numerics.power_of_two import nearest_exponent
 from quantry.recipe import PowerOfTwoScale
 from quantry.scale.npu import LIMITS, refine_for_npu
 from quantry.torchfront.candidate_errors import Candidates, candidate_errors
@@ -111,7 +112,7 @@ def _moved(known: list[_Price]) -> int:
 def _joint(known: list[_Price]) -> list[npt.NDArray[np.float64]]:
     """Return the factors that bring all quantizers to the one scale that costs least in all."""
     scales = np.array([float(price.quantizer.scale) for price in known])
-    exponents = np.round(np.log2(scales / scales[0])).astype(int)
+    exponents = nearest_exponent(scales / scales[0]).astype(int)
     middle = len(known[0].factors) // 2
     best, cheapest = 0, np.inf
     for exponent in range(int(exponents.max()) - middle, int(exponents.min()) + middle + 1):

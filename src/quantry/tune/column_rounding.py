@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics import kernels
+from quantry.numerics.rounding import round_and_clip
 from quantry.tune.compiled_rounding import compiled_sweep, feedback_rounded
 
 Float = npt.NDArray[np.float64]
@@ -43,7 +44,7 @@ class WeightGrid:
             part: Which columns.
         """
         scale, lowest, highest = (_part(values, part) for values in (self.scale, self.lowest, self.highest))
-        levels = np.clip(np.rint(weight / scale), lowest, highest)
+        levels = round_and_clip(weight / scale, lowest, highest)
         return np.asarray(levels * scale, np.float32)
 
     def cut_off(self, weight: Single) -> Single:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantry.numerics.rounding import round_and_clip
 from quantry.tune.layer_problem import LayerProblem
 
 Float = npt.NDArray[np.float64]
@@ -35,7 +36,7 @@ class BiasGrid:
     def round(self, bias: Single) -> Single:
         """Return the nearest values on the grid."""
         scale = np.where(self.scale > 0, self.scale, 1.0)
-        levels = np.clip(np.rint(bias / scale), self.lowest, self.highest)
+        levels = round_and_clip(bias / scale, self.lowest, self.highest)
         return np.where(self.scale > 0, (levels.astype(np.float32) * self.scale.astype(np.float32)), bias)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics import kernels
+from quantry.numerics.rounding import round_and_clip
 from quantry.tune.row_problem import HIGH, LOW, RowProblem
 
 Float = npt.NDArray[np.float64]
@@ -104,10 +105,10 @@ class NumpyRows:
         """Return AdaRound's soft weights, or AdaQuant's weights on their grid."""
         problem = self._problem
         if problem.floor is None:
-            levels = np.rint(self._value / problem.scale)
+            levels = round_and_clip(self._value / problem.scale, problem.lowest, problem.highest)
         else:
-            levels = problem.floor + _soft_up(_sigmoid(self._value))
-        return np.asarray(np.clip(levels, problem.lowest, problem.highest) * problem.scale, np.float32)
+            levels = np.clip(problem.floor + _soft_up(_sigmoid(self._value)), problem.lowest, problem.highest)
+        return np.asarray(levels * problem.scale, np.float32)
 
     def _round(self, floor: Single, product: Single, entry: Single) -> None:
         problem = self._problem

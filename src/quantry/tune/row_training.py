@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from quantry.numerics.rounding import round_and_clip
 from quantry.tune.kept_rows import KeptRows
 from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_problem import LayerProblem
@@ -58,8 +59,8 @@ class RowTraining:
         """Return weight and bias as they would be written now."""
         value, bias = self._steps.trained()
         scale, lowest, highest = self._grid
-        levels = np.rint(value / scale) if self._floor is None else self._floor + (value >= 0)
-        weight = np.clip(levels, lowest, highest) * scale
+        steps = value / scale if self._floor is None else self._floor + (value >= 0)
+        weight = round_and_clip(steps, lowest, highest) * scale
         kept = bias if self._floor is None else self._problem.bias
         return weight.astype(np.float32), self._problem.rounded_bias(kept)
 

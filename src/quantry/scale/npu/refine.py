@@ -8,7 +8,7 @@ import onnx_ir as ir
 from quantry.errors import InternalError
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
 from quantry.numerics.bias import derived_bias_params
-from quantry.numerics.tensor_params import QuantParams, TensorParams, at_position, position_of
+from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import NpuLimits
 from quantry.scale.npu.limits import LIMITS, Limit
 from quantry.scale.npu.unit import Unit, find_units
@@ -38,7 +38,7 @@ def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, option
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]
     moved = _settle(units, positions, limits, options.max_rounds)
     tensors = {
-        name: at_position(tensor, positions[planned.holder(name)]) if planned.holder(name) in positions else tensor
+        name: tensor.at_position(positions[planned.holder(name)]) if planned.holder(name) in positions else tensor
         for name, tensor in params.tensors.items()
     }
     for name, bias in plan.biases.items():
@@ -87,7 +87,7 @@ def _computes_bytes(unit: Unit, params: QuantParams) -> bool:
 
 
 def _position(name: str, params: TensorParams) -> int:
-    position = position_of(float(params.scale)) if params.axis is None else None
+    position = params.position
     if position is None:
         raise InternalError(
             f"the NPU's limits need one power-of-two scale for each tensor, got {params.scale} for {name!r}, in the "

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from quantry.numerics.affine import aligned_zero_point, non_overflow_exponent, representable_range
 from quantry.numerics.grid import Grid, Range
+from quantry.numerics.power_of_two import aligned_zero_point, non_overflow_exponent, representable_range
 from quantry.recipe import NonOverflow
 from quantry.scale.values import Observed
 
