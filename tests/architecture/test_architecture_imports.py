@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "demo": {"errors", "evaluate"},
     "check": BASE | {"prepare", "plan", "scale"},
     "convert": BASE | {"prepare", "plan", "scale", "emit"},
-    "testing": BASE | set(STAGES),
+    "testing": RUNNING,
     "pipeline": BASE | set(STAGES) | {"mix"},
     "autosearch": RUNNING,
     "diagnosis": RUNNING,

@@ -66,7 +66,7 @@ class PassSuite:
 
     @pytest.mark.parametrize("seed", range(3))
     def test_outputs_stay_the_same(self, graph_pass: GraphPass, model: onnx.ModelProto, seed: int) -> None:
-        """onnxruntime computes the same before and after."""
+        """Onnxruntime computes the same before and after."""
         graph = ir.serde.deserialize_model(model)
         graph_pass(graph)
         feeds = _feeds(model, seed)
@@ -84,7 +84,7 @@ class PassSuite:
         assert ([value.name for value in graph.graph.inputs], [value.name for value in graph.graph.outputs]) == names
 
     def test_the_result_is_a_valid_model(self, graph_pass: GraphPass, model: onnx.ModelProto) -> None:
-        """onnx's own checker accepts it."""
+        """Onnx's own checker accepts it."""
         graph = ir.serde.deserialize_model(model)
         graph_pass(graph)
         onnx.checker.check_model(ir.serde.serialize_model(graph), full_check=True)

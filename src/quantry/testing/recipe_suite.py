@@ -43,7 +43,7 @@ class FormatSuite:
         assert from_yaml(to_yaml(recipe)) == recipe
 
     def test_the_model_is_valid_and_runs(self, result: QuantizationResult, tmp_path: Path) -> None:
-        """onnxruntime runs it with all optimizations, as users do, and near the float model."""
+        """Onnxruntime runs it with all optimizations, as users do, and near the float model."""
         result.save(tmp_path / "model.onnx")
         onnx.checker.check_model(onnx.load(tmp_path / "model.onnx"))
         quantized = deployment_session(tmp_path / "model.onnx")

@@ -21,6 +21,9 @@ from quantry.tune.compiled_rounding import compiled_sweep, feedback_rounded
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
+# Parts of the mean of the diagonal; 1 makes any positive semidefinite matrix with rounding errors definite.
+_MORE_DAMPING = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
 
 @dataclass(frozen=True, eq=False)
 class WeightGrid:
@@ -120,8 +123,24 @@ def _spread(gram: Float) -> Single:
     whole error of a column with them rounds as feeding back what is lost of the corrected one with the Cholesky factor
     of the inverse does (Chee et al., "QuIP", https://arxiv.org/abs/2307.13304, theorem 6), without an inverse.
     """
-    upper = np.linalg.cholesky(gram[:, ::-1, ::-1])[:, ::-1, ::-1]
+    upper = _cholesky(gram[:, ::-1, ::-1])[:, ::-1, ::-1]
     return np.ascontiguousarray(upper / np.einsum("gkk->gk", upper)[:, None, :], np.float32)
+
+
+def _cholesky(gram: Float) -> Float:
+    """Return the Cholesky factor, after more damping where rounding errors leave a matrix indefinite.
+
+    Few samples, or inputs that hardly vary around a large mean, give a Gram matrix whose smallest eigenvalues are pure
+    rounding error and may be negative. More damping makes GPTQ round more like plain rounding, which is right where
+    the samples say nothing.
+    """
+    for extra in (0.0, *_MORE_DAMPING):
+        try:
+            return np.linalg.cholesky(damped(gram, extra) if extra else gram)
+        except np.linalg.LinAlgError:
+            continue
+    # Not a number, or infinite: no damping helps, and the identity rounds every column by itself.
+    return np.broadcast_to(np.eye(gram.shape[1]), gram.shape)
 
 
 def descend(rounded: Single, gram: Float, cross: Float, grid: WeightGrid, sweeps: int) -> Single:
