@@ -5,6 +5,7 @@
     QuantryError
     ├── UserError                      the caller can mend it
     │   ├── RecipeError (ValueError)   an option is unknown, out of range or does not go with another
+    │   │   └── ConflictError          two options do not go together
     │   ├── ModelError (ValueError)    the float model cannot be used as it is
     │   │   └── ModelNotFoundError (FileNotFoundError)
     │   ├── DataError (ValueError)     calibration or evaluation data do not fit the model
@@ -20,6 +21,7 @@ given, and where.
 
 import difflib
 from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class QuantryError(Exception):
@@ -32,6 +34,17 @@ class UserError(QuantryError):
 
 class RecipeError(UserError, ValueError):
     """An option is unknown, out of range, or does not go with another."""
+
+
+class ConflictError(RecipeError):
+    """Two options do not go together.
+
+    Attributes:
+        conflict: The parts of the message, a `quantry.recipe.compatibility.Conflict`.
+    """
+
+    # Not an argument: worker processes pickle errors by their message and their attributes.
+    conflict: Any = None
 
 
 class ModelError(UserError, ValueError):

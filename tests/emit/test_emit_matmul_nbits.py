@@ -167,8 +167,12 @@ def test_both_forms_of_a_network_agree() -> None:
     [
         (PlanOptions(), MatMulNBits(), "plan.weights_only must be True"),
         (PlanOptions(weights_only=True), MatMulNBits(), "must be PerGroup"),
-        (PlanOptions(weights_only=True), QOperator(), "whose operators read integers"),
-        (PlanOptions(weight=TensorSpec(DataType.INT4, granularity=PerGroup())), Qdq(), "one scale for all they sum"),
+        (PlanOptions(weights_only=True), QOperator(), "operators read integer activations"),
+        (
+            PlanOptions(weight=TensorSpec(DataType.INT4, granularity=PerGroup())),
+            Qdq(),
+            "one scale for all values it adds up",
+        ),
         (
             PlanOptions(weight=TensorSpec(granularity=PerGroup()), weights_only=True, bias=OwnBias()),
             MatMulNBits(),

@@ -238,9 +238,9 @@ def test_types_may_be_mixed_in_one_model(activation: DataType, weight: DataType)
     [
         (
             lambda: Recipe(plan=PlanOptions(spec(DataType.BFP16), spec(DataType.BFP16), FloatBias())),
-            "QUARK.* carries it",
+            r"or emit\.format = VitisQdq\(dialect=quark\)",
         ),
-        (lambda: Recipe(plan=PlanOptions(spec(DataType.FLOAT16))), r"use OwnBias\(plan\.weight\) or FloatBias"),
+        (lambda: Recipe(plan=PlanOptions(spec(DataType.FLOAT16))), r"plan\.bias must be OwnBias\(\) or FloatBias\(\)"),
         (lambda: TensorSpec(DataType.MX6), r"granularity must be PerBlock\(\)"),
         (lambda: TensorSpec(DataType.INT8, granularity=PerBlock()), r"granularity must be PerBlock\(\)"),
         (lambda: PerBlock(7), "even number"),

@@ -85,7 +85,7 @@ def test_tensor_without_elements_needs_no_range() -> None:
 
 
 def test_wide_bias_with_its_own_scale_is_refused_beside_eight_bits() -> None:
-    with pytest.raises(RecipeError, match="integer kernels take a 32-bit bias"):
+    with pytest.raises(RecipeError, match="integer kernels expect a 32-bit bias"):
         Recipe(plan=PlanOptions(bias=OwnBias(TensorSpec(DataType.INT32))))
 
 

@@ -216,9 +216,9 @@ def test_bias_off_the_accumulators_grid_keeps_the_convolution_float() -> None:
 @pytest.mark.parametrize(
     ("activation", "weight", "message"),
     [
-        (DataType.INT16, DataType.INT8, r"plan\.activation\.dtype must be int8 or uint8 in format QOperator"),
-        (DataType.UINT8, DataType.INT4, r"plan\.weight\.dtype must be int8 or uint8 beside uint8"),
-        (DataType.INT8, DataType.UINT8, r"plan\.weight\.dtype must be int8 beside int8"),
+        (DataType.INT16, DataType.INT8, r"plan\.activation\.dtype must be int8 or uint8 with emit\.format = QOperator"),
+        (DataType.UINT8, DataType.INT4, r"plan\.weight\.dtype must be int8 or uint8 with emit\.format = QOperator"),
+        (DataType.INT8, DataType.UINT8, r"plan\.weight\.dtype must be int8 with .* plan\.activation\.dtype = int8"),
     ],
 )
 def test_types_without_a_kernel_are_refused_before_any_work(

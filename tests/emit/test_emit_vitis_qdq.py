@@ -128,7 +128,7 @@ def test_fix_neuron_stores_weights_as_floats_on_their_grid() -> None:
 
 
 def test_fix_neuron_refuses_other_scales_before_any_work() -> None:
-    with pytest.raises(RecipeError, match=r"plan\.activation must be symmetric.*VitisQdq"):
+    with pytest.raises(RecipeError, match=r"plan\.activation\.scale must be PowerOfTwoScale.*VitisQdq"):
         Recipe(plan=TYPES["u8s8"].plan, emit=EmitOptions(FixNeuron()))
 
 

@@ -183,7 +183,9 @@ def test_layers_of_an_npu_model_have_powers_of_two() -> None:
     assert model is not None
     assert run(model, samples(1)[0])[0].shape == (2, 5)
     floats = QLayerConfig(weight=Int16Spec())
-    with pytest.raises(RecipeError, match=r"QLayerConfig of Conv_0 must have scale_type ScaleType.PowerOf2"):
+    with pytest.raises(
+        RecipeError, match=r"QLayerConfig of Conv_0: weight.scale_type must be ScaleType.PowerOf2 .* EnableNPUCnn=False"
+    ):
         recipe(npu, specific_layer_config={floats: ["Conv_0"]})
     assert recipe(npu, specific_layer_config={floats: ["Conv_0"]}, EnableNPUCnn=False).scale.npu is None
 

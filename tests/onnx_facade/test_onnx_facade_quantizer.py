@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -220,13 +221,13 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
 @pytest.mark.parametrize(
     ("settings", "reason", "nearest"),
     [
-        ({**NPU, "per_channel": True}, "one shift for a tensor", "per_channel=False"),
-        ({**NPU, "reduce_range": True}, "products of 8 bits", "reduce_range=False"),
-        ({**NPU, "weight_type": QuantType.QInt16}, "signed bytes", "use QInt8"),
-        ({**NPU, "activation_type": QuantType.QInt16}, "multiplies bytes", "use QUInt8"),
-        ({**NPU, "extra_options": {"ActivationSymmetric": False}}, "no zero points", "set it to True"),
-        ({**NPU, "extra_options": {"WeightSymmetric": False}}, "no zero points", "set it to True"),
-        ({**NPU, "extra_options": {"Int32Bias": True}}, "stores them so", "leave QuantizeBias"),
+        ({**NPU, "per_channel": True}, "one shift per tensor", "set per_channel=False"),
+        ({**NPU, "reduce_range": True}, "products of 8 bits", "set reduce_range=False"),
+        ({**NPU, "weight_type": QuantType.QInt16}, "signed bytes", "set weight_type=QuantType.QInt8"),
+        ({**NPU, "activation_type": QuantType.QInt16}, "multiplies bytes", "set activation_type=QuantType.QInt8"),
+        ({**NPU, "extra_options": {"ActivationSymmetric": False}}, "no zero points", "set ActivationSymmetric=True"),
+        ({**NPU, "extra_options": {"WeightSymmetric": False}}, "no zero points", "set WeightSymmetric=True"),
+        ({**NPU, "extra_options": {"Int32Bias": True}}, "stores 8-bit biases", "leave Int32Bias out"),
         ({**NPU, "quant_format": QuantFormat.QOperator}, "8-bit ones", "QuantFormat.QDQ"),
         ({**NPU, "calibrate_method": CalibrationMethod.MinMax}, "by shifting", "PowerOfTwoMethod.MinMSE"),
         ({"quant_format": VitisQuantFormat.FixNeuron}, "one bit position", "PowerOfTwoMethod.MinMSE"),
@@ -246,16 +247,16 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
                 "extra_options": {"ActivationSymmetric": False},
             },
             "one bit position",
-            "set it to True",
+            "set ActivationSymmetric=True",
         ),
         (
             {"quant_format": QuantFormat.QOperator, "activation_type": QuantType.QInt16},
-            "its kernels have no other",
+            "its kernels have 8 bits",
             "QuantFormat.QDQ",
         ),
         (
             {"quant_format": QuantFormat.QOperator, "weight_type": QuantType.QUInt8},
-            "no other kernel exists",
+            "no other kernel",
             "QuantType.QUInt8",
         ),
         (
@@ -265,7 +266,7 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
                 "per_channel": True,
             },
             "takes one scale",
-            "QInt32",
+            "set per_channel=False",
         ),
         (
             {
@@ -276,8 +277,8 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
             "one bit position",
             "QInt16",
         ),
-        ({"activation_type": ExtendedQuantType.QBFP}, "writes no other", "ExtendedQuantFormat.QDQ"),
-        ({"weight_type": ExtendedQuantType.QInt32}, "writes no other", "ExtendedQuantFormat.QDQ"),
+        ({"activation_type": ExtendedQuantType.QBFP}, "no other types", "ExtendedQuantFormat.QDQ"),
+        ({"weight_type": ExtendedQuantType.QInt32}, "no other types", "ExtendedQuantFormat.QDQ"),
         (
             {
                 "weight_type": ExtendedQuantType.QBFP,
@@ -287,7 +288,7 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
             "no scales to give",
             "use False",
         ),
-        ({"weight_type": ExtendedQuantType.QFloat16, "per_channel": True}, "none to give", "per_channel=False"),
+        ({"weight_type": ExtendedQuantType.QFloat16, "per_channel": True}, "have no scale", "set per_channel=False"),
         (
             {
                 "activation_type": QuantType.QInt16,
@@ -314,6 +315,14 @@ def test_bad_combination_is_refused_before_any_work(settings: dict[str, Any], re
         ModelQuantizer(Config(QuantizationConfig(**settings))).quantize_model(cnn(), None, Untouched())
     assert reason in str(caught.value)
     assert nearest in str(caught.value)
+    # Users of the facade see its option names, not the fields of a recipe.
+    assert not re.search(r"\b(plan|scale|emit)\.[a-z]", str(caught.value))
+
+
+def test_conflict_of_a_single_tensor_names_the_tensor() -> None:
+    options = {"TensorQuantOverrides": {"image": [{"quant_type": QuantType.QInt16}]}}
+    with pytest.raises(RecipeError, match=r"^the type of image: weight.data_type must be .*quant_format=QuantFormat"):
+        quantized(quant_format=QuantFormat.QOperator, activation_type=QuantType.QUInt8, extra_options=options)
 
 
 def test_configuration_of_another_kind_is_refused() -> None:
@@ -366,13 +375,19 @@ def test_algorithms_run_together() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({**NPU, "extra_options": {"WeightsOnly": True}}, "enable_npu_cnn must be False with weights alone"),
-        ({**NPU, "use_dynamic_quant": True}, "enable_npu_cnn must be False with use_dynamic_quant=True"),
+        (
+            {**NPU, "extra_options": {"WeightsOnly": True}},
+            r"extra_options\['WeightsOnly'\] must be False with enable_npu_cnn=True",
+        ),
+        ({**NPU, "use_dynamic_quant": True}, "use_dynamic_quant must be False with enable_npu_cnn=True"),
         (
             {"quant_format": QuantFormat.QOperator, "extra_options": {"WeightsOnly": True}},
-            "quant_format must be a QDQ format with weights alone",
+            r"'WeightsOnly'\] must be False with quant_format=QuantFormat.QOperator.*QDQ or use_dynamic_quant",
         ),
-        ({"use_dynamic_quant": True, "weight_type": QuantType.QInt16}, "weight_type must be QInt8 or QUInt8"),
+        (
+            {"use_dynamic_quant": True, "weight_type": QuantType.QInt16},
+            "weight_type must be QuantType.QInt8 or QuantType.QUInt8 with use_dynamic_quant=True",
+        ),
     ],
 )
 def test_what_does_not_go_with_float_activations_is_refused(settings: dict[str, Any], message: str) -> None:

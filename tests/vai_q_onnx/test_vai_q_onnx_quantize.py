@@ -137,7 +137,7 @@ def test_tensors_between_nodes_are_float_before_and_behind(tmp_path: Path) -> No
     [
         ({"extra_options": {"ActivationSymetric": True}}, "did you mean 'ActivationSymmetric'"),
         ({"per_channel": True}, "per_channel=False"),
-        ({"use_dpu": True, "weight_type": QuantType.QInt16}, "use QInt8"),
+        ({"use_dpu": True, "weight_type": QuantType.QInt16}, "set weight_type=QuantType.QInt8"),
     ],
 )
 def test_what_cannot_be_had_is_refused(tmp_path: Path, settings: dict[str, Any], text: str) -> None:

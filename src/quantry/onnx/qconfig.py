@@ -270,7 +270,7 @@ class QConfig(KnownAttributes):
             spelling = ROWS[key].spelling_of
             if spelling:
                 draft = FIELDS[spelling].applied(draft, value, key)
-        job = finished(draft, options)
+        job = finished(draft, options, options, by_layer=True)
         return replace(job, selection={**job.selection, **_SELECTION})
 
     def _layers(self, model: Any) -> tuple[LayerTypes, ...]:

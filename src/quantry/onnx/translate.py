@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantry.errors import RecipeError, nearest_spelling
+from quantry.errors import ConflictError, RecipeError, nearest_spelling
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.options import FIELDS, ROWS, Draft
+from quantry.onnx.vocabulary import OptionWords
 from quantry.recipe import Recipe, VitisDialect, VitisQdq
+from quantry.recipe.compatibility import conflict_error
+
+_DEFAULTS = QuantizationConfig()
 
 _SELECTION = {
     "exclude": "nodes_to_exclude",
@@ -59,15 +63,18 @@ def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -
         draft = FIELDS[key].applied(draft, value, key)
     if dialect is not None and draft.format is None:
         draft = replace(draft, format=VitisQdq(dialect))
-    return finished(draft, options)
+    changed = {key: value for key, value in vars(config).items() if value != getattr(_DEFAULTS, key)}
+    return finished(draft, options, {**changed, **options})
 
 
-def finished(draft: Draft, options: Mapping[str, Any]) -> Job:
+def finished(draft: Draft, options: Mapping[str, Any], given: Mapping[str, Any], *, by_layer: bool = False) -> Job:
     """Return the job of a draft and the options on top of it.
 
     Args:
         draft: What the fields of a configuration ask for.
         options: Keys of ``extra_options``, known ones only.
+        given: Everything that the caller set, for messages.
+        by_layer: Whether types come from specifications of layers, for messages.
 
     Raises:
         RecipeError: An option has the wrong type, cannot be had or does not go with another.
@@ -75,7 +82,10 @@ def finished(draft: Draft, options: Mapping[str, Any]) -> Job:
     for key, row in ROWS.items():
         if key in options:
             draft = row.applied(draft, options[key], f"extra_options[{key!r}]")
-    return Job(draft.recipe(), draft)
+    try:
+        return Job(draft.recipe(), draft)
+    except ConflictError as error:
+        raise conflict_error(error.conflict, OptionWords(given, draft.plan, by_layer)) from error
 
 
 def checked_options(options: object) -> dict[str, Any]:

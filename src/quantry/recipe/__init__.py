@@ -1,5 +1,6 @@
 """Values: what the user asks for, one frozen dataclass for each stage's options, and presets as data."""
 
+from quantry.recipe.checked import brief
 from quantry.recipe.codec import (
     decode,
     encode,
@@ -71,7 +72,7 @@ from quantry.recipe.options import (
     ScaleOptions,
 )
 from quantry.recipe.presets import PRESETS, Preset, find_preset
-from quantry.recipe.recipe import Difference, Recipe, brief
+from quantry.recipe.recipe import Difference, Recipe
 from quantry.recipe.tensor_spec import (
     Bias,
     DataType,

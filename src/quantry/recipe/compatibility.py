@@ -1,25 +1,38 @@
-"""What an integer NPU with power-of-two scales can take; refused before any work.
+"""Which options go together: the one list of rules, checked when a recipe is made and before any work.
 
-Which options go with activations that stay float; refused before any work.
-
-Which options go together; refused before any work.
-
-Types of single layers and tensors must go with the format and the NPU as those of the whole model do.
+A rule names one field, the values it may have, the options that demand it, and why. The facades show the same rules to
+their users with their own option names: `Conflict` holds the parts of a message and `Vocabulary` puts them into words.
 """
 
+import enum
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from quantry.errors import RecipeError
-from quantry.recipe.formats import Dynamic, FixNeuron, Format, MatMulNBits, Qdq, QOperator, VitisDialect, VitisQdq
-from quantry.recipe.layers import TensorTypes, nearest_bias
+from quantry.errors import ConflictError
+from quantry.recipe.checked import brief
+from quantry.recipe.formats import (
+    Dynamic,
+    EmitOptions,
+    FixNeuron,
+    Format,
+    MatMulNBits,
+    Qdq,
+    QOperator,
+    VitisDialect,
+    VitisQdq,
+)
+from quantry.recipe.layers import MOST_DERIVED_BITS, TensorTypes, can_derive_bias, nearest_bias
 from quantry.recipe.mixing import MixOptions
+from quantry.recipe.npu import NpuLimits
 from quantry.recipe.options import PlanOptions, ScaleOptions
 from quantry.recipe.tensor_spec import (
     Bias,
     DataType,
     DerivedBias,
+    FloatBias,
     OwnBias,
+    PerBlock,
     PerChannel,
     PerGroup,
     PerTensor,
@@ -27,259 +40,323 @@ from quantry.recipe.tensor_spec import (
     TensorSpec,
 )
 
-_OFF = "or leave the NPU's limits out with scale.npu = None"
 _BYTES = (DataType.INT8, DataType.UINT8)
-
-
-def check_npu(plan: PlanOptions, scale: ScaleOptions, *, wide: bool = False) -> None:
-    """Refuse what does not go with the NPU's limits.
-
-    Args:
-        plan: Types and scales asked for.
-        scale: Whether the NPU's limits are asked for.
-        wide: Allow 16 bits, as single layers may have, which the limits then do not bind.
-
-    Raises:
-        RecipeError: Something does not go with them; the message has the reason and the nearest setting that does.
-    """
-    if scale.npu is None:
-        return
-    if plan.weights_only:
-        raise RecipeError(
-            "plan.weights_only must be False with scale.npu, because the NPU multiplies no floats; got True; set "
-            f"False, {_OFF}"
-        )
-    words = (DataType.INT16,) if wide else ()
-    _check("plan.activation", plan.activation, (*_BYTES, *words))
-    _check("plan.weight", plan.weight, (DataType.INT8, *words))
-    if not isinstance(plan.bias, OwnBias):
-        raise RecipeError(
-            "plan.bias must be OwnBias(TensorSpec(DataType.INT8, scale=PowerOfTwoScale())) with scale.npu, because the "
-            f"NPU stores 8-bit biases with a position of their own; got {plan.bias}; set that, {_OFF}"
-        )
-    _check("plan.bias.spec", plan.bias.spec, (DataType.INT8, *words))
-    if scale.reduce_range:
-        raise RecipeError(
-            "scale.reduce_range must be False with scale.npu, because the NPU's accumulators hold products of 8 bits; "
-            f"got True; set False, {_OFF}"
-        )
-
-
-def _check(where: str, spec: TensorSpec, types: tuple[DataType, ...]) -> None:
-    nearest = f"TensorSpec(DataType.{(spec.dtype if spec.dtype in types else types[0]).name}, scale=PowerOfTwoScale())"
-    faults = {
-        f"dtype {' or '.join(dtype.value for dtype in types)}, because the NPU multiplies bytes": spec.dtype in types,
-        "scale PowerOfTwoScale(), because the NPU rescales by shifting": isinstance(spec.scale, PowerOfTwoScale),
-        "symmetric, because the NPU adds no zero points": spec.symmetric,
-        "PerTensor(), because the NPU has one shift for a tensor": isinstance(spec.granularity, PerTensor),
-    }
-    for demand, holds in faults.items():
-        if not holds:
-            raise RecipeError(f"{where} must be {demand} (scale.npu is set); got {spec}; use {nearest}, {_OFF}")
-
-
-def check_weights_only(plan: PlanOptions, emitted: Format) -> None:
-    """Refuse plans of weights that a format cannot write, and formats of float activations with any other plan.
-
-    Args:
-        plan: What is quantized.
-        emitted: The format asked for.
-
-    Raises:
-        RecipeError: They do not go together; the message says what does.
-    """
-    name = type(emitted).__name__
-    if isinstance(emitted, Dynamic | MatMulNBits) and not plan.weights_only:
-        raise RecipeError(
-            f"plan.weights_only must be True in format {name}, whose activations are float tensors; got False; set "
-            "True, or use the format Qdq()"
-        )
-    if isinstance(emitted, QOperator) and plan.weights_only:
-        raise RecipeError(
-            "plan.weights_only must be False in format QOperator, whose operators read integers; got True; set False, "
-            "or use the format Dynamic(), whose activations become integers while the model runs"
-        )
-    if isinstance(emitted, Dynamic | MatMulNBits) and isinstance(plan.bias, OwnBias):
-        raise RecipeError(
-            f"plan.bias must be FloatBias() in format {name}, which adds it to a float result; got {plan.bias}"
-        )
-    _check_groups(plan, emitted)
-    one_for_each = isinstance(plan.weight.granularity, PerChannel)
-    if isinstance(emitted, Dynamic) and one_for_each and not plan.weight.symmetric:
-        raise RecipeError(
-            "plan.weight must be symmetric with PerChannel() in format Dynamic, whose ConvInteger has one zero point "
-            f"for all channels; got {plan.weight}; use symmetric=True, or PerTensor()"
-        )
-
-
-def _check_groups(plan: PlanOptions, emitted: Format) -> None:
-    name = type(emitted).__name__
-    grouped = isinstance(plan.weight.granularity, PerGroup)
-    if isinstance(emitted, MatMulNBits) and not grouped:
-        raise RecipeError(
-            f"plan.weight must be PerGroup() in format MatMulNBits, which has one scale for each group; got "
-            f"{plan.weight.granularity}; use PerGroup(128)"
-        )
-    if grouped and not isinstance(emitted, MatMulNBits | Qdq):
-        raise RecipeError(
-            f"plan.weight cannot be PerGroup() in format {name}; use the format MatMulNBits() or Qdq(), or PerChannel()"
-        )
-    if grouped and not plan.weights_only:
-        raise RecipeError(
-            "plan.weights_only must be True with PerGroup() weights, because integer products have one scale for all "
-            "they sum over; got False; set True, or use PerChannel()"
-        )
-    if isinstance(plan.bias, OwnBias) and isinstance(plan.bias.spec.granularity, PerGroup):
-        raise RecipeError(f"plan.bias.spec must be PerTensor(), got {plan.bias.spec.granularity}")
-
-
-_ACTIVATIONS = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16)
+_INTEGERS = (DataType.INT4, DataType.UINT4, *_BYTES, DataType.INT16, DataType.UINT16)
 _FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
 _WIDE = (DataType.INT32, DataType.UINT32)
-_BLOCKS = tuple(dtype for dtype in DataType if dtype.is_block)
 _BIASES = (DataType.INT8, DataType.INT16, DataType.INT32)
+_NPU_BIAS = "the NPU stores 8-bit biases with their own scale"
+_QUARK = VitisQdq(VitisDialect.QUARK)
 
 
-def check_types(plan: PlanOptions, emitted: Format) -> None:
-    """Refuse types that the format cannot carry.
+class Setting(NamedTuple):
+    """A field of a recipe and a value for it.
 
-    Args:
-        plan: The types asked for.
-        emitted: The format asked for.
-
-    Raises:
-        RecipeError: A type does not go with the format; the message says which do.
+    Attributes:
+        field: Dotted path, such as ``plan.weight.granularity``.
+        value: The value.
     """
-    allowed = _carried(emitted)
-    check_weights_only(plan, emitted)
-    if not plan.weights_only:
-        _compatibility_check("plan.activation.dtype", plan.activation.dtype, allowed, emitted)
-    _compatibility_check("plan.weight.dtype", plan.weight.dtype, allowed, emitted)
-    if isinstance(plan.bias, OwnBias):
-        others = tuple(dtype for dtype in allowed if not dtype.is_integer)
-        _compatibility_check("plan.bias.spec.dtype", plan.bias.spec.dtype, (*_BIASES, *others), emitted)
-    if plan.weight.dtype in _WIDE and not isinstance(plan.weight.granularity, PerTensor):
-        raise RecipeError(
-            f"plan.weight must be PerTensor() with {plan.weight.dtype.value}, whose 32 bits leave channels nothing to "
-            f"gain from scales of their own; got {plan.weight.granularity}"
-        )
-    _check_own_bias(plan)
-    _check_derived_bias(plan)
-    if isinstance(emitted, QOperator):
-        _check_qoperator(plan)
-    if isinstance(emitted, FixNeuron):
-        if not plan.weights_only:
-            _check_fix_neuron("plan.activation", plan.activation)
-        _check_fix_neuron("plan.weight", plan.weight)
-        if isinstance(plan.bias, OwnBias):
-            _check_fix_neuron("plan.bias.spec", plan.bias.spec)
+
+    field: str
+    value: Any
 
 
-def _carried(emitted: Format) -> tuple[DataType, ...]:
-    """Return the types of activations and weights that a format can write."""
-    if isinstance(emitted, Qdq):
-        return (*_ACTIVATIONS, *_FLOATS)
-    if isinstance(emitted, VitisQdq) and emitted.dialect == VitisDialect.QUARK:
-        return (*_ACTIVATIONS, *_WIDE, *_FLOATS, *_BLOCKS)
-    if isinstance(emitted, Dynamic):
-        return (DataType.INT8, DataType.UINT8)
-    return _ACTIVATIONS[:4] if isinstance(emitted, MatMulNBits) else _ACTIVATIONS
+@dataclass(frozen=True)
+class Conflict:
+    """An option that does not go with others.
+
+    Attributes:
+        field: Dotted path of the option that must change.
+        allowed: The values it may have; a type stands for all of its values.
+        reason: Why.
+        conditions: The options that demand it.
+        given: Its value.
+        fixes: Settings of other options that would solve it too.
+        place: The entry that it was found in, such as ``plan.layers[0]``; empty for the whole model.
+    """
+
+    field: str
+    allowed: tuple[Any, ...]
+    reason: str
+    conditions: tuple[Setting, ...]
+    given: Any
+    fixes: tuple[Setting, ...] = ()
+    place: str = ""
+
+    @property
+    def nearest(self) -> Any:
+        """The allowed value to suggest; of types the one that is most like the one given."""
+        if not isinstance(self.given, DataType):
+            return self.allowed[0]
+        given = self.given
+        return min(self.allowed, key=lambda dtype: (dtype.is_signed != given.is_signed, abs(dtype.bits - given.bits)))
 
 
-def _check_own_bias(plan: PlanOptions) -> None:
-    if isinstance(plan.bias, OwnBias) and isinstance(plan.bias.spec.granularity, PerChannel):
-        raise RecipeError(
-            f"plan.bias.spec must be PerTensor(), because a bias has one value for each channel; got "
-            f"{plan.bias.spec.granularity}"
-        )
-    if not isinstance(plan.bias, OwnBias) or plan.bias.spec.dtype not in _WIDE or plan.weights_only:
-        return
-    if all(dtype.is_integer and dtype.bits == 8 for dtype in (plan.activation.dtype, plan.weight.dtype)):
-        raise RecipeError(
-            f"plan.bias cannot be {plan.bias.spec.dtype.value} with a scale of its own beside 8-bit activations and "
-            "weights, because onnxruntime's integer kernels take a 32-bit bias to be on the grid of input scale x "
-            "weight scale; use DerivedBias(), or OwnBias() with int8 or int16"
-        )
+class Vocabulary:
+    """Words for options; this one uses the fields of a recipe. Facades override the names and the values."""
 
-
-def _check_derived_bias(plan: PlanOptions) -> None:
-    if not isinstance(plan.bias, DerivedBias) or plan.weights_only:
-        return
-    activation, weight = plan.activation.dtype, plan.weight.dtype
-    if not activation.is_integer or not weight.is_integer:
-        raise RecipeError(
-            "plan.bias cannot be DerivedBias() unless activation and weight are integers, because its scale is the "
-            f"product of theirs; got {activation.value} and {weight.value}; use OwnBias(plan.weight) or FloatBias()"
-        )
-    if activation.bits + weight.bits > 24:
-        raise RecipeError(
-            "plan.bias cannot be DerivedBias() when activation and weight together have more than 24 bits, because the "
-            f"product of their scales is too fine for int32; got {activation.value} and "
-            f"{weight.value}; use OwnBias(TensorSpec(DataType.INT32))"
+    def message(self, conflict: Conflict) -> str:
+        """Return the message: what must hold, why, what was given, and what to use instead."""
+        demanded = " and ".join(self.setting(*condition) for condition in conflict.conditions)
+        others = " or ".join(self.setting(*fix) for fix in conflict.fixes)
+        fixes = (self.fix(conflict), *([others] if others else []))
+        where = f"{self.place(conflict.place)}: " if conflict.place else ""
+        return (
+            f"{where}{self.name(conflict.field)} must be {self.allowed(conflict)} with {demanded}, because "
+            f"{conflict.reason}; got {self.given_value(conflict)}; {', or '.join(fixes)}"
         )
 
+    def name(self, field: str) -> str:
+        """Return what an option is called."""
+        return field
 
-def _compatibility_check(where: str, dtype: DataType, allowed: tuple[DataType, ...], emitted: Format) -> None:
-    if dtype not in allowed:
-        names = ", ".join(member.value for member in allowed)
-        carrier = VitisQdq(VitisDialect.QUARK)
-        hint = "; the format VitisQdq(VitisDialect.QUARK) carries it" if dtype in _carried(carrier) else ""
-        raise RecipeError(f"{where} must be one of {names} in format {type(emitted).__name__}, got {dtype.value}{hint}")
+    def place(self, place: str) -> str:
+        """Return what the entry of a layer is called."""
+        return place
+
+    def value(self, field: str, value: Any) -> str:
+        """Return a value of an option; a type stands for all of its values."""
+        del field
+        if isinstance(value, type):
+            return f"{value.__name__}()"
+        if isinstance(value, enum.Enum) or not hasattr(value, "__dataclass_fields__"):
+            return brief(value)
+        text = brief(value)
+        return text if text.endswith(")") else f"{text}()"
+
+    def setting(self, field: str, value: Any) -> str:
+        """Return an option with a value."""
+        return f"{self.name(field)} = {self.value(field, value)}"
+
+    def allowed(self, conflict: Conflict) -> str:
+        """Return the values that are allowed."""
+        *others, last = dict.fromkeys(self.value(conflict.field, value) for value in conflict.allowed)
+        return f"{', '.join(others)} or {last}" if others else last
+
+    def given_value(self, conflict: Conflict) -> str:
+        """Return the value that was given."""
+        return self.value(conflict.field, conflict.given)
+
+    def fix(self, conflict: Conflict) -> str:
+        """Return how to change the option itself."""
+        return f"set {self.setting(conflict.field, conflict.nearest)}"
 
 
-def _check_fix_neuron(where: str, spec: TensorSpec) -> None:
-    if not spec.symmetric or not isinstance(spec.scale, PowerOfTwoScale) or not isinstance(spec.granularity, PerTensor):
-        raise RecipeError(
-            f"{where} must be symmetric, PerTensor() and PowerOfTwoScale() in format FixNeuron, which stores one bit "
-            f"position for each tensor; got {spec}; use TensorSpec(DataType.{spec.dtype.name}, "
-            "scale=PowerOfTwoScale()), as preset XINT8 does, or the format VitisQdq()"
-        )
+def conflict_error(conflict: Conflict, words: Vocabulary) -> ConflictError:
+    """Return the error of a conflict in a vocabulary."""
+    error = ConflictError(words.message(conflict))
+    error.conflict = conflict
+    return error
 
 
-def _check_qoperator(plan: PlanOptions) -> None:
-    kernels = {DataType.UINT8: (DataType.INT8, DataType.UINT8), DataType.INT8: (DataType.INT8,)}
-    weights = kernels.get(plan.activation.dtype)
-    if weights is None:
-        raise RecipeError(
-            f"plan.activation.dtype must be int8 or uint8 in format QOperator, whose kernels have 8 bits; got "
-            f"{plan.activation.dtype.value}; use uint8, or the format Qdq()"
-        )
-    if plan.weight.dtype not in weights:
-        raise RecipeError(
-            f"plan.weight.dtype must be {' or '.join(dtype.value for dtype in weights)} beside "
-            f"{plan.activation.dtype.value} activations in format QOperator, because no other kernel exists; got "
-            f"{plan.weight.dtype.value}; use int8, or the format Qdq()"
-        )
+class _Options(NamedTuple):
+    """The options that rules look at."""
+
+    plan: PlanOptions
+    scale: ScaleOptions
+    emit: EmitOptions
+
+    def get(self, field: str) -> Any:
+        value: Any = self
+        for name in field.split("."):
+            value = getattr(value, name)
+        return value
 
 
-def check_layers(plan: PlanOptions, mix: MixOptions, scale: ScaleOptions, emitted: Format) -> None:
-    """Refuse types of layers and tensors that the format cannot carry or the NPU cannot compute.
+class _Rule(NamedTuple):
+    """What the conditions demand of one field; see `Conflict`."""
+
+    field: str
+    allowed: tuple[Any, ...]
+    reason: str
+    conditions: tuple[Setting, ...]
+    fixes: tuple[Setting, ...] = ()
+
+    def check(self, options: _Options, place: str) -> None:
+        given = options.get(self.field)
+        if not any(isinstance(given, entry) if isinstance(entry, type) else given == entry for entry in self.allowed):
+            conflict = Conflict(self.field, self.allowed, self.reason, self.conditions, given, self.fixes, place)
+            raise conflict_error(conflict, Vocabulary())
+
+
+def check_options(plan: PlanOptions, scale: ScaleOptions, mix: MixOptions, emit: EmitOptions) -> None:
+    """Refuse options that do not go together, for the whole model and for every layer and tensor with its own types.
 
     Args:
-        plan: The entries, and the types of the whole model.
+        plan: The types.
+        scale: How ranges are chosen, and whether the NPU's limits apply.
         mix: What layers may become.
-        scale: Whether the NPU's limits are asked for.
-        emitted: The format asked for.
+        emit: The format.
 
     Raises:
-        RecipeError: Types do not go together; the message names the entry.
+        ConflictError: Two options do not go together; the message names the nearest setting that works.
     """
-    for where, variant in _variants(plan, mix):
-        try:
-            check_npu(variant, scale, wide=True)
-            check_types(variant, emitted)
-        except RecipeError as error:
-            raise RecipeError(f"{where}: {error}") from error
+    _check(_Options(plan, scale, emit), "")
+    for place, variant in _variants(plan, mix):
+        _check(_Options(variant, scale, emit), place)
+
+
+def _check(options: _Options, place: str) -> None:
+    for rules in (_npu_rules(options, single=bool(place)), _weight_rules(options), _type_rules(options)):
+        for rule in rules:
+            rule.check(options, place)
+    # The rules of a bias read the types, so these must be right first.
+    for rule in _bias_rules(options):
+        rule.check(options, place)
+
+
+def _npu_rules(options: _Options, *, single: bool) -> Iterator[_Rule]:
+    """What an integer NPU with power-of-two scales computes with; single layers may have 16 bits."""
+    if options.scale.npu is None:
+        return
+    words = (DataType.INT16,) if single else ()
+    demands: list[tuple[str, tuple[Any, ...], str]] = [
+        ("plan.weights_only", (False,), "the NPU multiplies integers only"),
+        *_npu_tensor("plan.activation", (*_BYTES, *words)),
+        *_npu_tensor("plan.weight", (DataType.INT8, *words)),
+    ]
+    if isinstance(options.plan.bias, OwnBias):
+        demands += _npu_tensor("plan.bias.spec", (DataType.INT8, *words))
+    own = OwnBias(TensorSpec(DataType.INT8, scale=PowerOfTwoScale()))
+    demands += [
+        ("plan.bias", (own,) if not isinstance(options.plan.bias, OwnBias) else (OwnBias,), _NPU_BIAS),
+        ("scale.reduce_range", (False,), "the NPU's accumulators hold products of 8 bits"),
+        ("emit.format", (Qdq, VitisQdq, FixNeuron), "integer operators have 32-bit biases and the NPU has 8-bit ones"),
+    ]
+    conditions = (Setting("scale.npu", NpuLimits()),)
+    for field, allowed, reason in demands:
+        yield _Rule(field, allowed, reason, conditions, (Setting("scale.npu", None),))
+
+
+def _npu_tensor(part: str, types: tuple[DataType, ...]) -> list[tuple[str, tuple[Any, ...], str]]:
+    reasons = {"plan.activation": "the NPU multiplies bytes", "plan.weight": "the NPU multiplies signed bytes"}
+    return [
+        (f"{part}.dtype", types, reasons.get(part, _NPU_BIAS)),
+        (f"{part}.scale", (PowerOfTwoScale(),), "the NPU rescales by shifting"),
+        (f"{part}.symmetric", (True,), "the NPU adds no zero points"),
+        (f"{part}.granularity", (PerTensor(),), "the NPU has one shift per tensor"),
+    ]
+
+
+def _weight_rules(options: _Options) -> Iterator[_Rule]:
+    """Formats whose activations stay float, and weights with one scale per group or channel."""
+    plan, emitted = options.plan, options.emit.format
+    here, pairs = Setting("emit.format", emitted), Setting("emit.format", Qdq())
+    if isinstance(emitted, Dynamic | MatMulNBits):
+        yield _Rule("plan.weights_only", (True,), "activations stay float in this format", (here,), (pairs,))
+        yield _Rule(
+            "plan.bias", (FloatBias, DerivedBias), "this format adds the bias to a float result", (here,), (pairs,)
+        )
+    if isinstance(emitted, QOperator):
+        yield _Rule(
+            "plan.weights_only",
+            (False,),
+            "its operators read integer activations",
+            (here,),
+            (pairs, Setting("emit.format", Dynamic())),
+        )
+    if isinstance(emitted, MatMulNBits):
+        yield _Rule("plan.weight.granularity", (PerGroup,), "MatMulNBits has one scale per group", (here,), (pairs,))
+    weight = Setting("plan.weight.granularity", plan.weight.granularity)
+    per_channel = Setting("plan.weight.granularity", PerChannel())
+    if isinstance(plan.weight.granularity, PerGroup):
+        yield _Rule(
+            "emit.format", (MatMulNBits, Qdq), "other formats have no scales per group", (weight,), (per_channel,)
+        )
+        reason = "an integer product has one scale for all values it adds up"
+        yield _Rule("plan.weights_only", (True,), reason, (weight,), (per_channel,))
+    if isinstance(emitted, Dynamic) and isinstance(plan.weight.granularity, PerChannel):
+        reason = "ConvInteger has one zero point for all channels"
+        per_tensor = Setting("plan.weight.granularity", PerTensor())
+        yield _Rule("plan.weight.symmetric", (True,), reason, (here, weight), (per_tensor,))
+    if isinstance(plan.weight.granularity, PerChannel) and plan.weight.dtype in (*_WIDE, *_FLOATS):
+        wide = plan.weight.dtype in _WIDE
+        reason = "the operator for 32 bits takes one scale" if wide else "16-bit floats have no scale"
+        condition = Setting("plan.weight.dtype", plan.weight.dtype)
+        narrow = Setting("plan.weight.dtype", DataType.INT16 if wide else DataType.INT8)
+        yield _Rule("plan.weight.granularity", (PerTensor(),), reason, (condition,), (narrow,))
+
+
+def _types(emitted: Format) -> tuple[tuple[DataType, ...], str]:
+    """Return the types of activations and weights that a format has, and why it has no others."""
+    if isinstance(emitted, Qdq):
+        return (*_INTEGERS, *_FLOATS), "standard ONNX has Q/DQ pairs and casts for no other types"
+    if emitted == _QUARK:
+        return tuple(DataType), ""
+    if isinstance(emitted, Dynamic):
+        return _BYTES, "ConvInteger and MatMulInteger have 8-bit weights"
+    if isinstance(emitted, MatMulNBits):
+        return (DataType.INT4, DataType.UINT4, *_BYTES), "its kernel unpacks 4 or 8 bits"
+    if isinstance(emitted, QOperator):
+        return _BYTES, "its kernels have 8 bits"
+    if isinstance(emitted, FixNeuron):
+        return _INTEGERS, "FixNeuron stores one bit position per tensor, for at most 16 bits"
+    return _INTEGERS, "this dialect has no other types"
+
+
+def _type_rules(options: _Options) -> Iterator[_Rule]:
+    """Types, scales and symmetry that the format can express."""
+    plan, emitted = options.plan, options.emit.format
+    here = (Setting("emit.format", emitted),)
+    types, reason = _types(emitted)
+    parts = ["plan.weight"] if plan.weights_only else ["plan.activation", "plan.weight"]
+    for part in parts:
+        dtype = options.get(f"{part}.dtype")
+        carrier = Qdq() if dtype in _types(Qdq())[0] else _QUARK
+        yield _Rule(f"{part}.dtype", types, reason, here, (Setting("emit.format", carrier),))
+    if isinstance(plan.bias, OwnBias):
+        floats = tuple(dtype for dtype in types if not dtype.is_integer)
+        reason = reason if plan.bias.spec.dtype.is_integer is False else "runtimes read biases as signed integers"
+        yield _Rule("plan.bias.spec.dtype", (*_BIASES, *floats), reason, here, (Setting("plan.bias", FloatBias()),))
+        parts.append("plan.bias.spec")
+    if isinstance(emitted, QOperator) and plan.activation.dtype == DataType.INT8:
+        conditions = (*here, Setting("plan.activation.dtype", DataType.INT8))
+        fixes = (Setting("plan.activation.dtype", DataType.UINT8), Setting("emit.format", Qdq()))
+        yield _Rule("plan.weight.dtype", (DataType.INT8,), "onnxruntime has no other kernel", conditions, fixes)
+    if isinstance(emitted, FixNeuron):
+        reason = "FixNeuron stores one bit position per tensor and nothing else"
+        for part in parts:
+            for name, value in (("scale", PowerOfTwoScale()), ("symmetric", True), ("granularity", PerTensor())):
+                yield _Rule(f"{part}.{name}", (value,), reason, here, (Setting("emit.format", VitisQdq()),))
+
+
+def _bias_rules(options: _Options) -> Iterator[_Rule]:
+    plan = options.plan
+    types = tuple(Setting(f"{part}.dtype", options.get(f"{part}.dtype")) for part in ("plan.activation", "plan.weight"))
+    if isinstance(plan.bias, OwnBias):
+        condition = (Setting("plan.bias", plan.bias),)
+        yield _Rule(
+            "plan.bias.spec.granularity", (PerTensor(), PerBlock), "a bias has one value per channel", condition
+        )
+        if plan.bias.spec.dtype in _WIDE and not plan.weights_only and all(dtype in _BYTES for _, dtype in types):
+            reason = "onnxruntime's integer kernels expect a 32-bit bias on the grid of input scale x weight scale"
+            yield _Rule(
+                "plan.bias.spec.dtype",
+                (DataType.INT8, DataType.INT16),
+                reason,
+                types,
+                (Setting("plan.bias", DerivedBias()),),
+            )
+    if isinstance(plan.bias, DerivedBias) and not plan.weights_only:
+        integers = all(dtype.is_integer for _, dtype in types)
+        reason = (
+            f"the product of the scales of more than {MOST_DERIVED_BITS} bits is so fine that biases overflow int32"
+            if integers
+            else "its scale is the product of the scales of activation and weight, and both must have one"
+        )
+        if not can_derive_bias(plan.activation, plan.weight):
+            own = OwnBias(TensorSpec(DataType.INT32) if integers else plan.weight)
+            yield _Rule("plan.bias", (own, FloatBias()), reason, types)
 
 
 def _variants(plan: PlanOptions, mix: MixOptions) -> Iterator[tuple[str, PlanOptions]]:
-    """Yield, for each entry, what the options of the whole model would be if it held for all."""
+    """Yield, for each entry of layers and tensors, the plan in which it holds for the whole model."""
     whole = replace(plan, layers=(), tensors=())
     for index, layer in enumerate(plan.layers):
         if not layer.keep_float:
             yield f"plan.layers[{index}]", _with_types(whole, layer.activation, layer.weight, layer.bias)
         if layer.output is not None:
-            # What a layer writes is what others read, so it must be a type of activations as well.
+            # The output of a layer is the input of others, so it must be a possible activation as well.
             yield f"plan.layers[{index}].output", _with_types(whole, layer.output, None, None)
     for index, tensor in enumerate(plan.tensors):
         yield f"plan.tensors[{index}]", _with_tensor(whole, tensor)
@@ -296,7 +373,7 @@ def _with_types(
 
 
 def _with_tensor(whole: PlanOptions, tensor: TensorTypes) -> PlanOptions:
-    # Whether it is an activation, a weight or a bias is known only with the model; 32 bits are for biases mostly.
+    # Only the model says whether it is an activation, a weight or a bias; 32 bits are mostly for biases.
     if tensor.spec.dtype == DataType.INT32:
         wide = replace(whole.weight, dtype=DataType.INT16) if whole.weight.dtype.is_integer else whole.weight
         return replace(whole, weight=wide, bias=OwnBias(tensor.spec))

@@ -51,7 +51,7 @@ class Selection(Checked):
     exclude_subgraphs: tuple[Subgraph, ...] = ()
 
 
-_DERIVED_BITS = 24
+MOST_DERIVED_BITS = 24
 _WIDE = (DataType.INT32, DataType.UINT32)
 _FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
 
@@ -147,7 +147,7 @@ def can_derive_bias(activation: TensorSpec, weight: TensorSpec) -> bool:
         weight: Its weight.
     """
     integers = activation.dtype.is_integer and weight.dtype.is_integer
-    return integers and activation.dtype.bits + weight.dtype.bits <= _DERIVED_BITS
+    return integers and activation.dtype.bits + weight.dtype.bits <= MOST_DERIVED_BITS
 
 
 def _both_bytes(activation: TensorSpec, weight: TensorSpec) -> bool:

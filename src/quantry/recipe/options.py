@@ -7,7 +7,7 @@ from quantry.recipe.checked import Checked
 from quantry.recipe.layers import LayerTypes, Selection, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.tensor_spec import Bias, DataType, DerivedBias, TensorSpec
+from quantry.recipe.tensor_spec import Bias, DerivedBias, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,6 @@ class PlanOptions(Checked):
                     f"{nearest_spelling(operator, FUSIBLE_ACTIVATIONS)}"
                 )
         check_activation("PlanOptions.activation", self.activation)
-        if self.activation.dtype in (DataType.INT32, DataType.UINT32) and isinstance(self.bias, DerivedBias):
-            raise RecipeError(
-                f"PlanOptions.bias cannot be DerivedBias() beside {self.activation.dtype.value} activations, whose "
-                "scale is too fine for its int32; use OwnBias(TensorSpec(DataType.INT32)), or int16 activations"
-            )
 
 
 ALIGNABLE_OPERATORS = ("Concat", "AveragePool", "GlobalAveragePool", "MaxPool", "Pad", "Slice", "Add", "Resize")

@@ -4,12 +4,11 @@ Values of a recipe in a few words.
 """
 
 import dataclasses
-import enum
 from dataclasses import dataclass, field
 from typing import Any
 
 from quantry.recipe.checked import Checked
-from quantry.recipe.compatibility import check_layers, check_npu, check_types
+from quantry.recipe.compatibility import check_options
 from quantry.recipe.equalization import EqualizeOptions
 from quantry.recipe.formats import EmitOptions
 from quantry.recipe.mixing import MixOptions
@@ -70,10 +69,7 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # The NPU's own reasons first: they name the nearest setting that it can take.
-        check_npu(self.plan, self.scale)
-        check_types(self.plan, self.emit.format)
-        check_layers(self.plan, self.mix, self.scale, self.emit.format)
+        check_options(self.plan, self.scale, self.mix, self.emit)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ, deepest first difference of each branch.
@@ -100,28 +96,3 @@ def _differences(path: str, ours: Any, theirs: Any) -> list[Difference]:
             f"{path}.{part.name}" if path else part.name, getattr(ours, part.name), getattr(theirs, part.name)
         )
     ]
-
-
-def brief(value: Any) -> str:
-    """Return a value as text, without the fields that are at their defaults.
-
-    Args:
-        value: Anything that a recipe holds.
-
-    Example:
-        >>> from quantry.recipe import CrossLayer
-        >>> brief(CrossLayer(steps=3)), brief(CrossLayer())
-        ('CrossLayer(steps=3)', 'CrossLayer')
-    """
-    if isinstance(value, enum.Enum):
-        return str(value.value)
-    if isinstance(value, list | tuple):
-        return " + ".join(map(brief, value)) or "none"
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return str(value)
-    told = [
-        f"{field.name}={brief(getattr(value, field.name))}"
-        for field in dataclasses.fields(value)
-        if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
-    ]
-    return f"{type(value).__name__}({', '.join(told)})" if told else type(value).__name__

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from quantry.errors import RecipeError
-from quantry.onnx.combinations import WIDEST_DERIVED_BIAS, check_draft
 from quantry.recipe import (
     AdaQuant,
     AdaRound,
@@ -41,6 +40,7 @@ from quantry.recipe import (
     WithinDrop,
     WithinError,
 )
+from quantry.recipe.layers import can_derive_bias
 
 _ALL = 10**9
 _DICT = "extra_options['AutoMixprecision']"
@@ -226,7 +226,6 @@ class Draft:
         Raises:
             RecipeError: Two options do not go together; the message has the nearest setting that works.
         """
-        check_draft(self)
         plan = replace(self.plan, bias=self.bias or self._natural_bias())
         return Recipe(
             name=name,
@@ -253,7 +252,7 @@ class Draft:
             return OwnBias(TensorSpec(DataType.INT8, scale=weight.scale))
         if not weight.dtype.is_integer:
             return OwnBias(weight)
-        if not activation.dtype.is_integer or activation.dtype.bits + weight.dtype.bits > WIDEST_DERIVED_BIAS:
+        if not can_derive_bias(activation, weight):
             return OwnBias(TensorSpec(DataType.INT32, scale=weight.scale))
         return DerivedBias()
 

@@ -5,14 +5,18 @@ Options that are dicts of options themselves.
 
 import enum
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx.options.draft import Draft, refuse, with_field
 
 Apply = Callable[[Draft, Any], Draft]
+
+_FIELD = re.compile(r"\b(?:prepare|equalize|observe|plan|scale|mix|tune|emit)\.[a-z_.*]*[a-z_]")
 
 
 class Kind(enum.Enum):
@@ -106,6 +110,18 @@ class OptionRow:
                 return draft
             raise refuse(where, value, self.refused)
         return draft if self.apply is None else self.apply(draft, value)
+
+    def sets_exactly(self, field: str) -> bool:
+        """Return whether it sets this field of a recipe; ``*`` in ``becomes`` stands for activation and weight."""
+        return field in self._fields or field.replace(".activation.", ".*.").replace(".weight.", ".*.") in self._fields
+
+    def sets_part_of(self, field: str) -> bool:
+        """Return whether it sets a value that has this field of a recipe as a part."""
+        return any(field.startswith(f"{path}.") for path in self._fields)
+
+    @cached_property
+    def _fields(self) -> tuple[str, ...]:
+        return tuple(_FIELD.findall(self.becomes))
 
     def _asks_for_nothing(self, value: object) -> bool:
         if isinstance(value, list | tuple | Mapping):
