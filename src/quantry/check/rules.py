@@ -15,8 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.check.pairs import QuantizedTensor, is_dequantize, is_quantize
-from quantry.plan import FUSING_PRODUCERS
-from quantry.recipe import FUSIBLE_ACTIVATIONS
+from quantry.graph.operators import FUSIBLE, Family, operators_where
 from quantry.scale.npu import is_correction
 
 
@@ -114,42 +113,13 @@ def foreign_violations(graph: ir.Graph) -> Iterator[Violation]:
             yield Violation(node.name or "", "format", f"{node.op_type}: {_FOREIGN[node.op_type]}", _AGAIN)
 
 
-_COMPUTING = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "Add",
-        "Sub",
-        "Mul",
-        "Min",
-        "Max",
-        "Relu",
-        "LeakyRelu",
-        "PRelu",
-        "Clip",
-        "HardSigmoid",
-        "HardSwish",
-        "Sigmoid",
-        "Tanh",
-        "Softmax",
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "ReduceMean",
-    }
-)
-_MOVING = frozenset(
-    {"Concat", "Pad", "Slice", "Split", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Resize"}
-)
-# Operands beyond the first that are numbers of the operator itself, such as the bounds of Clip, stay float.
-_ALL_OPERANDS = frozenset(
-    {"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Sub", "Mul", "Min", "Max", "PRelu", "Concat"}
-)
-_FUSED_BEHIND = {
-    **dict.fromkeys(FUSIBLE_ACTIVATIONS, FUSING_PRODUCERS),
-    "AveragePool": frozenset({"Pad"}),
+_COMPUTING = operators_where(lambda row: row.npu and not row.npu.moves)
+_MOVING = operators_where(lambda row: row.npu and row.npu.moves)
+# Further operands of other operators are numbers of the operator itself, such as the bounds of Clip, and stay float.
+_ALL_OPERANDS = operators_where(lambda row: row.weight or row.operands > 1 or row.family is Family.JOIN)
+_FUSED_AFTER = {
+    **dict.fromkeys(FUSIBLE, operators_where(lambda row: row.fuses)),
+    "AveragePool": ("Pad",),
 }
 
 
@@ -211,4 +181,4 @@ def _is_fused(node: ir.Node, operand: ir.Value) -> bool:
     producer = operand.producer()
     if producer is None or len(operand.uses()) != 1 or operand.is_graph_output():
         return False
-    return producer.op_type in _FUSED_BEHIND.get(node.op_type, frozenset()) or is_correction(node, operand)
+    return producer.op_type in _FUSED_AFTER.get(node.op_type, frozenset()) or is_correction(node, operand)

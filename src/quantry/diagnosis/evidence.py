@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from quantry.diagnosis.measured_errors import MeasuredError
 from quantry.diagnosis.tensor_health import TensorHealth
-from quantry.equalize.linear_layer import OPERATORS
+from quantry.graph.operators import LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import Recipe
 
@@ -93,7 +93,7 @@ class Evidence:
     def layers(self) -> Iterator[ir.Node]:
         """Yield the linear nodes that read a quantized weight, in the order of the graph."""
         names = {user for planned in self.plan.weights.values() for user in planned.users}
-        return (node for node in self.model.graph if node.name in names and node.op_type in OPERATORS)
+        return (node for node in self.model.graph if node.name in names and node.op_type in LINEAR)
 
     def is_harmed(self, tensor: str | None) -> bool:
         """Whether so much error has gathered in a tensor that it is worth explaining."""

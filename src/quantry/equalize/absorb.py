@@ -15,11 +15,12 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channel_layout import shifted_bias
-from quantry.equalize.linear_layer import OPERATORS, LinearLayer, array_of, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
 from quantry.equalize.passage import Channels
 from quantry.equalize.shift_passage import gives_no_shift, shift_passage, takes_no_shift
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
+from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer, rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics
@@ -77,7 +78,7 @@ def _find_sites(model: ir.Model) -> tuple[list[_Site], Counter[str]]:
     """Return the layers from which a constant may go to the next ones, and how many others there are by reason."""
     sites, reasons = [], Counter[str]()
     for node in model.graph:
-        if node.op_type not in OPERATORS or node.domain != "":
+        if node.op_type not in LINEAR or node.domain != "":
             continue
         head = linear_layer(node)
         site = head if isinstance(head, str) else _site(head)
@@ -123,7 +124,7 @@ def _tails(value: ir.Value, channels: Channels, head: LinearLayer) -> tuple[Line
     for node, index in value.uses():
         if node.graph is not head.node.graph or index != 0:
             return f"{node.op_type} does not pass a constant on"
-        if node.op_type in OPERATORS and node.domain == "":
+        if node.op_type in LINEAR and node.domain == "":
             tail = linear_layer(node)
             if isinstance(tail, str):
                 return f"of the layer behind it: {tail}"

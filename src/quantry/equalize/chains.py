@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from quantry.equalize.linear_layer import OPERATORS, LinearLayer, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.equalize.passage import Channels, not_homogeneous, passage
+from quantry.graph.operators import LINEAR
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def find_chains(model: ir.Model) -> Chains:
     found = {
         node: linear_layer(node)
         for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in OPERATORS and node.domain == ""
+        if node.op_type in LINEAR and node.domain == ""
     }
     links: dict[ir.Node, _Link] = {}
     reasons: Counter[str] = Counter()

@@ -17,24 +17,19 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from quantry.equalize.linear_layer import OPERATORS, LinearLayer, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.edit import constant_of
+from quantry.graph.operators import LINEAR, Family, operators_where
 
 Layers = Mapping[ir.Node, LinearLayer | str]
 """Every linear node, as a layer or as the reason why it is none."""
 
-FUNCTIONS = frozenset(
-    (
-        *("Abs", "Celu", "Clip", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
-        *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt"),
-        *("Swish", "Tanh"),
-    )
-)
+FUNCTIONS = operators_where(lambda row: row.operands == 1)
 """Functions of each element of their first input alone."""
 
-_COMBINATIONS = frozenset(("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow", "PRelu"))
-_SAME_PLACE = frozenset(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Pad", "Resize"))
+_COMBINATIONS = operators_where(lambda row: row.operands > 1)
+_SAME_PLACE = operators_where(lambda row: row.pools or row.family in (Family.PADDING, Family.RESIZE))
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ class ChannelClass:
 
 def linear_layers(model: ir.Model) -> Layers:
     """Return the linear nodes of the main graph, in its order."""
-    return {node: linear_layer(node) for node in model.graph if node.op_type in OPERATORS and node.domain == ""}
+    return {node: linear_layer(node) for node in model.graph if node.op_type in LINEAR and node.domain == ""}
 
 
 def channel_class(layer: LinearLayer, layers: Layers) -> ChannelClass | str:

@@ -21,10 +21,10 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channel_layout import scaled_bias
-from quantry.equalize.linear_layer import OPERATORS as LINEAR
 from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.edit import FreshNames
+from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer, tensor_from_array
 
 _DEEPEST = 12

@@ -8,8 +8,6 @@ import onnx_ir as ir
 from quantry.equalize.channel_layout import ChannelLayout
 from quantry.graph.edit import int_of
 
-OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -37,7 +35,7 @@ class LinearLayer:
 
 
 def linear_layer(node: ir.Node) -> LinearLayer | str:
-    """Return what a node of `OPERATORS` is, or why its channels cannot be scaled."""
+    """Return what a node of `LINEAR` is, or why its channels cannot be scaled."""
     weight = node.inputs[1]
     if not is_own(weight):
         return "its weight is no constant or is shared with another node"

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.graph.edit import constant_of, float_of, int_of, string_of
+from quantry.graph.operators import Family, facts, operators_where
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,7 @@ def passage(node: ir.Node, channels: Channels) -> Channels | str:
 
 def not_homogeneous(node: ir.Node) -> str:
     """Return the reason where a node is a function that no channel factor passes, else an empty string."""
-    return f"{node.op_type} is not positively homogeneous" if node.op_type in _NOT_HOMOGENEOUS else ""
-
-
-_NOT_HOMOGENEOUS = frozenset(
-    (
-        *("Celu", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Log", "LogSoftmax", "Mish", "Pow", "Selu"),
-        *("Sigmoid", "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu", "QuickGelu"),
-        *("BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LRN"),
-    )
-)
+    return f"{node.op_type} is not positively homogeneous" if facts(node).homogeneous is False else ""
 
 
 def _unchanged(_: ir.Node, channels: Channels) -> Channels | str:
@@ -171,15 +163,18 @@ def _lengths(value: ir.Value | None) -> tuple[int | None, ...] | None:
     return tuple(length if isinstance(length, int) else None for length in value.shape)
 
 
+_REDUCING = (Family.SELECTION, Family.AVERAGE, Family.REDUCTION)
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Abs", "Neg", "Identity"), _unchanged),
+    **dict.fromkeys(operators_where(lambda row: row.homogeneous and row.operands), _unchanged),
+    **dict.fromkeys(operators_where(lambda row: row.homogeneous and row.pools), _pool),
+    **dict.fromkeys(
+        operators_where(lambda row: row.homogeneous and not row.pools and row.family in _REDUCING), _reduce
+    ),
     "Clip": _clip,
-    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"), _pool),
     "Pad": _pad,
     "Flatten": _flatten,
     "Reshape": _reshape,
     "Transpose": _transpose,
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"), _reduce),
     "Squeeze": _squeeze,
     "Resize": _resize,
 }

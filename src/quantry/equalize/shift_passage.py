@@ -9,9 +9,9 @@ import onnx_ir as ir
 from quantry.equalize.linear_layer import LinearLayer
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.edit import float_of, int_of, string_of
+from quantry.graph.operators import Family, of_family
 
-_COPIES = ("Identity", "Flatten", "Reshape", "Transpose", "Squeeze")
-_MEANS = ("GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax", "ReduceMin", "MaxPool")
+_PASSING = of_family(Family.MOVEMENT, Family.SELECTION, Family.AVERAGE)
 
 
 def shift_passage(node: ir.Node, channels: Channels) -> Channels | str:
@@ -21,7 +21,7 @@ def shift_passage(node: ir.Node, channels: Channels) -> Channels | str:
         node: The reader.
         channels: Where its first input keeps the channels.
     """
-    known = node.domain == "" and node.op_type in (*_COPIES, *_MEANS, "AveragePool")
+    known = node.domain == "" and node.op_type in _PASSING
     if not known:
         return f"{node.op_type} does not pass a constant on"
     if node.op_type == "AveragePool" and int_of(node, "count_include_pad", 0) and pads(node):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from quantry.errors import RecipeError
+from quantry.graph.operators import facts
 from quantry.graph.quant_plan import (
     ActivationPlan,
     BiasPlan,
@@ -22,22 +23,6 @@ from quantry.plan.rules import Annotation, SameAs, Within, is_float
 from quantry.plan.types import NodeTypes, Read, Resolution, TensorPins, finest, resolve_types
 from quantry.recipe import FloatBias, OwnBias, PerChannel, PerGroup, PlanOptions, TensorSpec, nearest_bias
 from quantry.recipe.layers import check_activation
-
-FUSING_PRODUCERS = frozenset(
-    {
-        "Conv",
-        "ConvTranspose",
-        "Gemm",
-        "MatMul",
-        "Add",
-        "MaxPool",
-        "AveragePool",
-        "GlobalAveragePool",
-        "InstanceNormalization",
-        "BatchNormalization",
-    }
-)
-"""Operators whose result stays in the accumulator until the activation function behind them is done."""
 
 
 @dataclass
@@ -194,7 +179,7 @@ class Draft:
         tensor = activation.inputs[0]
         assert tensor is not None
         producer = tensor.producer()
-        if producer is None or producer.op_type not in FUSING_PRODUCERS or (producer.name or "") not in self._quantized:
+        if producer is None or not facts(producer).fuses or (producer.name or "") not in self._quantized:
             return
         if len(tensor.uses()) == 1 and not tensor.is_graph_output():
             planned = self._activations.get(_name(tensor))

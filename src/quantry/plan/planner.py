@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from quantry.errors import SelectionError
 from quantry.graph.float_model import FloatModel
+from quantry.graph.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
 from quantry.plan.draft import Draft
@@ -28,8 +29,6 @@ from quantry.plan.stay_float import (
 )
 from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
-
-_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 @stage(name="plan", version=5)
@@ -76,7 +75,7 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
 def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> Annotation | Declined:
     if node.name in excluded:
         return Declined(excluded[node.name])
-    rule = RULE_OF_OPERATOR.get(node.op_type) if node.domain in _KNOWN_DOMAINS else None
+    rule = RULE_OF_OPERATOR.get(node.op_type) if node.domain in KNOWN_DOMAINS else None
     if options.every_operator and is_left_float(node, rule, options):
         return any_operator(node)
     if rule is None:
@@ -84,7 +83,7 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
         return Declined(f"there is no rule for operator {node.op_type}{where}")
     if not any(is_float(value) for value in (*node.inputs, *node.outputs) if value is not None):
         # Control flow and recurrences give their own reason whatever their types.
-        answer = rule.annotate(node, options) if node.op_type in ("If", "Loop", "Scan") else None
+        answer = rule.annotate(node, options) if facts(node).family is Family.CONTROL_FLOW else None
         return answer if isinstance(answer, Declined) else Declined("it does not compute on float32 tensors")
     answer = rule.annotate(node, options)
     if isinstance(answer, Annotation):

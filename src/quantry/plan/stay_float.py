@@ -65,36 +65,15 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
 from quantry.recipe import DerivedBias, PlanOptions
 
 _FAR = 1e4
 """Exporters mask with -10000, the lowest float16, -1e9, the lowest float32 or -inf."""
 
-# A limit, as in Max(x, -inf), is no carrier: its result is an ordinary number.
-_CARRIERS = frozenset(
-    {
-        "Add",
-        "Cast",
-        "Concat",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "Mul",
-        "Pad",
-        "Reshape",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Sub",
-        "Sum",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-        "Where",
-    }
-)
+_CARRIERS = operators_where(lambda row: row.masking in (Masking.CARRIES, Masking.SCALES))
+_MASKED = operators_where(lambda row: row.masking is not None)
 
 
 def masked_tensors(graph: ir.Graph) -> frozenset[ir.Value]:
@@ -131,7 +110,7 @@ def _is_mask(value: ir.Value) -> bool:
     if value.dtype != ir.DataType.FLOAT or value.const_value is None or not value.const_value.size:
         return False
     # Weights are looked at only where they are operands: the largest of a convolution says nothing.
-    if not any(use.node.op_type in _CARRIERS or use.node.op_type in ("Max", "Min") for use in value.uses()):
+    if not any(use.node.op_type in _MASKED for use in value.uses()):
         return False
     return not bool(np.abs(value.const_value.numpy()).max() < _FAR)
 
@@ -185,11 +164,14 @@ VARIANCE_REASON = (
 )
 
 _ROOTS = frozenset({"Sqrt", "Rsqrt"})
-_BETWEEN = frozenset(
-    {"Add", "Sub", "ReduceMean", "ReduceSum", "GlobalAveragePool", "Div", "Max", "Clip", "Relu", "Abs", "Mul", "Pow"}
-    | {"Reshape", "Squeeze", "Unsqueeze", "Expand", "Identity", "Cast", "ReduceSumSquare"}
+_BETWEEN = (
+    *of_family(Family.ARITHMETIC, Family.AVERAGE, Family.REDUCTION),
+    *operators_where(
+        lambda row: row.copies is Copies.EACH_ONCE or (row.family is Family.ACTIVATION and row.homogeneous)
+    ),
+    *("Div", "Pow", "Expand", "Cast"),
 )
-_MEANS = frozenset({"ReduceMean", "ReduceSum", "GlobalAveragePool"})
+_MEANS = (*of_family(Family.AVERAGE), "ReduceSum")
 
 
 def variance_nodes(graph: ir.Graph) -> dict[str, str]:
@@ -307,7 +289,7 @@ POST_PROCESSING_REASON = (
     "it decodes or selects finished results behind the last layer with weights, where pixels are counted exactly"
 )
 
-_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
+_LAYERS = (*LINEAR, *of_family(Family.RECURRENT), "Einsum")
 _MARKERS = frozenset({"Exp", "NonMaxSuppression", "TopK"})
 _GRID = 256
 """A constant operand with more values than this, behind all layers, is a grid of positions."""
@@ -357,9 +339,6 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-_LEFT_ALONE = frozenset({"If", "Loop", "Scan", "SequenceMap", "LSTM", "GRU", "RNN"})
-
-
 def is_left_float(node: ir.Node, rule: Rule | None, options: PlanOptions) -> bool:
     """Whether a node computes on floats and would not be quantized.
 
@@ -368,7 +347,9 @@ def is_left_float(node: ir.Node, rule: Rule | None, options: PlanOptions) -> boo
         rule: The rule of its operator; None where there is none.
         options: Passed on to the rule.
     """
-    if node.op_type in _LEFT_ALONE or not any(_is_computed(value) for value in node.inputs):
+    if facts(node).family in (Family.CONTROL_FLOW, Family.RECURRENT) or not any(
+        _is_computed(value) for value in node.inputs
+    ):
         return False
     return rule is None or isinstance(rule.annotate(node, options), Declined)
 

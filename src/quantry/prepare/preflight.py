@@ -13,31 +13,13 @@ import onnx
 import onnx_ir as ir
 
 from quantry.errors import ModelError, nearest_spelling
+from quantry.graph.operators import Family, Masking, operators_where
 from quantry.graph.weights import release
 
 _CHUNK = 1 << 20  # elements looked at together, so that the masks stay small beside a large weight
 
-_LIMITS_AND_MASKS = frozenset(
-    {
-        "Add",
-        "Clip",
-        "Concat",
-        "Expand",
-        "Gather",
-        "If",
-        "Loop",
-        "Max",
-        "Min",
-        "Pad",
-        "Reshape",
-        "Scan",
-        "Slice",
-        "Sub",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-        "Where",
-    }
+_LIMITS_AND_MASKS = operators_where(
+    lambda row: row.masking in (Masking.CARRIES, Masking.LIMITS) or row.family is Family.CONTROL_FLOW
 )
 """Operators for which an infinite constant is a limit or an attention mask rather than a damaged weight."""
 

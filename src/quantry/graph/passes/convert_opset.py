@@ -20,6 +20,7 @@ from onnx_ir.passes.common import InlinePass
 
 from quantry.errors import ModelError
 from quantry.graph.edit import FreshNames, constant_of, int_of, string_of
+from quantry.graph.operators import Family, facts
 from quantry.graph.passes.tidy import name_nodes
 from quantry.graph.weights import new_initializer, restore_weights, structure_proto
 
@@ -45,7 +46,7 @@ def old_resizes(model: ir.Model, opset: int) -> dict[str, str]:
     if not model.opset_imports[""] < 11 <= opset:
         return {}
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
-    return {node.outputs[0].name or "": _rounding(node) for node in nodes if node.op_type in ("Resize", "Upsample")}
+    return {node.outputs[0].name or "": _rounding(node) for node in nodes if facts(node).family is Family.RESIZE}
 
 
 def repair_after(model: ir.Model, resizes: dict[str, str]) -> None:

@@ -6,14 +6,13 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.errors import ModelError
+from quantry.graph.operators import LINEAR
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
 _LAZY_BYTES = 1_000_000  # larger weights are widened whenever they are read, so that both forms never coexist for long
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
-
-_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def check_float_type(model: ir.Model, label: str) -> None:
@@ -74,7 +73,7 @@ def _uses_half(model: ir.Model) -> bool:
 def _inputs_and_weights(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.op_type in _LINEAR and node.domain == "":
+        if node.op_type in LINEAR and node.domain == "":
             yield from (value for value in node.inputs if value is not None and value.is_initializer())
 
 

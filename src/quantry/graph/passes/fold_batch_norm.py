@@ -15,9 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, bypass, constant_of, float_of, int_of
+from quantry.graph.operators import BIASED
 from quantry.graph.weights import new_initializer, tensor_from_array
-
-_LINEAR = ("Conv", "ConvTranspose", "Gemm")
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def _fold(norm: ir.Node, names: FreshNames) -> str:
     """Fold one node; return why not, or an empty string when it is done."""
     source = norm.inputs[0]
     linear = source.producer() if source is not None else None
-    if source is None or linear is None or linear.domain != "" or linear.op_type not in _LINEAR:
+    if source is None or linear is None or linear.domain != "" or linear.op_type not in BIASED:
         return "no Conv, ConvTranspose or Gemm before it"
     if len(source.uses()) > 1 or source.is_graph_output() or linear.graph is not norm.graph:
         return "the result before it has another reader"

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 
 from quantry.graph.edit import constant_of
+from quantry.graph.operators import operators_where
 from quantry.graph.shapes.known_values import KnownValues, numbers_of
 from quantry.graph.weights import initializer_of, renamed, tensor_from_array
 
@@ -15,18 +16,7 @@ GROWTH_LIMIT_BYTES = 1_000_000
 
 _SIZE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 
-# fmt: off
-FOLDABLE = frozenset({
-    "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Concat", "ConstantOfShape", "Cos",
-    "CumSum", "Div", "Equal", "Erf", "Exp", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements",
-    "GatherND", "Gemm", "Greater", "GreaterOrEqual", "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log",
-    "MatMul", "Max", "Mean", "Min", "Mod", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or", "Pad", "Pow", "Range",
-    "Reciprocal", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "Relu", "Reshape", "Round",
-    "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax", "Split", "Sqrt",
-    "Squeeze", "Sub", "Sum", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
-})
-# fmt: on
-"""Operators whose reference implementation is trusted; none of them is random, stateful or a control flow."""
+_FOLDABLE = frozenset(operators_where(lambda row: row.foldable))
 
 
 def fold_constants(model: ir.Model) -> tuple[str, ...]:
@@ -44,7 +34,7 @@ def fold_constants(model: ir.Model) -> tuple[str, ...]:
                 continue
             if node.op_type == "Constant":
                 lifted += _lift(graph, node)
-            elif node.op_type in FOLDABLE:
+            elif node.op_type in _FOLDABLE:
                 folded += _fold_sizes(graph, node, known) or _fold(model, graph, node)
     counts = ((lifted, "Constant nodes into initializers"), (folded, "nodes with constant inputs"))
     return tuple(f"folded {count} {what}" for count, what in counts if count)

@@ -6,11 +6,10 @@ from collections.abc import Hashable, Iterable
 import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, int_of
+from quantry.graph.operators import BIASED, CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.graph.weights import initializer_of, renamed
 
 Usage = tuple[ir.Node, int]
-
-_BIASED = ("Conv", "ConvTranspose", "Gemm")
 
 
 def split_shared_weights(model: ir.Model) -> tuple[str, ...]:
@@ -57,11 +56,11 @@ def _role(usage: Usage) -> Hashable:
     node, index = usage
     if node.domain != "":
         return "operand"
-    if index == 2 and node.op_type in _BIASED:
+    if index == 2 and node.op_type in BIASED:
         return ("bias", node)
-    if index == 1 and node.op_type in ("Conv", "ConvTranspose"):
+    if index == 1 and node.op_type in CONVOLUTIONS:
         group = int_of(node, "group", 1)
         return ("weight", node.op_type, group if node.op_type == "ConvTranspose" else None)
-    if index == 1 and node.op_type in ("Gemm", "MatMul"):
+    if index == 1 and node.op_type in MATRIX_PRODUCTS:
         return ("weight", "matrix", bool(int_of(node, "transB", 0)))
     return "operand"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import Family, operators_where
 from quantry.plan.rules.annotation import Annotation, Declined, Within, input_at, is_constant, operands
 from quantry.recipe import PlanOptions
 
@@ -16,30 +17,7 @@ from quantry.recipe import PlanOptions
 class ActivationRule:
     """Functions of one tensor; parameters such as the bounds of Clip stay as they are."""
 
-    operators: tuple[str, ...] = (
-        "Relu",
-        "Clip",
-        "LeakyRelu",
-        "Elu",
-        "Selu",
-        "Celu",
-        "ThresholdedRelu",
-        "Sigmoid",
-        "HardSigmoid",
-        "HardSwish",
-        "Swish",
-        "Mish",
-        "Tanh",
-        "Softplus",
-        "Softsign",
-        "Gelu",
-        "FastGelu",
-        "QuickGelu",
-        "BiasGelu",
-        "Erf",
-        "Abs",
-        "Neg",
-    )
+    operators: tuple[str, ...] = operators_where(lambda row: row.family is Family.ACTIVATION and row.name != "PRelu")
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize input and output."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import Family, of_family
 from quantry.plan.rules.annotation import Annotation, Declined, is_constant, operands
 from quantry.recipe import PlanOptions
 
@@ -12,7 +13,7 @@ from quantry.recipe import PlanOptions
 class ArithmeticRule:
     """``Add`` and its kin: every operand quantized, a constant one to the activation's type."""
 
-    operators: tuple[str, ...] = ("Add", "Sub", "Mul", "Min", "Max", "Sum", "Mean")
+    operators: tuple[str, ...] = of_family(Family.ARITHMETIC)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize all operands and the output."""

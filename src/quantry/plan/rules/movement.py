@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import Family, of_family, operators_where
 from quantry.plan.rules.annotation import Annotation, Declined, Own, SameAs, input_at, is_constant
 from quantry.recipe import PlanOptions
 
@@ -12,20 +13,7 @@ from quantry.recipe import PlanOptions
 class MovementRule:
     """Reshapes and selections: every output has the parameters of the first input."""
 
-    operators: tuple[str, ...] = (
-        "Reshape",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Slice",
-        "Split",
-        "DepthToSpace",
-        "SpaceToDepth",
-        "Expand",
-        "Tile",
-        "Identity",
-    )
+    operators: tuple[str, ...] = of_family(Family.MOVEMENT)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize input and outputs alike."""
@@ -38,7 +26,7 @@ class MovementRule:
 class GatherRule:
     """``Gather`` from a computed tensor; a table of embeddings stays float."""
 
-    operators: tuple[str, ...] = ("Gather", "GatherElements", "GatherND")
+    operators: tuple[str, ...] = operators_where(lambda row: row.family is Family.LOOKUP and row.copies)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize data and output alike."""
@@ -68,7 +56,7 @@ class PadRule:
 class ResizeRule:
     """``Resize``: nearest neighbours are copies, interpolation computes."""
 
-    operators: tuple[str, ...] = ("Resize", "Upsample")
+    operators: tuple[str, ...] = of_family(Family.RESIZE)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize input and output, alike for nearest neighbours."""

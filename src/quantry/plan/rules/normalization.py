@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import Family, of_family
 from quantry.plan.rules.annotation import Annotation, Declined
 from quantry.recipe import PlanOptions
 
@@ -12,15 +13,7 @@ from quantry.recipe import PlanOptions
 class NormalizationRule:
     """Normalizations of one tensor."""
 
-    operators: tuple[str, ...] = (
-        "BatchNormalization",
-        "LayerNormalization",
-        "InstanceNormalization",
-        "GroupNormalization",
-        "RMSNormalization",
-        "LpNormalization",
-        "SimplifiedLayerNormalization",
-    )
+    operators: tuple[str, ...] = of_family(Family.NORMALIZATION)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize data input and output."""

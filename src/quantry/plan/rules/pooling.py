@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import Family, of_family
 from quantry.plan.rules.annotation import Annotation, Declined, SameAs
 from quantry.recipe import PlanOptions
 
@@ -12,7 +13,7 @@ from quantry.recipe import PlanOptions
 class MaxPoolRule:
     """``MaxPool`` picks values, so the output has the input's parameters."""
 
-    operators: tuple[str, ...] = ("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin")
+    operators: tuple[str, ...] = of_family(Family.SELECTION)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize input and output alike."""
@@ -25,7 +26,7 @@ class MaxPoolRule:
 class AveragePoolRule:
     """Means over space or over axes have a narrower range than their input."""
 
-    operators: tuple[str, ...] = ("AveragePool", "GlobalAveragePool", "ReduceMean")
+    operators: tuple[str, ...] = of_family(Family.AVERAGE)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize input and output."""
@@ -44,7 +45,7 @@ def _is_square(node: ir.Node) -> bool:
 class ArgMaxRule:
     """``ArgMax`` gives integers, which need no scale."""
 
-    operators: tuple[str, ...] = ("ArgMax", "ArgMin")
+    operators: tuple[str, ...] = of_family(Family.INDEX)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize the input only."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import operators_where
 from quantry.plan.rules.annotation import Annotation, Declined
 from quantry.recipe import PlanOptions
 
@@ -12,21 +13,7 @@ from quantry.recipe import PlanOptions
 class WideRangeRule:
     """Powers, roots and logarithms lose their small results on an even grid."""
 
-    operators: tuple[str, ...] = (
-        "Exp",
-        "Log",
-        "Pow",
-        "Sqrt",
-        "Reciprocal",
-        "ReduceSum",
-        "ReduceProd",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSumExp",
-        "ReduceSumSquare",
-        "CumSum",
-        "LogSoftmax",
-    )
+    operators: tuple[str, ...] = operators_where(lambda row: row.wide_range)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Decline."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.operators import Family, of_family
 from quantry.plan.rules.annotation import Annotation, Declined
 from quantry.recipe import PlanOptions
 
@@ -12,7 +13,7 @@ from quantry.recipe import PlanOptions
 class RecurrentRule:
     """State that feeds back on itself inside one operator cannot be quantized from outside."""
 
-    operators: tuple[str, ...] = ("LSTM", "GRU", "RNN")
+    operators: tuple[str, ...] = of_family(Family.RECURRENT)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Decline."""
@@ -23,7 +24,7 @@ class RecurrentRule:
 class ControlFlowRule:
     """Bodies run a number of times that is known only at run time."""
 
-    operators: tuple[str, ...] = ("If", "Loop", "Scan", "SequenceMap")
+    operators: tuple[str, ...] = of_family(Family.CONTROL_FLOW)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Decline."""
