@@ -81,7 +81,7 @@ def test_a_real_model_beside_itself_has_a_ratio_near_one():
         """<ir_version: 8, opset_import: ["" : 13]>
         m (float[64,64] x) => (float[64,64] y) { a = MatMul(x, x)  y = MatMul(a, x) }"""
     ).SerializeToString()
-    sessions = [deployment_session(model, threads=1, in_turn=True) for _ in range(2)]
+    sessions = [deployment_session(model, threads=1, interleaved=True) for _ in range(2)]
     result = measure_latency(*sessions, {"x": np.eye(64, dtype=np.float32)}, 40)
     assert 0 < result.float_ms < 1000
     assert result.float_quartiles[0] <= result.float_ms <= result.float_quartiles[1]

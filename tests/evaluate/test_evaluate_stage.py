@@ -18,7 +18,7 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import serialize
 from quantry.memo import DirectoryStore, Memo, Trace, fingerprint
 from quantry.recipe import EvaluateOptions
-from quantry.runtime.progress import with_progress
+from quantry.runtime.progress import progress
 from quantry.runtime.sessions import deployment_session
 
 HEAD = '<ir_version: 8, opset_import: ["" : 13]>'
@@ -171,7 +171,7 @@ def test_a_quantized_model_that_does_not_fit_is_our_defect(float_text, quantized
 
 
 def test_a_float_model_that_does_not_load_is_a_model_error():
-    with pytest.raises(ModelError, match="must be one that onnxruntime can load"):
+    with pytest.raises(ModelError, match="onnxruntime must be able to load"):
         evaluate(*_arguments(FLOAT.replace("Tanh", "Tanhh")))
 
 
@@ -180,7 +180,7 @@ LOOKUP = HEAD + "n (int64[2] x) => (float[2] y) <float[3] table = {1, 2, 3}> { y
 
 def test_a_sample_that_the_float_model_cannot_run_on_is_named():
     samples = [np.array([0, 1]), np.array([0, 3])]
-    with pytest.raises(DataError, match=r"must be ones that the model can run on.*; float model, sample 1"):
+    with pytest.raises(DataError, match=r"must be able to run on the inputs.*; float model, sample 1"):
         evaluate(*_arguments(LOOKUP, LOOKUP, samples))
 
 
@@ -267,5 +267,5 @@ def test_a_bar_is_drawn_on_a_terminal(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    assert list(with_progress(range(3), "evaluate", 3)) == [0, 1, 2]
+    assert list(progress(range(3), "evaluate", 3)) == [0, 1, 2]
     assert "evaluate" in terminal.getvalue()

@@ -15,7 +15,7 @@ import pytest
 from observe_oracle import CPU, assert_closely, assert_exactly, exposed, float_model
 
 from quantry.data.open_data import calibration_data
-from quantry.errors import DataError, ModelError, SelectionError
+from quantry.errors import DataError, RecipeError, SelectionError
 from quantry.graph import segments
 from quantry.graph.float_model import FloatModel
 from quantry.memo import Memo, MemoryStore, Trace, fingerprint
@@ -244,7 +244,7 @@ def test_error_of_the_users_own_reader_comes_through():
 
 def test_unknown_provider_is_refused():
     model = detector()
-    with pytest.raises(ModelError, match="NoSuchProvider"):
+    with pytest.raises(RecipeError, match="NoSuchProvider"):
         observe(model, calibration_data(images(1), model.inputs), ObserveOptions(providers=("NoSuchProvider",)))
 
 
@@ -285,7 +285,8 @@ def test_interrupt_stops_promptly_and_leaves_nothing_behind(tmp_path):
         import itertools, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from test_observe_stage import detector, images
-        from quantry.observe import calibration_data, observe
+        from quantry.data import calibration_data
+        from quantry.observe import observe
         from quantry.recipe import ObserveOptions
         def endless():
             for index in itertools.count():

@@ -56,7 +56,7 @@ def test_real_model_is_quantized_and_runs(name: str, preset: str, stores: dict[s
 
     content = result.to_bytes()
     reference = float_session(path)
-    simulated, deployed = simulation_session(content, in_turn=True), deployment_session(content, in_turn=True)
+    simulated, deployed = simulation_session(content, interleaved=True), deployment_session(content, interleaved=True)
     for described in ("get_inputs", "get_outputs"):
         expected = [(value.name, value.type) for value in getattr(reference, described)()]
         assert [(value.name, value.type) for value in getattr(deployed, described)()] == expected
@@ -75,6 +75,6 @@ def test_real_model_keeps_its_free_axes(name: str, stores: dict[str, MemoryStore
     preset = next(iter(ZOO[name].floors))
     content = quantize(path, ZOO[name].samples(), preset, store=stores[name]).to_bytes()
     expected = float_session(path).run(None, other)
-    got = deployment_session(content, in_turn=True).run(None, other)
+    got = deployment_session(content, interleaved=True).run(None, other)
     assert [array.shape for array in got] == [array.shape for array in expected]
     assert all(np.isfinite(array).all() for array in got)

@@ -1,6 +1,5 @@
 """Who runs trials."""
 
-import os
 from collections import deque
 from typing import Protocol
 
@@ -11,6 +10,7 @@ from quantry.autosearch.setting import Place, Setting
 from quantry.autosearch.time_limit import interrupted_at
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.autosearch.worker_pool import Staffing, WorkerPool
+from quantry.runtime.threads import core_count
 
 
 class Executor(Protocol):
@@ -81,13 +81,8 @@ def make_executor(setting: Setting, place: Place, options: SearchOptions) -> Exe
     apart = options.n_jobs > 1 or options.threads is not None or options.trial_timeout is not None or options.devices
     if not apart and options.cluster is None:
         return InlineExecutor(TrialRunner(setting, place))
-    threads = options.threads or (1 if options.n_jobs > 1 else available_cores())
+    threads = options.threads or (1 if options.n_jobs > 1 else core_count())
     if options.cluster is not None:
         limits = (options.threads or 1, options.trial_timeout)
         return RayPool(setting, place, options.cluster, options.n_jobs, limits)
     return WorkerPool(setting, place, Staffing(options.n_jobs, threads, options.trial_timeout, options.devices))
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -34,8 +34,8 @@ class Subject:
 
 def _latency(subject: Subject) -> float:
     # In turns with the float model, and as a ratio: what else the machine does slows both down.
-    reference = deployment_session(subject.float_path, threads=1, in_turn=True)
-    quantized = deployment_session(subject.path, threads=1, in_turn=True)
+    reference = deployment_session(subject.float_path, threads=1, interleaved=True)
+    quantized = deployment_session(subject.path, threads=1, interleaved=True)
     return measure_latency(reference, quantized, next(iter(subject.data)), _TIMED_RUNS).ratio
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from quantry.autosearch.configurations import Configuration, enumerate_configurations, first_configurations
 from quantry.autosearch.cost import in_order_of_priority
 from quantry.autosearch.ledger import Ledger
-from quantry.autosearch.quiet_optuna import one_torch_thread, quiet_optuna
+from quantry.autosearch.quiet_optuna import quiet_optuna
 from quantry.autosearch.samplers import KINDS, SamplerKind
 from quantry.autosearch.space import Space
 from quantry.autosearch.study import Proposal, StudyFile
@@ -16,6 +16,7 @@ from quantry.autosearch.suggestion import suggest
 from quantry.autosearch.urgency import Urgency
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe
+from quantry.runtime.threads import one_torch_thread
 
 LOOK_AHEAD = 4
 """A sampler that learns proposes so many trials before it hears of the first of them.
@@ -151,6 +152,8 @@ class SampledProposer:
     def _draw(self, number: int, kind: SamplerKind) -> Proposal | None:
         study = self._study.study
         drawn = self._study.draws
+        # The matrices of the Gaussian process are tiny: threads that wait for each other next to busy workers take a
+        # hundred times as long.
         with quiet_optuna(), one_torch_thread():
             study.sampler = kind.make(self._seed if kind.one_seed else _mixed(self._seed, drawn))
             trial = study.ask()

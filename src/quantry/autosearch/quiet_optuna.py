@@ -1,6 +1,5 @@
 """Keeps Optuna's talk and its notes on experimental parts out of the user's terminal."""
 
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,21 +19,3 @@ def quiet_optuna() -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(before)
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch, which the Gaussian process computes with, use one thread.
-
-    Its matrices are tiny, and threads that wait for each other beside busy workers take a hundred times as long.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

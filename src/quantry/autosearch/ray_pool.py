@@ -11,7 +11,7 @@ from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.autosearch.time_limit import OutOfTime, longest_wait
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import MissingExtraError, RecipeError, StoreError
-from quantry.runtime.sessions import limit_threads
+from quantry.runtime.threads import limit_threads
 
 LOCAL = "local"
 """The address of a cluster that is started for the search, on this machine."""

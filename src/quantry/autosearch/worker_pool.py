@@ -21,7 +21,7 @@ from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.autosearch.time_limit import OutOfTime, longest_wait
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import RecipeError, StoreError
-from quantry.runtime.sessions import limit_threads
+from quantry.runtime.threads import limit_threads
 
 _ORPHAN_CHECK_SECONDS = 0.5
 

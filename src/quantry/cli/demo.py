@@ -1,7 +1,6 @@
 """``quantry demo``: the embedded detector, searched for the best recipe, or under several presets."""
 
 import dataclasses
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +29,7 @@ from quantry.recipe import (
     SmoothQuant,
     TensorSpec,
 )
+from quantry.runtime.threads import thread_count
 
 if TYPE_CHECKING:
     from quantry.autosearch import Space
@@ -104,7 +104,7 @@ def demo(
     from quantry.autosearch import SearchOptions, run_search
 
     space = _space(target)
-    workers = jobs or min(2, os.cpu_count() or 1)
+    workers = jobs or min(2, thread_count())
     console.print(
         f"A detector of {len(embedded.CLASS_NAMES)} shapes, for the target {target}: calibrated on {samples} scenes, "
         f"judged by its mAP on {scenes} others; {workers} workers.",

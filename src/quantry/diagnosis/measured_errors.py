@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.evaluate.metrics.metric import Pair, pair_outputs, unlimited_decibels
-from quantry.runtime.progress import with_progress
+from quantry.runtime.progress import progress
 from quantry.runtime.sessions import run_session, simulation_session
 
 GROUP_BYTES = 1 << 28
@@ -62,9 +62,9 @@ def measured_errors(
     axes = _channel_axes(reference)
     sums: dict[str, _Sums | None] = {}
     groups = list(_groups(reference, shown))
-    for group in with_progress(groups, "diagnose", len(groups)):
-        expected = simulation_session(_showing(reference, group), in_turn=True)
-        got = simulation_session(_showing(quantized, group), in_turn=True)
+    for group in progress(groups, "diagnose", len(groups)):
+        expected = simulation_session(_showing(reference, group), interleaved=True)
+        got = simulation_session(_showing(quantized, group), interleaved=True)
         for feed in feeds:
             ours, theirs = run_session(expected, feed), run_session(got, feed)
             for name in group:

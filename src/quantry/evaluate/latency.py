@@ -58,7 +58,7 @@ def measure_latency(
 
     Args:
         reference: Session of the float model.
-        quantized: Session of the quantized model. Both are best opened with ``in_turn=True``.
+        quantized: Session of the quantized model. Both are best opened with ``interleaved=True``.
         feeds: Input names to arrays.
         runs: How many pairs to time, after a few that are not.
 

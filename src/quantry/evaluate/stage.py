@@ -15,8 +15,8 @@ from quantry.memo import stage
 from quantry.recipe import EvaluateOptions
 from quantry.runtime.devices import machine_name
 from quantry.runtime.environment import environment
-from quantry.runtime.progress import with_progress
-from quantry.runtime.sessions import Portable, deployment_session, portable, portable_result, simulation_session
+from quantry.runtime.progress import progress
+from quantry.runtime.sessions import LoadableModel, deployment_session, loadable, simulation_session
 
 
 def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def evaluate(
             evaluation.metrics["sqnr"].value, evaluation.latency.speedup
     """
     metrics = tuple({metric.name: metric for metric in map(find_metric, options.metrics)}.values())
-    with portable(reference.model) as ours, portable_result(quantized) as theirs:
+    with loadable(reference.model) as ours, loadable(quantized) as theirs:
         comparison = _compare(ours, theirs, data, metrics) if metrics else None
         latency = _time(ours, theirs, data, options.latency_runs) if options.latency_runs else None
         float_bytes, quantized_bytes = ours.size, theirs.size
@@ -71,19 +71,21 @@ def evaluate(
     )
 
 
-def _compare(ours: Portable, theirs: Portable, data: CalibrationData, metrics: Sequence[Metric]) -> Comparison:
-    reference = deployment_session(ours.source, in_turn=True)
+def _compare(
+    ours: LoadableModel, theirs: LoadableModel, data: CalibrationData, metrics: Sequence[Metric]
+) -> Comparison:
+    reference = deployment_session(ours.source, interleaved=True)
     try:
-        quantized = simulation_session(theirs.source, in_turn=True)
+        quantized = simulation_session(theirs.source, interleaved=True)
     except ModelError as error:
         raise _unloadable(error) from error
-    return compare_sessions(reference, quantized, with_progress(data, "evaluate", data.size), metrics)
+    return compare_sessions(reference, quantized, progress(data, "evaluate", data.size), metrics)
 
 
-def _time(ours: Portable, theirs: Portable, data: CalibrationData, runs: int) -> Latency:
-    reference = deployment_session(ours.source, in_turn=True)
+def _time(ours: LoadableModel, theirs: LoadableModel, data: CalibrationData, runs: int) -> Latency:
+    reference = deployment_session(ours.source, interleaved=True)
     try:
-        quantized = deployment_session(theirs.source, in_turn=True)
+        quantized = deployment_session(theirs.source, interleaved=True)
     except ModelError as error:
         raise _unloadable(error) from error
     return measure_latency(reference, quantized, next(iter(data)), runs)

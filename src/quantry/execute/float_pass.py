@@ -12,7 +12,7 @@ from quantry.data.conform import Sample, Signatures
 from quantry.errors import DataError
 from quantry.execute.segment_buffers import InferenceFailed, SegmentBuffers
 from quantry.graph.segments import Segment, TensorType
-from quantry.runtime.sessions import open_session
+from quantry.runtime.sessions import SessionOptions, open_session
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, RunOptions
@@ -115,7 +115,7 @@ class _Runner:
         available = dict(inputs)
         for number, segment in enumerate(self._segments):
             if number == len(self._sessions):
-                self._sessions.append(open_session(segment, self._providers))
+                self._sessions.append(open_session(segment, SessionOptions.float_segment(self._providers)))
             bound = self._buffers.bound(number, self._sessions[number], self._turn)
             outputs = bound.run(available, self._run_options)
             available |= {name: outputs[name] for name in segment.passed}

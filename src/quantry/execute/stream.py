@@ -15,8 +15,8 @@ import onnx_ir as ir
 from quantry.data.calibration_data import CalibrationData
 from quantry.errors import DataError, StoreError
 from quantry.graph.segments import Segment, segment_of, values_used
-from quantry.runtime.sessions import CPU_PROVIDER, Provider, open_part
-from quantry.runtime.threads import in_threads, threads
+from quantry.runtime.sessions import CPU_PROVIDER, Provider, SessionOptions, open_session
+from quantry.runtime.threads import in_threads, thread_count
 
 MEMORY_BYTES = 64_000_000
 """What is kept in memory before the disk is used; the float and the quantized model have a store each."""
@@ -171,8 +171,9 @@ class Stream:
 
     def _run(self, segment: Segment, names: list[str]) -> None:
         """Run a part over all samples, several at once: small parts do not keep more than one thread busy."""
-        at_once = min(threads(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU_PROVIDER else 1
-        session = open_part(segment, self._provider, threads=max(1, threads() // max(1, at_once)))
+        at_once = min(thread_count(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU_PROVIDER else 1
+        threads = max(1, thread_count() // max(1, at_once))
+        session = open_session(segment, SessionOptions.simulated_part(self._provider, threads))
 
         def run(first: int) -> None:
             for sample in range(first, self.samples, at_once):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.graph.segments import Segment, segment_of, values_used
-from quantry.runtime.sessions import open_session
+from quantry.runtime.sessions import SessionOptions, open_session
 
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -99,7 +99,7 @@ class Downstream:
     ) -> dict[str, Array]:
         if key not in self._sessions:
             segment = _with_weights_as_inputs(segment_of(self._model, nodes, frozenset(), wanted), tuple(weights))
-            self._sessions[key] = segment, open_session(segment, self._providers)
+            self._sessions[key] = segment, open_session(segment, SessionOptions.float_segment(self._providers))
         segment, session = self._sessions[key]
         if not segment.passed:
             return {}

@@ -16,7 +16,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
 from quantry.observe import Statistics
 from quantry.recipe import EmitOptions, Goal, ScaleOptions, VitisDialect, VitisQdq, WithinDrop, WithinError
-from quantry.runtime.sessions import ModelLike, run_session, simulation_session
+from quantry.runtime.sessions import SessionModel, run_session, simulation_session
 from quantry.scale import scale
 
 Outputs = list[list[npt.NDArray[Any]]]
@@ -130,7 +130,7 @@ class Judge:
         except Exception as error:
             raise RecipeError(f"{_SIGNATURE}, got {type(error).__name__}: {error}; in quantize") from error
 
-    def _outputs(self, model: ModelLike) -> Outputs:
+    def _outputs(self, model: SessionModel) -> Outputs:
         session = simulation_session(model)
         results = (list(run_session(session, sample).values()) for sample in self.data)
         return [outputs if self.output is None else [outputs[self.output]] for outputs in results]

@@ -1,23 +1,19 @@
-"""Which kind of machine this is: times hold for one kind only.
-
-Gives memory that is not used any more back to the system.
-"""
+"""The machine: its name, which timings depend on, and its memory."""
 
 import ctypes
 import functools
-import os
 import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from quantry.runtime.threads import core_count
 
-@functools.cache
+
+@functools.cache  # It does not change, and reading the file takes milliseconds.
 def machine_name() -> str:
     """Return processor and usable cores, such as ``"Intel(R) Xeon(R) Processor, 2 cores"``."""
-    # Windows knows no affinity; Python 3.13 has os.process_cpu_count for this.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_processor()}, {cores} cores"
+    return f"{_processor()}, {core_count()} cores"
 
 
 def _processor() -> str:
@@ -29,17 +25,21 @@ def _processor() -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def give_back() -> None:
-    """Give freed memory back where the C library keeps it; large arrays of many sizes would leave holes that add up."""
-    trimmer = _trimmer()
-    if trimmer is not None:
-        trimmer(0)
+def trim_memory() -> None:
+    """Return freed memory to the operating system.
+
+    The C library keeps freed blocks. After large arrays of many sizes they are too fragmented to be used again, and
+    the process keeps growing.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
 
 
-@functools.cache
-def _trimmer() -> Callable[[int], int] | None:
+@functools.cache  # Called after every layer.
+def _malloc_trim() -> Callable[[int], int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    # Only the GNU C library has it.
+    # Only the GNU C library has this function.
     found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return found

@@ -1,43 +1,90 @@
-"""How many threads compute.
-
-Keeps numpy's linear algebra on one thread where parts of the work run in threads of their own.
-"""
+"""How many threads compute: the one answer for onnxruntime, torch, OpenBLAS and our own thread pools."""
 
 import ctypes
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-
-_SMALL = 200_000
-
-_ROWS_TOGETHER = 8
-"""A thread gets a multiple of so many rows, where there are enough: compiled functions do as many at a time."""
 
 T = TypeVar("T")
 Result = TypeVar("Result")
 
+# Below this many numbers, torch's threads cost more in waiting for each other than they save.
+_SMALL = 200_000
 
-def threads() -> int:
-    """Return how many threads this process may use: one for each core it may run on, or OMP_NUM_THREADS if fewer."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores, int(wanted))) if wanted.isdigit() else cores
+# The compiled kernels process this many rows at a time, so threads get multiples of it.
+_ROWS_TOGETHER = 8
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def core_count() -> int:
+    """Return how many cores this process may run on."""
+    # Windows and macOS have no affinity. From Python 3.13 on, os.process_cpu_count does this.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_count() -> int:
+    """Return how many threads this process may use: one per core it may run on, or OMP_NUM_THREADS if that is less."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(core_count(), int(limit))) if limit.isdigit() else core_count()
+
+
+def limit_threads(threads: int) -> None:
+    """Limit this process to a number of threads, for the rest of its life. Meant for worker processes.
+
+    It holds for `thread_count`, OpenBLAS, torch, and every onnxruntime session that is opened from now on, including
+    those of a user's evaluator. Sessions whose options set a number of threads keep it. Threads do not spin while they
+    wait: two workers with two spinning threads each on two cores are slower than with one thread each.
+
+    Args:
+        threads: Threads inside one operator.
+    """
+    import onnxruntime
+
+    for name in _THREAD_VARIABLES:
+        os.environ[name] = str(threads)
+    # The variables only reach libraries that are loaded later.
+    library = _openblas()
+    if library is not None:
+        library.set(threads)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    original = onnxruntime.InferenceSession.__init__
+
+    def open_limited(self: Any, path_or_bytes: Any, sess_options: Any = None, *args: Any, **kwargs: Any) -> None:
+        options = onnxruntime.SessionOptions() if sess_options is None else sess_options
+        if options.intra_op_num_threads == 0:
+            options.intra_op_num_threads = threads
+        _set_if_absent(options, "session.intra_op.allow_spinning", "0")
+        original(self, path_or_bytes, options, *args, **kwargs)
+
+    onnxruntime.InferenceSession.__init__ = open_limited
+
+
+def _set_if_absent(options: Any, key: str, value: str) -> None:
+    """Set an entry that the caller did not set: onnxruntime warns if one is set twice, and cannot be asked first."""
+    try:
+        options.get_session_config_entry(key)
+    except Exception:  # onnxruntime's exceptions share no base class below Exception
+        options.add_session_config_entry(key, value)
 
 
 def in_threads(function: Callable[[T], Result], items: Sequence[T]) -> list[Result]:
-    """Return what a function gives for each item, several at a time where there are threads for it.
+    """Return the results of a function for each item, computed in parallel.
 
     Args:
-        function: It leaves the interpreter's lock to others while it works.
-        items: What it is called with.
+        function: Must release the interpreter lock while it works, or threads do not help.
+        items: Its arguments.
     """
-    workers = min(threads(), len(items))
+    workers = min(thread_count(), len(items))
     if workers < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(workers) as pool:
@@ -48,25 +95,18 @@ def row_parts(rows: int) -> list[range]:
     """Return the rows of a layer in parts, one for each thread.
 
     Args:
-        rows: How many there are.
+        rows: Number of rows.
     """
-    share = -(-rows // (threads() * _ROWS_TOGETHER)) * _ROWS_TOGETHER
+    share = -(-rows // (thread_count() * _ROWS_TOGETHER)) * _ROWS_TOGETHER
     return [range(first, min(rows, first + share)) for first in range(0, rows, share)]
 
 
 @contextmanager
-def threads_for(elements: int) -> Iterator[None]:
-    """Compute with torch on one thread for the duration of a block where tensors are small.
-
-    Threads that wait for each other cost more than they save there, and beside another busy process a hundredfold.
-
-    Args:
-        elements: Numbers in what is computed on.
-    """
-    import torch
-
-    before = torch.get_num_threads()
-    if elements >= _SMALL or before == 1:
+def one_torch_thread() -> Iterator[None]:
+    """Run torch on one thread inside the block. Does nothing if torch is not loaded."""
+    torch = sys.modules.get("torch")
+    before = 1 if torch is None else torch.get_num_threads()
+    if torch is None or before == 1:
         yield
         return
     torch.set_num_threads(1)
@@ -76,15 +116,28 @@ def threads_for(elements: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-_PREFIXES, _SUFFIXES = ("scipy_openblas", "openblas"), ("64_", "")
+@contextmanager
+def threads_for(elements: int) -> Iterator[None]:
+    """Run torch on one thread inside the block if tensors are small.
+
+    On small tensors threads cost more than they save; next to another busy process they are a hundred times slower.
+
+    Args:
+        elements: Size of the tensors.
+    """
+    if elements >= _SMALL:
+        yield
+        return
+    with one_torch_thread():
+        yield
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let products of matrices run on one thread for the duration of a block.
+    """Compute NumPy's matrix products on one thread inside the block.
 
-    Threads of OpenBLAS keep a core busy for a while after each product, waiting for the next one, and take it from
-    others. Does nothing where numpy brings no OpenBLAS of its own.
+    After each product, OpenBLAS's threads wait for the next one in a busy loop and take the cores from our own threads.
+    Does nothing if NumPy was built with another library.
     """
     library = _openblas()
     if library is None:
@@ -98,28 +151,32 @@ def one_blas_thread() -> Iterator[None]:
         library.set(before)
 
 
+# NumPy's wheels add a prefix, and a suffix for 64-bit indices, to the names of OpenBLAS's functions.
+_PREFIXES, _SUFFIXES = ("scipy_openblas", "openblas"), ("64_", "")
+
+
 class _OpenBlas:
-    """The two functions that count."""
+    """The functions of OpenBLAS that get and set its number of threads."""
 
     def __init__(self, file: Path) -> None:
-        loaded = ctypes.CDLL(str(file))
+        library = ctypes.CDLL(str(file))
         names = [(prefix, suffix) for prefix in _PREFIXES for suffix in _SUFFIXES]
-        prefix, suffix = next(pair for pair in names if hasattr(loaded, f"{pair[0]}_set_num_threads{pair[1]}"))
-        self._get = getattr(loaded, f"{prefix}_get_num_threads{suffix}")
-        self._set = getattr(loaded, f"{prefix}_set_num_threads{suffix}")
+        prefix, suffix = next(pair for pair in names if hasattr(library, f"{pair[0]}_set_num_threads{pair[1]}"))
+        self._get = getattr(library, f"{prefix}_get_num_threads{suffix}")
+        self._set = getattr(library, f"{prefix}_set_num_threads{suffix}")
 
     def get(self) -> int:
-        """Return how many threads are used."""
+        """Return the number of threads."""
         return int(self._get())
 
     def set(self, count: int) -> None:
-        """Use so many threads."""
+        """Set the number of threads."""
         self._set(ctypes.c_int(count))
 
 
-@functools.cache
+@functools.cache  # Searching the folders for the library takes longer than calling it.
 def _openblas() -> _OpenBlas | None:
-    """Return the library that numpy's wheels bring along; loading it again gives the one in use."""
+    """Return the OpenBLAS of NumPy's wheel. It is loaded already, so loading it again returns the one in use."""
     package = Path(np.__file__).parent
     folders = (package.parent / "numpy.libs", package / ".dylibs")
     for file in (file for folder in folders if folder.is_dir() for file in sorted(folder.glob("*openblas*"))):

@@ -12,7 +12,6 @@ whose earlier layers are corrected already; in one pass it is ``x``, so that eac
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +19,12 @@ import onnx_ir as ir
 
 from quantry.execute.stream import ActivationStore, Stream
 from quantry.graph.quant_plan import OwnBiasPlan
-from quantry.graph.save import serialize
 from quantry.graph.weights import new_initializer
 from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
 from quantry.runtime.progress import progress
-from quantry.runtime.sessions import provider_of
+from quantry.runtime.sessions import deployment_session, provider_of
 from quantry.scale.weights import constant_params
 from quantry.tune.layer import Layer, find_layers
 from quantry.tune.task import TuneTask
@@ -120,7 +118,7 @@ def _in_one_pass(task: TuneTask, step: BiasCorrection, found: list[_Correctable]
 def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) -> Means:
     """Return how far the mean of each output channel lies below the float model's."""
     layer = correctable.layer
-    session = _session(_rounded_alone(task, correctable))
+    session = deployment_session(_rounded_alone(task, correctable), interleaved=True)
     axis = 1 if layer.node.op_type in ("Conv", "ConvTranspose") else -1
     total, count = np.zeros(correctable.values.size), 0
     looked_at = []
@@ -134,16 +132,6 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
     mean = total / max(count, 1)
     common = (np.concatenate(looked_at) * np.sign(mean) >= np.abs(mean) / 2).mean(axis=0)
     return np.where(common >= _COMMON, mean, 0.0)
-
-
-def _session(model: ir.Model) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    # Sessions take turns: threads that spin after a run would take the cores from the next one.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(serialize(model), options, providers=["CPUExecutionProvider"])
 
 
 def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:

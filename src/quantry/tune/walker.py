@@ -15,7 +15,7 @@ from quantry.execute.open_streams import open_streams
 from quantry.execute.simulation import simulate
 from quantry.numerics.rounding import dequantize_array, fake_quantize
 from quantry.recipe import LayerTuning
-from quantry.runtime.devices import give_back
+from quantry.runtime.devices import trim_memory
 from quantry.runtime.progress import progress
 from quantry.tune.layer import Layer
 from quantry.tune.task import TuneTask
@@ -61,9 +61,9 @@ class LayerWalker:
             for number, layer in enumerate(progress(self._layers, title, len(self._layers))):
                 self._float.advance(self._float.position_of(layer.name) + 1, (layer.source, layer.output))
                 self._quantized.advance(self._before(layer))
-                give_back()
+                trim_memory()
                 yield LayerVisit(self, layer, number)
-                give_back()
+                trim_memory()
         finally:
             self._float.close()
             self._quantized.close()

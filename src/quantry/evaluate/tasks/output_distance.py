@@ -130,7 +130,7 @@ class _Reference:
 
     @cached_property
     def _session(self) -> "onnxruntime.InferenceSession":
-        return deployment_session(Path(self._owner.reference), threads=self._owner.threads, in_turn=True)
+        return deployment_session(Path(self._owner.reference), threads=self._owner.threads, interleaved=True)
 
     @property
     def is_full(self) -> bool:

@@ -108,7 +108,7 @@ def open_model(model: str | Path, threads: int | None = None) -> "onnxruntime.In
         model: Path of an ONNX file.
         threads: Threads inside one operator; None leaves the choice to the process.
     """
-    return simulation_session(Path(model), threads=threads, in_turn=True)
+    return simulation_session(Path(model), threads=threads, interleaved=True)
 
 
 def run_model(

@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 
 from quantry.errors import DataError, ModelError, RecipeError
-from quantry.runtime.sessions import deployment_session, portable, run_session, simulation_session
+from quantry.runtime.sessions import deployment_session, loadable, run_session, simulation_session
 
 
 def _model(text):
@@ -57,10 +57,10 @@ def _unoptimized(model, feeds):
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]).run(None, feeds)
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
-def test_simulation_computes_what_the_graph_says(traps, in_turn):
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_simulation_computes_what_the_graph_says(traps, interleaved):
     feeds = {"x": np.random.default_rng(1).normal(0, 1, (1, 4, 6, 6)).astype(np.float32)}
-    got = run_session(simulation_session(traps, in_turn=in_turn), feeds)
+    got = run_session(simulation_session(traps, interleaved=interleaved), feeds)
     for ours, expected in zip(got.values(), _unoptimized(traps, feeds), strict=True):
         np.testing.assert_array_equal(ours, expected)
 
@@ -107,7 +107,7 @@ def test_a_model_too_large_for_memory_is_loaded_from_a_file():
     weights = np.arange(2000, dtype=np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     model = ir.from_proto(proto)
-    with portable(model, inline_limit=1000) as file, portable(model) as inline:
+    with loadable(model, inline_limit=1000) as file, loadable(model) as inline:
         assert isinstance(file.source, str)
         assert isinstance(inline.source, bytes)
         assert file.size == pytest.approx(inline.size, abs=300)
@@ -131,7 +131,7 @@ def test_an_unknown_provider_is_an_error_with_the_nearest_spelling():
 
 @pytest.mark.parametrize("source", [b"no protobuf at all", "missing.onnx"])
 def test_a_model_that_does_not_load_is_a_model_error(source):
-    with pytest.raises(ModelError, match="must be one that onnxruntime can load"):
+    with pytest.raises(ModelError, match="onnxruntime must be able to load"):
         deployment_session(source)
 
 
@@ -142,7 +142,7 @@ def test_a_model_that_does_not_load_is_a_model_error(source):
 )
 def test_wrong_inputs_are_a_data_error(feeds, capfd):
     session = deployment_session(_model(ADD_ONE).SerializeToString())
-    with pytest.raises(DataError, match="must be ones that the model can run on"):
+    with pytest.raises(DataError, match="must be able to run on the inputs"):
         run_session(session, feeds)
     assert capfd.readouterr().err == ""
 
@@ -152,5 +152,5 @@ def test_an_output_that_is_no_tensor_is_a_model_error():
         """<ir_version: 8, opset_import: ["" : 13]>
         split (float[2] x) => (seq(float[1]) y) { y = SplitToSequence(x) }"""
     )
-    with pytest.raises(ModelError, match="every output must be a tensor to be compared; got a list; output 'y'"):
+    with pytest.raises(ModelError, match="every output must be a tensor, got a list; output 'y'"):
         run_session(deployment_session(model.SerializeToString()), {"x": np.ones(2, np.float32)})
