@@ -16,5 +16,5 @@ from quantry.recipe import CrossLayer, DataType, MinMax, Percentile, PerTensor, 
         (0.25, "0.25"),
     ],
 )
-def test_value_is_told_without_its_defaults(value: object, text: str) -> None:
+def test_value_is_shown_without_its_defaults(value: object, text: str) -> None:
     assert brief(value) == text

@@ -1,4 +1,4 @@
-"""Values: what the user asks for, one frozen dataclass for each stage's options, and presets as data."""
+"""Recipes: frozen option values for every stage, presets, and reading and writing of recipe files."""
 
 from quantry.recipe.checked import brief
 from quantry.recipe.codec import (

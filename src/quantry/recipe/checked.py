@@ -1,7 +1,4 @@
-"""Dataclasses that refuse keywords they do not have, so that a misspelt one ends in our error.
-
-Checks of what Python callers put into the fields of options.
-"""
+"""Base classes of option dataclasses: unknown names and values of the wrong type raise with a useful message."""
 
 import dataclasses
 import enum
@@ -16,7 +13,7 @@ from quantry.errors import RecipeError, nearest_spelling, unknown_argument
 
 
 class KnownArguments:
-    """A dataclass that is made from keywords which name fields.
+    """Base of dataclasses that reject unknown keywords and suggest the nearest spelling.
 
     Example:
         >>> from quantry.recipe import AdaRound
@@ -28,14 +25,14 @@ did you mean 'iterations'?
     """
 
     def __new__(cls, *arguments: Any, **settings: Any) -> Self:
-        """Refuse unknown keywords before the dataclass does, whose message has no spelling.
+        """Reject unknown keywords before ``__init__`` does, whose TypeError suggests no spelling.
 
         Args:
-            arguments: For the dataclass.
-            settings: For the dataclass, by name.
+            arguments: Positional arguments of ``__init__``.
+            settings: Keyword arguments of ``__init__``.
 
         Raises:
-            RecipeError: A keyword names no field; the message has the nearest spelling.
+            RecipeError: A keyword is not a field; the message suggests the nearest spelling.
         """
         del arguments
         known = field_names(cls) if settings else ()
@@ -51,11 +48,11 @@ def field_names(owner: Any) -> tuple[str, ...]:
 
 
 def unknown_name(owner: Any, what: str, name: str) -> RecipeError:
-    """Return the error of a name that is no field of a dataclass.
+    """Return the error for a name that is not a field of a dataclass.
 
     Args:
         owner: The dataclass.
-        what: What was given: "arguments" or "attributes".
+        what: "arguments" or "attributes".
         name: The name.
     """
     return unknown_argument(owner.__name__, name, field_names(owner), what=what)
@@ -68,10 +65,10 @@ def type_hints(cls: Any) -> dict[str, Any]:
 
 
 class Checked(KnownArguments):
-    """Base of option dataclasses: every field holds a value of its declared type, or construction fails.
+    """Base of option dataclasses that validate the type of every field.
 
-    Lists become tuples, and numbers the builtin type of their field. A subclass with checks of its own calls this
-    first.
+    Lists become tuples and NumPy numbers become the builtin type of the field. A subclass with its own checks calls
+    ``super().__post_init__()`` first.
     """
 
     def __post_init__(self) -> None:
@@ -124,7 +121,7 @@ def _shown(given: Any) -> str:
 
 
 def _hint(members: tuple[Any, ...], given: Any) -> str:
-    """Return which choice is meant by its name, a spelling that recipe files have and Python has not."""
+    """Return the choice that a string probably means: recipe files name choices by strings, Python does not."""
     name = given.__name__ if isinstance(given, type) else given
     if not isinstance(name, str):
         return ""
@@ -139,10 +136,10 @@ def _hint(members: tuple[Any, ...], given: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Return a value as text, without the fields that are at their defaults.
+    """Return a value of a recipe as short text, without fields that have their default.
 
     Args:
-        value: Anything that a recipe holds.
+        value: Any value in a recipe.
 
     Example:
         >>> from quantry.recipe import CrossLayer
@@ -155,9 +152,9 @@ def brief(value: Any) -> str:
         return " + ".join(map(brief, value)) or "none"
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return str(value)
-    told = [
+    changed = [
         f"{field.name}={brief(getattr(value, field.name))}"
         for field in dataclasses.fields(value)
         if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
     ]
-    return f"{type(value).__name__}({', '.join(told)})" if told else type(value).__name__
+    return f"{type(value).__name__}({', '.join(changed)})" if changed else type(value).__name__

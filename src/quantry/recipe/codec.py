@@ -1,10 +1,8 @@
-"""Recipes to and from plain data, JSON and YAML.
+"""Reading and writing of recipes: plain data, JSON, YAML, files and preset names.
 
-A choice between types is written as its name, ``activation: MinMax``, or with its options as
-``activation: {kind: Percentile, percentile: 99.99}``. Every field that has its default value may be left out when
-reading; everything is written out when writing.
-
-From whatever a user calls a recipe to the recipe.
+A choice between types is written as its name, ``activation: MinMax``, or with its options,
+``activation: {kind: Percentile, percentile: 99.99}``. Fields with their default value may be omitted when reading;
+writing includes every field.
 """
 
 import dataclasses
@@ -43,19 +41,19 @@ def from_plain(plain: Mapping[str, Any]) -> Recipe:
     """Read a recipe from plain data.
 
     Args:
-        plain: What `to_plain` returned, or a hand-written part of it.
+        plain: The result of `to_plain`, or a hand-written part of one.
 
     Returns:
         The recipe.
 
     Raises:
-        RecipeError: A key or a value is unknown; the message names its place and the nearest spelling.
+        RecipeError: A key or a value is unknown; the message has its path and the nearest spelling.
     """
     if not isinstance(plain, Mapping):
         raise RecipeError(f"a recipe must be a mapping of stage names to options, got {type(plain).__name__}")
     version = plain.get("version", VERSION)
     if version != VERSION:
-        raise RecipeError(f"recipe version must be {VERSION}, got {version!r}: written by another release of quantry")
+        raise RecipeError(f"recipe version must be {VERSION}, got {version!r}, which another release of quantry wrote")
     recipe = _decode_dataclass(Recipe, {key: value for key, value in plain.items() if key != "version"}, "recipe")
     assert isinstance(recipe, Recipe)
     return recipe
@@ -89,14 +87,14 @@ def from_yaml(text: str) -> Recipe:
     try:
         plain = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
-        # The library's own text has the name of a stream, which there is none of, in two or more lines.
+        # The library's own message spans several lines and names a stream, which a string does not have.
         mark = error.problem_mark
         place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         raise RecipeError(f"a recipe must be valid YAML, got {error.problem or error.context}{place}") from error
     except yaml.YAMLError as error:
         raise RecipeError(f"a recipe must be valid YAML, got {error}") from error
     if plain is None:
-        raise RecipeError("a recipe must hold options, got an empty text; {} is the recipe of all defaults")
+        raise RecipeError("a recipe must hold options, got an empty text; use {} for all defaults")
     return from_plain(plain)
 
 
@@ -106,17 +104,14 @@ def load_recipe(path: str | Path) -> Recipe:
     Args:
         path: The file.
 
-    Returns:
-        The recipe.
-
     Raises:
-        RecipeError: The file is missing or is no recipe.
+        RecipeError: The file is missing or is not a recipe.
     """
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise RecipeError(f"the recipe file must exist, got the path {file}, where nothing is") from error
+        raise RecipeError(f"the recipe file must exist, got {file}, which does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"a recipe file must be readable text, got {file}: {error}") from error
     try:
@@ -138,14 +133,11 @@ def _encode_fields(value: Any) -> dict[str, Any]:
 
 
 def encode(value: Any, annotation: Any) -> Any:
-    """Return a value of our dataclasses, enums, tuples and scalars as plain data.
+    """Return a dataclass, enumeration member, tuple or scalar as plain data for `decode`.
 
     Args:
         value: The value.
-        annotation: The type it is declared as; a choice between types is written with its ``kind``.
-
-    Returns:
-        Plain data for `decode`.
+        annotation: Its declared type; a choice between types is written with its ``kind``.
     """
     if dataclasses.is_dataclass(value):
         fields = _encode_fields(value)
@@ -165,13 +157,10 @@ def decode(annotation: Any, value: Any, where: str) -> Any:
     Args:
         annotation: The declared type.
         value: Plain data.
-        where: Name of the place, for error messages.
-
-    Returns:
-        The value.
+        where: Path of the value, for messages.
 
     Raises:
-        RecipeError: The data do not fit the type.
+        RecipeError: The data does not fit the type.
     """
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -260,16 +249,16 @@ _LOG = logging.getLogger("quantry")
 
 
 def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe that a name, a file or plain data stands for, and notes about it.
+    """Return the recipe for a preset name, a file or plain data, and notes about it.
 
     Args:
         recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
 
     Returns:
-        The recipe, and what a preset of that name does elsewhere but not here yet.
+        The recipe, and notes about what AMD Quark's preset of that name does and quantry does not yet do.
 
     Raises:
-        RecipeError: There is no such preset or file, or it is no recipe.
+        RecipeError: There is no such preset or file, or it is not a recipe.
     """
     if isinstance(recipe, Recipe):
         return recipe, ()
@@ -278,7 +267,7 @@ def resolve_recipe(recipe: Recipe | str | Path | Mapping[str, Any]) -> tuple[Rec
     if isinstance(recipe, Path) or (isinstance(recipe, str) and Path(recipe).suffix in (".yaml", ".yml", ".json")):
         return load_recipe(recipe), ()
     if not isinstance(recipe, str):
-        raise RecipeError(f"recipe must be a Recipe, a preset's name, a file or a mapping, got {type(recipe).__name__}")
+        raise RecipeError(f"recipe must be a Recipe, a preset name, a file or a mapping, got {type(recipe).__name__}")
     preset = find_preset(recipe)
     notes = tuple(f"preset {preset.recipe.name}: not yet supported: {pending}" for pending in preset.pending)
     for note in notes:

@@ -1,4 +1,4 @@
-"""Options of equalization that looks at activations, and of rewrites that give weights more scales."""
+"""Options of equalization: rewrites that keep the function and make weights and activations easier to quantize."""
 
 from dataclasses import dataclass
 
@@ -6,31 +6,31 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.checked import Checked
 
 SMOOTHABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Operators whose inputs can be divided channel by channel."""
+"""Operators whose inputs can be scaled channel by channel."""
 
 
 @dataclass(frozen=True)
 class SmoothQuant(Checked):
-    """Divides the channels of an activation by factors that the weights reading it are multiplied by.
+    """SmoothQuant: divides the channels of an activation by factors and multiplies the weights that read it by them.
 
-    Outliers that sit in few channels cost all others their resolution; weights have resolution to spare, most of all
-    with one scale for each channel. The factors go into what makes the activation: a LayerNormalization, a linear
-    layer, a constant operand. Through a gate such as SiLU, ``x * sigmoid(x)``, they go into the layer before it, and a
-    multiplication gives the Sigmoid its old input back. Nowhere is the function changed.
+    Outliers in a few channels cost all other channels their resolution. Weights have resolution to spare, above all
+    with one scale per channel. The factors are folded into the producer of the activation: a LayerNormalization, a
+    linear layer or a constant operand. For a gate such as SiLU, ``x * sigmoid(x)``, they go into the layer before it,
+    and a multiplication restores the input of the Sigmoid. The function of the model does not change.
 
     Attributes:
         alpha: How much of a channel's range moves into the weights, 0 to 1: the factor is
             ``max|x|**alpha / max|w|**(1 - alpha)`` for every layer (SmoothAlpha). None chooses the factors of each
-            layer by the error that rounding will leave, estimated from the ranges of channels, and only where they pay.
-        operators: Operator types whose inputs are looked at.
-        insert: Insert a multiplication where the factors fit into nothing that is there. It helps where the tensor
-            before the multiplication stays float; one that is quantized has lost its small channels by then.
-        gain: With ``alpha=None``, by how much the estimated error must fall for a multiplication to be worth its time;
-            what costs no operator is done from a tenth on.
-        tolerance: With ``alpha=None``, no multiplication is inserted where the estimated error is below this part of
-            the energy of the layer's output; 0.001 is 30 dB.
-        sweeps: How often to go through the model. Where a weight has one scale, the factors before and behind a layer
-            depend on each other, and further sweeps bring them together.
+            layer by the estimated rounding error, and only where they help.
+        operators: Operator types whose inputs are scaled.
+        insert: Insert a multiplication where the factors cannot be folded. It helps if the tensor before the
+            multiplication stays float; a quantized one has already lost its small channels.
+        gain: With ``alpha=None``, the factor by which the estimated error must fall to justify a multiplication. What
+            needs no new operator is done if the error falls by at least a tenth.
+        tolerance: With ``alpha=None``, no multiplication is inserted where the estimated error is below this fraction
+            of the energy of the layer's output; 0.001 is 30 dB.
+        sweeps: Passes over the model. With per-tensor weights, the factors before and after a layer depend on each
+            other, and more sweeps bring them closer to the optimum.
     """
 
     alpha: float | None = None
@@ -43,7 +43,9 @@ class SmoothQuant(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha is not None and not 0 <= self.alpha <= 1:
-            raise RecipeError(f"SmoothQuant.alpha must be in [0, 1], or None for the best of each, got {self.alpha!r}")
+            raise RecipeError(
+                f"SmoothQuant.alpha must be in [0, 1], or None to choose it per layer, got {self.alpha!r}"
+            )
         if not self.gain >= 1:
             raise RecipeError(f"SmoothQuant.gain must be at least 1, got {self.gain!r}")
         if not self.tolerance >= 0:
@@ -60,16 +62,15 @@ class SmoothQuant(Checked):
 
 @dataclass(frozen=True)
 class BiasAbsorption(Checked):
-    """Moves what a channel always has on top of zero from one layer's bias into the next one's (Nagel et al. 2019).
+    """High-bias absorption: moves a channel's constant offset into the next layer's bias (Nagel et al. 2019).
 
-    Where the input ``x`` of a Relu was never below ``c``, ``Relu(x) = Relu(x - c) + c``. The layer before makes
-    ``x - c``, the layers behind add ``W @ c`` to their biases, and the tensor between has a smaller range. Smallest
-    values are those seen on the calibration data: there the function stays the same, and on other data as long as no
-    ``x`` falls below ``c``.
+    If the input ``x`` of a Relu is never below ``c``, then ``Relu(x) = Relu(x - c) + c``. The layer before the Relu
+    computes ``x - c``, the layers after it add ``W @ c`` to their biases, and the tensor between has a smaller range.
+    ``c`` comes from the calibration data: on other data the function stays the same as long as no ``x`` is below ``c``.
 
     Attributes:
-        margin: What is held back for data that were not seen, as a part of a channel's range.
-        gain: By what factor the largest value of the tensor must fall to be worth it.
+        margin: Safety margin for unseen data, as a fraction of the channel's range.
+        gain: The factor by which the largest value of the tensor must fall.
     """
 
     margin: float = 0.1
@@ -84,22 +85,22 @@ class BiasAbsorption(Checked):
 
 
 MOST_GROUPS = 4
-"""More convolutions than this in the place of one are no longer few."""
+"""Each group is a convolution of its own; more than this cost more time than they are worth."""
 
 
 @dataclass(frozen=True)
 class ChannelGroups(Checked):
-    """Splits a convolution's output channels into few groups by the size of their weights, each a Conv of its own.
+    """Splits a convolution into several, grouping output channels by the magnitude of their weights.
 
-    Each group has its own scales of weight and bias, for targets with one scale for each tensor. Channels are put in
-    order in all layers that make and read them, so that the groups are joined by one Concat. Depthwise convolutions
-    read their groups from a Split. Nothing is done where weights have a scale for each channel anyway.
+    Each group has its own scales for weight and bias, for targets with one scale per tensor. Channels are reordered in
+    all layers that write and read them, so that one Concat joins the groups. Depthwise convolutions read their groups
+    from a Split. Does nothing for per-channel weights.
 
     Attributes:
-        groups: How many groups at most, 2 to 4.
-        gain: By what factor the estimated rounding error must fall, and again for each further group.
-        tolerance: No convolution is split whose estimated rounding error is below this part of the energy of its
-            output; 0.0001 is 40 dB.
+        groups: Maximum number of groups, 2 to 4.
+        gain: The factor by which the estimated rounding error must fall, and again for each further group.
+        tolerance: A convolution is not split if its estimated rounding error is below this fraction of the energy of
+            its output; 0.0001 is 40 dB.
     """
 
     groups: int = MOST_GROUPS
@@ -110,21 +111,20 @@ class ChannelGroups(Checked):
         super().__post_init__()
         if not 2 <= self.groups <= MOST_GROUPS:
             raise RecipeError(f"ChannelGroups.groups must be 2 to {MOST_GROUPS}, got {self.groups!r}")
-        _check_pays("ChannelGroups", self.gain, self.tolerance)
+        _check_threshold("ChannelGroups", self.gain, self.tolerance)
 
 
 @dataclass(frozen=True)
 class OutlierSplitting(Checked):
-    """Makes input channels with outlying weights twice and halves the weights that read them (Zhao et al. 2019).
+    """Outlier channel splitting (Zhao et al. 2019): duplicates input channels with outlier weights and halves these.
 
-    The channels are made twice by the layers before, so that no operator is added. Nothing is done where weights have a
-    scale for each channel anyway.
+    The layers before compute the duplicate channels, so no operator is added. Does nothing for per-channel weights.
 
     Attributes:
-        share: How many channels of a tensor may be added, as a part of their number; at least one may.
-        gain: By what factor the estimated rounding error of the reading layer must fall.
-        tolerance: No layer is changed whose estimated rounding error is below this part of the energy of its output;
-            0.0001 is 40 dB.
+        share: Maximum number of added channels, as a fraction of the tensor's channels; one is always allowed.
+        gain: The factor by which the estimated rounding error of the reading layer must fall.
+        tolerance: A layer is not changed if its estimated rounding error is below this fraction of the energy of its
+            output; 0.0001 is 40 dB.
     """
 
     share: float = 0.05
@@ -135,10 +135,10 @@ class OutlierSplitting(Checked):
         super().__post_init__()
         if not 0 < self.share <= 1:
             raise RecipeError(f"OutlierSplitting.share must be above 0 and at most 1, got {self.share!r}")
-        _check_pays("OutlierSplitting", self.gain, self.tolerance)
+        _check_threshold("OutlierSplitting", self.gain, self.tolerance)
 
 
-def _check_pays(name: str, gain: float, tolerance: float) -> None:
+def _check_threshold(name: str, gain: float, tolerance: float) -> None:
     if not gain >= 1:
         raise RecipeError(f"{name}.gain must be at least 1, got {gain!r}")
     if not tolerance >= 0:
@@ -147,21 +147,21 @@ def _check_pays(name: str, gain: float, tolerance: float) -> None:
 
 @dataclass(frozen=True)
 class CrossLayer(Checked):
-    """Cross-layer equalization: gives the channels of consecutive layers like ranges without changing the function.
+    """Cross-layer equalization: gives the channels of consecutive layers similar ranges (Nagel et al. 2019).
 
-    In brackets the name of the option in AMD Quark and vai_q_onnx. High-bias absorption is an option of its own,
+    The names in brackets are those of AMD Quark and vai_q_onnx. High-bias absorption is a separate option,
     `BiasAbsorption`.
 
     Attributes:
-        steps: Sweeps over the model, at least 1; -1 repeats until the weights rest (CLESteps).
-        include_bias: Let a bias, scaled down, count in the range of its channel (CLEScaleAppendBias). It holds channels
-            back that have hardly any weight but a bias, which would otherwise become outliers of the activation.
-        use_threshold: Leave channels alone whose ranges in all layers concerned are small (CLEScaleUseThreshold).
-        weight_threshold: What is small: the ranges of a channel add up to less than this (CLEWeightThreshold).
-        convergence: With ``steps=-1``, the mean absolute change of the weights in one sweep that counts as rest
+        steps: Sweeps over the model, at least 1; -1 repeats until convergence (CLESteps).
+        include_bias: Count the scaled-down bias in the range of its channel (CLEScaleAppendBias). Channels with tiny
+            weights and a large bias would otherwise become outliers of the activation.
+        use_threshold: Skip channels whose ranges are small in all layers involved (CLEScaleUseThreshold).
+        weight_threshold: A channel is small if its ranges add up to less than this (CLEWeightThreshold).
+        convergence: With ``steps=-1``, stop when the mean absolute change of the weights in one sweep is below this
             (CLETotalLayerDiffThreshold).
-        clip6_to_relu: First replace Clip(0, 6) by Relu, which equalization cannot pass otherwise; changes the function,
-            so only on request (ReplaceClip6Relu).
+        clip6_to_relu: First replace Clip(0, 6) by Relu, which equalization cannot pass; this changes the function, so
+            it is off by default (ReplaceClip6Relu).
     """
 
     steps: int = 1
@@ -182,14 +182,14 @@ class CrossLayer(Checked):
 
 @dataclass(frozen=True)
 class EqualizeOptions(Checked):
-    """Changes to the float weights that keep the function and make them easier to quantize.
+    """Which equalizations run; None skips one.
 
     Attributes:
-        cross_layer: Cross-layer equalization; None does none.
-        smooth: SmoothQuant, which comes first and needs a float pass of its own; None does none.
-        absorb: High-bias absorption, which comes behind these and needs a float pass of its own; None does none.
-        split: Outlier-channel splitting; None does none.
-        groups: Convolutions split into groups of channels, which comes last; None splits none.
+        cross_layer: Cross-layer equalization.
+        smooth: SmoothQuant; runs first and needs a separate float pass.
+        absorb: High-bias absorption; runs after these two and needs a separate float pass.
+        split: Outlier channel splitting.
+        groups: Splitting of convolutions into groups of channels; runs last.
     """
 
     cross_layer: CrossLayer | None = None

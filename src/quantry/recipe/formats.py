@@ -1,4 +1,4 @@
-"""Formats whose activations are float tensors: quantized while the model runs, or not at all."""
+"""Formats: how a quantized model is written as ONNX."""
 
 import enum
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class Qdq:
 
 
 class VitisDialect(enum.Enum):
-    """Which generation of AMD's tools a Q/DQ pair is written for; the value is its spelling in recipes."""
+    """The generation of AMD's tools that Q/DQ pairs are written for; the value is its spelling in recipes."""
 
     VAI = "vai"
     VITIS = "vitis"
@@ -23,13 +23,13 @@ class VitisDialect(enum.Enum):
 
 @dataclass(frozen=True)
 class VitisQdq(Checked):
-    """Q/DQ pairs in a vendor's domain, each with a model-local function that defines it in standard operators.
+    """Q/DQ pairs in a vendor's domain, each defined by a model-local function in standard operators.
 
-    The model keeps its opset whatever the types.
+    The model keeps its opset for all types.
 
     Attributes:
         dialect: ``vai`` writes VAIQuantizeLinear and ``vitis`` VitisQuantizeLinear of com.vai.quantize, ``quark``
-            ExtendedQuantizeLinear of com.amd.quark, ``contrib`` QuantizeLinear of com.microsoft.
+            ExtendedQuantizeLinear of com.amd.quark, and ``contrib`` QuantizeLinear of com.microsoft.
     """
 
     dialect: VitisDialect = VitisDialect.CONTRIB
@@ -37,12 +37,12 @@ class VitisQdq(Checked):
 
 @dataclass(frozen=True)
 class FixNeuron:
-    """One FixNeuron node of ai.onnx.contrib for each tensor, weights as floats on their grid, as vai_q_onnx writes."""
+    """One FixNeuron node of ai.onnx.contrib per tensor, with weights as rounded floats, as vai_q_onnx writes it."""
 
 
 @dataclass(frozen=True)
 class QOperator:
-    """Operators on 8-bit integers (QLinearConv, QLinearMatMul, QLinearAdd, QGemm, ...), joined directly."""
+    """Operators on 8-bit integers (QLinearConv, QLinearMatMul, QLinearAdd, QGemm, ...) without Q/DQ pairs between."""
 
 
 ACCURACY_LEVELS = (0, 1, 2, 3, 4)
@@ -50,9 +50,9 @@ ACCURACY_LEVELS = (0, 1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Integer products whose activations are quantized while the model runs, each tensor by its own extremes.
+    """Dynamic quantization: activations are quantized at run time, each tensor by its own extremes.
 
-    Written as DynamicQuantizeLinear, ConvInteger and MatMulInteger. Needs no calibration; goes with
+    Written as DynamicQuantizeLinear, ConvInteger and MatMulInteger. Needs no calibration. Use it with
     ``PlanOptions.weights_only``.
     """
 
@@ -61,11 +61,11 @@ class Dynamic:
 class MatMulNBits(Checked):
     """Products of float activations with packed 4- or 8-bit weights, as com.microsoft MatMulNBits.
 
-    Needs no calibration; goes with ``PlanOptions.weights_only`` and weights of granularity ``PerGroup``.
+    Needs no calibration. Use it with ``PlanOptions.weights_only`` and weights of granularity ``PerGroup``.
 
     Attributes:
-        accuracy_level: In which precision the kernel may compute: 0 its own choice, which is that of the input; 1
-            float32, 2 float16, 3 bfloat16, 4 int8, which is fastest and rounds the activations too.
+        accuracy_level: Precision in which the kernel may compute: 0 that of the input, 1 float32, 2 float16,
+            3 bfloat16, 4 int8, which is fastest and also rounds the activations.
     """
 
     accuracy_level: int = 0
@@ -86,8 +86,8 @@ class EmitOptions(Checked):
     """How the quantized model is written.
 
     Attributes:
-        format: The dialect of ONNX.
-        dedicated_pairs: Write a Q/DQ pair of its own for every reader of an activation; formats of pairs only.
+        format: The format.
+        dedicated_pairs: Write a separate Q/DQ pair for every reader of an activation; only for formats with pairs.
     """
 
     format: Format = Qdq()
@@ -97,6 +97,6 @@ class EmitOptions(Checked):
         super().__post_init__()
         if self.dedicated_pairs and not isinstance(self.format, Qdq | VitisQdq):
             raise RecipeError(
-                "EmitOptions.dedicated_pairs goes with the formats Qdq() and VitisQdq(), which write pairs; got "
-                f"{self.format}"
+                "EmitOptions.dedicated_pairs must be False unless the format is Qdq() or VitisQdq(), which have pairs; "
+                f"got {self.format}"
             )

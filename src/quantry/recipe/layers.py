@@ -1,7 +1,4 @@
-"""Which nodes of the graph are quantized at all.
-
-Types of single layers and tensors, where they differ from those of the whole model.
-"""
+"""Which nodes are quantized, and data types of single layers and tensors that differ from the whole model's."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +9,7 @@ from quantry.recipe.tensor_spec import Bias, DataType, DerivedBias, FloatBias, O
 
 @dataclass(frozen=True)
 class Subgraph(Checked):
-    """All nodes on a path from one of ``starts`` to one of ``ends``, both included.
+    """All nodes on a path from one of ``starts`` to one of ``ends``, inclusive.
 
     Attributes:
         starts: Names of the first nodes.
@@ -25,21 +22,21 @@ class Subgraph(Checked):
 
 @dataclass(frozen=True)
 class Selection(Checked):
-    """Where quantization applies. Empty means no restriction.
+    """Which nodes are quantized. Empty fields restrict nothing.
 
-    A node is named by its own name or by the name of one of its outputs, in which ``*`` stands for anything. A name or
-    an operator type that starts with ``^`` is a regular expression that must match from the start. Every entry must
-    match at least one node; an entry that matches nothing is an error, because a misspelt exclusion would quantize
-    silently. Only a type in ``operators`` that quantry knows may be absent.
+    A node is named by its own name or by the name of one of its outputs; ``*`` matches anything. A name or an operator
+    type that starts with ``^`` is a regular expression, matched from the start. Every entry must match at least one
+    node, because a misspelt exclusion would quantize silently. Only a known operator type in ``operators`` may be
+    absent from the model.
 
     Attributes:
         input_nodes: Quantization starts at these nodes: every node they depend on stays float.
         output_nodes: Quantization ends at these nodes: every node that depends on them stays float.
-        operators: Only these operator types.
-        include: Only these nodes.
-        exclude: Not these nodes.
-        exclude_operators: Not these operator types.
-        exclude_subgraphs: Nothing on the paths these name.
+        operators: Quantize only these operator types.
+        include: Quantize only these nodes.
+        exclude: Do not quantize these nodes.
+        exclude_operators: Do not quantize these operator types.
+        exclude_subgraphs: Do not quantize nodes on these paths.
     """
 
     input_nodes: tuple[str, ...] = ()
@@ -52,29 +49,31 @@ class Selection(Checked):
 
 
 MOST_DERIVED_BITS = 24
+"""Bits of activation and weight together up to which int32 holds a bias on the product of their scales.
+
+int32 then holds biases up to 2**31 / 2**24 = 128 times the largest product of one input and one weight.
+"""
 _WIDE = (DataType.INT32, DataType.UINT32)
 _FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTypes(Checked):
-    """What some layers compute with; a field left at None keeps the type of the whole model.
+    """Data types of some layers; a field left at None keeps the type of the whole model.
 
-    Layers are named as in `Selection`. Where several entries name the same layer, each field is taken from the last one
-    that sets it. A tensor that the layer does not share is simply of its type; where the readers of a tensor want
-    different types, the tensor is stored in the finest of these and converted, by a Q/DQ pair of their own, for the
-    others.
+    Layers are named as in `Selection`. If several entries name the same layer, each field comes from the last entry
+    that sets it. If the readers of a tensor need different types, the tensor is stored in the finest one and a second
+    Q/DQ pair converts it for each of the others.
 
     Attributes:
-        match: Names of nodes or of their outputs; one that starts with ``^`` is a regular expression.
-        operators: Operator types; all nodes of these are meant as well.
-        activation: What the layer reads.
-        output: What the layer writes; readers without a type of their own follow. None leaves it to the readers.
-        weight: What its constant weight becomes.
-        bias: What its bias becomes. None keeps the kind of the whole model where the layer's types allow it; a bias
-            that was to be derived becomes int32 with a scale of its own beside more than 24 bits, and float16 or
-            bfloat16 beside these; one of 32 bits with a scale of its own is derived beside bytes.
-        keep_float: Leave the layer float.
+        match: Names of nodes or of their outputs; a name that starts with ``^`` is a regular expression.
+        operators: Operator types; all nodes of these types are included too.
+        activation: Type of what the layer reads.
+        output: Type of what the layer writes; readers without their own type follow it. None leaves it to the readers.
+        weight: Type of the constant weight.
+        bias: Type of the bias. None keeps the whole model's kind if the layer's types allow it, and else takes the
+            nearest, see `nearest_bias`.
+        keep_float: Do not quantize the layer.
 
     Example:
         >>> wide = TensorSpec(DataType.INT16)
@@ -93,11 +92,11 @@ class LayerTypes(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.match and not self.operators:
-            raise RecipeError("LayerTypes must name layers in match or operators, got neither")
+            raise RecipeError("LayerTypes must name layers with match or operators, got neither")
         types = (self.activation, self.output, self.weight, self.bias)
         if self.keep_float == any(entry is not None for entry in types):
             raise RecipeError(
-                "LayerTypes must either keep layers float or give them a type: activation, output, weight or bias; "
+                "LayerTypes must either have keep_float=True or set a type (activation, output, weight or bias); "
                 f"got {'both' if self.keep_float else 'neither'} for {(*self.match, *self.operators)}"
             )
         for name in ("activation", "output"):
@@ -106,11 +105,11 @@ class LayerTypes(Checked):
 
 @dataclass(frozen=True)
 class TensorTypes(Checked):
-    """What single tensors become, whoever reads and writes them.
+    """Types of single tensors, for all of their readers.
 
     Attributes:
-        match: Names of quantized activations, weights or biases; one that starts with ``^`` is a regular expression.
-        spec: What they become.
+        match: Names of quantized activations, weights or biases; a name that starts with ``^`` is a regular expression.
+        spec: Their type.
     """
 
     match: tuple[str, ...]
@@ -123,28 +122,28 @@ class TensorTypes(Checked):
 
 
 def check_activation(where: str, spec: TensorSpec | None) -> None:
-    """Refuse what no activation can be.
+    """Reject activations with more than one scale.
 
     Args:
         where: The field, for the message.
-        spec: What it was given.
+        spec: Its value.
 
     Raises:
-        RecipeError: There would be one scale for each channel.
+        RecipeError: The specification has one scale per channel or group.
     """
     if spec is not None and isinstance(spec.granularity, PerChannel | PerGroup):
         raise RecipeError(
-            f"{where} must be PerTensor(): no runtime multiplies with one activation scale for each channel; use "
-            "PerChannel() on the weight"
+            f"{where}.granularity must be PerTensor(), because no runtime multiplies with one activation scale per "
+            f"channel; got {spec.granularity}; use PerChannel() on the weight"
         )
 
 
 def can_derive_bias(activation: TensorSpec, weight: TensorSpec) -> bool:
-    """Whether input scale x weight scale is a grid on which int32 holds a bias.
+    """Return whether an int32 bias with scale = input scale x weight scale does not overflow.
 
     Args:
-        activation: What the layer reads.
-        weight: Its weight.
+        activation: Type of the layer's input.
+        weight: Type of its weight.
     """
     integers = activation.dtype.is_integer and weight.dtype.is_integer
     return integers and activation.dtype.bits + weight.dtype.bits <= MOST_DERIVED_BITS
@@ -155,18 +154,19 @@ def _both_bytes(activation: TensorSpec, weight: TensorSpec) -> bool:
 
 
 def nearest_bias(wanted: Bias, activation: TensorSpec, weight: TensorSpec) -> Bias:
-    """Return the bias a layer has where only the whole model's wish is known.
+    """Return the bias of a layer whose types differ from the whole model's.
 
     Args:
         wanted: The bias of the whole model.
-        activation: What the layer reads.
-        weight: Its weight.
+        activation: Type of the layer's input.
+        weight: Type of its weight.
 
     Returns:
-        What was wanted, or where it does not go with the types, the nearest that does.
+        ``wanted`` if it fits the types. Else: with two 8-bit types a 32-bit bias is derived; a derived bias becomes
+        int32 with its own scale if the product of scales is too fine, and float16 or bfloat16 if a type is one of them.
     """
     if isinstance(wanted, OwnBias) and wanted.spec.dtype in _WIDE and _both_bytes(activation, weight):
-        # Integer kernels take 32 bits beside bytes to be on the accumulator's grid.
+        # onnxruntime's 8-bit kernels assume that a 32-bit bias is on the accumulator's grid.
         return DerivedBias()
     if not isinstance(wanted, DerivedBias) or can_derive_bias(activation, weight):
         return wanted

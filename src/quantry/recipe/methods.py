@@ -1,6 +1,6 @@
-"""Calibration methods: how observed values become the range a tensor can represent.
+"""Calibration methods: how observed values become the range of a tensor.
 
-The type is the choice and its fields are the method's options, so ``Percentile(99.99)`` both selects and configures.
+The type is the choice and its fields are the options of the method: ``Percentile(99.99)`` both selects and configures.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from quantry.recipe.checked import Checked
 
 @dataclass(frozen=True)
 class MinMax(Checked):
-    """The smallest and the largest value seen.
+    """The smallest and the largest observed value.
 
     Attributes:
-        moving_average: None takes the extremes of all batches. A constant ``c`` in [0, 1) averages the extremes of the
-            batches with weights proportional to ``(1 - c)**age``, where the newest batch has age 0; 0 is the plain
-            mean.
+        moving_average: None takes the extremes over all batches. A constant ``c`` in [0, 1) averages the extremes of
+            the batches with weights proportional to ``(1 - c)**age``; the newest batch has age 0, and ``c=0`` is the
+            plain mean.
     """
 
     moving_average: float | None = None
@@ -29,12 +29,12 @@ class MinMax(Checked):
 
 @dataclass(frozen=True)
 class Percentile(Checked):
-    """Cuts the rare largest values off.
+    """Clips the rare largest values.
 
     Attributes:
-        percentile: How many percent of the values stay inside the range, 50 to 100.
-        symmetric: True keeps ``|x|`` below one threshold, the onnxruntime and AMD Quark default; False cuts half of the
-            remainder off at either end.
+        percentile: Percentage of values inside the range, 50 to 100.
+        symmetric: True applies one threshold to ``|x|``, the default of onnxruntime and AMD Quark; False clips half of
+            the remainder at each end.
     """
 
     percentile: float = 99.999
@@ -47,11 +47,11 @@ class Percentile(Checked):
 
 @dataclass(frozen=True)
 class Entropy(Checked):
-    """The range whose quantized histogram diverges least (Kullback-Leibler) from the observed one.
+    """The range whose quantized histogram has the smallest Kullback-Leibler divergence from the observed one.
 
     Attributes:
-        bins: Number of equal bins over ``[-max|x|, max|x|]`` in which the divergence is measured.
-        quantized_bins: Number of levels the candidate ranges are reduced to.
+        bins: Equal bins over ``[-max|x|, max|x|]`` in which the divergence is measured.
+        quantized_bins: Levels of the quantized histogram.
     """
 
     bins: int = 128
@@ -61,21 +61,21 @@ class Entropy(Checked):
         super().__post_init__()
         if self.quantized_bins < 2 or self.bins < self.quantized_bins:
             raise RecipeError(
-                "Entropy needs bins >= quantized_bins >= 2, "
+                "Entropy must have bins >= quantized_bins >= 2, "
                 f"got bins={self.bins!r} and quantized_bins={self.quantized_bins!r}"
             )
 
 
 @dataclass(frozen=True)
 class MinMSE(Checked):
-    """The scale with the least mean squared error between values and their quantized twins.
+    """The scale with the smallest mean squared quantization error.
 
-    With a power-of-two scale the positions around the one that fits the extremes are tried; with a float scale a grid
-    of shrunk ranges, refined once.
+    With power-of-two scales, the exponents around the one that covers the extremes are tried; with float scales, a grid
+    of smaller ranges, refined once.
 
     Attributes:
-        behind: Judge a tensor that is read through an elementwise function only, such as the one before a SiLU or a
-            Sigmoid, by the error left behind that function: a long tail that the function flattens costs nothing.
+        behind: Where a tensor is read only through an elementwise function, such as SiLU or Sigmoid, measure the error
+            after that function: a long tail that the function flattens then costs nothing.
     """
 
     behind: bool = False
@@ -88,11 +88,11 @@ class NonOverflow:
 
 @dataclass(frozen=True)
 class LayerWisePercentile(Checked):
-    """For each tensor the best of several percentiles, by the error it leaves.
+    """For each tensor, the best of several percentiles by quantization error.
 
     Attributes:
-        candidates: The percentiles tried.
-        metric: "mae" for the mean absolute error, "mse" for the mean squared one.
+        candidates: The percentiles to try.
+        metric: "mae" for the mean absolute error, "mse" for the mean squared error.
     """
 
     candidates: tuple[float, ...] = (99.99, 99.999, 99.99999)
@@ -110,11 +110,11 @@ class LayerWisePercentile(Checked):
 
 @dataclass(frozen=True)
 class BestPercentile(Checked):
-    """For each tensor the best of all percentiles, by the error it leaves.
+    """For each tensor, the best of all percentiles by quantization error.
 
     Attributes:
-        lowest: The smallest percentile that is tried, 50 to 100; the largest is 100.
-        metric: "mae" for the mean absolute error, "mse" for the mean squared one.
+        lowest: The smallest percentile to try, at least 50 and below 100; the largest is 100.
+        metric: "mae" for the mean absolute error, "mse" for the mean squared error.
         symmetric: As in `Percentile`.
     """
 
@@ -126,7 +126,9 @@ class BestPercentile(Checked):
         super().__post_init__()
         _check_percent("BestPercentile.lowest", self.lowest)
         if self.lowest == 100:
-            raise RecipeError("BestPercentile.lowest must be below 100, where there is nothing to search; use MinMax()")
+            raise RecipeError(
+                "BestPercentile.lowest must be below 100, got 100, which leaves nothing to search; use MinMax()"
+            )
         if self.metric not in ("mae", "mse"):
             raise RecipeError(f"BestPercentile.metric must be 'mae' or 'mse', got {self.metric!r}")
 
@@ -135,6 +137,6 @@ Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercent
 
 
 def _check_percent(where: str, given: float) -> None:
-    # Nobody cuts half of the values off; what is that small was meant as a fraction.
+    # Nobody clips half of the values: a number below 50 was probably meant as a fraction such as 0.999.
     if not 50 <= given <= 100:
         raise RecipeError(f"{where} must be in [50, 100]: percent, not a fraction; got {given!r}")

@@ -1,4 +1,4 @@
-"""Mixed precision: what layers may become instead, and what to reach with it."""
+"""Options of mixed precision: the types that layers may change to, and the goal."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ MIXABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass(frozen=True)
 class LayerTarget(Checked):
-    """What a layer may become instead of what the whole model is; None leaves a part as it is.
+    """Types that a layer may change to; None keeps the whole model's.
 
     Attributes:
-        activation: What it reads.
-        weight: Its weight.
-        bias: Its bias; None takes the kind that goes with the types, as in `LayerTypes`.
+        activation: Type of its input.
+        weight: Type of its weight.
+        bias: Type of its bias; None takes the one that fits, as in `LayerTypes`.
     """
 
     activation: TensorSpec | None = None
@@ -27,16 +27,16 @@ class LayerTarget(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.activation is None and self.weight is None:
-            raise RecipeError("LayerTarget must name another type for activation or weight, got neither")
+            raise RecipeError("LayerTarget must set activation or weight, got neither")
         check_activation("LayerTarget.activation", self.activation)
 
 
 @dataclass(frozen=True)
 class WithinError(Checked):
-    """The outputs stay near those of the float model.
+    """The outputs stay close to the float model's.
 
     Attributes:
-        limit: The worst that is accepted, in the unit of the metric.
+        limit: The worst accepted value of the metric.
         metric: Name of a built-in metric.
     """
 
@@ -46,10 +46,10 @@ class WithinError(Checked):
 
 @dataclass(frozen=True)
 class WithinDrop(Checked):
-    """The score of the user's own function falls by no more than this; the function is given to `quantize`.
+    """The user's score, a function given to `quantize`, falls by at most this much.
 
     Attributes:
-        limit: The score of the float model less that of the quantized one.
+        limit: The float model's score minus the quantized model's.
     """
 
     limit: float
@@ -57,10 +57,10 @@ class WithinDrop(Checked):
 
 @dataclass(frozen=True)
 class LayerCount(Checked):
-    """A fixed number of layers changes: those with which the outputs fare best.
+    """A fixed number of layers changes: those that leave the smallest error.
 
     Attributes:
-        count: Their number.
+        count: Number of layers.
     """
 
     count: int
@@ -73,10 +73,10 @@ class LayerCount(Checked):
 
 @dataclass(frozen=True)
 class TensorShare(Checked):
-    """At most a share of all quantized tensors has the finer types; the outputs are to be as near as they can.
+    """At most a fraction of all quantized tensors gets the finer types; the error is minimized.
 
     Attributes:
-        share: Between 0 and 1, of all quantized activations, weights and biases.
+        share: Fraction of all quantized activations, weights and biases, 0 to 1.
     """
 
     share: float
@@ -84,12 +84,12 @@ class TensorShare(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.share <= 1:
-            raise RecipeError(f"TensorShare.share must lie between 0 and 1, got {self.share}")
+            raise RecipeError(f"TensorShare.share must be between 0 and 1, got {self.share}")
 
 
 @dataclass(frozen=True)
 class SizeBudget(Checked):
-    """Weights and biases take at most so many bytes; the outputs are to be as near as they can.
+    """Weights and biases take at most this many bytes; the error is minimized.
 
     Attributes:
         size: Bytes of all quantized constants.
@@ -105,12 +105,12 @@ class SizeBudget(Checked):
 
 @dataclass(frozen=True)
 class BitOperationsBudget(Checked):
-    """Multiplications cost at most a share of what they cost with the finest types everywhere.
+    """Bit operations are at most a fraction of those with the finest types everywhere.
 
     A multiplication costs the bits of its activation times the bits of its weight.
 
     Attributes:
-        share: Between 0 and 1.
+        share: The fraction, 0 to 1.
     """
 
     share: float
@@ -118,16 +118,16 @@ class BitOperationsBudget(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.share <= 1:
-            raise RecipeError(f"BitOperationsBudget.share must lie between 0 and 1, got {self.share}")
+            raise RecipeError(f"BitOperationsBudget.share must be between 0 and 1, got {self.share}")
 
 
 @dataclass(frozen=True)
 class LatencyBudget(Checked):
-    """Layers take at most so much time on this machine, each measured by itself in each type.
+    """Layers take at most this much time on this machine; each is measured separately in each type.
 
     Attributes:
-        milliseconds: Time of all layers that may change, for one sample.
-        runs: How often each is timed; the fastest counts.
+        milliseconds: Total time of the layers that may change, for one sample.
+        runs: Timed runs of each layer; the fastest counts.
     """
 
     milliseconds: float
@@ -146,12 +146,12 @@ Goal = WithinError | WithinDrop | LayerCount | TensorShare | SizeBudget | BitOpe
 
 @dataclass(frozen=True)
 class Greedy:
-    """Changes what gains most for what it costs first."""
+    """Takes the change with the best ratio of gain to cost first."""
 
 
 @dataclass(frozen=True)
 class Exact:
-    """Finds the best of all combinations: a linear program with whole numbers where scipy is there, else a table."""
+    """Finds the best combination: an integer linear program if scipy is installed, else dynamic programming."""
 
 
 Allocation = Greedy | Exact
@@ -159,22 +159,22 @@ Allocation = Greedy | Exact
 
 @dataclass(frozen=True)
 class MixedPrecision(Checked):
-    """Gives some layers other types than the plan does, by how much each matters to the outputs.
+    """Changes the types of some layers, by their sensitivity.
 
-    With targets that are coarser than the plan, layers are demoted as far as the goal allows; with finer ones, promoted
-    as far as it demands. Layers that read the same tensor change together.
+    Targets coarser than the plan demote layers as far as the goal allows; finer ones promote them as far as it
+    requires. Layers that read the same tensor change together.
 
     Attributes:
-        targets: What layers may become.
+        targets: Types that layers may change to.
         goal: What to reach.
         operators: Operator types of the layers that may change.
-        include: Only these layers, named as in `Selection`; empty means all.
-        exclude: Not these layers.
-        apart: Decide on each activation, weight and bias by itself instead of on layers.
-        unshared_inputs: Leave layers alone whose input other nodes read too.
-        output: Index of the output that counts; None counts all.
-        samples: How many samples say how much each tensor matters.
-        allocation: How budgets are spent.
+        include: Only these layers may change, named as in `Selection`; empty means all.
+        exclude: These layers may not change.
+        apart: Decide for each activation, weight and bias separately instead of for layers.
+        unshared_inputs: Skip layers whose input other nodes read too.
+        output: Index of the model output that is compared; None compares all.
+        samples: Samples that sensitivity is measured on.
+        allocation: How a budget is distributed.
     """
 
     targets: tuple[LayerTarget, ...]
@@ -196,22 +196,22 @@ class MixedPrecision(Checked):
             raise RecipeError(f"MixedPrecision.samples must be at least 1, got {self.samples}")
         if self.apart and isinstance(self.goal, BitOperationsBudget | LatencyBudget):
             raise RecipeError(
-                f"MixedPrecision.apart must be False with {type(self.goal).__name__}, which knows what layers cost and "
-                "not what tensors cost; got True"
+                f"MixedPrecision.apart must be False with {type(self.goal).__name__}, because the cost is known for "
+                "layers and not for single tensors; got True"
             )
         if isinstance(self.goal, WithinError | WithinDrop | LayerCount) and len(self.targets) > 1:
             raise RecipeError(
                 f"MixedPrecision.targets must be one LayerTarget with {type(self.goal).__name__}, got "
-                f"{len(self.targets)}; several go with TensorShare and budgets"
+                f"{len(self.targets)}; use TensorShare or a budget for several"
             )
 
 
 @dataclass(frozen=True)
 class MixOptions(Checked):
-    """Types that are found instead of given.
+    """Whether types are searched for.
 
     Attributes:
-        mixed: Mixed precision; None keeps the plan.
+        mixed: Mixed precision; None keeps the types of the plan.
     """
 
     mixed: MixedPrecision | None = None

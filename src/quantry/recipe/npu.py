@@ -1,6 +1,6 @@
-"""What integer NPUs with power-of-two scales ask of a model: operator conversions and limits on positions.
+"""Rules of integer NPUs with power-of-two scales: operator conversions and limits on fraction bits.
 
-The position of a tensor is ``-log2(scale)``, the number of fraction bits of its fixed-point numbers.
+A tensor's number of fraction bits, ``-log2(scale)``, is called its position in AMD Quark and in reports.
 """
 
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from quantry.recipe.checked import Checked
 
 @dataclass(frozen=True)
 class NpuConversions(Checked):
-    """Operators replaced by what the NPU computes in their place; AMD Quark's SimulateDPU.
+    """Replaces operators by what the NPU computes instead; AMD Quark's SimulateDPU.
 
-    The first six change what the model computes, as the hardware does; the others only how it is written. In brackets
-    is the name of the switch in AMD Quark.
+    The first six change the function of the model, as the hardware does; the others only rewrite it. The names in
+    brackets are AMD Quark's.
 
     Attributes:
         leaky_relu: Round the slope of LeakyRelu to a multiple of 1/256 [ConvertLeakyReluToDPUVersion].
         sigmoid_to_hard_sigmoid: Replace Sigmoid by HardSigmoid(1/6, 0.5) [ConvertSigmoidToHardSigmoid].
         hard_sigmoid: Multiply the result of HardSigmoid(1/6, 0.5) by (2731/16384) / (1/6)
             [ConvertHardSigmoidToDPUVersion].
-        average_pool: Multiply the result of AveragePool and GlobalAveragePool by the ratio between the NPU's
-            fixed-point reciprocal of the kernel's size and the true one [ConvertAvgPoolToDPUVersion].
+        average_pool: Multiply the result of AveragePool and GlobalAveragePool by the ratio of the NPU's fixed-point
+            reciprocal of the kernel size to the exact one [ConvertAvgPoolToDPUVersion].
         reduce_mean: The same for ReduceMean over height and width [ConvertReduceMeanToDPUVersion].
         clip: Round the bounds of Clip to integers [ConvertClipToDPUVersion].
         reduce_mean_to_pool: Write ReduceMean over height and width as GlobalAveragePool
             [ConvertReduceMeanToGlobalAvgPool].
         split_large_pool: Write GlobalAveragePool over more than 512 values as AveragePool and GlobalAveragePool
             [SplitLargeKernelPool].
-        split_to_slice: Write Split as one Slice for each output [ConvertSplitToSlice].
-        batch_norm_to_conv: Write BatchNormalization that could not be folded as a depthwise 1x1 Conv [ConvertBNToConv].
+        split_to_slice: Write Split as one Slice per output [ConvertSplitToSlice].
+        batch_norm_to_conv: Write BatchNormalization that cannot be folded as a depthwise 1x1 Conv [ConvertBNToConv].
     """
 
     leaky_relu: bool = True
@@ -47,23 +47,23 @@ class NpuConversions(Checked):
 
 @dataclass(frozen=True)
 class NpuLimits(Checked):
-    """Limits on the positions of neighbouring tensors that the NPU's shifters set; AMD Quark's NPULimitationCheck.
+    """Limits of the NPU's shifters on the fraction bits of neighbouring tensors; AMD Quark's NPULimitationCheck.
 
-    Each rule moves positions until its limit holds; all enabled rules run in the order of the fields, and again until
-    nothing changes. In brackets is the name of the switch in AMD Quark.
+    Each rule changes fraction bits until its limit holds. All enabled rules run in the order of the fields and are
+    repeated until nothing changes. The names in brackets are AMD Quark's.
 
     Attributes:
-        align_concat: Inputs and output of Concat have one position [AlignConcat].
-        align_pool: Input and output of MaxPool, AveragePool and GlobalAveragePool have one position [AlignPool].
-        align_pad: Input and output of Pad have one position [AlignPad].
-        align_slice: Input and output of Slice have one position [AlignSlice].
-        shift_read: Operands of Add and Sub are at most 7 positions apart [AdjustShiftRead].
-        shift_write: The result of Add and Mul is within reach of the output shifter [AdjustShiftWrite].
-        shift_cut: The accumulator of Conv and Gemm is cut by 0 to 16 bits [AdjustShiftCut].
-        shift_bias: The bias of Conv and Gemm is within reach of the accumulator [AdjustShiftBias].
-        hard_sigmoid: Input and output of HardSigmoid are within the positions of its table [AdjustHardSigmoid].
-        swish: The product x * HardSigmoid(x) is cut by 0 to 15 bits [AdjustShiftSwish].
-        max_rounds: How often the rules are repeated at most [MaxLoopNum].
+        align_concat: Inputs and output of Concat have equal fraction bits [AlignConcat].
+        align_pool: Input and output of MaxPool, AveragePool and GlobalAveragePool have equal fraction bits [AlignPool].
+        align_pad: Input and output of Pad have equal fraction bits [AlignPad].
+        align_slice: Input and output of Slice have equal fraction bits [AlignSlice].
+        shift_read: Operands of Add and Sub differ by at most 7 fraction bits [AdjustShiftRead].
+        shift_write: The output shifter reaches the result of Add and Mul [AdjustShiftWrite].
+        shift_cut: The accumulator of Conv and Gemm is shifted right by 0 to 16 bits [AdjustShiftCut].
+        shift_bias: The accumulator's shifter reaches the bias of Conv and Gemm [AdjustShiftBias].
+        hard_sigmoid: Input and output of HardSigmoid are within the range of its table [AdjustHardSigmoid].
+        swish: The product x * HardSigmoid(x) is shifted right by 0 to 15 bits [AdjustShiftSwish].
+        max_rounds: Maximum number of passes over the rules [MaxLoopNum].
     """
 
     align_concat: bool = True
@@ -82,6 +82,6 @@ class NpuLimits(Checked):
         super().__post_init__()
         if self.max_rounds < 1:
             raise RecipeError(
-                f"NpuLimits.max_rounds must be at least 1, got {self.max_rounds!r}; to leave positions as calibration "
-                "chose them, use ScaleOptions(npu=None)"
+                f"NpuLimits.max_rounds must be at least 1, got {self.max_rounds!r}; to keep the scales of calibration, "
+                "use ScaleOptions(npu=None)"
             )

@@ -1,4 +1,4 @@
-"""One frozen dataclass of options for each stage."""
+"""Options of the stages prepare, observe, plan, scale and evaluate."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from quantry.recipe.tensor_spec import Bias, DerivedBias, TensorSpec
 
 @dataclass(frozen=True)
 class PrepareOptions(Checked):
-    """Clean-up of the float graph before anything is measured.
+    """Clean-up of the float graph before calibration.
 
     Attributes:
         infer_shapes: Infer the shape of every tensor.
-        fold_constants: Replace nodes with constant inputs by their result.
+        fold_constants: Replace nodes with constant inputs by their results.
         fold_batch_norm: Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it.
-        remove_identities: Remove Identity, Dropout at inference and other nodes that pass their input on unchanged.
-        clip6_to_relu: Replace Clip(0, 6) by Relu; changes the function, so only on request.
-        float16_to_float32: Convert a float16 model to float32; only on request.
-        opset: Raise the model to at least this opset; None keeps its own where the requested types allow it.
-        npu: Replace operators by what an integer NPU computes in their place; None keeps them.
+        remove_identities: Remove Identity, Dropout at inference and other nodes that return their input unchanged.
+        clip6_to_relu: Replace Clip(0, 6) by Relu; this changes the function, so it is off by default.
+        float16_to_float32: Convert a float16 model to float32.
+        opset: Convert the model to at least this opset; None keeps the model's if the requested types allow it.
+        npu: Replace operators by what an integer NPU computes instead; None keeps them.
     """
 
     infer_shapes: bool = True
@@ -45,8 +45,8 @@ class ObserveOptions(Checked):
     """The float pass over the calibration data.
 
     Attributes:
-        samples: Use at most this many samples; None uses all.
-        providers: onnxruntime execution providers, first choice first.
+        samples: Maximum number of samples; None uses all.
+        providers: onnxruntime execution providers in order of preference.
     """
 
     samples: int | None = None
@@ -63,28 +63,28 @@ FUSIBLE_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "PRelu")
 
 @dataclass(frozen=True)
 class PlanOptions(Checked):
-    """Which tensors are quantized, to what.
+    """Which tensors are quantized, and to which types.
 
     Attributes:
-        activation: What activations become.
-        weight: What constant weights become.
-        bias: What biases become.
-        selection: Which nodes take part.
-        fused_activations: Activation functions that the runtime computes in one piece with the operator before them, so
-            that the tensor between the two is not quantized.
-        force_pass_through: Quantize operators that only move data (Reshape, MaxPool, ...) even where nothing else has
-            quantized their input.
-        float_final_joins: Leave a Concat behind which nothing computes, and the reshapes around it, in float, so that
-            boxes and scores of a detector keep scales of their own.
-        float_post_processing: Leave what decodes or selects boxes behind the last layer with weights in float.
-        float_residuals: Leave the sums that a LayerNormalization reads in float, between the layer before and it.
-        constant_right_operand_only: Quantize MatMul only where its right operand is a constant.
-        weights_only: Quantize the weights of Conv, ConvTranspose, Gemm and MatMul and leave every activation float,
-            whatever ``activation`` says. A `DerivedBias` stays float too: its scale would need that of an activation.
-        every_operator: Quantize the float inputs and results of operators too that quantry would leave float for their
-            precision or has no rule for; control flow and recurrent operators stay as they are.
-        layers: Layers whose types differ from these; a later entry wins.
-        tensors: Tensors whose types differ from all these; a later entry wins.
+        activation: Type of activations.
+        weight: Type of constant weights.
+        bias: Type of biases.
+        selection: Which nodes are quantized.
+        fused_activations: Activation functions that the runtime fuses with the operator before them; the tensor between
+            the two is not quantized.
+        force_pass_through: Quantize operators that only move data (Reshape, MaxPool, ...) even if their input is not
+            quantized otherwise.
+        float_final_joins: Keep a Concat at the end of the model, and the reshapes around it, in float, so that boxes
+            and scores of a detector keep separate scales.
+        float_post_processing: Keep the decoding and selection of boxes after the last layer with weights in float.
+        float_residuals: Keep the sums that a LayerNormalization reads in float.
+        constant_right_operand_only: Quantize MatMul only if its right operand is constant.
+        weights_only: Quantize only the weights of Conv, ConvTranspose, Gemm and MatMul; all activations stay float and
+            ``activation`` is ignored. A `DerivedBias` stays float too, because its scale needs that of an activation.
+        every_operator: Also quantize inputs and results of operators that quantry keeps float for accuracy or has no
+            rule for; control flow and recurrent operators stay float.
+        layers: Layers with other types; later entries win.
+        tensors: Tensors with other types, with priority over ``layers``; later entries win.
     """
 
     activation: TensorSpec = TensorSpec(symmetric=False)
@@ -122,10 +122,10 @@ class ScaleOptions(Checked):
 
     Attributes:
         activation: Calibration method of activations.
-        weight: Calibration method of weights and of biases that have a scale of their own.
+        weight: Calibration method of weights, and of biases with their own scale.
         reduce_range: Use one bit less for weights, for CPUs whose 8-bit multiply-add saturates.
-        npu: Move power-of-two positions to where an integer NPU's shifters reach; None leaves them as chosen.
-        align: Operator types whose quantized inputs and outputs get one scale, wide enough for all of them; among
+        npu: Change power-of-two scales to what an integer NPU's shifters can do; None keeps them.
+        align: Operator types whose quantized inputs and outputs share one scale that covers all of them; from
             `ALIGNABLE_OPERATORS`.
     """
 
@@ -144,12 +144,18 @@ class ScaleOptions(Checked):
                     f"{nearest_spelling(operator, ALIGNABLE_OPERATORS)}"
                 )
         if isinstance(self.weight, MinMax) and self.weight.moving_average is not None:
-            raise RecipeError("ScaleOptions.weight cannot average over batches: weights have no batches; use MinMax()")
+            raise RecipeError(
+                "ScaleOptions.weight must have moving_average=None, because weights have no batches; got "
+                f"{self.weight}; use MinMax()"
+            )
         if isinstance(self.weight, MinMSE) and self.weight.behind:
-            raise RecipeError("ScaleOptions.weight cannot look behind a function: weights have none; use MinMSE()")
+            raise RecipeError(
+                "ScaleOptions.weight must have behind=False, because no function follows a weight; got "
+                f"{self.weight}; use MinMSE()"
+            )
         if self.reduce_range and not isinstance(self.weight, MinMax | NonOverflow | MinMSE):
             raise RecipeError(
-                f"ScaleOptions.reduce_range goes with MinMax, NonOverflow or MinMSE weights, got {self.weight}"
+                f"ScaleOptions.reduce_range goes with weight=MinMax(), NonOverflow() or MinMSE(), got {self.weight}"
             )
 
 
@@ -158,7 +164,7 @@ class EvaluateOptions(Checked):
     """How the quantized model is compared with the float one.
 
     Attributes:
-        metrics: Names of built-in metrics between float and quantized outputs.
+        metrics: Names of built-in metrics that compare float and quantized outputs.
         latency_runs: Timed runs of each model, interleaved; 0 measures no latency.
     """
 

@@ -1,7 +1,4 @@
-"""The whole of what a user asks for.
-
-Values of a recipe in a few words.
-"""
+"""The recipe: options of every stage."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -22,8 +19,8 @@ class Difference:
 
     Attributes:
         path: Dotted path of the field, such as ``scale.activation``.
-        ours: Its value in the recipe `diff` was called on.
-        theirs: Its value in the other.
+        ours: Its value in the recipe that `diff` was called on.
+        theirs: Its value in the other recipe.
     """
 
     path: str
@@ -36,17 +33,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Recipe(Checked):
-    """Options of every stage, in the order data flows through them.
+    """Options of every stage, in the order in which stages run.
 
     Attributes:
         name: A label for tables and logs; not part of the recipe's identity.
         prepare: Clean-up of the float graph.
-        equalize: Same function, kinder weights.
+        equalize: Rescales weights without changing the model's output.
         observe: The float pass over the calibration data.
-        plan: Which tensors are quantized, to what.
+        plan: Which tensors are quantized, and to which types.
         scale: How ranges are chosen.
-        mix: Types that are found instead of given.
-        tune: What is done to weights, biases and scales after that.
+        mix: Mixed precision.
+        tune: Finetuning of weights, biases and scales.
         emit: How the model is written.
         evaluate: How it is compared with the float model.
 
@@ -72,13 +69,13 @@ class Recipe(Checked):
         check_options(self.plan, self.scale, self.mix, self.emit)
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
-        """Return the fields in which two recipes differ, deepest first difference of each branch.
+        """Return the fields in which two recipes differ.
 
         Args:
             other: The recipe to compare with.
 
         Returns:
-            One `Difference` for each field; empty when the recipes mean the same.
+            One `Difference` per field, as deep as both values have the same type; empty if the recipes are equal.
         """
         return tuple(_differences("", self, other))
 

@@ -1,13 +1,4 @@
-"""The number types a tensor can be quantized to.
-
-How many scales one tensor has.
-
-Which real numbers a scale may be.
-
-What one kind of tensor is quantized to.
-
-What biases become.
-"""
+"""How a tensor is quantized: data type, granularity, kind of scale, and the choices for biases."""
 
 import enum
 from dataclasses import dataclass
@@ -16,7 +7,7 @@ from functools import cache
 from quantry.errors import RecipeError
 from quantry.recipe.checked import Checked
 
-# Bits of one element and elements of one block.
+# Bits of one element and elements of one block, as AMD and the OCP microscaling specification define them.
 _BLOCK_FORMATS = {
     "bfp16": (8, 8),
     "mx4": (3, 16),
@@ -39,7 +30,7 @@ def _bits(name: str) -> int:
 
 
 class DataType(enum.Enum):
-    """A type of the quantized tensor; the value is its spelling in recipes."""
+    """A data type of quantized tensors; the value is its spelling in recipes."""
 
     INT4 = "int4"
     UINT4 = "uint4"
@@ -64,27 +55,27 @@ class DataType(enum.Enum):
 
     @property
     def is_integer(self) -> bool:
-        """Whether values lie on an integer grid with a scale and a zero point, which calibration finds."""
+        """Whether the type is an integer, with a scale and a zero point from calibration."""
         return self not in (DataType.FLOAT16, DataType.BFLOAT16) and not self.is_block
 
     @property
     def is_block(self) -> bool:
-        """Whether neighbouring values share an exponent, which is found at run time."""
+        """Whether neighbouring values share an exponent, which is computed at run time."""
         return self.value in _BLOCK_FORMATS
 
     @property
     def is_signed(self) -> bool:
-        """Whether negative values exist."""
+        """Whether the type has negative values."""
         return not self.value.startswith("u")
 
     @property
     def bits(self) -> int:
-        """Width of one element in bits; of block formats without the shared exponent."""
+        """Width of one element in bits, without the shared exponent of block formats."""
         return _bits(self.value)
 
     @property
     def block_size(self) -> int:
-        """Number of values that share an exponent where nothing else is asked for; block formats only."""
+        """Default number of values that share an exponent; block formats only."""
         return _BLOCK_FORMATS[self.value][1]
 
     @property
@@ -108,10 +99,10 @@ class PerTensor:
 
 @dataclass(frozen=True)
 class PerChannel(Checked):
-    """One scale and one zero point for each index along one axis.
+    """One scale and one zero point for each channel.
 
     Attributes:
-        axis: The axis; None takes the axis the operator's rule names (output channels of a weight).
+        axis: The channel axis; None takes the operator's own (output channels of a weight).
     """
 
     axis: int | None = None
@@ -119,10 +110,10 @@ class PerChannel(Checked):
 
 @dataclass(frozen=True)
 class PerBlock(Checked):
-    """One shared exponent for each run of values along one axis, as block number formats have it.
+    """One shared exponent for each block of values along an axis, as block formats have it.
 
     Attributes:
-        size: Values in a block; None takes the format's own (8 of BFP16, 16 of MX4, MX6 and MX9, 32 of the others).
+        size: Values in a block; None takes the format's own (8 for BFP16, 16 for MX4, MX6 and MX9, 32 for the others).
         axis: The axis; a tensor with fewer axes takes its last one.
     """
 
@@ -132,22 +123,22 @@ class PerBlock(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size is not None and (self.size < 2 or self.size % 2):
-            raise RecipeError(f"PerBlock.size must be an even number from 2 on, got {self.size!r}")
+            raise RecipeError(f"PerBlock.size must be an even number, at least 2, got {self.size!r}")
         if self.axis < 0:
             raise RecipeError(f"PerBlock.axis must not be negative, got {self.axis!r}")
 
     def size_for(self, dtype: DataType) -> int:
-        """Return the size of a block of a format."""
+        """Return the size of a block for a format."""
         return dtype.block_size if self.size is None else self.size
 
 
 @dataclass(frozen=True)
 class PerGroup(Checked):
-    """One scale and one zero point for each run of values along the axis that an operator sums over; weights only.
+    """One scale and one zero point for each group of values along the axis of summation; weights only.
 
     Attributes:
-        size: Values in a group, a power of two from 16 to 256, as the runtime's kernels have it; the last group of a
-            row may be shorter.
+        size: Values in a group, a power of two from 16 to 256, which the runtime's kernels support; the last group of
+            a row may be shorter.
     """
 
     size: int = 128
@@ -168,7 +159,7 @@ class FloatScale:
 
 @dataclass(frozen=True)
 class PowerOfTwoScale:
-    """``2**-position`` with an integer position, as integer NPUs shift instead of multiply."""
+    """``2**-n`` with an integer number of fraction bits ``n``: integer NPUs shift instead of multiplying."""
 
 
 ScaleKind = FloatScale | PowerOfTwoScale
@@ -179,12 +170,12 @@ _GROUPED = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8)
 
 @dataclass(frozen=True)
 class TensorSpec(Checked):
-    """Type, symmetry, granularity and kind of scale.
+    """Data type, symmetry, granularity and kind of scale of a tensor.
 
     Attributes:
         dtype: Type of the quantized values.
-        symmetric: True fixes the zero point at the centre of the type (0 for signed, 2**(bits-1) for unsigned types).
-        granularity: One scale for the tensor, or one for each channel or group of values.
+        symmetric: Fix the zero point at the centre of the type: 0 for signed, ``2**(bits - 1)`` for unsigned types.
+        granularity: One scale for the tensor, or one per channel, block or group.
         scale: Any float, or a power of two.
     """
 
@@ -197,33 +188,33 @@ class TensorSpec(Checked):
         super().__post_init__()
         if not self.dtype.is_integer and (not self.symmetric or isinstance(self.scale, PowerOfTwoScale)):
             raise RecipeError(
-                f"TensorSpec of {self.dtype.value} has neither zero point nor scale, so symmetric must be True and "
-                f"scale FloatScale(); got symmetric={self.symmetric} and scale={self.scale}"
+                f"TensorSpec of {self.dtype.value} must have symmetric=True and scale=FloatScale(), because the type "
+                f"has no zero point and no scale; got symmetric={self.symmetric} and scale={self.scale}"
             )
         if self.dtype.is_block != isinstance(self.granularity, PerBlock):
             raise RecipeError(
-                "TensorSpec.granularity must be PerBlock() for the block formats and for no other type, got "
+                "TensorSpec.granularity must be PerBlock() for block formats and only for these, got "
                 f"{self.granularity} for {self.dtype.value}"
             )
         if isinstance(self.granularity, PerGroup) and self.dtype not in _GROUPED:
             names = ", ".join(dtype.value for dtype in _GROUPED)
             raise RecipeError(
-                f"TensorSpec.granularity can be PerGroup() for {names} only, which kernels unpack group by group; got "
+                f"TensorSpec.granularity can be PerGroup() only for {names}, which kernels unpack group by group; got "
                 f"{self.dtype.value}; use PerChannel()"
             )
 
 
 @dataclass(frozen=True)
 class DerivedBias:
-    """int32 bias with scale = input scale x weight scale and zero point 0, the accumulator's own grid."""
+    """int32 bias with scale = input scale x weight scale and zero point 0: the grid of the accumulator."""
 
 
 @dataclass(frozen=True)
 class OwnBias(Checked):
-    """Bias quantized by itself, as integer NPUs with narrow bias memories want it.
+    """Bias with its own scale, which integer NPUs with narrow bias memories need.
 
     Attributes:
-        spec: Type and scale of the bias.
+        spec: Data type and scale of the bias.
     """
 
     spec: TensorSpec = TensorSpec()

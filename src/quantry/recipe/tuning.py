@@ -1,6 +1,6 @@
-"""Options of the tune stage: an ordered list of steps, each of a type that is its algorithm.
+"""Options of the tune stage: an ordered list of steps whose type is the algorithm.
 
-In brackets the name of the option in AMD Quark's ``FastFinetune``.
+The names in brackets are the options of AMD Quark's ``FastFinetune``.
 """
 
 import enum
@@ -13,6 +13,7 @@ from quantry.recipe.checked import Checked
 TUNABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "InstanceNormalization", "LayerNormalization")
 """Operators whose constants can be tuned layer by layer."""
 
+# AMD Quark's FixedSeed.
 DEFAULT_SEED = 1705472343
 
 _DEVICE = re.compile(r"cpu|(cuda|hip):\d+(,\d+)*")
@@ -20,12 +21,12 @@ _DEVICE = re.compile(r"cpu|(cuda|hip):\d+(,\d+)*")
 
 @dataclass(frozen=True)
 class BiasCorrection(Checked):
-    """Moves biases so that every channel of a layer has the mean it has in the float model.
+    """Shifts biases so that every output channel has the same mean as in the float model.
 
     Attributes:
-        sequential: Correct layer by layer, each on what the corrected layers before it give; False corrects all layers
-            from one pass.
-        samples: Use at most this many samples; None uses all.
+        sequential: Correct layer by layer, each with inputs from the corrected layers before it; False corrects all
+            layers from one pass.
+        samples: Maximum number of samples; None uses all.
     """
 
     sequential: bool = True
@@ -38,19 +39,19 @@ class BiasCorrection(Checked):
 
 @dataclass(frozen=True)
 class LayerTuning(Checked):
-    """What all algorithms have in common that go through the model layer by layer.
+    """Options of all algorithms that work layer by layer.
 
     Attributes:
-        samples: Use at most this many samples; None uses all (DataSize).
+        samples: Maximum number of samples; None uses all (DataSize).
         inference_device: Where activations are computed: ``cpu``, ``cuda:N`` or ``hip:N`` (InferDevice).
-        seed: Of everything that is drawn at random (FixedSeed).
-        quantized_inputs: Probability that a layer is fed what the quantized layers before it give; otherwise it is fed
-            what the float layers give (DropRatio).
+        seed: Random seed (FixedSeed).
+        quantized_inputs: Probability that a layer's input comes from the quantized layers before it instead of the
+            float layers (DropRatio).
         operators: Operator types whose layers are tuned (TargetOpType).
-        selective: Take a layer's result only where the model's outputs do not come out worse for it (SelectiveUpdate).
-        output_index: Which output of the model that comparison looks at; None takes all (OutputIndex).
-        memory: 0 keeps activations in memory, 1 uses the disk above 128 MB in all, 2 keeps all on disk (MemOptLevel).
-        cache_directory: Where activations on disk lie; None uses the system's temporary folder (CacheDir).
+        selective: Keep a layer's result only if it does not make the model's outputs worse (SelectiveUpdate).
+        output_index: The model output that is compared for that; None compares all (OutputIndex).
+        memory: 0 keeps activations in memory, 1 moves them to disk above 128 MB, 2 keeps all on disk (MemOptLevel).
+        cache_directory: Directory for activations on disk; None uses the system's temporary directory (CacheDir).
     """
 
     samples: int | None = None
@@ -78,18 +79,18 @@ class LayerTuning(Checked):
 
 @dataclass(frozen=True)
 class Gptq(LayerTuning):
-    """Rounds weights one column after the other; later columns make up for the error of earlier ones.
+    """GPTQ (Frantar et al. 2022): rounds weights column by column; later columns compensate the error of earlier ones.
 
-    Needs one pass over the samples and no training, and no torch.
+    Needs one pass over the samples, no training and no torch.
 
     Attributes:
-        damping: Added to the diagonal of the Gram matrix, as a part of its mean (PercDamp).
-        block_size: Columns that are rounded before the rest is updated; the result does not depend on it (BlockSize).
-        order_by_activation: Round the columns with the strongest inputs first (ActOrder).
-        compensate: Make up for errors of the inputs too, as far as that holds for samples it was not learned from;
-            False aims at what the float layer gives on the quantized inputs.
-        update_bias: Let the bias take up the mean error.
-        descent_sweeps: Sweeps of coordinate descent over the integers after rounding; 0 does none.
+        damping: Added to the diagonal of the Gram matrix, as a fraction of its mean (PercDamp).
+        block_size: Columns that are rounded before the rest is updated; it does not change the result (BlockSize).
+        order_by_activation: Round the columns with the largest inputs first (ActOrder).
+        compensate: Also compensate the error of the quantized inputs, as far as that generalizes to held-out samples;
+            False targets the float layer's output on the quantized inputs.
+        update_bias: Let the bias absorb the mean error.
+        descent_sweeps: Sweeps of coordinate descent over the integers after rounding.
     """
 
     damping: float = 0.01
@@ -108,22 +109,22 @@ class Gptq(LayerTuning):
 
 @dataclass(frozen=True)
 class LayerTraining(LayerTuning):
-    """What layer-by-layer algorithms have in common that train.
+    """Options of algorithms that train layer by layer.
 
     Attributes:
         device: Where layers are trained: ``cpu``, ``cuda:N`` or ``hip:N`` (OptimDevice).
-        batch_size: Samples in a mini-batch, where mini-batches are drawn (BatchSize).
-        batches: Mini-batches in an iteration, where mini-batches are drawn (NumBatches).
-        iterations: Training steps for each layer (NumIterations).
-        learning_rate: Step size of Adam (LearningRate).
-        learning_rate_adjust: Empty, or a threshold and the learning rate for layers whose error before training is
-            above it (LRAdjust).
-        early_stop: Stop a layer when its output error has not fallen for a tenth of the iterations; with AdaRound, when
-            no weight has gone to its other side for as long (EarlyStop).
-        output_pair: Judge the layer's output behind its activation function and its Q/DQ pair (OutputQDQ).
-        whole_data: Where the layer is linear up to its output, take the exact loss over all samples from their Gram
-            matrix, which replaces mini-batches; False draws mini-batches everywhere.
-        log_period: Log the loss every so many iterations; None logs ten times for each layer (LogPeriod).
+        batch_size: Samples in a mini-batch, if mini-batches are used (BatchSize).
+        batches: Mini-batches in an iteration, if mini-batches are used (NumBatches).
+        iterations: Training steps per layer (NumIterations).
+        learning_rate: Learning rate of Adam (LearningRate).
+        learning_rate_adjust: Empty, or a threshold and the learning rate for layers whose initial error is above it
+            (LRAdjust).
+        early_stop: Stop a layer when its output error has not fallen for 10 % of the iterations; with AdaRound, when
+            no weight has changed its rounding direction for that long (EarlyStop).
+        output_pair: Measure the error after the layer's activation function and Q/DQ pair (OutputQDQ).
+        whole_data: If the layer is linear up to its output, compute the exact loss over all samples from their Gram
+            matrix instead of mini-batches; False always uses mini-batches.
+        log_period: Log the loss every N iterations; None logs ten times per layer (LogPeriod).
     """
 
     device: str = "cpu"
@@ -150,12 +151,12 @@ class LayerTraining(LayerTuning):
 
 @dataclass(frozen=True)
 class AdaRound(LayerTraining):
-    """Learns for every weight whether to round it up or down.
+    """AdaRound (Nagel et al. 2020): learns for every weight whether to round it up or down.
 
     Attributes:
-        regularization: Weight of the term that drives every weight to one of the two (RegParam).
-        beta_range: Exponent of that term at the beginning and at the end (BetaRange).
-        warm_start: Part of the iterations before the term sets in (WarmStart).
+        regularization: Weight of the term that pushes every weight to one of the two (RegParam).
+        beta_range: First and last exponent of that term (BetaRange).
+        warm_start: Fraction of the iterations before the term is applied (WarmStart).
     """
 
     regularization: float = 0.01
@@ -166,12 +167,12 @@ class AdaRound(LayerTraining):
         super().__post_init__()
         _check_fraction(self, "warm_start")
         if len(self.beta_range) != 2:
-            raise RecipeError(f"AdaRound.beta_range must be a first and a last exponent, got {self.beta_range!r}")
+            raise RecipeError(f"AdaRound.beta_range must be the first and the last exponent, got {self.beta_range!r}")
 
 
 @dataclass(frozen=True)
 class AdaQuant(LayerTraining):
-    """Trains the weights themselves through their rounding.
+    """AdaQuant (Hubara et al. 2020): trains the weights through their rounding with the straight-through estimator.
 
     Attributes:
         update_bias: Train the bias too (UpdateBias).
@@ -183,16 +184,16 @@ class AdaQuant(LayerTraining):
 
 @dataclass(frozen=True)
 class GraphTraining(Checked):
-    """What algorithms have in common that train many layers at once.
+    """Options of algorithms that train many layers at once.
 
     Attributes:
-        samples: Use at most this many samples; None uses all.
+        samples: Maximum number of samples; None uses all.
         device: Where to train: ``cpu``, ``cuda:N`` or ``hip:N``.
         batch_size: Samples in a step.
-        iterations: Training steps; for block by block training, of each block.
-        learning_rate: Step size for weights and biases, as a part of the typical weight of each tensor.
-        scale_learning_rate: Step size for log2 of the scales, where these are trained.
-        seed: Of everything that is drawn at random.
+        iterations: Training steps; per block if blocks are trained.
+        learning_rate: Learning rate of weights and biases, relative to the typical weight of each tensor.
+        scale_learning_rate: Learning rate of the log2 of scales, if these are trained.
+        seed: Random seed.
     """
 
     samples: int | None = None
@@ -211,10 +212,10 @@ class GraphTraining(Checked):
 
 @dataclass(frozen=True)
 class Brecq(GraphTraining):
-    """Block reconstruction: trains the layers of a block together against what the block gives in the float model.
+    """BRECQ (Li et al. 2021): trains the layers of a block together to reproduce the float block's output.
 
     Attributes:
-        layers: Linear layers in a block, at most.
+        layers: Maximum number of linear layers in a block.
         train_bias: Train biases too.
     """
 
@@ -228,12 +229,12 @@ class Brecq(GraphTraining):
 
 @dataclass(frozen=True)
 class Tqt(GraphTraining):
-    """Trained quantization thresholds: like `Brecq`, with the log2 of every scale trained beside the weights.
+    """TQT (Jain et al. 2019): like `Brecq`, and also trains the log2 of every scale.
 
     Power-of-two scales stay powers of two.
 
     Attributes:
-        layers: Linear layers in a block, at most.
+        layers: Maximum number of linear layers in a block.
         train_bias: Train biases too.
     """
 
@@ -246,7 +247,7 @@ class Tqt(GraphTraining):
 
 
 class DistillLoss(enum.Enum):
-    """How outputs are compared with those of the float model; the value is its spelling in recipes."""
+    """Loss between the outputs of the quantized and the float model; the value is its spelling in recipes."""
 
     RELATIVE_L2 = "relative-l2"
     L1 = "l1"
@@ -255,15 +256,15 @@ class DistillLoss(enum.Enum):
 
 @dataclass(frozen=True)
 class Distill(GraphTraining):
-    """Trains the whole quantized graph end to end against the outputs of the float model; needs no labels.
+    """Distillation: trains the whole quantized graph to reproduce the float model's outputs; needs no labels.
 
     Attributes:
         train_weights: Train the weights.
         train_bias: Train the biases.
-        train_scales: Train the log2 of scales of activations and weights too.
-        loss: How outputs are compared.
-        held_out: Part of the samples that is not trained on and decides which state is kept; 0 decides on all.
-        evaluations: How often the state is judged during training.
+        train_scales: Train the log2 of the scales of activations and weights.
+        loss: Loss between the outputs.
+        held_out: Fraction of the samples held out to choose the best checkpoint; 0 uses all samples for it.
+        evaluations: Number of evaluations during training.
     """
 
     train_weights: bool = True
@@ -286,10 +287,10 @@ TuneStep = BiasCorrection | Gptq | AdaRound | AdaQuant | Brecq | Tqt | Distill
 
 @dataclass(frozen=True)
 class TuneOptions(Checked):
-    """What is done to weights, biases and scales after ranges have been chosen.
+    """Finetuning of weights, biases and scales after calibration.
 
     Attributes:
-        steps: Algorithms in order; each starts from what the one before it left.
+        steps: Algorithms in order; each starts from the result of the previous one.
     """
 
     steps: tuple[TuneStep, ...] = ()
