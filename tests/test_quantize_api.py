@@ -178,7 +178,7 @@ def test_without_data_random_samples_serve_with_a_warning() -> None:
 def test_without_data_nothing_is_warned_of_where_nothing_is_calibrated() -> None:
     result = quantry.quantize(float_model(), recipe="UINT8_DYNAMIC_QUANT", store=None)
     assert result.evaluation.samples == 1
-    assert result.notes[0].startswith("no data were given, and none are needed")
+    assert result.notes[0].startswith("no data were given, and this recipe needs none")
 
 
 def test_doubtful_options_of_images_are_warned_of_and_noted(tmp_path: Path) -> None:

@@ -1,43 +1,48 @@
-"""Every exception quantry raises.
+"""Every exception that quantry raises, and the check for unknown keyword arguments.
 
 ::
 
     QuantryError
-    ├── UserError                      the caller can mend it
-    │   ├── RecipeError (ValueError)   an option is unknown, out of range or does not go with another
-    │   │   └── ConflictError          two options do not go together
+    ├── UserError                      the caller can fix it
+    │   ├── RecipeError (ValueError)   an option is unknown, out of range or incompatible with another
+    │   │   └── ConflictError          two options are incompatible
     │   ├── ModelError (ValueError)    the float model cannot be used as it is
     │   │   └── ModelNotFoundError (FileNotFoundError)
     │   ├── DataError (ValueError)     calibration or evaluation data do not fit the model
-    │   ├── SelectionError (ValueError)  a name, pattern or operator type selects nothing
-    │   ├── StoreError (OSError)       the store's directory cannot be written or is full
-    │   └── MissingExtraError (ImportError)  an optional dependency is needed and absent
-    ├── StageError (RuntimeError)      a stage failed; says which, and what ran before it
-    └── InternalError (AssertionError) a promise of quantry itself was broken: a defect of ours
+    │   ├── SelectionError (ValueError)  a name, pattern or operator type matches nothing
+    │   ├── StoreError (OSError)       the store's directory cannot be read or written, or the disk is full
+    │   └── MissingExtraError (ImportError)  an optional dependency is needed and not installed
+    ├── StageError (RuntimeError)      a stage failed; names the stage and what ran before it
+    └── InternalError (AssertionError) an invariant of quantry is violated: please report it as a bug
 
-Each also inherits the builtin a caller would catch anyway. A message has three parts: what must hold, what was
-given, and where.
+Each also inherits from the builtin exception that a caller would catch. A message has three parts: what must hold, what
+was given, and where.
 """
 
 import difflib
-from collections.abc import Collection, Iterable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class QuantryError(Exception):
-    """Root of everything quantry raises on purpose."""
+    """Base class of all exceptions that quantry raises."""
 
 
 class UserError(QuantryError):
-    """The input is at fault and the message says how to mend it."""
+    """The input is invalid, and the message says how to fix it."""
 
 
 class RecipeError(UserError, ValueError):
-    """An option is unknown, out of range, or does not go with another."""
+    """An option is unknown, out of range, or incompatible with another."""
 
 
 class ConflictError(RecipeError):
-    """Two options do not go together.
+    """Two options are incompatible.
 
     Attributes:
         conflict: The parts of the message, a `quantry.recipe.compatibility.Conflict`.
@@ -60,27 +65,27 @@ class DataError(UserError, ValueError):
 
 
 class SelectionError(UserError, ValueError):
-    """A node name, pattern, operator type or subgraph selects nothing."""
+    """A node name, pattern, operator type or subgraph matches nothing."""
 
 
 class StoreError(UserError, OSError):
-    """The store's directory cannot be written, or the disk is full."""
+    """The store's directory cannot be read or written, or the disk is full."""
 
 
 class MissingExtraError(UserError, ImportError):
-    """An optional dependency is needed for this and is not installed."""
+    """An optional dependency is needed and not installed."""
 
 
 class StageError(QuantryError, RuntimeError):
-    """A stage failed for a reason that is not the caller's input."""
+    """A stage failed for a reason other than the caller's input."""
 
 
 class InternalError(QuantryError, AssertionError):
-    """A promise of quantry itself was broken."""
+    """An invariant of quantry is violated."""
 
 
 def nearest_spelling(word: str, known: Iterable[str]) -> str:
-    """Return a hint such as ``"; did you mean 'percentile'?"``, or an empty string when nothing is near.
+    """Return a hint such as ``"; did you mean 'percentile'?"``, or an empty string if no known word is similar.
 
     Example:
         >>> nearest_spelling("percentil", ["percentile", "entropy"])
@@ -88,6 +93,7 @@ def nearest_spelling(word: str, known: Iterable[str]) -> str:
     """
     candidates = list(known)
     folded = {candidate.casefold(): candidate for candidate in candidates}
+    # 0.6 is the default of difflib: it accepts one wrong letter in three and rejects words that only share an ending.
     matches = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
 
@@ -95,20 +101,58 @@ def nearest_spelling(word: str, known: Iterable[str]) -> str:
 def unknown_argument(
     where: str, name: str, known: Collection[str], *, meant: str | None = None, what: str = "arguments"
 ) -> RecipeError:
-    """Return the error of a keyword that a function or a dataclass does not have.
+    """Return the error for a keyword that a function or a dataclass does not have.
 
     Args:
-        where: What was called.
+        where: The function or class that was called.
         name: The keyword.
-        known: What it has.
-        meant: What the keyword stands for, where that is known.
+        known: The keywords it has.
+        meant: The keyword it has for this, if known.
         what: What was given: "arguments" or "attributes".
 
     Example:
         >>> print(unknown_argument("AdaRound", "iteration", ["iterations", "seed"]))
         AdaRound must be given known arguments, got 'iteration'; did you mean 'iterations'?
     """
-    few = 7  # As many as fit a line; the fields of the largest configuration have a page of their own.
+    few = 7  # As many as fit on a line; the largest configurations have a reference page.
     listed = f" (known: {', '.join(known)})" if len(known) <= few else ""
     hint = f"; did you mean {meant!r}?" if meant else nearest_spelling(name, known) or listed
     return RecipeError(f"{where} must be given known {what}, got {name!r}{hint}")
+
+
+def known_keywords(
+    where: str, other_names: Mapping[str, str] | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator that rejects unknown keywords with a hint instead of a bare TypeError.
+
+    Args:
+        where: The function's name in messages.
+        other_names: Names that other libraries use for an argument, for hints where the spelling is not similar.
+
+    Raises:
+        RecipeError: From the decorated function; the message has the nearest spelling.
+
+    Example:
+        >>> @known_keywords("quantize", {"preset": "recipe"})
+        ... def quantize(model, recipe="XINT8"):
+        ...     return recipe
+        >>> quantize("model.onnx", preset="XINT8")
+        Traceback (most recent call last):
+        ...
+        quantry.errors.RecipeError: quantize must be given known arguments, got 'preset'; did you mean 'recipe'?
+    """
+    synonyms = other_names or {}
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        known = tuple(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def checked(*arguments: _P.args, **keywords: _P.kwargs) -> _R:
+            for name in keywords:
+                if name not in known:
+                    raise unknown_argument(where, name, known, meant=synonyms.get(name))
+            return function(*arguments, **keywords)
+
+        return checked
+
+    return decorate

@@ -1,4 +1,4 @@
-"""The stages in order; nothing else."""
+"""The stage calls from a float model to a quantized one, in order."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from quantry.scale import scale
 from quantry.tune import Tuned, retouch, tune, tuned_params
 
 DataLike = CalibrationData | Callable[[], CalibrationData]
-"""Calibration data, or a function that opens them; it is called only if a stage needs them."""
+"""Calibration data, or a function that opens it, called only if a stage reads the data."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[Float
 
 
 def run_convert(prepared: Handle[FloatModel], recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
-    """Run the conversions for the target, where there are any, on what the user does not keep in float."""
+    """Run the conversions for the target, if any, except on nodes that the user keeps in float."""
     npu, options = recipe.prepare.npu, recipe.plan
     if npu is None:
         return prepared
@@ -76,7 +76,7 @@ def run_convert(prepared: Handle[FloatModel], recipe: Recipe, memo: Memo) -> Han
     converted = memo.run(convert, prepared, npu, kept)
     if not kept or names_are_found(converted.value, options):
         return converted
-    # An entry may name what the conversion of a node that is kept would make; then that has to be made.
+    # A selection may name a node that only the conversion of a float node creates; then that node is converted too.
     everywhere = memo.run(convert, prepared, npu)
     return everywhere if names_are_found(everywhere.value, options) else converted
 
@@ -88,13 +88,13 @@ def run_quantize(
 
     Args:
         prepared: What `run_prepare` returned.
-        data: Calibration data, or what opens them when a stage needs them.
+        data: Calibration data, or a function that opens it.
         recipe: Options of every stage.
-        memo: Keeps and finds results.
+        memo: Stores and reuses results.
         score: A function of the outputs, for mixed precision with the goal `WithinDrop`.
 
     Returns:
-        Handles on all results.
+        Handles for all results.
     """
     data = _limited(data, recipe)
     models = _run_equalize(prepared, data, recipe, memo)
@@ -152,7 +152,7 @@ def _run_equalize(
 
 
 def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
-    """Compare the quantized model with the prepared float one on data."""
+    """Compare the quantized model with the prepared float model on data."""
     return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate)
 
 
@@ -162,7 +162,7 @@ def calibration_samples(data: CalibrationData, recipe: Recipe) -> CalibrationDat
 
 
 def _limited(data: DataLike, recipe: Recipe) -> DataLike:
-    # Data that no stage reads are never opened, so the limit is applied when they are.
+    # Data that no stage reads is never opened, so the limit is applied on opening.
     return lambda: calibration_samples(_opened(data), recipe)
 
 
@@ -171,9 +171,9 @@ def _opened(data: DataLike) -> CalibrationData:
 
 
 def model_metadata(recipe: Recipe) -> dict[str, str]:
-    """Return what the metadata of a recipe's model say."""
-    # Neither the label nor how the model will be judged makes it another model, so they must not move its bytes. What
-    # is at its default reads back the same when left out, and options of later releases then move no bytes either.
+    """Return the metadata entries of a recipe's model."""
+    # The recipe's name and its evaluation do not change the model, so they must not change its bytes. Options with
+    # their default value are omitted: they read back the same, and options that later releases add change no bytes.
     written, defaults = to_plain(recipe), to_plain(Recipe())
     plain: dict[str, Any] = {"version": written["version"]}
     for section in written.keys() - {"name", "evaluate", "version"}:

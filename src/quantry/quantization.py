@@ -15,12 +15,11 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data, pixel_doubts, pixel_notes
 from quantry.data.random_data import RandomData
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, known_keywords
 from quantry.evaluate import Evaluation, find_metric
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import DeclinedNode, QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
-from quantry.keywords import known_keywords
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
 from quantry.numerics.tensor_params import QuantParams
@@ -28,15 +27,15 @@ from quantry.pipeline import DataLike, Stages, calibration_samples, run_evaluate
 from quantry.recipe import Recipe, resolve_recipe
 
 DEFAULT_STORE = "default"
-"""Names the store in the user's cache directory."""
+"""The name of the store in the user's cache directory."""
 
 _NO_DATA = (
-    "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the model is of no use "
-    "and its metrics say nothing; give --data, or data="
+    "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the model is not usable "
+    "and its metrics are meaningless; pass --data, or data="
 )
 _RANDOM_EVALUATION = (
-    "no data were given, and none are needed to quantize with this recipe; the comparison with the float model is on "
-    "one random sample, uniform in [0, 1), and says little"
+    "no data were given, and this recipe needs none; the comparison with the float model uses one random sample, "
+    "uniform in [0, 1), and is only a rough check"
 )
 
 
@@ -45,9 +44,9 @@ class QuantizationResult:
     """A quantized model and everything known about it.
 
     Attributes:
-        recipe: What was asked for.
-        stages: Handles on the results of all stages.
-        trace: What ran and what was reused, grows when `evaluation` is asked for.
+        recipe: The recipe it was quantized with.
+        stages: Handles for the results of all stages.
+        trace: Which stages ran and which were reused; `evaluation` adds to it.
         notes: What the user should know.
     """
 
@@ -89,15 +88,15 @@ class QuantizationResult:
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """Comparison with the float model; runs both on the first use.
+        """Comparison with the float model; runs both models on first use.
 
-        The data are those given as ``evaluation_data``, else the calibration data.
+        Uses ``evaluation_data`` if it was given, else the calibration data.
         """
         return run_evaluate(self.stages, self._evaluation_data, self.recipe, self._memo).value
 
     @property
     def evaluation_data(self) -> CalibrationData:
-        """The data of `evaluation`."""
+        """The data that `evaluation` uses."""
         data = self._evaluation_data
         return data if isinstance(data, CalibrationData) else data()
 
@@ -109,17 +108,17 @@ class QuantizationResult:
         """Write the quantized model, atomically.
 
         Args:
-            path: Where to; weights of models over 1.5 GB go to a file beside it.
+            path: The file; weights of models over 1.5 GB go to a second file next to it.
 
         Returns:
             The files written.
 
         Raises:
-            RecipeError: The path is that of the float model.
+            RecipeError: The path is the float model's.
         """
         target, source = Path(path), self._float_file
         if source is not None and source.exists() and target.exists() and target.samefile(source):
-            raise RecipeError(f"save must not overwrite the float model, got its path {target}; give another")
+            raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")
         return self.quantized.save(path)
 
 
@@ -136,7 +135,7 @@ _OTHER_NAMES = {
 
 
 @known_keywords("quantize", _OTHER_NAMES)
-def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
+def quantize(  # noqa: PLR0913  one keyword for each input of the user
     model: Any,
     data: Any = None,
     recipe: Recipe | str | Path | Mapping[str, Any] = "S8S8_AAWS",
@@ -151,36 +150,36 @@ def quantize(  # noqa: PLR0913  one keyword for each thing a user brings
     Args:
         model: Path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
         data: Calibration data: an onnxruntime data reader, an iterable or a sequence of dicts or arrays, a folder of
-            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None will do where no scale has to be found in data;
-            elsewhere it means random data, with a warning.
+            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None is fine if no scale has to be found in data;
+            otherwise random data is used, with a warning.
         recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
         evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
-        images: How image files become inputs; without it a folder of images enters as RGB 0..255, and the first note
+        images: How image files become inputs. By default a folder of images is read as RGB 0..255, and the first note
             says so.
-        score: A function from the model's outputs for all calibration samples, one array for each output with the
-            samples along its first axis, to a number that is larger where they are better; for mixed precision with the
-            goal `WithinDrop`.
-        store: Where results are kept: "default" for the user's cache directory, a directory, a store, or None to keep
-            nothing.
+        score: A function from the model's outputs for all calibration samples (one array for each output, with the
+            samples along its first axis) to a number, higher is better; for mixed precision with the goal `WithinDrop`.
+        store: Where results are stored: "default" for the user's cache directory, a directory, a store, or None to
+            store nothing.
 
     Returns:
-        The result; nothing is written to disk but the store until it is saved.
+        The result. Only the store is written to disk until the result is saved.
 
     Raises:
-        UserError: The model, the data or the recipe cannot be used; the message says why.
+        UserError: The model, the data or the recipe is invalid; the message says why.
 
     Example:
         >>> result = quantry.quantize("model.onnx", data=reader, recipe="XINT8")  # doctest: +SKIP
         >>> result.save("model.int8.onnx")  # doctest: +SKIP
     """
     wanted, notes = resolve_recipe(recipe)
-    _check_judges(wanted, score)
+    _check_metrics(wanted, score)
     trace = Trace()
     memo = Memo(_open_store(store), trace)
     prepared = run_prepare(model_source(model), wanted, memo)
     inputs = prepared.value.inputs
+    # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
-    # Data that do not fit are told now, needed or not.
+    # Validate the data up front, even if no stage will read it.
     of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     stages = run_quantize(prepared, calibration, wanted, memo, score)
@@ -199,8 +198,8 @@ def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:
     return pixel_notes(data)
 
 
-def _check_judges(recipe: Recipe, score: Score | None) -> None:
-    """Tell now, and not after all the work, of what results cannot be judged by."""
+def _check_metrics(recipe: Recipe, score: Score | None) -> None:
+    """Check metrics and the goal of mixed precision before any stage runs."""
     for metric in recipe.evaluate.metrics:
         find_metric(metric)
     check_goal(None if recipe.mix.mixed is None else recipe.mix.mixed.goal, score)
@@ -230,5 +229,5 @@ def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
 
 @functools.cache
 def _directory_store(path: Path) -> DirectoryStore:
-    # One object for one directory, so that calls share what is still in memory.
+    # One object for each directory: calls on the same store object share the results that are still in memory.
     return DirectoryStore(path)

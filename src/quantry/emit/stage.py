@@ -9,7 +9,7 @@ import onnx_ir as ir
 from quantry.emit.dynamic import emit_dynamic
 from quantry.emit.fix_neuron import emit_fix_neuron
 from quantry.emit.graph_editor import FIRST_OPSET, GROUPS_SINCE_OPSET, GraphEditor, Origin
-from quantry.emit.graph_template import GraphTemplate, TemplateShelf, signature
+from quantry.emit.graph_template import GraphTemplate, TemplateCache, signature
 from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
 from quantry.emit.pairs import dedicate_pairs
 from quantry.emit.qdq import emit_qdq
@@ -46,7 +46,7 @@ EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], Mappin
 }
 """One writer for each format; it tells which data depend on the parameters, where it knows."""
 
-_TEMPLATES = TemplateShelf()
+_TEMPLATES = TemplateCache()
 
 # onnxruntime 1.20 is the oldest runtime we write for; it reads IR 10 and opset 21.
 _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21

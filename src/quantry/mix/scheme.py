@@ -44,6 +44,7 @@ class Scheme:
         return values if spec is None else _rounding(spec)(values)
 
 
+# Opening the session takes 5 ms, and it is used for every tensor and sample.
 @cache
 def _rounding(spec: TensorSpec) -> Callable[[Array], Array]:
     """Return a function that rounds to a type without scales, as the written model does."""

@@ -258,7 +258,7 @@ def build_id() -> str:
     return "numpy" if kernels is None else kernels.build_id
 
 
-@functools.cache
+@functools.cache  # The library is read, checked and loaded once per process.
 def _library() -> ctypes.CDLL | None:
     return load_library(_DESCRIPTION)
 

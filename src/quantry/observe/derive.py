@@ -9,7 +9,7 @@ The statistics of all tensors, of which most are derived when somebody asks for 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -151,8 +151,6 @@ class TensorTable(Mapping[str, TensorStats]):
             name: terms for name, terms in lineage.items() if all(term.root in self.roots for term in terms)
         }
         self._derived: dict[str, TensorStats] = {}
-        self._histogram = lru_cache(maxsize=None)(self._make_histogram)
-        self._extrema = lru_cache(maxsize=None)(self._make_extrema)
 
     @classmethod
     def of_roots(cls, tensors: Mapping[str, TensorStats]) -> "TensorTable":
@@ -187,13 +185,13 @@ class TensorTable(Mapping[str, TensorStats]):
         pairs = {(term.root, term.function) for terms in self.lineage.values() for term in terms}
         return all(np.isfinite(self._extrema(*pair)).all() for pair in pairs if self.roots[pair[0]].stats.count)
 
-    def _make_histogram(self, root: str, function: ScalarFunction) -> Histogram:
+    def _histogram(self, root: str, function: ScalarFunction) -> Histogram:
         stats = self.roots[root].stats
         if function == IDENTITY:
             return stats.codes, stats.counts
         return derived_histogram(self.roots[root].distribution, function)
 
-    def _make_extrema(self, root: str, function: ScalarFunction) -> Extrema:
+    def _extrema(self, root: str, function: ScalarFunction) -> Extrema:
         stats = self.roots[root].stats
         if function == IDENTITY:
             return stats.batch_minima, stats.batch_maxima

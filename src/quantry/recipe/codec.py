@@ -7,7 +7,6 @@ writing includes every field.
 
 import dataclasses
 import enum
-import functools
 import json
 import logging
 import types
@@ -214,7 +213,6 @@ def _decode_dataclass(cls: Any, values: Mapping[str, Any], where: str) -> Any:
     return cls(**{key: decode(hints[key], value, f"{where}.{key}") for key, value in values.items()})
 
 
-@functools.cache
 def _fields(cls: Any) -> tuple[list[str], list[str]]:
     """Return the names of all fields, and of those without a default."""
     parts = dataclasses.fields(cls)

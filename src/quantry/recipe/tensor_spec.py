@@ -2,7 +2,6 @@
 
 import enum
 from dataclasses import dataclass
-from functools import cache
 
 from quantry.errors import RecipeError
 from quantry.recipe.checked import Checked
@@ -22,7 +21,6 @@ _BLOCK_FORMATS = {
 }
 
 
-@cache
 def _bits(name: str) -> int:
     if name in _BLOCK_FORMATS:
         return _BLOCK_FORMATS[name][0]

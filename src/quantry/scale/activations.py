@@ -26,7 +26,7 @@ from quantry.numerics.tensor_params import TensorParams
 from quantry.observe import Statistics
 from quantry.observe.lineage import elementwise_function
 from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
-from quantry.scale.parameter_memory import remembered
+from quantry.scale.parameter_cache import cached_params
 from quantry.scale.ranges import find_range
 from quantry.scale.values import BehindValues, BinnedValues, ExactValues, Observed
 
@@ -110,7 +110,7 @@ def _own_params(
     def find() -> TensorParams:
         return _params(BehindValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
 
-    return remembered(stats, (method, plan.spec, functions), find)
+    return cached_params(stats, (method, plan.spec, functions), find)
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:

@@ -12,8 +12,8 @@ from quantry.observe import Statistics
 from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
 from quantry.scale.activations import activation_params, conversion_params, responses, unusual_values
 from quantry.scale.alignment import aligned
-from quantry.scale.constant_memory import remembered_params
 from quantry.scale.npu import refine_for_npu
+from quantry.scale.parameter_cache import cached_constant_params
 from quantry.scale.weights import measure_constant
 
 
@@ -41,7 +41,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     for name, weight in plan.weights.items():
         if not weight.spec.dtype.is_integer:
             continue
-        tensors[name] = remembered_params(
+        tensors[name] = cached_constant_params(
             model.model, name, weight.spec, weight.axis, options.weight, reduced=options.reduce_range
         )
     _make_room_for_biases(model, plan, tensors)
@@ -49,7 +49,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.is_integer:
             continue
         if isinstance(bias, OwnBiasPlan):
-            tensors[name] = remembered_params(model.model, name, bias.spec, None, options.weight)
+            tensors[name] = cached_constant_params(model.model, name, bias.spec, None, options.weight)
         else:
             _check_has_scales(name, bias, plan)
             tensors[name] = _derived(name, bias, tensors)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantry.errors import RecipeError
-from quantry.keywords import known_keywords
+from quantry.errors import RecipeError, known_keywords
 from quantry.recipe import Format
 from quantry.recipe.checked import Checked, KnownArguments
 

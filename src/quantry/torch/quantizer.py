@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantry.errors import DataError, ModelError, RecipeError
-from quantry.keywords import known_keywords
+from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.torch.config import QConfig, QLayerConfig, QTensorConfig
 from quantry.torch.translate import Place, recipe_of

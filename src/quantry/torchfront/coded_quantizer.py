@@ -70,7 +70,7 @@ class _Coded(torch.autograd.Function):  # type: ignore[misc]
         return by_values, by_scale, None, None, None
 
 
-@functools.cache
+@functools.cache  # A failed import is not remembered by Python and would be tried again in every backward pass.
 def _kernels() -> ModuleType | None:
     try:
         from quantry.torchfront import fused_kernels

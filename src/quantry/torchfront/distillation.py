@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quantry.errors import ModelError, SelectionError, nearest_spelling
-from quantry.keywords import known_keywords
+from quantry.errors import ModelError, SelectionError, known_keywords, nearest_spelling
 from quantry.torchfront.conversions import with_originals
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from quantry.errors import RecipeError
-from quantry.keywords import known_keywords
+from quantry.errors import RecipeError, known_keywords
 from quantry.torchfront.graph_capture import capture
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quantry.errors import known_keywords
 from quantry.graph.quant_plan import DerivedBiasPlan
-from quantry.keywords import known_keywords
 from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.scale.npu import refine_for_npu

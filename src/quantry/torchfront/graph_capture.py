@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from quantry.errors import DataError, ModelError
-from quantry.keywords import known_keywords
+from quantry.errors import DataError, ModelError, known_keywords
 from quantry.torchfront.capture_refusal import quiet_torch, refusal, takes
 from quantry.torchfront.quantized_module import refuse_quantized
 

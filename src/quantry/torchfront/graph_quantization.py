@@ -15,10 +15,9 @@ from torch import fx
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import ModelError, RecipeError, known_keywords
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source, read_model
-from quantry.keywords import known_keywords
 from quantry.memo import Handle, Memo, Store, Trace
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
 from quantry.recipe import Dynamic, Recipe, resolve_recipe

@@ -6,8 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from quantry.errors import ModelError, RecipeError
-from quantry.keywords import known_keywords
+from quantry.errors import ModelError, RecipeError, known_keywords
 
 
 class MovingAverage:

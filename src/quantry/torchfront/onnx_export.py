@@ -15,12 +15,11 @@ from torch import nn
 import quantry
 from quantry.check import Violation, check_npu
 from quantry.emit import emit
-from quantry.errors import DataError, ModelError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.graph.float_model import FloatModel
 from quantry.graph.passes import convert_opset
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.quantized_model import QuantizedModel
-from quantry.keywords import known_keywords
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
 from quantry.recipe.checked import Checked
 from quantry.runtime.sessions import run_session, simulation_session

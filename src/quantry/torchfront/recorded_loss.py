@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from quantry.keywords import known_keywords
+from quantry.errors import known_keywords
 
 Loss = Callable[[Any, Any], Tensor]
 """From the module and a batch of the user's loader to what is minimised."""

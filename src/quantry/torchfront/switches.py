@@ -6,8 +6,7 @@ A model without any is refused: switching nothing would go unnoticed.
 
 from torch import nn
 
-from quantry.errors import ModelError, RecipeError, nearest_spelling
-from quantry.keywords import known_keywords
+from quantry.errors import ModelError, RecipeError, known_keywords, nearest_spelling
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer

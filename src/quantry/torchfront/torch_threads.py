@@ -32,7 +32,7 @@ def call(function: Any, task: ctypes.Structure, *, alone: bool) -> None:
         in_threads(function, ctypes.pointer(task), threads)
 
 
-@functools.cache
+@functools.cache  # The library is searched and its function bound once per process.
 def torch_threads() -> Callable[[Any, Any, int], None] | None:
     """Return what calls a function of a C library in several threads at once, or None where it is not found.
 

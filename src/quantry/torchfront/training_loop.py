@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantry.errors import DataError, ModelError, RecipeError
-from quantry.keywords import known_keywords
+from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
 from quantry.torchfront.capture_refusal import wrong_call

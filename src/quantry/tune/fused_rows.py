@@ -47,7 +47,7 @@ _TILES = (_Tile(64, 64, 64, 8, 3), _Tile(32, 64, 64, 4, 3), _Tile(16, 64, 64, 4,
 _ENOUGH = 100
 
 
-@functools.cache
+@functools.cache  # Asked for every layer; looking for a package that is not there scans the whole path.
 def fused() -> Any:
     """Return the kernels, or None where there is no triton."""
     return import_module("quantry.tune.fused_kernels") if util.find_spec("triton") is not None else None

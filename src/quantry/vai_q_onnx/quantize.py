@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantry.errors import RecipeError
-from quantry.keywords import known_keywords
+from quantry.errors import RecipeError, known_keywords
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
 from quantry.onnx.quantizer import ModelInput, run_config

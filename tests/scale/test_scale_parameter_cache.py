@@ -1,4 +1,4 @@
-"""What was found for an activation is found once, and forgotten with its statistics."""
+"""Parameters of an activation are computed once and dropped with its statistics."""
 
 import gc
 import sys
@@ -10,7 +10,7 @@ from quantry.graph.quant_plan import OwnRange
 from quantry.numerics.scalar_function import IDENTITY, ScalarFunction
 from quantry.observe import Statistics
 from quantry.recipe import DataType, Method, MinMax, MinMSE, Percentile, TensorSpec
-from quantry.scale import activations, parameter_memory
+from quantry.scale import activations, parameter_cache
 from quantry.scale.activations import activation_params
 from quantry.testing.range_suite import stats_of
 
@@ -21,7 +21,7 @@ def observed() -> Statistics:
     return Statistics({"x": stats_of([[-3.0, 1.0, 2.0, 40.0]])}, 1)
 
 
-def test_range_is_searched_once_for_each_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_range_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Method] = []
     find_range = activations.find_range
 
@@ -40,20 +40,20 @@ def test_range_is_searched_once_for_each_question(monkeypatch: pytest.MonkeyPatc
     assert asked == [method for _, method, _ in questions]
 
 
-def test_memory_is_bounded_and_goes_with_the_statistics() -> None:
-    before, statistics, plans = len(parameter_memory._FOUND), observed(), {"x": OwnRange(TensorSpec())}
+def test_cache_is_bounded_and_is_dropped_with_the_statistics() -> None:
+    before, statistics, plans = len(parameter_cache._CACHED), observed(), {"x": OwnRange(TensorSpec())}
     for step in range(80):
         activation_params(plans, statistics, Percentile(50.0 + step / 2))
-    kept = parameter_memory._FOUND[statistics.tensors["x"]]
+    kept = parameter_cache._CACHED[statistics.tensors["x"]]
     assert len(kept) == 64
     assert (Percentile(89.5), TensorSpec(), ()) in kept
     del kept, statistics
     gc.collect()
-    assert len(parameter_memory._FOUND) <= before
+    assert len(parameter_cache._CACHED) <= before
 
 
-def test_threads_may_ask_of_the_same_statistics_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_memory, "_KEPT", 2)
+def test_threads_may_share_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameter_cache, "_LIMIT", 2)
     statistics, plans = observed(), {"x": OwnRange(TensorSpec())}
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
