@@ -15,7 +15,7 @@ import quantry.demo
 from quantry.emit import emit
 from quantry.execute.interpretable_part import interpretable_part
 from quantry.execute.interpreter.operators import OPERATORS
-from quantry.execute.planned_graph import PlannedGraph, Trained
+from quantry.execute.trainable_graph import TrainableGraph, Trained
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan
@@ -156,7 +156,7 @@ def test_operator_gives_what_onnxruntime_gives(case: Case) -> None:
 
     graph = ir.serde.deserialize_model(inferred)
     names = [value.name for value in graph.graph.outputs]
-    ours = PlannedGraph(graph, list(graph.graph), QuantPlan(), QuantParams(), Trained(weights=False, biases=False))
+    ours = TrainableGraph(graph, list(graph.graph), QuantPlan(), QuantParams(), Trained(weights=False, biases=False))
     results = ours.run({"x": torch.from_numpy(np.array(case.x))}, names, quantized=False)
     for name, value in zip(names, expected, strict=True):
         np.testing.assert_allclose(results[name].numpy(), value, rtol=2e-4, atol=2e-5)
@@ -175,7 +175,7 @@ def quantized_outputs(task: TuneTask, feed: dict[str, np.ndarray]) -> list[np.nd
 
 
 def interpreted(task: TuneTask, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    graph = PlannedGraph(task.model.model, list(task.model.model.graph), task.plan, task.params, Trained())
+    graph = TrainableGraph(task.model.model, list(task.model.model.graph), task.plan, task.params, Trained())
     names = [value.name or "" for value in task.model.model.graph.outputs]
     with torch.no_grad():
         results = graph.run({name: torch.from_numpy(array) for name, array in feed.items()}, names, quantized=True)

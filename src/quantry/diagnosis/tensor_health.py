@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.evaluate.metrics.metric import unlimited_decibels
-from quantry.graph.quant_plan import QuantPlan, SharedRange
+from quantry.execute.quantized_view import QuantizedView
+from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.grid import Grid
 from quantry.numerics.histogram import TensorStats
-from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
 from quantry.scale import BinnedValues
@@ -64,15 +64,15 @@ def tensor_health(
         plan: What is quantized.
         params: Scales and zero points.
     """
-    return (*_activations(model, statistics, plan, params), *_weights(model, plan, params))
+    view = QuantizedView(plan, params)
+    return (*_activations(model, statistics, view), *_weights(model, view))
 
 
-def _activations(
-    model: ir.Model, statistics: Statistics, plan: QuantPlan, params: QuantParams
-) -> Iterator[TensorHealth]:
+def _activations(model: ir.Model, statistics: Statistics, view: QuantizedView) -> Iterator[TensorHealth]:
     producers = {value.name: node for node in model.graph for value in node.outputs}
-    for name, planned in plan.activations.items():
-        stats, own = statistics.tensors.get(name), params.tensors.get(name)
+    for quantizer in view.activations:
+        name, own = quantizer.name, quantizer.params
+        stats = statistics.tensors.get(name)
         if stats is None or own is None or stats.finite_count == 0:
             continue
         node = producers.get(name)
@@ -83,7 +83,7 @@ def _activations(
             operator="Input" if node is None else node.op_type,
             **_common(own),
             **_activation_noise(stats, own),
-            shared_with=planned.source if isinstance(planned, SharedRange) else "",
+            shared_with="" if quantizer.source == name else quantizer.source,
         )
 
 
@@ -105,17 +105,17 @@ def _activation_noise(stats: TensorStats, params: TensorParams) -> dict[str, Any
     }
 
 
-def _weights(model: ir.Model, plan: QuantPlan, params: QuantParams) -> Iterator[TensorHealth]:
+def _weights(model: ir.Model, view: QuantizedView) -> Iterator[TensorHealth]:
     nodes = {node.name: node for node in model.graph}
-    for name, planned in plan.weights.items():
-        own = params.tensors.get(name)
+    for quantizer in view.weights:
+        name, own = quantizer.name, quantizer.params
         constant = model.graph.initializers[name].const_value
         if own is None or constant is None:
             continue
         weight = constant.numpy().astype(np.float32)
-        error = (weight - fake_quantize(weight, own)).astype(np.float64)
+        error = (weight - quantizer.round(weight)).astype(np.float64)
         power = float(np.mean(np.square(weight, dtype=np.float64)))
-        user = planned.users[0] if planned.users else ""
+        user = next(iter(view.plan.weights[name].users), "")
         yield TensorHealth(
             name=name,
             kind="weight",

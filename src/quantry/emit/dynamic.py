@@ -19,6 +19,7 @@ from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, as_tensor, describ
 from quantry.emit.local_functions import STANDARD, FunctionBook
 from quantry.emit.pairs import PairWriter
 from quantry.emit.product_node import ProductNode, product_nodes
+from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.rounding import quantize_array
 from quantry.numerics.tensor_params import QuantParams, TensorParams
@@ -58,11 +59,12 @@ def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParam
         params: With which scales and zero points.
         written: Names of the nodes that read their weight in another way.
     """
-    pairs = PairWriter(editor, plan, params, STANDARD)
-    for name, weight in plan.weights.items():
-        users = frozenset(weight.users) - written
+    view = QuantizedView(plan, params)
+    pairs = PairWriter(editor, view, STANDARD)
+    for weight in view.weights:
+        users = (weight.readers or frozenset()) - written
         if users:
-            pairs.write_constant(name, users)
+            pairs.write_constant(weight.name, users)
     pairs.finish(FunctionBook(editor.model))
 
 

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from quantry.emit.graph_editor import FIRST_OPSET, GraphEditor, describe
 from quantry.emit.local_functions import CONTRIB, add_function
 from quantry.errors import RecipeError
+from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams, TensorParams
@@ -42,29 +43,28 @@ def emit_fix_neuron(model: ir.Model, plan: QuantPlan, params: QuantParams, optio
         RecipeError: A tensor's scale is no single power of two or its zero point is not at the centre.
     """
     editor = GraphEditor(model)
-    writer = _Writer(editor, plan, {name: _signed(name, entry) for name, entry in params.tensors.items()})
-    for tensor in plan.activations:
-        writer.write_activation(tensor)
-    for name, conversion in plan.conversions.items():
-        editor.branch(name, conversion.tensor, conversion.readers)
-        writer.write_activation(name)
-    for name, weight in plan.weights.items():
-        writer.write_constant(name, frozenset(weight.users))
-    for name in plan.biases:
-        writer.write_constant(name, None)
+    view = QuantizedView(plan, QuantParams({name: _signed(name, entry) for name, entry in params.tensors.items()}))
+    writer = _Writer(editor, view)
+    for quantizer in view.activations:
+        writer.write_activation(quantizer.name)
+    for quantizer in view.conversions:
+        editor.branch(quantizer.name, quantizer.tensor, quantizer.readers or ())
+        writer.write_activation(quantizer.name)
+    for quantizer in view.constants:
+        writer.write_constant(quantizer.name, quantizer.readers)
     writer.finish()
 
 
 class _Writer:
-    def __init__(self, editor: GraphEditor, plan: QuantPlan, params: dict[str, TensorParams]) -> None:
+    def __init__(self, editor: GraphEditor, view: QuantizedView) -> None:
         self._editor = editor
-        self._plan = plan
-        self._params = params
+        self._view = view
+        self._params = view.params.tensors
         self._body = ""
 
     def write_activation(self, tensor: str) -> None:
         value = self._editor.values[tensor]
-        node = self._node(value, tensor, self._plan.root(tensor))
+        node = self._node(value, tensor, self._view.source(tensor))
         self._editor.put_behind(tensor, (node,))
 
     def write_constant(self, name: str, users: frozenset[str] | None) -> None:

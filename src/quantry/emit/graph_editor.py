@@ -5,7 +5,7 @@ Our data types in the words of ONNX.
 Edits one graph while a format is written: fresh names, new initializers, nodes behind tensors and before readers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ class GraphEditor:
             self._written[root] = (self.initializer(scale), self.initializer(zero_point))
         return self._written[root]
 
-    def branch(self, name: str, tensor: str, readers: Sequence[str]) -> None:
+    def branch(self, name: str, tensor: str, readers: Collection[str]) -> None:
         """Give what some readers of a tensor read a name of its own, so that nodes can be put before them alone.
 
         Args:

@@ -33,10 +33,11 @@ from quantry.emit.graph_editor import (
     describe,
 )
 from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionBook, thin_function, wide_function
+from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.power_of_two import position_of
 from quantry.numerics.rounding import quantize_array
-from quantry.numerics.tensor_params import QuantParams, TensorParams
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
 
 # onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then refuse the model when nothing
@@ -56,22 +57,21 @@ class PairWriter:
         origins: By name of an initializer, which parameters its data were made of.
     """
 
-    def __init__(self, editor: GraphEditor, plan: QuantPlan, params: QuantParams, dialect: Dialect) -> None:
+    def __init__(self, editor: GraphEditor, view: QuantizedView, dialect: Dialect) -> None:
         self.editor = editor
         self.dialect = dialect
         self.origins: dict[str, Origin] = {}
-        self._plan = plan
-        self._params = params
+        self._view = view
         self._opset = editor.model.opset_imports[""]
-        self._closed = frozenset(plan.quantized_nodes)
+        self._closed = frozenset(view.plan.quantized_nodes)
         self._body = STANDARD
         self._nodes: list[tuple[ir.Node, DataType | None]] = []  # with the 32-bit type that no native operator has
 
     def write_pair(self, tensor: str) -> None:
         """Put a pair behind a tensor."""
         value = self.editor.values[tensor]
-        params = self._params.tensors[tensor]
-        scale, zero_point = self._parameters(self._plan.root(tensor), tensor)
+        params = self._params_of(tensor)
+        scale, zero_point = self._parameters(self._view.source(tensor), tensor)
         dialect = self._dialect_for(params, (use.node for use in value.uses()))
         attributes = _attributes(params, dialect)
         quantize = self.editor.node(
@@ -93,7 +93,7 @@ class PairWriter:
             name: Name of the float initializer.
             users: Names of the nodes to rewire; None rewires all.
         """
-        params = self._params.tensors[name]
+        params = self._params_of(name)
         dialect = self._dialect_for(params, ())
 
         def restore(value: ir.Value) -> tuple[ir.Node]:
@@ -115,8 +115,11 @@ class PairWriter:
 
         self.editor.replace_constant(name, users, restore)
 
+    def _params_of(self, name: str) -> TensorParams:
+        return self._view.params.tensors[name]
+
     def _parameters(self, root: str, tensor: str) -> tuple[ir.Value, ir.Value]:
-        scale, zero_point = self.editor.parameters(root, self._params.tensors[tensor])
+        scale, zero_point = self.editor.parameters(root, self._params_of(tensor))
         self.origins.setdefault(scale.name or "", Origin(Part.SCALE, tensor))
         self.origins.setdefault(zero_point.name or "", Origin(Part.ZERO_POINT, tensor))
         return scale, zero_point

@@ -7,11 +7,10 @@ from quantry.emit.float_writer import FloatWriter
 from quantry.emit.graph_editor import GraphEditor, Origin
 from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionBook
 from quantry.emit.pairs import PairWriter
-from quantry.graph.quant_plan import OwnBiasPlan, QuantPlan, SharedRange
+from quantry.execute.quantized_view import QuantizedView
+from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Format, TensorSpec, VitisQdq
-
-_INTEGER = TensorSpec()  # a bias on the accumulator's grid is an integer whatever else the plan says
 
 
 def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> dict[str, Origin]:
@@ -26,19 +25,15 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
     Returns:
         By name of an initializer, which parameters its data were made of. No other data depend on the parameters.
     """
-    editor = GraphEditor(model)
-    writers = _Writers(editor, plan, params, dialect_of(options))
-    for tensor in plan.activations:
-        root = plan.activations[plan.root(tensor)]
-        assert not isinstance(root, SharedRange)
-        writers.of(root.spec).write_pair(tensor)
-    for name, conversion in plan.conversions.items():
-        editor.branch(name, conversion.tensor, conversion.readers)
-        writers.of(conversion.spec).write_pair(name)
-    for name, weight in plan.weights.items():
-        writers.of(weight.spec).write_constant(name, frozenset(weight.users))
-    for name, bias in plan.biases.items():
-        writers.of(bias.spec if isinstance(bias, OwnBiasPlan) else _INTEGER).write_constant(name, None)
+    editor, view = GraphEditor(model), QuantizedView(plan, params)
+    writers = _Writers(editor, view, dialect_of(options))
+    for quantizer in view.activations:
+        writers.of(quantizer.spec).write_pair(quantizer.name)
+    for quantizer in view.conversions:
+        editor.branch(quantizer.name, quantizer.tensor, quantizer.readers or ())
+        writers.of(quantizer.spec).write_pair(quantizer.name)
+    for quantizer in view.constants:
+        writers.of(quantizer.spec).write_constant(quantizer.name, quantizer.readers)
     functions = FunctionBook(model)
     writers.finish(functions)
     functions.finish()
@@ -48,10 +43,10 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
 class _Writers:
     """One writer for each kind of number, made when it is first needed."""
 
-    def __init__(self, editor: GraphEditor, plan: QuantPlan, params: QuantParams, dialect: Dialect) -> None:
+    def __init__(self, editor: GraphEditor, view: QuantizedView, dialect: Dialect) -> None:
         self._editor = editor
         self._dialect = dialect
-        self._integers = PairWriter(editor, plan, params, dialect)
+        self._integers = PairWriter(editor, view, dialect)
         self._others: dict[TensorSpec, FloatWriter | BlockWriter] = {}
 
     @property

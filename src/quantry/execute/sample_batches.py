@@ -11,7 +11,7 @@ import torch
 from quantry.data.calibration_data import CalibrationData
 from quantry.errors import RecipeError
 from quantry.execute.float_pass import lengths_of
-from quantry.execute.planned_graph import PlannedGraph
+from quantry.execute.trainable_graph import TrainableGraph
 from quantry.graph.segments import tensor_types
 
 Tensors = dict[str, Any]
@@ -50,7 +50,7 @@ class SampleBatches:
         device: Where they go.
     """
 
-    def __init__(self, data: CalibrationData, graph: PlannedGraph, model: Any, device: str) -> None:
+    def __init__(self, data: CalibrationData, graph: TrainableGraph, model: Any, device: str) -> None:
         self.samples = [{name: torch.from_numpy(array.copy()) for name, array in sample.items()} for sample in data]
         self._device = device
         first = next(iter(data))
@@ -69,7 +69,7 @@ class SampleBatches:
             return {name: tensor.to(self._device) for name, tensor in chosen[0].items()}
         return {name: torch.cat([sample[name] for sample in chosen]).to(self._device) for name in chosen[0]}
 
-    def _joins(self, graph: PlannedGraph) -> bool:
+    def _joins(self, graph: TrainableGraph) -> bool:
         """Return whether two samples at once give what each gives alone."""
         if len(self.samples) < 2:
             return False

@@ -1,11 +1,11 @@
-"""The quantized model as a float graph that onnxruntime runs: pairs around operators, weights rounded in place.
+"""The quantized model as a graph that onnxruntime runs in float: Q/DQ pairs around operators, rounded constants.
 
-A tensor is quantized once, behind its producer, and restored before each reader::
+A tensor is quantized once, after its producer, and dequantized in front of each reader::
 
     producer -> t -> QuantizeLinear -> t_integers -> DequantizeLinear -> reader
                                                   -> DequantizeLinear -> another reader
 
-so that what is passed from one part of the graph to the next is integers, a quarter of the memory.
+What one part of the graph passes to the next is then integers, which take a quarter of the memory of floats.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,49 +15,46 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.execute.quantized_view import QuantizedView, Quantizer
 from quantry.graph.edit import FreshNames
-from quantry.graph.quant_plan import QuantPlan, SharedRange
+from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.weights import new_initializer, tensor_from_array
-from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType
 
 CONTRIB = "com.microsoft"
-"""The domain whose pairs take 16-bit types at any opset."""
+"""The domain whose Q/DQ operators accept 16-bit types at any opset."""
 
 _CASTS = {DataType.FLOAT16: ir.DataType.FLOAT16, DataType.BFLOAT16: ir.DataType.BFLOAT16}
-# Types that arrays of numpy have; narrower ones are clipped first and held in one of these.
-_HELD = {True: ir.DataType.INT8, False: ir.DataType.UINT8}
+# numpy has no 4-bit arrays: narrower types are clipped first and stored in one byte.
+_BYTE = {True: ir.DataType.INT8, False: ir.DataType.UINT8}
 _WIDE = {DataType.INT16: ir.DataType.INT16, DataType.UINT16: ir.DataType.UINT16}
 
 
 @dataclass(eq=False)
 class Simulation:
-    """A copy of the model in which activations are quantized and weights are on their grids.
+    """A copy of the model with quantized activations and rounded constants.
 
     Attributes:
         model: The copy.
-        integers: Names of the tensors of integers, by the name of the tensor they stand for.
-        plan: Which tensors are quantized.
-        params: With which scales and zero points.
-        left_float: Names of planned tensors that are not simulated, because their type has no such form here.
-        rounded: Names of the rounded constants, by the name of the float one.
-        preludes: How many nodes stand before a node, of those that restore what it reads, by its name.
+        view: What is quantized, and how.
+        integers: Names of the integer tensors, by the name of the tensor they encode.
+        left_float: Names of planned tensors that stay float here, because onnxruntime has no pair for their type.
+        rounded: Names of the rounded constants, by the name of the float constant.
+        preludes: By name of a node, how many nodes in front of it dequantize what it reads.
     """
 
     model: ir.Model
-    plan: QuantPlan
-    params: QuantParams
+    view: QuantizedView
     integers: dict[str, str] = field(default_factory=dict)
     left_float: list[str] = field(default_factory=list)
     rounded: dict[str, str] = field(default_factory=dict)
     preludes: dict[str, int] = field(default_factory=dict)
 
     def set_constant(self, name: str, values: npt.NDArray[np.float32]) -> None:
-        """Give a weight or a bias new values; they are rounded as the emit stage will round them."""
+        """Replace the values of a weight or a bias; they are rounded as the emit stage will round them."""
         target = self.rounded.get(name, name)
-        params = self.params.tensors.get(name) if name in self.rounded else None
-        kept = values if params is None else fake_quantize(values, params)
+        kept = self.view.round(name, values) if name in self.rounded else values
         self.model.graph.initializers[target].const_value = tensor_from_array(kept, target)
 
 
@@ -70,7 +67,7 @@ def simulate(
     """Return the simulation of a quantized model.
 
     Args:
-        model: The float model; it is left as it was.
+        model: The float model; not modified.
         plan: Which tensors are quantized.
         params: With which scales and zero points.
         constants: Values of weights and biases that differ from the model's.
@@ -78,16 +75,15 @@ def simulate(
     copy = model.clone()
     copy.opset_imports.setdefault(CONTRIB, 1)
     copy.graph.opset_imports.setdefault(CONTRIB, 1)
-    simulation = Simulation(copy, plan, params)
+    view = QuantizedView(plan, params)
+    simulation = Simulation(copy, view)
     writer = _Writer(simulation)
-    for tensor in plan.activations:
-        writer.quantize(tensor)
-    for name, conversion in plan.conversions.items():
-        writer.convert(name, conversion.tensor, frozenset(conversion.readers))
-    for name, weight in plan.weights.items():
-        writer.round_constant(name, frozenset(weight.users))
-    for name in plan.biases:
-        writer.round_constant(name, None)
+    for quantizer in view.activations:
+        writer.quantize(quantizer)
+    for quantizer in view.conversions:
+        writer.convert(quantizer)
+    for quantizer in view.constants:
+        writer.round_constant(quantizer)
     for name, values in (constants or {}).items():
         simulation.set_constant(name, values)
     return simulation
@@ -104,13 +100,14 @@ class _Writer:
         self._values = {value.name: value for value in (*self._graph.inputs, *outputs) if value.name}
         self._readers: dict[str, list[tuple[ir.Node, int]]] = {}
 
-    def quantize(self, tensor: str) -> None:
-        """Quantize a tensor behind its producer and restore it before each reader."""
-        value = self._values[tensor]
-        self._readers[tensor] = [(use.node, use.idx) for use in value.uses() if use.node.graph is self._graph]
-        pair = self._pair(tensor, self._planned_type(tensor))
+    def quantize(self, quantizer: Quantizer) -> None:
+        """Quantize a tensor after its producer and dequantize it in front of each reader."""
+        value = self._values[quantizer.tensor]
+        readers = [(use.node, use.idx) for use in value.uses() if use.node.graph is self._graph]
+        self._readers[quantizer.tensor] = readers
+        pair = self._pair(quantizer)
         if pair is None:
-            self._simulation.left_float.append(tensor)
+            self._simulation.left_float.append(quantizer.name)
             return
         chain = pair.quantize(value)
         producer = value.producer()
@@ -119,31 +116,31 @@ class _Writer:
         else:
             self._graph.insert_after(producer, chain)
         integers = chain[-1].outputs[0]
-        self._simulation.integers[tensor] = integers.name or ""
-        for reader, index in self._readers[tensor]:
-            self._read_through(reader, index, [pair.restore(integers)])
+        self._simulation.integers[quantizer.tensor] = integers.name or ""
+        for reader, index in readers:
+            self._read_through(reader, index, [pair.dequantize(integers)])
 
-    def convert(self, name: str, tensor: str, readers: frozenset[str]) -> None:
-        """Quantize a tensor once more before some of its readers."""
-        pair = self._pair(name, self._simulation.plan.conversions[name].spec.dtype)
+    def convert(self, quantizer: Quantizer) -> None:
+        """Quantize a tensor a second time, in front of the readers that need another type."""
+        pair = self._pair(quantizer)
         if pair is None:
-            self._simulation.left_float.append(name)
+            self._simulation.left_float.append(quantizer.name)
             return
-        for reader, index in self._readers[tensor]:
+        for reader, index in self._readers[quantizer.tensor]:
             value = reader.inputs[index]
-            if reader.name in readers and value is not None:
+            if quantizer.reads(reader.name or "") and value is not None:
                 chain = pair.quantize(value)
-                self._read_through(reader, index, [*chain, pair.restore(chain[-1].outputs[0])])
+                self._read_through(reader, index, [*chain, pair.dequantize(chain[-1].outputs[0])])
 
-    def round_constant(self, name: str, users: frozenset[str] | None) -> None:
-        """Round an initializer for those who read it as integers."""
+    def round_constant(self, quantizer: Quantizer) -> None:
+        """Round an initializer for the nodes that read it as integers."""
+        name = quantizer.tensor
         value = self._graph.initializers[name]
-        params = self._simulation.params.tensors.get(name)
-        if params is None or value.const_value is None:
+        if quantizer.params is None or value.const_value is None:
             return
-        rounded = self._constant(f"{name}_rounded", fake_quantize(value.const_value.numpy(), params))
+        rounded = self._constant(f"{name}_rounded", quantizer.round(value.const_value.numpy()))
         for use in tuple(value.uses()):
-            if use.node.graph is self._graph and (users is None or use.node.name in users):
+            if use.node.graph is self._graph and quantizer.reads(use.node.name or ""):
                 use.node.replace_input_with(use.idx, rounded)
         self._simulation.rounded[name] = rounded.name or ""
 
@@ -153,35 +150,32 @@ class _Writer:
         preludes[name] = preludes.get(name, 0) + len(chain)
         reader.replace_input_with(index, chain[-1].outputs[0])
 
-    def _planned_type(self, tensor: str) -> DataType:
-        planned = self._simulation.plan.activations[self._simulation.plan.root(tensor)]
-        assert not isinstance(planned, SharedRange)
-        return planned.spec.dtype
-
-    def _pair(self, name: str, dtype: DataType) -> "_Pair | None":
-        """Return how a tensor is quantized and restored, or None where its type has no such form."""
+    def _pair(self, quantizer: Quantizer) -> "_Pair | None":
+        """Return how a tensor is quantized and dequantized, or None where onnxruntime has no pair for its type."""
+        name, dtype = quantizer.name, quantizer.dtype
         if dtype in _CASTS:
             there, back = _CASTS[dtype], ir.DataType.FLOAT
             return _Pair(
                 lambda value: [self._node("Cast", [value], {"to": there.value}, there)],
                 lambda value: self._node("Cast", [value], {"to": back.value}, back),
             )
-        params = self._simulation.params.tensors.get(name)
+        params = quantizer.params
         if params is None or dtype.bits > 16 or params.axis is not None:
             return None
-        held = _WIDE.get(dtype, _HELD[dtype.is_signed])
+        stored = _WIDE.get(dtype, _BYTE[dtype.is_signed])
         scale = self._constant(f"{name}_scale", np.asarray(params.scale))
-        zero_point = self._constant(f"{name}_zero_point", params.zero_point.astype(held.numpy()))
+        zero_point = self._constant(f"{name}_zero_point", params.zero_point.astype(stored.numpy()))
 
         def quantize(value: ir.Value) -> list[ir.Node]:
+            # QuantizeLinear saturates at the ends of the stored type only, so tighter limits need a Clip in front.
             clip = [self._clip(name, value, params)] if dtype.bits < 8 or params.limits is not None else []
             source = clip[0].outputs[0] if clip else value
-            return [*clip, self._node("QuantizeLinear", [source, scale, zero_point], {}, held, CONTRIB)]
+            return [*clip, self._node("QuantizeLinear", [source, scale, zero_point], {}, stored, CONTRIB)]
 
-        def restore(integers: ir.Value) -> ir.Node:
+        def dequantize(integers: ir.Value) -> ir.Node:
             return self._node("DequantizeLinear", [integers, scale, zero_point], {}, ir.DataType.FLOAT, CONTRIB)
 
-        return _Pair(quantize, restore)
+        return _Pair(quantize, dequantize)
 
     def _clip(self, name: str, value: ir.Value, params: TensorParams) -> ir.Node:
         levels = np.array([params.lowest, params.highest]) - params.zero_point
@@ -205,7 +199,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Makes the nodes that quantize a value, and the node that restores what the last of them gives."""
+    """Makes the nodes that quantize a value, and the node that dequantizes the output of the last of them."""
 
     quantize: Callable[[ir.Value], list[ir.Node]]
-    restore: Callable[[ir.Value], ir.Node]
+    dequantize: Callable[[ir.Value], ir.Node]

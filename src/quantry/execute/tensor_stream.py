@@ -22,9 +22,9 @@ import torch
 from quantry.data.calibration_data import CalibrationData
 from quantry.execute.interpreter.attributes import Attributes
 from quantry.execute.interpreter.operators import OPERATORS, interpretable
-from quantry.execute.planned_graph import READ_BY_PYTHON
 from quantry.execute.simulation import CONTRIB
 from quantry.execute.stream import ActivationStore
+from quantry.execute.trainable_graph import READ_BY_PYTHON
 from quantry.graph.segments import values_used
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.emit import emit
+from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import OwnRange, QuantPlan
-from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import DataType, EmitOptions, TensorSpec, VitisDialect, VitisQdq
 from quantry.runtime.sessions import run_session, simulation_session
@@ -38,10 +38,15 @@ class Scheme:
             tensor: Name of an activation, a weight or a bias.
             values: Its values.
         """
-        if tensor in self.params.tensors:
-            return fake_quantize(values, self.params.tensors[tensor])
-        spec = self.plan.spec_of(tensor)
-        return values if spec is None else _rounding(spec)(values)
+        quantizer = self.view.get(tensor)
+        if quantizer is None:
+            return values
+        return _rounding(quantizer.spec)(values) if quantizer.params is None else quantizer.round(values)
+
+    @cached_property
+    def view(self) -> QuantizedView:
+        """The plan applied with these parameters."""
+        return QuantizedView(self.plan, self.params)
 
 
 # Opening the session takes 5 ms, and it is used for every tensor and sample.

@@ -132,3 +132,24 @@ class _LearnedFakeQuantize(torch.autograd.Function):  # type: ignore[misc]
         inside, by_scale, scale = ctx.saved_tensors
         scaled = (gradients[0] * by_scale).sum_to_size(scale.shape) * ctx.weight
         return gradients[0] * inside, scaled, None, None, None
+
+
+def fake_quantize_bias(bias: torch.Tensor, scale: torch.Tensor, limits: tuple[int, int]) -> torch.Tensor:
+    """Return a bias rounded to 32-bit integers at a scale, as the deployed model rounds it.
+
+    The division is done in float64, in which 32-bit integers are exact; float32 would lose their last bits.
+
+    Args:
+        bias: float32, one number per channel.
+        scale: float32, one number or one per channel.
+        limits: Smallest and largest integer.
+
+    Returns:
+        float32 of the shape of `bias`. The gradient passes straight through the rounding and stops where it saturates.
+    """
+    with torch.no_grad():
+        levels = torch.round(bias.double() / scale.double())
+        inside = (levels >= limits[0]) & (levels <= limits[1])
+        rounded = levels.clamp(*limits).float() * scale
+    # Adding a difference that is exactly zero attaches the gradient without changing the rounded values.
+    return rounded + (bias - bias.detach()) * inside

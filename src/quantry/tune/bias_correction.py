@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.execute.quantized_view import QuantizedView
 from quantry.execute.stream import ActivationStore, Stream
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
@@ -94,7 +95,7 @@ def _one_after_the_other(task: TuneTask, step: BiasCorrection, found: list[_Corr
     walker = LayerWalker(task, [one.layer for one in found], LayerTuning(samples=step.samples))
 
     def finish(name: str, values: Array, params: dict[str, TensorParams]) -> None:
-        walker.simulation.params = QuantParams(params, ())
+        walker.simulation.view = QuantizedView(task.plan, QuantParams(params, ()))
         walker.simulation.set_constant(name, values)
 
     for visit, correctable in zip(walker.visits("tune: bias correction"), found, strict=True):

@@ -16,9 +16,9 @@ import torch
 
 from quantry.errors import ModelError
 from quantry.execute.interpretable_part import interpretable_part
-from quantry.execute.planned_graph import PlannedGraph, Trained
 from quantry.execute.sample_batches import SampleBatches, torch_device
 from quantry.execute.stream import ActivationStore
+from quantry.execute.trainable_graph import TrainableGraph, Trained
 from quantry.memo import checkpoint
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
@@ -98,8 +98,8 @@ class BlockTrainer:
                 for store in (self._float, self._quantized):
                     store.put(name, number, tensor.numpy())
 
-    def _graph(self, nodes: Sequence[ir.Node], trained: Trained) -> PlannedGraph:
-        return PlannedGraph(
+    def _graph(self, nodes: Sequence[ir.Node], trained: Trained) -> TrainableGraph:
+        return TrainableGraph(
             self._task.model.model,
             nodes,
             self._task.plan,
@@ -109,7 +109,7 @@ class BlockTrainer:
         )
 
     def _advance_float(self, block: Block, nodes: Sequence[ir.Node]) -> None:
-        graph = PlannedGraph(
+        graph = TrainableGraph(
             self._task.reference.model,
             nodes,
             self._task.plan,
@@ -127,7 +127,7 @@ class BlockTrainer:
                     tensor.copy_(torch.from_numpy(np.array(weights[name])))
         self._compute(graph, block, self._quantized, quantized=True)
 
-    def _compute(self, graph: PlannedGraph, block: Block, store: ActivationStore, *, quantized: bool) -> None:
+    def _compute(self, graph: TrainableGraph, block: Block, store: ActivationStore, *, quantized: bool) -> None:
         with torch.no_grad():
             for number in range(self._samples):
                 outputs = graph.run(self._get(store, block.inputs, [number]), block.outputs, quantized=quantized)

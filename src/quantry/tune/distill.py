@@ -7,8 +7,8 @@ import torch
 
 from quantry.errors import ModelError
 from quantry.execute.interpretable_part import interpretable_part
-from quantry.execute.planned_graph import PlannedGraph, Trained
 from quantry.execute.sample_batches import SampleBatches, torch_device
+from quantry.execute.trainable_graph import TrainableGraph, Trained
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Distill
 from quantry.tune.fit import Lesson, Loss, fit
@@ -32,7 +32,7 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     if not part.targets:
         raise ModelError(f"distill must be able to interpret the model's operators; {part.notes}; in tune")
     trained = Trained(step.train_weights, step.train_bias, step.train_scales)
-    graph = PlannedGraph(task.model.model, part.nodes, task.plan, task.params, trained, device)
+    graph = TrainableGraph(task.model.model, part.nodes, task.plan, task.params, trained, device)
     data = task.data if step.samples is None else task.data.take(step.samples)
     batches = SampleBatches(data, graph, task.model.model, device)
     lesson = _lesson(task, step, _shared_targets(task, part.targets), batches, device)
@@ -52,7 +52,7 @@ def _shared_targets(task: TuneTask, targets: tuple[str, ...]) -> tuple[str, ...]
 
 def _lesson(task: TuneTask, step: Distill, targets: tuple[str, ...], batches: SampleBatches, device: str) -> Lesson:
     nodes = interpretable_part(task.reference.model).nodes
-    reference = PlannedGraph(
+    reference = TrainableGraph(
         task.reference.model, nodes, task.plan, task.params, Trained(weights=False, biases=False), device
     )
     with torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantry.execute.planned_graph import PlannedGraph
+from quantry.execute.trainable_graph import TrainableGraph
 from quantry.recipe import DistillLoss, GraphTraining
 from quantry.runtime.threads import threads_for
 
@@ -94,7 +94,7 @@ class Loss:
         return (error.square() / power).mean()
 
 
-def fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+def fit(graph: TrainableGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
     """Train the constants and scales of a graph in place; the best state that was judged is kept.
 
     Args:
@@ -111,7 +111,7 @@ def fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, ev
         return _fit(graph, lesson, loss, step, evaluations)
 
 
-def _fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+def _fit(graph: TrainableGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
     parameters = [*graph.constants.values(), *graph.log2_scales.values()]
     optimizer = torch.optim.Adam(_groups(graph, step))
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -140,7 +140,7 @@ def _fit(graph: PlannedGraph, lesson: Lesson, loss: Loss, step: GraphTraining, e
     return Fitted(before, best)
 
 
-def judge(graph: PlannedGraph, lesson: Lesson, loss: Loss) -> float:
+def judge(graph: TrainableGraph, lesson: Lesson, loss: Loss) -> float:
     """Return the loss over the samples that decide."""
     total = 0.0
     with torch.no_grad():
@@ -150,7 +150,7 @@ def judge(graph: PlannedGraph, lesson: Lesson, loss: Loss) -> float:
     return total / len(lesson.judged)
 
 
-def _groups(graph: PlannedGraph, step: GraphTraining) -> list[dict[str, Any]]:
+def _groups(graph: TrainableGraph, step: GraphTraining) -> list[dict[str, Any]]:
     groups = []
     for tensor in graph.constants.values():
         size = float(tensor.detach().square().mean().sqrt())

@@ -49,7 +49,7 @@ def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     return environment(libraries=("onnxruntime", "torch"), kernels=True, devices=["cpu", *devices])
 
 
-@stage(name="tune", version=6, environment=_environment)
+@stage(name="tune", version=7, environment=_environment)
 def tune(
     reference: FloatModel,
     model: FloatModel,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import Simulation
 from quantry.execute.tensor_stream import TensorStream
 from quantry.numerics.tensor_params import TensorParams
@@ -55,16 +56,15 @@ class TensorInputs:
 
     def _read(self, layer: Layer, values: Any) -> Any:
         """Return a layer's input as it reads it."""
-        params, plan = self._simulation.params.tensors, self._simulation.plan
-        if not values.is_floating_point():
-            scale, zero_point, _ = _parts(params[layer.source], values.device)
-            values = (values.float() - zero_point) * scale
-        values = values.float()
-        for name, conversion in plan.conversions.items():
-            if conversion.tensor == layer.source and layer.name in conversion.readers and name in params:
-                scale, zero_point, limits = _parts(params[name], values.device)
-                values = fake_quantize(values, scale, zero_point, limits, params[name].axis)
-        return values
+        for quantizer in self._simulation.view.path(layer.source, layer.name):
+            if quantizer.params is None:
+                continue
+            scale, zero_point, limits = _parts(quantizer.params, values.device)
+            if quantizer.role is Role.CONVERSION:
+                values = fake_quantize(values.float(), scale, zero_point, limits, quantizer.params.axis)
+            elif not values.is_floating_point():
+                values = (values.float() - zero_point) * scale
+        return values.float()
 
 
 def _parts(params: TensorParams, device: Any) -> tuple[Any, Any, tuple[int, int]]:

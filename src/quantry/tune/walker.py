@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.execute.open_streams import open_streams
+from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import simulate
-from quantry.numerics.rounding import dequantize_array, fake_quantize
+from quantry.numerics.rounding import dequantize_array
 from quantry.recipe import LayerTuning
 from quantry.runtime.devices import trim_memory
 from quantry.runtime.progress import progress
@@ -83,14 +84,13 @@ class LayerWalker:
         return np.where(drawn < part, quantized, exact)
 
     def _quantized_input(self, layer: Layer, sample: int) -> Array:
-        params = self.task.params.tensors
         integers = self.simulation.integers.get(layer.source)
         values = self._quantized.get(integers or layer.source, sample)
-        if integers is not None and values.dtype.kind in "iu":
-            values = dequantize_array(values, params[layer.source])
-        for name, conversion in self.task.plan.conversions.items():
-            if conversion.tensor == layer.source and layer.name in conversion.readers and name in params:
-                values = fake_quantize(values, params[name])
+        for quantizer in self.simulation.view.path(layer.source, layer.name):
+            if quantizer.role is Role.CONVERSION:
+                values = quantizer.round(values)
+            elif quantizer.params is not None and values.dtype.kind in "iu":
+                values = dequantize_array(values, quantizer.params)
         return np.asarray(values, np.float32)
 
     def target_size(self, layer: Layer) -> int:

@@ -1,0 +1,286 @@
+"""Part of a quantized graph in torch, with gradients: operators, fake quantization, and constants and scales to train.
+
+This module imports torch, so it is imported inside functions only.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+
+from quantry.execute.interpreter.attributes import Attributes
+from quantry.execute.interpreter.operators import OPERATORS
+from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.segments import values_used
+from quantry.numerics.tensor_params import QuantParams, TensorParams
+from quantry.numerics.torch_quantizer import fake_quantize, fake_quantize_bias, fake_quantize_log2
+from quantry.recipe import DataType, PowerOfTwoScale
+
+Tensors = dict[str, Any]
+
+_CASTS = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}
+
+READ_BY_PYTHON = ("Resize", "Pad", "Reshape", "Slice", "Expand", "Tile", "Split", "Range", "ConstantOfShape")
+"""Operators whose inputs after the first are sizes and axes, which Python reads and which therefore stay on the CPU."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Which parts of a graph are trained.
+
+    Attributes:
+        weights: Quantized weights.
+        biases: Biases of nodes with quantized weights.
+        scales: log2 of the scales of activations and weights.
+        frozen: Names of tensors whose scale stays fixed even if scales are trained.
+    """
+
+    weights: bool = True
+    biases: bool = True
+    scales: bool = False
+    frozen: frozenset[str] = frozenset()
+
+
+class TrainableGraph:
+    """Runs nodes of a model in torch, as float or as quantized.
+
+    Args:
+        model: The model the nodes belong to.
+        nodes: Which nodes, in order; all interpretable.
+        plan: Which tensors are quantized.
+        params: With which scales and zero points.
+        trained: What gets a gradient.
+        device: Where to compute.
+
+    Attributes:
+        constants: float constants that are trained, by initializer name.
+        log2_scales: Trained logarithms of scales, by tensor name.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        nodes: Sequence[ir.Node],
+        plan: QuantPlan,
+        params: QuantParams,
+        trained: Trained,
+        device: str = "cpu",
+    ) -> None:
+        self.view, self.device = QuantizedView(plan, params), device
+        self.nodes = list(nodes)
+        opset = model.opset_imports.get("", 13)
+        self._attributes = [Attributes(node, opset) for node in self.nodes]
+        self._last_use = {value.name: at for at, node in enumerate(self.nodes) for value in values_used(node)}
+        self.constants: dict[str, Any] = {}
+        self.log2_scales: dict[str, Any] = {}
+        self._fixed: dict[str, Any] = {}
+        self._load_constants(trained)
+        self._quantizers: dict[str, _FakeQuantizer | _BiasQuantizer] = {}
+        self._load_quantizers()
+        if trained.scales:
+            self._train_scales(trained.frozen)
+
+    def _load_constants(self, trained: Trained) -> None:
+        for node in self.nodes:
+            for value in values_used(node):
+                if not value.is_initializer() or value.const_value is None or value.name is None:
+                    continue
+                if value.name in self._fixed or value.name in self.constants:
+                    continue
+                tensor = torch.from_numpy(np.array(value.const_value.numpy()))
+                tensor = tensor.to(self._device_of(node, value, tensor))
+                wanted = (trained.weights and self._is_layer_weight(node, value)) or (
+                    trained.biases and self._is_bias(node, value)
+                )
+                if wanted and tensor.dtype == torch.float32:
+                    self.constants[value.name] = tensor.requires_grad_()
+                else:
+                    self._fixed[value.name] = tensor
+
+    def _device_of(self, node: ir.Node, value: ir.Value, tensor: Any) -> str:
+        """Return where a constant is kept: sizes and axes stay on the CPU, where Python reads them."""
+        read = node.op_type in READ_BY_PYTHON and node.inputs[0] is not value
+        return "cpu" if read or not tensor.is_floating_point() else self.device
+
+    def _is_layer_weight(self, node: ir.Node, value: ir.Value) -> bool:
+        weight = self.view.get(value.name or "")
+        linear = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
+        return linear and weight is not None and weight.role is Role.WEIGHT and weight.dtype.is_integer
+
+    def _is_bias(self, node: ir.Node, value: ir.Value) -> bool:
+        weight = node.inputs[1] if len(node.inputs) > 2 else None
+        if weight is None or node.inputs[2] is not value:
+            return False
+        if node.op_type in ("LayerNormalization", "InstanceNormalization"):
+            return True
+        return node.op_type in ("Conv", "ConvTranspose", "Gemm") and weight.name in self.view.plan.weights
+
+    def _load_quantizers(self) -> None:
+        """Make the quantizers of all tensors that occur here."""
+        seen = {value.name for node in self.nodes for value in (*node.inputs, *node.outputs) if value is not None}
+        # Biases come last in the view: a derived bias needs the quantizers of its input and its weight.
+        for quantizer in self.view:
+            if quantizer.tensor not in seen:
+                continue
+            if quantizer.derived is not None and quantizer.params is not None:
+                parts = (self._quantizers.get(name) for name in (quantizer.derived.input, quantizer.derived.weight))
+                factors = [part for part in parts if isinstance(part, _FakeQuantizer)]
+                self._quantizers[quantizer.name] = _BiasQuantizer(quantizer.params, factors, self.device)
+            # Other 32-bit types are finer than the float32 that they are computed in here.
+            elif quantizer.dtype in _CASTS or (quantizer.params is not None and quantizer.params.dtype.bits <= 16):
+                self._quantizers[quantizer.name] = _FakeQuantizer(quantizer, self.device)
+
+    def _train_scales(self, frozen: frozenset[str]) -> None:
+        for name, module in self._quantizers.items():
+            quantizer = self.view.get(name)
+            if quantizer is None or isinstance(module, _BiasQuantizer) or module.params is None:
+                continue
+            # Scales of groups stay as they are, as do those that the plan fixes and those of biases.
+            trains = quantizer.role in (Role.ACTIVATION, Role.WEIGHT) and not quantizer.fixed
+            source = quantizer.source
+            if not trains or module.params.group is not None or source in frozen:
+                continue
+            if source not in self.log2_scales:
+                start = np.log2(self.view.params.tensors[source].scale.astype(np.float64)).astype(np.float32)
+                self.log2_scales[source] = torch.tensor(start, device=self.device, requires_grad=True)
+            module.log2_scale = self.log2_scales[source]
+
+    def run(self, inputs: Mapping[str, Any], wanted: Collection[str], *, quantized: bool) -> Tensors:
+        """Return some tensors for given inputs.
+
+        Args:
+            inputs: What the nodes read but do not compute: raw values, not quantized.
+            wanted: Names of tensors to return, as their readers see them.
+            quantized: Whether planned tensors are quantized.
+        """
+        raw: Tensors = dict(inputs)
+        read: Tensors = {}
+        keep = frozenset(wanted)
+        for at, node in enumerate(self.nodes):
+            values = [
+                None if value is None else self._read(raw, read, value.name or "", node.name or "", quantized)
+                for value in node.inputs
+            ]
+            while values and values[-1] is None:
+                values.pop()
+            if self.device != "cpu" and node.op_type not in READ_BY_PYTHON:
+                values = self._on_device(values)
+            outputs = OPERATORS[node.op_type](values, self._attributes[at])
+            for value, tensor in zip(node.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=False):
+                raw[value.name or ""] = tensor
+            for used in node.inputs:
+                name = used.name if used is not None else None
+                if name is not None and self._last_use.get(name) == at and name not in keep:
+                    raw.pop(name, None)
+                    read.pop(name, None)
+        return {name: self._read(raw, read, name, "", quantized) for name in wanted}
+
+    def _on_device(self, values: list[Any]) -> list[Any]:
+        """Move all inputs to the device if one of them is there."""
+        if all(value is None or value.device.type == "cpu" for value in values):
+            return values
+        return [value if value is None else value.to(self.device) for value in values]
+
+    def _read(self, raw: Tensors, read: Tensors, name: str, node: str, quantized: bool) -> Any:
+        """Return a tensor as a node reads it."""
+        constant = self.constants.get(name)
+        if constant is None:
+            constant = self._fixed.get(name)
+        if not quantized:
+            return raw[name] if constant is None else constant
+        values = constant
+        for quantizer in self.view.path(name, node):
+            apply = self._quantizers.get(quantizer.name)
+            if apply is None:
+                continue
+            if quantizer.role is Role.ACTIVATION:
+                # All readers of an activation share what its own quantizer returns.
+                if name not in read:
+                    read[name] = apply(raw[name])
+                values = read[name]
+            else:
+                values = apply(raw[name] if values is None else values)
+        return raw[name] if values is None else values
+
+    def values(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the trained constants as arrays."""
+        return {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.constants.items()}
+
+    def trained_params(self) -> dict[str, TensorParams]:
+        """Return the parameters of all tensors whose scale was trained, and of biases derived from them."""
+        known = self.view.params.tensors
+        scales = {name: replace(known[name], scale=self._scale(name)) for name in self.log2_scales}
+        trained = self.view.with_scales(scales).params.tensors
+        return {name: params for name, params in trained.items() if params is not known[name]}
+
+    def _scale(self, name: str) -> npt.NDArray[np.float32]:
+        quantizer = self.view.get(name)
+        assert quantizer is not None
+        logarithm = self.log2_scales[name].detach().cpu()
+        if isinstance(quantizer.spec.scale, PowerOfTwoScale):
+            logarithm = torch.round(logarithm)
+        return np.asarray(torch.exp2(logarithm).numpy(), np.float32)
+
+
+class _FakeQuantizer:
+    """Fake-quantizes one tensor, with a scale that may be trained."""
+
+    def __init__(self, quantizer: Quantizer, device: str) -> None:
+        # A type that is reached by a cast has no parameters, whatever the caller has under the tensor's name.
+        self.params = None if quantizer.dtype in _CASTS else quantizer.params
+        self._dtype = quantizer.dtype
+        self.log2_scale: Any = None
+        self._power_of_two = isinstance(quantizer.spec.scale, PowerOfTwoScale)
+        if self.params is not None:
+            self._scale = torch.tensor(self.params.scale, device=device)
+            self._zero_point = torch.tensor(self.params.zero_point.astype(np.float32), device=device)
+            self._limits = (self.params.lowest, self.params.highest)
+
+    def scale(self) -> Any:
+        """Return the scale in use, without a gradient."""
+        if self.log2_scale is None:
+            return self._scale
+        logarithm = self.log2_scale.detach()
+        return torch.exp2(torch.round(logarithm) if self._power_of_two else logarithm)
+
+    def __call__(self, values: Any) -> Any:
+        if self.params is None:
+            return values + (values.detach().to(_CASTS[self._dtype]).float() - values.detach())
+        axis = self.params.axis
+        if self.log2_scale is not None:
+            return fake_quantize_log2(
+                values, self.log2_scale, self._zero_point, self._limits, axis, power_of_two=self._power_of_two
+            )
+        if self.params.group is not None:
+            index = torch.arange(values.shape[axis], device=values.device) // self.params.group
+            scale, zero_point = (part.index_select(axis, index) for part in (self._scale, self._zero_point))
+            return fake_quantize(values, scale, zero_point, self._limits)
+        return fake_quantize(values, self._scale, self._zero_point, self._limits, axis)
+
+
+class _BiasQuantizer:
+    """Rounds a derived bias to int32 at the scales of its input and its weight, as the deployed model does.
+
+    Args:
+        params: The planned parameters of the bias.
+        factors: Quantizers of its input and its weight.
+        device: Where to compute.
+    """
+
+    def __init__(self, params: TensorParams, factors: Sequence[_FakeQuantizer], device: str) -> None:
+        self._scale = torch.tensor(params.scale, device=device)
+        self._limits = (params.lowest, params.highest)
+        self._factors = factors
+
+    def __call__(self, bias: Any) -> Any:
+        scale = self._scale
+        # The planned scale is exact as long as neither factor is trained; the limits of an NPU may have moved it.
+        if len(self._factors) == 2 and any(factor.log2_scale is not None for factor in self._factors):
+            source, weight = (factor.scale().double() for factor in self._factors)
+            scale = (source * weight).float()
+        return fake_quantize_bias(bias, scale, self._limits)
