@@ -167,7 +167,7 @@ def test_mean_and_std_of_another_scale_are_warned_of(folder: Path) -> None:
 def test_comparison_may_be_on_data_of_its_own(folder: Path) -> None:
     (folder / "other").mkdir()
     np.save(folder / "other" / "a.npy", images(1)[0])
-    told = in_process("quantize", "m.onnx", "-d", "data", "--eval-data", "other", "-o", "out.onnx")
+    told = in_process("quantize", "m.onnx", "-d", "data", "--evaluation-data", "other", "-o", "out.onnx")
     assert "on other (1)" in " ".join(told.split())
     assert "one sample" in told
 

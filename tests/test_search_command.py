@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import typer
 import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
+from quantry.autosearch import SearchOptions
 from quantry.cli.app import app
 from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_space_file import space_from_plain
@@ -63,38 +66,40 @@ def run(*arguments: object) -> str:
     return result.output
 
 
-def test_a_model_and_images_are_enough(folder: Path) -> None:
-    output = run("search", "net.onnx", "--data", "images", "--trials", 3, "--pixel-scale", "1/255", "--sampler", "grid")
+def test_model_and_images_are_enough(folder: Path) -> None:
+    output = run(
+        "search", "net.onnx", "--data", "images", "--n-trials", 3, "--pixel-scale", "1/255", "--sampler", "grid"
+    )
     assert "3 trials" in output
     assert "best: trial" in output
     assert output.count("trial 2: score") == 1
     assert "3 of 3 trials" in output
-    assert "search ends after 3 trials: all trials asked for are done" in output
-    assert "stopped: all trials asked for are done; " in output
+    assert "search ends after 3 trials: reached the limit of 3 trials" in output
+    assert "stopped: reached the limit of 3 trials; " in output
     found = folder / "quantry_search"
     assert {"best.onnx", "recipe.yaml", "auto_search.log", "search.json"} <= {path.name for path in found.iterdir()}
     command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
     assert command.startswith("quantize net.onnx --data quantry_search/calibration.txt --pixel-scale=0.0039")
     calibrated = (found / "calibration.txt").read_text().splitlines()
     assert calibrated == [f"images/{kind}/{number}.png" for kind in "abc" for number in (0, 2)]
-    # It makes the same model, and does not replace one of the preset that the search started from.
+    # It makes the same model, under another name than the preset that the search started from.
     run(*shlex.split(command))
     assert (folder / "net.S8S8_AAWS-found-by-search.onnx").read_bytes() == (found / "best.onnx").read_bytes()
 
 
-def test_command_to_quantize_again_has_all_that_was_given() -> None:
+def test_command_to_quantize_again_has_all_image_options() -> None:
     job = SearchJob(Path("a net.onnx"), Path("d"), metric="map", images={"mean": (-1, 2.5, 3), "color": "BGR"})
     given = "--mean=-1,2.5,3 --color=BGR --resize=letterbox"
     assert job.command(Path("o/r.yaml")) == f"quantry quantize 'a net.onnx' --data d {given} --recipe o/r.yaml"
 
 
-def test_images_without_a_pixel_option_are_warned_of_first(folder: Path) -> None:
-    trial = ("search", "net.onnx", "-d", "images", "--trials", 1, "--sampler", "grid")
+def test_images_without_a_pixel_option_warn_first(folder: Path) -> None:
+    trial = ("search", "net.onnx", "-d", "images", "--n-trials", 1, "--sampler", "grid")
     assert run(*trial).startswith("warning: the images went in as RGB pixels 0..255")
     assert "went in as" not in run(*trial, "--pixel-scale", 1)
 
 
-def test_a_float_model_no_better_than_chance_is_warned_of(folder: Path) -> None:
+def test_float_model_no_better_than_chance_warns(folder: Path) -> None:
     files = sorted((folder / "images").rglob("*.png"))
     session = onnxruntime.InferenceSession(folder / "net.onnx")
     rows = {"right": "", "wrong": ""}
@@ -105,53 +110,58 @@ def test_a_float_model_no_better_than_chance_is_warned_of(folder: Path) -> None:
         name = file.relative_to(folder / "images").as_posix()
         rows["right"] += f"{name},{best}\n"
         rows["wrong"] += f"{name},{(best + 1) % 3}\n"
-    told = {}
+    printed = {}
     for kind, text in rows.items():
         (folder / f"{kind}.csv").write_text(text)
-        told[kind] = run(
+        printed[kind] = run(
             *("search", "net.onnx", "-d", "images", "--labels", f"{kind}.csv", "--pixel-scale", 1),
-            *("--trials", 1, "--sampler", "grid", "-o", kind),
+            *("--n-trials", 1, "--sampler", "grid", "-o", kind),
         )
-    assert "no better than chance (0.3333)" in told["wrong"]
-    assert "chance" not in told["right"]
+    assert "no better than chance (0.3333)" in printed["wrong"]
+    assert "chance" not in printed["right"]
 
 
-def test_a_study_may_be_in_a_database(folder: Path) -> None:
-    given = ("search", "net.onnx", "-d", "images", "--pixel-scale", 1, "--trials", 1, "--sampler", "grid")
+def test_study_can_be_in_a_database(folder: Path) -> None:
+    given = ("search", "net.onnx", "-d", "images", "--pixel-scale", 1, "--n-trials", 1, "--sampler", "grid")
     run(*given, "--storage", "sqlite:///mine.db")
     assert (folder / "mine.db").exists()
 
 
-def test_folders_are_labels_and_calibration_is_apart(folder: Path) -> None:
-    output = run("search", "net.onnx", "-d", "images", "--metric", "top1", "--trials", 2, "--sampler", "grid")
+def test_folders_are_labels_and_calibration_images_are_not_evaluated(folder: Path) -> None:
+    output = run("search", "net.onnx", "-d", "images", "--metric", "top1", "--n-trials", 2, "--sampler", "grid")
     assert "top1" in output
     job = SearchJob(Path("net.onnx"), Path("images"), metric="top-1")
-    calibration, evaluator, _ = job._judge()
+    calibration, evaluator, _ = job.evaluation_parts()
     assert (len(calibration), evaluator.size) == (3, 9)
-    judged = [feeds["x"].tobytes() for _, feeds in evaluator.book.read(range(9))]
-    assert not {feeds["x"].tobytes() for feeds in calibration} & set(judged)
+    evaluated = [feeds["x"].tobytes() for _, feeds in evaluator.book.read(range(9))]
+    assert not {feeds["x"].tobytes() for feeds in calibration} & set(evaluated)
 
 
 def test_order_of_named_classes_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    SearchJob(Path("net.onnx"), Path("images"), metric="top1")._judge()
+    SearchJob(Path("net.onnx"), Path("images"), metric="top1").evaluation_parts()
     assert "alphabetical order: 0 a, 1 b, 2 c" in capsys.readouterr().err
 
 
-def test_label_out_of_range_is_told_before_an_earlier_search_is_touched(folder: Path) -> None:
+def test_label_out_of_range_is_an_error_before_an_earlier_search_is_touched(folder: Path) -> None:
     files = [path.relative_to(folder / "images") for path in sorted((folder / "images").rglob("*.png"))]
     (folder / "labels.csv").write_text("".join(f"{file},{30 if file == files[0] else 0}\n" for file in files))
     with pytest.raises(DataError, match=r"0 to 2, got 30 for 0.png; in .*labels.csv"):
-        SearchJob(Path("net.onnx"), Path("images"), labels=folder / "labels.csv", output=folder / "found").run()
+        SearchJob(
+            Path("net.onnx"),
+            Path("images"),
+            labels=folder / "labels.csv",
+            options=SearchOptions(output_dir=folder / "found"),
+        ).run()
     assert not (folder / "found").exists()
 
 
-def test_other_data_to_judge_by_leave_all_for_calibration(folder: Path) -> None:
+def test_separate_evaluation_data_leave_all_data_for_calibration(folder: Path) -> None:
     job = SearchJob(Path("net.onnx"), Path("images/a"), Path("images"), metric="top5")
-    calibration, evaluator, _ = job._judge()
+    calibration, evaluator, _ = job.evaluation_parts()
     assert (len(calibration), evaluator.size, evaluator.k) == (4, 12, 5)
 
 
-def test_a_coco_file_means_a_detector(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_coco_file_implies_a_detector(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = sorted(path.name for path in (folder / "images" / "a").iterdir())
     boxes = {
         "images": [{"id": index, "file_name": name, "width": 6, "height": 6} for index, name in enumerate(names)],
@@ -160,14 +170,14 @@ def test_a_coco_file_means_a_detector(folder: Path, capsys: pytest.CaptureFixtur
     }
     (folder / "boxes.json").write_text(json.dumps(boxes))
     job = SearchJob(Path("net.onnx"), Path("images/a"), labels=folder / "boxes.json")
-    assert job.judged_by == "map"
+    assert job.metric_name == "map"
     assert job.image_options().resize == "letterbox"
-    calibration, evaluator, _ = job._judge()
+    calibration, evaluator, _ = job.evaluation_parts()
     assert "--resize letterbox" in capsys.readouterr().err
     assert (len(calibration), len(evaluator.labels.images)) == (1, 3)
 
 
-def test_a_file_describes_the_whole_search(folder: Path) -> None:
+def test_file_describes_the_whole_search(folder: Path) -> None:
     config = {
         "model": "net.onnx",
         "data": "images",
@@ -179,14 +189,14 @@ def test_a_file_describes_the_whole_search(folder: Path) -> None:
         },
         "sampler": "grid",
         "tolerance": "10%",
-        "jobs": 1,
-        "output": "found",
+        "n_jobs": 1,
+        "output_dir": "found",
     }
     (folder / "search.yaml").write_text(yaml.safe_dump(config))
     output = run("search", "search.yaml")
     assert "4 trials" in output
     assert load_recipe(folder / "found" / "recipe.yaml").plan.weight.granularity is not None
-    assert "search goes on" not in (folder / "found" / "auto_search.log").read_text()
+    assert "search resumes" not in (folder / "found" / "auto_search.log").read_text()
     again = run("search", "search.yaml")
     assert "4 trials" in again
     assert (folder / "found" / "auto_search.log").read_text().count("trial 0: complete") <= 2
@@ -216,7 +226,7 @@ def test_spaces_in_files_have_conditions_and_ranges() -> None:
     assert len(both.spaces) == 2
 
 
-def test_spaces_in_files_say_what_comes_first() -> None:
+def test_spaces_in_files_can_set_what_comes_first() -> None:
     tuned = load_plain_recipe({"tune": {"steps": [{"kind": "AdaRound"}]}})
     plain = {
         "equalize.cross_layer": [None, "CrossLayer"],
@@ -234,7 +244,7 @@ def test_spaces_in_files_say_what_comes_first() -> None:
     ]
 
 
-def test_values_may_lie_inside_of_what_another_parameter_puts_there() -> None:
+def test_values_can_be_inside_the_value_of_another_parameter() -> None:
     tuned = load_plain_recipe({"tune": {"steps": [{"kind": "AdaRound"}]}})
     gptq = {"only_if": {"tune.steps.0": "Gptq"}}
     plain = {
@@ -268,14 +278,14 @@ def load_plain_recipe(plain: dict) -> Recipe:
         ({"tune.steps.x": ["Gptq"]}, "by its index, got 'tune.steps.x'"),
         ({"tune.steps.7": ["Gptq"]}, "by its index, got 'tune.steps.7'"),
         ({}, "mapping of recipe paths"),
-        ({"first": []}, "beside 'first'"),
+        ({"first": []}, "besides 'first'"),
         ({"frist": []}, "did you mean 'first'"),
         ({"scale.activation": ["MinMax"], "first": False}, "list of mappings"),
         ({"scale.reduce_range": [True], "first": [{"scale.reduce_range": 1}]}, "must be bool, got 1"),
         ({"scale.activation": ["MinMax"], "first": "MinMax"}, "list of mappings"),
         (
             {"scale.activation": ["MinMax"], "first": [{"scale.activation": "MinMSE"}]},
-            "one that its parameter may have",
+            "one of its parameter's values",
         ),
         (
             {"scale.activation": ["MinMax"], "first": [{"scale.activatoin": "MinMax"}]},
@@ -283,7 +293,7 @@ def load_plain_recipe(plain: dict) -> Recipe:
         ),
     ],
 )
-def test_slips_in_a_space_are_told(plain: dict, message: str) -> None:
+def test_mistakes_in_a_space_are_errors(plain: dict, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         space_from_plain(plain, Recipe())
 
@@ -293,17 +303,18 @@ def test_slips_in_a_space_are_told(plain: dict, message: str) -> None:
     [
         ({"modle": "x"}, "did you mean 'model'"),
         ({"data": "x"}, "must name the model"),
-        ({"model": "m", "jobs": "two"}, "jobs of a search's configuration must be a whole number, got 'two'"),
-        ({"model": "m", "seed": True}, "seed of a search's configuration must be a whole number"),
-        ({"model": "m", "timeout": "5min"}, "timeout of a search's configuration must be a number"),
-        ({"model": "m", "racing": "no"}, "racing of a search's configuration must be true or false"),
-        ({"model": "m", "objectives": "latency"}, "objectives of a search's configuration must be a list"),
-        ({"model": "m", "images": [1]}, "images of a search's configuration must be a mapping"),
-        ({"model": "m", "metric": 3}, "metric of a search's configuration must be text"),
+        ({"model": "m", "jobs": 2}, "did you mean 'n_jobs'"),
+        ({"model": "m", "n_jobs": "two"}, "n_jobs must be a whole number, at least 1, got 'two'"),
+        ({"model": "m", "seed": True}, "seed must be a whole number"),
+        ({"model": "m", "trial_timeout": "5min"}, "trial_timeout must be a number of seconds"),
+        ({"model": "m", "racing": "no"}, "racing must be true or false"),
+        ({"model": "m", "objectives": {"latency": 1}}, "objectives must be a list"),
+        ({"model": "m", "images": [1]}, "images of a search configuration must be a mapping"),
+        ({"model": "m", "metric": 3}, "metric of a search configuration must be text"),
         ([1], "mapping"),
     ],
 )
-def test_slips_in_a_configuration_are_told(tmp_path: Path, plain: object, message: str) -> None:
+def test_mistakes_in_a_configuration_are_errors(tmp_path: Path, plain: object, message: str) -> None:
     path = tmp_path / "search.yaml"
     path.write_text(yaml.safe_dump(plain))
     with pytest.raises(RecipeError, match=message):
@@ -314,11 +325,11 @@ def test_slips_in_a_configuration_are_told(tmp_path: Path, plain: object, messag
     ("fields", "message"),
     [
         ({"decoder": "yolo9"}, "a decoder must be one of"),
-        ({"calibration_samples": 8}, "calibration_samples goes with labelled images"),
+        ({"calibration_samples": 8}, "calibration_samples needs labelled images"),
         ({"images": {"scale": "1/0"}}, "images.scale must be a number"),
     ],
 )
-def test_what_decides_nothing_or_cannot_be_is_refused(fields: dict, message: str) -> None:
+def test_options_without_effect_or_with_invalid_values_are_rejected(fields: dict, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         SearchJob(model=Path("m.onnx"), data=Path("images"), **fields).run()
 
@@ -327,15 +338,15 @@ def test_fractions_in_a_configuration_are_numbers() -> None:
     assert SearchJob(model=Path("m.onnx"), images={"scale": "1/255"}).image_options().scale == 1 / 255
 
 
-def test_tolerance_below_zero_is_refused_and_seconds_need_no_unit(folder: Path) -> None:
+def test_negative_tolerance_is_rejected_and_seconds_need_no_unit(folder: Path) -> None:
     with pytest.raises(RecipeError, match="at least 0"):
-        SearchJob(Path("net.onnx"), Path("images"), tolerance="-0.5", images={"scale": 1.0}).run()
-    run("search", "net.onnx", "-d", "images", "--budget", "30", "--trials", 1, "--pixel-scale", 1)
+        SearchJob(Path("net.onnx"), Path("images"), options=SearchOptions(tolerance="-0.5")).run()
+    run("search", "net.onnx", "-d", "images", "--budget", "30", "--n-trials", 1, "--pixel-scale", 1)
 
 
-def test_labels_and_metrics_must_go_together(folder: Path) -> None:
+def test_labels_and_metrics_must_match(folder: Path) -> None:
     (folder / "labels.csv").write_text("a/0.png,0\n")
-    with pytest.raises(RecipeError, match="labels go with"):
+    with pytest.raises(RecipeError, match="labels need"):
         SearchJob(Path("net.onnx"), Path("images"), labels=folder / "labels.csv", metric="l2").run()
     with pytest.raises(DataError, match="needs a COCO file"):
         SearchJob(Path("net.onnx"), Path("images"), metric="map").run()
@@ -345,7 +356,7 @@ def test_labels_and_metrics_must_go_together(folder: Path) -> None:
         SearchJob(Path("net.onnx"), Path("images"), metric="top1", images={"colour": "RGB"}).run()
 
 
-def test_the_page_shows_a_configuration_that_works() -> None:
+def test_documented_configuration_works_and_lists_all_keys() -> None:
     page = (Path(__file__).parents[1] / "docs" / "search.md").read_text()
     plain = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     job = SearchJob.from_plain(plain, Path())
@@ -355,32 +366,38 @@ def test_the_page_shows_a_configuration_that_works() -> None:
     assert len(list(space.assignments())) == 3 * (1 + 2)
     assert len({space.build(assignment) for assignment in space.assignments()}) == 9
     keys = page.partition("Keys: ")[2].partition("Ranges are")[0]
-    assert all(f"`{part.name}`" in keys for part in dataclasses.fields(SearchJob))
+    names = {part.name for part in dataclasses.fields(SearchJob)} - {"options"} | set(SearchOptions.names())
+    assert names == set(re.findall(r"`(\w+)`", keys))
 
 
-def test_space_has_a_name(folder: Path) -> None:
+def test_space_can_be_given_by_name(folder: Path) -> None:
     run("search", "net.onnx", "--data", "images", "--space", "accuracy", "--sampler", "grid", "-o", "out")
     trials = json.loads(Path("out/search.json").read_text())["trials"]
     assert {"equalize", "scale.activation", "tune.steps"} <= trials[0]["assignment"].keys()
     assert len(trials) > 5
 
 
-def test_unknown_space_is_told_with_the_nearest_name() -> None:
+def test_unknown_space_names_the_nearest() -> None:
     with pytest.raises(RecipeError, match="did you mean 'accuracy'"):
         space_from_plain("acuracy", Recipe())
 
 
 def test_options_override_a_configuration_file(folder: Path) -> None:
-    plain = {"model": "net.onnx", "data": "images", "images": {"scale": "1/255", "color": "BGR"}, "output": "theirs"}
-    Path("search.yaml").write_text(yaml.safe_dump({**plain, "trials": 5, "sampler": "grid"}))
-    output = run("search", "search.yaml", "--trials", 2, "-o", "mine", "--pixel-scale", 1, "--tolerance", 5)
+    plain = {
+        "model": "net.onnx",
+        "data": "images",
+        "images": {"scale": "1/255", "color": "BGR"},
+        "output_dir": "theirs",
+    }
+    Path("search.yaml").write_text(yaml.safe_dump({**plain, "output_dir": "theirs", "n_trials": 5, "sampler": "grid"}))
+    output = run("search", "search.yaml", "--n-trials", 2, "-o", "mine", "--pixel-scale", 1, "--tolerance", 5)
     assert "2 trials" in output
     assert "--color=BGR --pixel-scale=1.0" in output
     assert (folder / "mine" / "best.onnx").exists()
     assert not (folder / "theirs").exists()
 
 
-def test_a_space_may_be_in_a_file(folder: Path) -> None:
+def test_space_can_be_in_a_file(folder: Path) -> None:
     space = {"scale.activation": ["MinMax", "MinMSE"]}
     Path("alone.yaml").write_text(yaml.safe_dump(space))
     Path("whole.yaml").write_text(yaml.safe_dump({"model": "net.onnx", "space": space}))
@@ -392,21 +409,22 @@ def test_a_space_may_be_in_a_file(folder: Path) -> None:
         space_from_plain("empty.yaml", Recipe())
 
 
-def test_faults_in_a_configuration_name_the_file(folder: Path) -> None:
-    Path("search.yaml").write_text("model: net.onnx\njobs: two\n")
+def test_errors_in_a_configuration_name_the_file(folder: Path) -> None:
+    Path("search.yaml").write_text("model: net.onnx\nn_jobs: two\n")
     with pytest.raises(RecipeError, match=r"got 'two'; in search\.yaml"):
         load_job(Path("search.yaml"))
     Path("search.yaml").write_text("model: [")
-    with pytest.raises(RecipeError) as told:
+    with pytest.raises(RecipeError) as raised:
         load_job(Path("search.yaml"))
-    assert "unicode string" not in str(told.value)
+    assert "unicode string" not in str(raised.value)
 
 
-def test_the_end_is_loaded_before_the_search(folder: Path) -> None:
+def test_report_is_imported_before_the_search(folder: Path) -> None:
     program = """
 import sys
 from pathlib import Path
 from quantry.cli import search_job
+from quantry.autosearch import SearchOptions
 from quantry.cli.app import app
 
 def run(job):
@@ -418,10 +436,16 @@ app(["search", "net.onnx", "--data", "images"])
     subprocess.run([sys.executable, "-c", program], check=True, cwd=folder)
 
 
-def test_arrays_that_calibrated_are_written_for_the_command(folder: Path) -> None:
+def test_calibration_arrays_are_written_for_the_command(folder: Path) -> None:
     generator = np.random.default_rng(1)
     np.save("data.npy", generator.normal(size=(6, 3, 6, 6)).astype(np.float32))
-    output = run("search", "net.onnx", "--data", "data.npy", "--trials", 1, "--sampler", "grid")
+    output = run("search", "net.onnx", "--data", "data.npy", "--n-trials", 1, "--sampler", "grid")
     command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
     run(*shlex.split(command), "-o", "again.onnx")
     assert Path("again.onnx").read_bytes() == Path("quantry_search/best.onnx").read_bytes()
+
+
+def test_every_search_option_is_an_option_of_the_command(folder: Path) -> None:
+    command = typer.main.get_command(app).commands["search"]  # type: ignore[attr-defined]
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    assert {f"--{name.replace('_', '-')}" for name in SearchOptions.names()} <= flags

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantry.cli.score_format import score_format
+from quantry.cli.search_table import score_format
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,6 @@ def search(
     import optuna  # noqa: F401
 
     import quantry
-    from quantry.autosearch import StopConditions
 
     data = _samples(samples, count)
     chosen = _space(space)
@@ -68,9 +67,7 @@ def search(
         data, options["evaluation_data"] = data[:calibrate], data[calibrate:]
 
     def job() -> Facts:
-        found = quantry.search(
-            model, data, "l2", chosen, sampler="grid", stop=StopConditions(iterations=trials), **options
-        )
+        found = quantry.search(model, data, "l2", chosen, sampler="grid", n_trials=trials, **options)
         assert found.best is not None
         observed = sum("observe" in trial.computed for trial in found.trials)
         judged = sum(trial.same_as is None for trial in found.trials)

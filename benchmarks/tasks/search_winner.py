@@ -25,14 +25,11 @@ def quantize(
     import optuna  # noqa: F401
 
     import quantry
-    from quantry.autosearch import StopConditions
 
     def job() -> dict[str, Any]:
         reader = SampleReader(samples, count)
         data = [reader.get_next() for _ in range(count)]
-        found = quantry.search(
-            model, data, space="accuracy", recipe=recipe, stop=StopConditions(iterations=_TRIALS), output_dir="search"
-        )
+        found = quantry.search(model, data, space="accuracy", recipe=recipe, n_trials=_TRIALS, output_dir="search")
         assert found.best is not None
         assert found.best_model is not None
         Path(found.best_model).replace(output)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from small_network import Distance, random_samples, small_space
 
-from quantry.autosearch import SearchOptions, StopConditions, run_search
+from quantry.autosearch import SearchOptions, run_search
 
 
 class Witness(Distance):
-    """Writes down every model that it has judged."""
+    """Writes down every model that it has evaluated."""
 
     size = None  # type: ignore[assignment]
 
@@ -27,10 +27,10 @@ class Witness(Distance):
 
 
 def killed_options(output: Path, jobs: int) -> SearchOptions:
-    return SearchOptions(sampler="tpe", output_dir=output, n_jobs=jobs, stop=StopConditions(iterations=9))
+    return SearchOptions(sampler="tpe", output_dir=output, n_jobs=jobs, n_trials=9)
 
 
 if __name__ == "__main__":
     network, output, jobs = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    judge = Witness(network, output.with_suffix(".book"))
-    run_search(network, random_samples(2), judge, small_space(), killed_options(output, jobs))
+    evaluator = Witness(network, output.with_suffix(".book"))
+    run_search(network, random_samples(2), evaluator, small_space(), killed_options(output, jobs))

@@ -1,4 +1,4 @@
-"""Finetuning parameters, two stages, and how they share work."""
+"""Finetuning parameters and two-stage searches."""
 
 import dataclasses
 from pathlib import Path
@@ -11,7 +11,6 @@ from quantry.autosearch import (
     IntRange,
     SearchOptions,
     Space,
-    StopConditions,
     Uniform,
     finetune_space,
     run_search,
@@ -31,15 +30,15 @@ def test_iterations_and_learning_rate_of_the_last_step_are_set() -> None:
     assert recipe.tune.steps == (Gptq(), AdaRound(iterations=12, learning_rate=0.01))
 
 
-def test_legs_make_longer_trials_go_on_from_shorter_ones() -> None:
-    space = finetune_space(TUNED, [20, 50], leg=20)
+def test_longer_trials_resume_from_checkpoints_of_shorter_ones() -> None:
+    space = finetune_space(TUNED, [20, 50], checkpoint_every=20)
     short, long = (space.build(assignment).tune.steps for assignment in space.assignments())
     assert [step.iterations for step in long] == [20, 20, 10]  # type: ignore[union-attr]
     assert long[: len(short)] == short
 
 
 @pytest.mark.parametrize(
-    ("base", "leg"),
+    ("base", "checkpoint_every"),
     [
         (Recipe(), None),
         (with_fields(Recipe(), {"tune.steps": (Gptq(),)}), None),
@@ -47,9 +46,9 @@ def test_legs_make_longer_trials_go_on_from_shorter_ones() -> None:
         (TUNED, 0),
     ],
 )
-def test_step_that_cannot_be_varied_is_refused(base: Recipe, leg: int | None) -> None:
+def test_step_without_iterations_or_checkpoints_is_rejected(base: Recipe, checkpoint_every: int | None) -> None:
     with pytest.raises(RecipeError):
-        finetune_space(base, [10], leg=leg)
+        finetune_space(base, [10], checkpoint_every=checkpoint_every)
 
 
 def test_two_stages_finetune_the_best_calibration_and_share_its_stages(
@@ -59,7 +58,7 @@ def test_two_stages_finetune_the_best_calibration_and_share_its_stages(
     calibration = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE()]})
 
     def tuning(best: Recipe) -> Space:
-        return finetune_space(dataclasses.replace(best, tune=TUNED.tune), [2, 4], [1e-4], leg=2)
+        return finetune_space(dataclasses.replace(best, tune=TUNED.tune), [2, 4], [1e-4], checkpoint_every=2)
 
     arguments: tuple[Any, ...] = (network, random_samples(2), distance, (calibration, tuning))
     found = run_two_stage(*arguments, SearchOptions(sampler="grid", output_dir=tmp_path))
@@ -70,7 +69,7 @@ def test_two_stages_finetune_the_best_calibration_and_share_its_stages(
     first, second = found.finetuning.trials
     assert "observe" in first.reused
     assert "scale" in first.reused
-    # The second of its two legs ran; the first was there.
+    # The second of its two parts ran; the first came from the store.
     assert "tune" in second.computed
     assert "tune" in second.reused
     assert "tune" not in first.reused
@@ -85,7 +84,7 @@ def test_two_stages_finetune_the_best_calibration_and_share_its_stages(
 def test_finetuning_is_searched_by_one_study(network: Path, distance: Distance, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     space = finetune_space(TUNED, IntRange(1, 4), Uniform(1e-6, 1e-3, log=True))
-    options = SearchOptions(sampler="tpe", output_dir=tmp_path, stop=StopConditions(iterations=3))
+    options = SearchOptions(sampler="tpe", output_dir=tmp_path, n_trials=3)
     found = run_search(network, random_samples(2), distance, space, options)
     assert len(found.trials) == 3
     assert len({trial.assignment["learning_rate"] for trial in found.trials}) == 3

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster; a small one on this machine, where Ray is installed."""
+"""Workers on a Ray cluster: a small local one, if Ray is installed."""
 
 import sys
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from small_network import Distance, random_samples, small_space
 
-from quantry.autosearch import SearchOptions, StopConditions, run_search
+from quantry.autosearch import SearchOptions, run_search
 from quantry.errors import MissingExtraError
 
 
-def test_a_cluster_without_ray_is_told(
+def test_cluster_without_ray_is_an_error(
     network: Path, distance: Distance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -20,16 +20,15 @@ def test_a_cluster_without_ray_is_told(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_actors_find_what_this_process_finds(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actors_find_the_same_as_this_process(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    # The actors' processes have to find the evaluator's module.
+    # The actors must be able to import the evaluator's module.
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
-    limit = StopConditions(iterations=4)
     found = [
         run_search(network, random_samples(4), Distance(network), small_space(), options)
         for options in (
-            SearchOptions("grid", output_dir=tmp_path / "here", stop=limit),
-            SearchOptions("grid", output_dir=tmp_path / "there", stop=limit, cluster="local", n_jobs=2),
+            SearchOptions("grid", output_dir=tmp_path / "here", n_trials=4),
+            SearchOptions("grid", output_dir=tmp_path / "there", n_trials=4, cluster="local", n_jobs=2),
         )
     ]
     assert [trial.score for trial in found[0].trials] == [trial.score for trial in found[1].trials]

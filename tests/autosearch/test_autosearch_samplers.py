@@ -1,4 +1,4 @@
-"""Every sampler, through one study."""
+"""All samplers, each with one study."""
 
 import importlib.util
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from small_network import Distance, random_samples
 
-from quantry.autosearch import Choice, IntRange, SearchOptions, Space, StopConditions, Uniform, run_search
-from quantry.autosearch.ledger import Ledger
+from quantry.autosearch import Choice, IntRange, SearchOptions, Space, Trial, Uniform, run_search
 from quantry.autosearch.output_directory import OutputDirectory
-from quantry.autosearch.proposer import LOOK_AHEAD, propose
+from quantry.autosearch.proposer import LOOK_AHEAD, make_proposer
 from quantry.autosearch.samplers import KINDS
-from quantry.autosearch.study import Proposal, StudyFile
-from quantry.autosearch.study_storage import open_storage
+from quantry.autosearch.state import SearchState
+from quantry.autosearch.storage import open_storage
+from quantry.autosearch.study import SearchStudy
 from quantry.errors import MissingExtraError
 from quantry.recipe import CrossLayer, MinMax, MinMSE, Percentile, Recipe
 
@@ -34,8 +34,7 @@ def mixed_space() -> Space:
 
 
 def numbers(directory: Path, sampler: str, trials: int = 10, **changes: Any) -> SearchOptions:
-    stop = StopConditions(iterations=trials)
-    return SearchOptions(**{"sampler": sampler, "output_dir": directory, "stop": stop, **changes})
+    return SearchOptions(**{"sampler": sampler, "output_dir": directory, "n_trials": trials, **changes})
 
 
 def requires(sampler: str) -> None:
@@ -51,29 +50,29 @@ def draw(
     score: Callable[[Any], float],
     seed: int = 0,
     space: Space | None = None,
-) -> list[Proposal]:
-    """Let a sampler propose configurations and hear of their scores, without quantizing anything."""
+) -> list[Trial]:
+    """Let a sampler propose trials and tell it their scores, without quantizing anything."""
     output = OutputDirectory(directory)
     output.open()
-    study = StudyFile(open_storage(output, None), "study", ["maximize"], [space or mixed_space()])
+    study = SearchStudy(open_storage(output, None), "study", ["maximize"], [space or mixed_space()])
     known = study.restore()
-    ledger = Ledger(numbers(directory, sampler, seed=seed), output, study, "maximize")
-    proposer, _ = propose(ledger, known)
-    for proposal in known:
-        study.report(proposal, [score(proposal.configuration.assignment)])
-    proposals = list(known)
-    while len(proposals) < count:
-        number = len(proposals)
-        proposal = proposer.next(number, number + 1 - LOOK_AHEAD)
-        assert proposal is not None
-        study.report(proposal, [score(proposal.configuration.assignment)])
-        proposals.append(proposal)
+    state = SearchState(numbers(directory, sampler, seed=seed), output, study, "maximize")
+    proposer, _ = make_proposer(state, known)
+    for trial in known:
+        study.finish(trial, [score(trial.assignment)])
+    trials = list(known)
+    while len(trials) < count:
+        number = len(trials)
+        trial = proposer.next(number, number + 1 - LOOK_AHEAD)
+        assert trial is not None
+        study.finish(trial, [score(trial.assignment)])
+        trials.append(trial)
     output.close()
-    return proposals
+    return trials
 
 
-def recipes(proposals: list[Proposal]) -> list[Recipe]:
-    return [proposal.configuration.recipe for proposal in proposals]
+def recipes(trials: list[Trial]) -> list[Recipe]:
+    return [trial.recipe for trial in trials]
 
 
 def nearness(assignment: Any) -> float:
@@ -94,7 +93,7 @@ def test_sampler_proposes_distinct_configurations_and_is_seeded(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "nsga2", "qmc"])
-def test_sampler_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, sampler: str) -> None:
+def test_resumed_sampler_draws_as_if_it_had_not_been_interrupted(tmp_path: Path, sampler: str) -> None:
     requires(sampler)
     whole = draw(tmp_path / "whole", sampler, 20, nearness)
     for count in (3, 13, 20):
@@ -103,15 +102,15 @@ def test_sampler_goes_on_as_if_it_had_not_been_interrupted(tmp_path: Path, sampl
 
 
 def test_sampler_learns_from_the_trials_before(tmp_path: Path) -> None:
-    """TPE gets nearer to the optimum than as many random draws do; a study for each trial would not."""
+    """TPE gets closer to the optimum than random draws; with a separate study per trial it would not."""
     means = {}
     for sampler in ("tpe", "random"):
         late = draw(tmp_path / sampler, sampler, 60, nearness)[20:]
-        means[sampler] = sum(nearness(proposal.configuration.assignment) for proposal in late) / len(late)
+        means[sampler] = sum(nearness(trial.assignment) for trial in late) / len(late)
     assert abs(means["tpe"]) < 0.5 * abs(means["random"])
 
 
-def test_search_with_a_sampler_goes_on_with_the_same_trials(network: Path, distance: Distance, tmp_path: Path) -> None:
+def test_resumed_search_with_a_sampler_has_the_same_trials(network: Path, distance: Distance, tmp_path: Path) -> None:
     whole = run_search(network, random_samples(2), distance, mixed_space(), numbers(tmp_path / "whole", "tpe", 12))
     parts = tmp_path / "parts"
     for limit in (7, 12):
@@ -140,7 +139,7 @@ def test_joint_parameter_sets_two_fields_at_once(network: Path, distance: Distan
     assert [trial.assignment["joint"] for trial in found.trials] == [[1, 99.0], [2, 99.9]]
 
 
-def test_sampler_that_is_not_installed_is_told_before_any_work(
+def test_missing_sampler_package_is_an_error_before_any_work(
     network: Path, distance: Distance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
@@ -152,7 +151,7 @@ def test_sampler_that_is_not_installed_is_told_before_any_work(
 
 
 @pytest.mark.parametrize("sampler", ["grid", *KINDS])
-def test_what_a_space_wants_to_be_first_is_and_comes_once(sampler: str, tmp_path: Path) -> None:
+def test_first_assignments_come_first_and_once(sampler: str, tmp_path: Path) -> None:
     requires(sampler)
     percent = Choice([90.0, 99.0, 99.9], only_if={"scale.activation": Percentile()})
     fields: Any = {"equalize.cross_layer": [None, CrossLayer()], "scale.activation": [MinMax(), MinMSE(), Percentile()]}
@@ -166,8 +165,8 @@ def test_what_a_space_wants_to_be_first_is_and_comes_once(sampler: str, tmp_path
     def score(assignment: Any) -> float:
         return float(len(assignment))
 
-    begun = draw(tmp_path, sampler, 1, score, space=space)
-    proposals = draw(tmp_path, sampler, 10, score, space=space)
-    assert [dict(proposal.configuration.assignment) for proposal in proposals[:2]] == first
-    assert recipes(proposals)[:1] == recipes(begun)
-    assert len(set(recipes(proposals))) == 10
+    started = draw(tmp_path, sampler, 1, score, space=space)
+    trials = draw(tmp_path, sampler, 10, score, space=space)
+    assert [dict(trial.assignment) for trial in trials[:2]] == first
+    assert recipes(trials)[:1] == recipes(started)
+    assert len(set(recipes(trials))) == 10

@@ -1,4 +1,4 @@
-"""Whole searches in this process."""
+"""Complete searches in this process."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,6 @@ from quantry.autosearch import (
     SearchResult,
     Space,
     SpaceUnion,
-    StopConditions,
     Uniform,
     run_search,
     search,
@@ -34,7 +33,7 @@ def grid(directory: Path, **changes: Any) -> SearchOptions:
 
 @pytest.fixture(scope="module")
 def finished(network: Path, tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
-    """A whole grid, for tests that only look at what it left."""
+    """A finished grid, for tests that only look at its result."""
     options = grid(tmp_path_factory.mktemp("finished"))
     return run_search(network, random_samples(4), Distance(network), small_space(), options)
 
@@ -78,7 +77,7 @@ def test_every_score_has_an_interval_around_it(finished: SearchResult) -> None:
         assert trial.interval[0] < trial.score < trial.interval[1]
 
 
-def test_log_and_summary_tell_what_happened(finished: SearchResult) -> None:
+def test_log_and_summary_describe_all_trials(finished: SearchResult) -> None:
     log = (finished.output_dir / "auto_search.log").read_text()
     assert "12 configurations to try: 12 assignments" in log
     assert "computed plan" in log
@@ -103,9 +102,9 @@ def test_racing_reaches_the_winner_with_less_evaluation(network: Path, samples: 
             "scale.reduce_range": [False, True],
         },
     )
-    judge = Distance(network, 128)
-    everything = run_search(network, samples, judge, space, grid(tmp_path / "all"))
-    raced = run_search(network, samples, judge, space, grid(tmp_path / "raced", racing=True))
+    evaluator = Distance(network, 128)
+    everything = run_search(network, samples, evaluator, space, grid(tmp_path / "all"))
+    raced = run_search(network, samples, evaluator, space, grid(tmp_path / "pruned", racing=True))
     assert everything.best is not None
     assert raced.best is not None
     assert raced.best.recipe == everything.best.recipe
@@ -113,7 +112,7 @@ def test_racing_reaches_the_winner_with_less_evaluation(network: Path, samples: 
     assert everything.evaluation_share == 1
     assert raced.evaluation_share is not None
     assert raced.evaluation_share <= 0.5
-    stopped = [trial for trial in raced.trials if trial.state == "raced"]
+    stopped = [trial for trial in raced.trials if trial.state == "pruned"]
     assert stopped
     assert not any(trial.accepted for trial in stopped)
 
@@ -144,17 +143,17 @@ def test_nothing_within_tolerance_returns_the_best_and_says_how_far(
 @pytest.mark.parametrize(
     ("stop", "trials"),
     [
-        (StopConditions(iterations=2), 2),
-        (StopConditions(n_candidates=1), 1),
-        (StopConditions(best_candidates=2), None),
-        (StopConditions(seconds=1e-6), 0),
+        ({"n_trials": 2}, 2),
+        ({"n_candidates": 1}, 1),
+        ({"patience": 2}, None),
+        ({"budget": 1e-6}, 0),
     ],
 )
-def test_search_stops_when_it_should(
-    network: Path, distance: Distance, space: Space, tmp_path: Path, stop: StopConditions, trials: int | None
+def test_search_stops_at_its_limit(
+    network: Path, distance: Distance, space: Space, tmp_path: Path, stop: dict[str, Any], trials: int | None
 ) -> None:
     samples = random_samples(4)
-    found = run_search(network, samples, distance, space, grid(tmp_path, stop=stop))
+    found = run_search(network, samples, distance, space, grid(tmp_path, **stop))
     if trials is not None:
         assert len(found.trials) == trials
     else:
@@ -162,22 +161,22 @@ def test_search_stops_when_it_should(
         assert len(found.trials) == found.best.number + 3
 
 
-def test_failing_trial_is_recorded_and_the_search_goes_on(
+def test_failing_trial_is_recorded_and_the_search_continues(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
 ) -> None:
     def moody(path: Path) -> float:
         if Path(path).name == "iter_1.onnx":
-            raise ZeroDivisionError("bad mood")
+            raise ZeroDivisionError("bad sample")
         return -distance(path)
 
-    found = run_search(network, samples, moody, space, grid(tmp_path, stop=StopConditions(iterations=3)))
+    found = run_search(network, samples, moody, space, grid(tmp_path, n_trials=3))
     assert [trial.number for trial in found.trials if trial.state == "failed"] == [1]
-    assert found.trials[1].error == "ZeroDivisionError: bad mood"
+    assert found.trials[1].error == "ZeroDivisionError: bad sample"
     assert len(found.trials) == 3
-    assert "bad mood" in (tmp_path / "auto_search.log").read_text()
+    assert "bad sample" in (tmp_path / "auto_search.log").read_text()
 
 
-def test_evaluator_that_leaves_fails_its_trial_only(
+def test_evaluator_that_exits_fails_only_its_trial(
     network: Path, samples: Samples, space: Space, tmp_path: Path
 ) -> None:
     def leaves(path: Path) -> float:
@@ -185,70 +184,70 @@ def test_evaluator_that_leaves_fails_its_trial_only(
             raise SystemExit(3)
         return 1.0
 
-    found = run_search(network, samples, leaves, space, grid(tmp_path, stop=StopConditions(iterations=2)))
+    found = run_search(network, samples, leaves, space, grid(tmp_path, n_trials=2))
     assert [trial.error for trial in found.trials] == ["SystemExit: 3"] * 2
 
 
 @pytest.mark.parametrize("answer", ["much", float("nan"), None])
-def test_answer_that_is_no_number_fails_the_trial(
+def test_score_that_is_not_a_number_fails_the_trial(
     network: Path, samples: Samples, space: Space, tmp_path: Path, answer: object
 ) -> None:
-    def judge(path: Path) -> object:
+    def evaluator(path: Path) -> object:
         return 1.0 if Path(path) == network else answer
 
-    found = run_search(network, samples, judge, space, grid(tmp_path, stop=StopConditions(iterations=2)))
+    found = run_search(network, samples, evaluator, space, grid(tmp_path, n_trials=2))
     assert found.best is None
     assert all("must return a number" in (trial.error or "") for trial in found.trials)
     assert any("no trial could be evaluated: 2 of 2 failed" in note for note in found.notes)
 
 
-def test_evaluator_that_cannot_judge_the_float_model_is_told_at_once(
+def test_evaluator_that_cannot_score_the_float_model_is_an_error_at_once(
     network: Path, samples: Samples, space: Space, tmp_path: Path
 ) -> None:
-    def judge(_: Path) -> float:
+    def evaluator(_: Path) -> float:
         raise OSError("no labels")
 
     with pytest.raises(StageError, match="no labels"):
-        run_search(network, samples, judge, space, grid(tmp_path))
+        run_search(network, samples, evaluator, space, grid(tmp_path))
 
 
-def test_second_call_goes_on_and_repeats_nothing(
+def test_second_call_resumes_and_repeats_nothing(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
 ) -> None:
-    first = run_search(network, samples, distance, space, grid(tmp_path, stop=StopConditions(iterations=4)))
+    first = run_search(network, samples, distance, space, grid(tmp_path, n_trials=4))
     seen = distance.seen
-    second = run_search(network, samples, distance, space, grid(tmp_path, stop=StopConditions(iterations=6)))
+    second = run_search(network, samples, distance, space, grid(tmp_path, n_trials=6))
     assert len(second.trials) == 6
     assert [trial.score for trial in second.trials[:4]] == [trial.score for trial in first.trials]
     evaluated = [trial for trial in second.trials[4:] if trial.same_as is None]
     assert distance.seen - seen == distance.size * len(evaluated)
     log = (tmp_path / "auto_search.log").read_text()
     assert log.count("trial 0: complete") == 1
-    assert "search goes on after 4 finished trials" in log
+    assert "search resumes after 4 finished trials" in log
 
 
 def test_best_on_disk_never_goes_back_to_an_earlier_one(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from quantry.autosearch import ledger
+    from quantry.autosearch import state
 
-    options = grid(tmp_path, stop=StopConditions(iterations=8))
+    options = grid(tmp_path, n_trials=8)
     found = run_search(network, samples, distance, space, options)
     assert found.best_model is not None
     before = found.best_model.read_bytes()
     copied: list[str] = []
-    copy = ledger.copy_model
-    monkeypatch.setattr(ledger, "copy_model", lambda source, target: (copied.append(source.name), copy(source, target)))
+    copy = state.copy_model
+    monkeypatch.setattr(state, "copy_model", lambda source, target: (copied.append(source.name), copy(source, target)))
     run_search(network, samples, distance, space, options)
     assert found.best is not None
     assert set(copied) <= {f"iter_{found.best.number}.onnx"}
     assert found.best_model.read_bytes() == before
 
 
-def test_another_evaluator_begins_anew(
+def test_another_evaluator_starts_from_scratch(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
 ) -> None:
-    options = grid(tmp_path, stop=StopConditions(iterations=2))
+    options = grid(tmp_path, n_trials=2)
     run_search(network, samples, distance, space, options)
     distance.fingerprint = "other labels"  # type: ignore[attr-defined]
     seen = distance.seen
@@ -257,7 +256,7 @@ def test_another_evaluator_begins_anew(
     assert distance.seen > seen
 
 
-def test_one_directory_serves_one_search_at_a_time(
+def test_directory_is_used_by_one_search_at_a_time(
     network: Path, samples: Samples, space: Space, tmp_path: Path
 ) -> None:
     def greedy(_: Path) -> float:
@@ -268,18 +267,18 @@ def test_one_directory_serves_one_search_at_a_time(
         run_search(network, samples, greedy, space, grid(tmp_path))
 
 
-def test_unfinished_line_of_a_killed_process_is_cut_off(
+def test_incomplete_line_of_a_killed_process_is_cut_off(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
 ) -> None:
-    options = grid(tmp_path, stop=StopConditions(iterations=2))
+    options = grid(tmp_path, n_trials=2)
     run_search(network, samples, distance, space, options)
     with (tmp_path / "study.journal").open("ab") as file:
         file.write(b'{"op_code": 4, "worker')
-    more = grid(tmp_path, stop=StopConditions(iterations=3))
+    more = grid(tmp_path, n_trials=3)
     assert len(run_search(network, samples, distance, space, more).trials) == 3
 
 
-def test_full_disk_is_a_clear_error_and_keeps_what_is_there(
+def test_full_disk_is_a_clear_error_and_keeps_existing_results(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from quantry.autosearch import output_directory
@@ -292,7 +291,7 @@ def test_full_disk_is_a_clear_error_and_keeps_what_is_there(
         write(path, content)
 
     monkeypatch.setattr(output_directory, "replace_file", full)
-    options = grid(tmp_path, stop=StopConditions(iterations=3))
+    options = grid(tmp_path, n_trials=3)
     with pytest.raises(StoreError, match="No space left"):
         run_search(network, samples, distance, space, options)
     monkeypatch.undo()
@@ -302,7 +301,7 @@ def test_full_disk_is_a_clear_error_and_keeps_what_is_there(
     assert distance.seen - seen <= distance.size * 2
 
 
-def test_several_objectives_give_a_front_without_dominated_trials(
+def test_pareto_front_has_no_dominated_trials(
     network: Path, samples: Samples, distance: Distance, tmp_path: Path
 ) -> None:
     from quantry.recipe import DataType, TensorSpec
@@ -322,15 +321,15 @@ def test_several_objectives_give_a_front_without_dominated_trials(
     assert {trial.objectives["bit_operations"] for trial in found.trials} == {288 * 35 * 64.0, 288 * 35 * 32.0}
 
 
-def test_latency_is_measured_beside_the_float_model(
+def test_latency_is_relative_to_the_float_model(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
 ) -> None:
-    options = grid(tmp_path, objectives=("accuracy", "latency"), stop=StopConditions(iterations=2))
+    options = grid(tmp_path, objectives=("accuracy", "latency"), n_trials=2)
     found = run_search(network, samples, distance, space, options)
     assert all(0 < trial.objectives["latency"] < 100 for trial in found.trials)
 
 
-def test_spaces_of_a_union_are_tried_in_their_order(
+def test_spaces_of_a_union_are_tried_in_order(
     network: Path, samples: Samples, distance: Distance, tmp_path: Path
 ) -> None:
     first = Space.of(Recipe(), {"scale.activation": [MinMSE(), MinMax()]}, name="first")
@@ -339,7 +338,7 @@ def test_spaces_of_a_union_are_tried_in_their_order(
     assert [trial.space for trial in found.trials] == ["first", "first", "second"]
 
 
-def test_grid_over_numbers_without_end_is_refused(
+def test_grid_over_a_continuous_parameter_is_rejected(
     network: Path, samples: Samples, distance: Distance, tmp_path: Path
 ) -> None:
     space = Space.of(Recipe(), {"scale.activation": [Percentile()], "scale.activation.percentile": Uniform(90, 100)})
@@ -358,14 +357,12 @@ def test_space_without_a_valid_configuration_says_why(
 def test_with_a_tolerance_all_candidates_stay_on_disk(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
 ) -> None:
-    options = grid(tmp_path, tolerance=1e9, stop=StopConditions(n_candidates=3))
+    options = grid(tmp_path, tolerance=1e9, n_candidates=3)
     found = run_search(network, samples, distance, space, options)
     assert len(list(tmp_path.glob("iter_*"))) == len(found.candidates) == 3
 
 
-def test_models_that_compute_the_same_are_judged_once(
-    network: Path, samples: Samples, distance: Distance, tmp_path: Path
-) -> None:
+def test_equal_models_are_evaluated_once(network: Path, samples: Samples, distance: Distance, tmp_path: Path) -> None:
     space = Space.of(Recipe(), {"observe.samples": [None, 4], "scale.activation": [MinMax()]})
     found = run_search(network, samples, distance, space, grid(tmp_path))
     assert [trial.same_as for trial in found.trials] == [None, 0]
@@ -373,7 +370,7 @@ def test_models_that_compute_the_same_are_judged_once(
     assert distance.seen == distance.size
 
 
-def test_native_search_keeps_evaluation_apart_from_calibration(network: Path, tmp_path: Path) -> None:
+def test_search_holds_out_samples_for_evaluation(network: Path, tmp_path: Path) -> None:
     found = quantry.search(
         network,
         random_samples(10),
@@ -390,18 +387,17 @@ def test_native_search_keeps_evaluation_apart_from_calibration(network: Path, tm
     assert (tmp_path / "calibration.txt").read_text().split("\n")[:2] == ["sample 0", "sample 2"]
 
 
-def test_native_search_takes_models_in_memory_and_has_a_space_of_its_own(network: Path, tmp_path: Path) -> None:
-    found = quantry.search(
-        onnx.load(network), random_samples(4), output_dir=tmp_path, stop=StopConditions(iterations=3)
-    )
+def test_search_takes_models_in_memory_and_has_a_default_space(network: Path, tmp_path: Path) -> None:
+    found = quantry.search(onnx.load(network), random_samples(4), output_dir=tmp_path, n_trials=3)
     assert len(found.trials) == 3
     assert np.isfinite([trial.score or np.nan for trial in found.trials]).all()
 
 
-def test_native_search_tells_misspelt_arguments(network: Path) -> None:
+def test_search_names_the_nearest_spelling_of_unknown_arguments(network: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean 'budget'"):
         quantry.search(network, bugdet="1h")  # type: ignore[call-arg]
-    for given, meant in (("output", "output_dir"), ("jobs", "n_jobs"), ("timeout", "trial_timeout")):
+    names = {"output": "output_dir", "jobs": "n_jobs", "timeout": "trial_timeout", "trials": "n_trials"}
+    for given, meant in names.items():
         with pytest.raises(RecipeError, match=f"did you mean '{meant}'"):
             quantry.search(network, **{given: 1})  # type: ignore[arg-type]
 
@@ -409,11 +405,11 @@ def test_native_search_tells_misspelt_arguments(network: Path) -> None:
 def test_finished_trials_are_logged_at_info(
     network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = grid(tmp_path, stop=StopConditions(iterations=2))
+    options = grid(tmp_path, n_trials=2)
     run_search(network, samples, distance, space, options)
     assert not caplog.records
     caplog.set_level("INFO", logger="quantry")
-    run_search(network, samples, distance, space, grid(tmp_path, stop=StopConditions(iterations=3)))
+    run_search(network, samples, distance, space, grid(tmp_path, n_trials=3))
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("trial ")]
     assert [line.partition(":")[0] for line in lines] == ["trial 2"]
     assert "3 of 3 trials" in lines[0]
@@ -424,24 +420,24 @@ def test_trial_reads_in_one_line(finished: SearchResult) -> None:
     assert max(len(repr(trial)) for trial in finished.trials) < 120
 
 
-def test_images_without_a_word_about_pixels_are_warned_of_before_any_work(network: Path, tmp_path: Path) -> None:
+def test_images_without_pixel_options_warn_before_any_work(network: Path, tmp_path: Path) -> None:
     from PIL import Image
 
     (tmp_path / "images").mkdir()
     for number in range(4):
         pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
-    options: dict[str, Any] = {"sampler": "grid", "stop": StopConditions(iterations=1)}
+    options: dict[str, Any] = {"sampler": "grid", "n_trials": 1}
     with pytest.warns(UserWarning, match="went in as RGB pixels"):
-        found = search(network, tmp_path / "images", output_dir=tmp_path / "told", **options)
+        found = search(network, tmp_path / "images", output_dir=tmp_path / "warned", **options)
     assert "went in as RGB pixels" in found.notes[0]
-    listed = (tmp_path / "told" / "calibration.txt").read_text().splitlines()
+    listed = (tmp_path / "warned" / "calibration.txt").read_text().splitlines()
     assert [Path(line).name for line in listed] == ["0.png", "2.png"]
     quiet = search(network, tmp_path / "images", output_dir=tmp_path / "quiet", images=ImageOptions(), **options)
     assert not any("pixels" in note for note in quiet.notes)
 
 
-def test_interrupted_search_names_the_best_so_far_and_says_when_it_goes_on(
+def test_interrupted_search_logs_the_best_so_far_and_when_it_resumes(
     network: Path, space: Space, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     distance = Distance(network)
@@ -460,41 +456,40 @@ def test_interrupted_search_names_the_best_so_far_and_says_when_it_goes_on(
     with pytest.raises(KeyboardInterrupt):
         run_search(network, random_samples(4), Interrupted(network), space, grid(tmp_path))
     assert "after 2 trials: interrupted; best so far: trial" in caplog.text
-    assert f"{tmp_path / 'best.onnx'}; started again in the same way it goes on" in caplog.text
+    assert f"{tmp_path / 'best.onnx'}; run it again in the same way to resume" in caplog.text
     caplog.clear()
     run_search(network, random_samples(4), distance, space, grid(tmp_path))
-    assert "search goes on after 2 finished trials" in caplog.text
+    assert "search resumes after 2 finished trials" in caplog.text
 
 
-def test_without_a_tolerance_the_log_speaks_of_none(finished: SearchResult) -> None:
+def test_log_without_a_tolerance_mentions_none(finished: SearchResult) -> None:
     log = (finished.output_dir / "auto_search.log").read_text()
-    assert "no tolerance was given: all 12 trials that were evaluated in full are accepted" in log
+    assert "no tolerance was given: all 12 complete trials are accepted" in log
     assert "within tolerance" not in log
     assert "None" not in log.partition("no tolerance was given")[2]
 
 
-def test_recipe_that_was_found_has_a_name_of_its_own(finished: SearchResult) -> None:
+def test_found_recipe_has_its_own_name(finished: SearchResult) -> None:
     assert finished.best is not None
     assert finished.best_recipe is not None
     assert load_recipe(finished.best_recipe).name == f"{finished.best.recipe.name}-found-by-search"
     assert load_recipe(finished.best_recipe) == finished.best.recipe
 
 
-def test_no_stop_conditions_are_as_good_as_none_given(network: Path, tmp_path: Path) -> None:
+def test_limits_may_be_none(network: Path, tmp_path: Path) -> None:
     only = {"scale.activation": [MinMax()]}
-    found = search(network, random_samples(4), "l2", only, "1h", stop=None, output_dir=tmp_path, recipe="XINT8")
+    limits: dict[str, Any] = {"budget": "1h", "n_trials": None, "patience": None}
+    found = search(network, random_samples(4), "l2", only, **limits, output_dir=tmp_path, recipe="XINT8")
     assert len(found.trials) == 1
 
 
 def test_racing_on_few_samples_is_noted(network: Path, tmp_path: Path) -> None:
     only = Space.of(Recipe(), {"scale.activation": [MinMax()]})
     found = run_search(network, random_samples(2), Distance(network, 40), only, grid(tmp_path, racing=True))
-    assert any("from as few as 32 of them" in note for note in found.notes)
+    assert any("from as few as 32 samples" in note for note in found.notes)
 
 
-def test_what_is_wrong_with_an_evaluator_is_told_before_an_earlier_search_is_set_aside(
-    network: Path, tmp_path: Path
-) -> None:
+def test_evaluator_errors_are_raised_before_an_earlier_search_is_moved(network: Path, tmp_path: Path) -> None:
     only = Space.of(Recipe(), {"scale.activation": [MinMax()]})
     run_search(network, random_samples(2), Distance(network), only, grid(tmp_path))
 

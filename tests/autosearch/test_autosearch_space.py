@@ -1,4 +1,4 @@
-"""Spaces: conditions, invalid and equivalent configurations, order."""
+"""Spaces: conditions, invalid and duplicate configurations, order."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from quantry.autosearch import Choice, IntRange, Space, Uniform, named_space, with_fields
-from quantry.autosearch.configurations import ENUMERATION_LIMIT, enumerate_configurations, first_configurations
-from quantry.autosearch.cost import CostModel, in_order_of_priority, stage_chain
-from quantry.autosearch.outcome import Outcome
+from quantry.autosearch.cost import CostModel, stage_chain
+from quantry.autosearch.priority import ENUMERATION_LIMIT, enumerate_trials, first_trials, grid_order
+from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
 from quantry.recipe import AdaRound, CrossLayer, Entropy, MinMax, MinMSE, Percentile, Recipe, TuneOptions, find_preset
 
@@ -19,7 +19,7 @@ def test_first_parameter_changes_slowest() -> None:
     assert [tuple(entry.values()) for entry in space.assignments()] == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
 
 
-def test_condition_that_does_not_hold_leaves_the_parameter_out() -> None:
+def test_parameter_is_omitted_if_its_condition_does_not_hold() -> None:
     space = Space(
         {
             "percent": Choice([99.9, 99.99], only_if={"method": "percentile"}),
@@ -52,13 +52,13 @@ def test_true_is_not_one_in_a_condition() -> None:
     assert list(space.assignments()) == [{"a": True}, {"a": 1, "b": 0}]
 
 
-def test_condition_on_an_unknown_parameter_is_told_with_the_nearest_spelling() -> None:
+def test_condition_on_an_unknown_parameter_names_the_nearest_spelling() -> None:
     with pytest.raises(RecipeError, match="did you mean 'method'"):
         Space({"method": Choice([1]), "b": Choice([1], only_if={"methud": 1})}, lambda _: Recipe())
 
 
-def test_conditions_in_a_circle_are_refused() -> None:
-    with pytest.raises(RecipeError, match="circle"):
+def test_circular_conditions_are_rejected() -> None:
+    with pytest.raises(RecipeError, match="circular"):
         Space({"a": Choice([1], only_if={"b": 1}), "b": Choice([1], only_if={"a": 1})}, lambda _: Recipe())
 
 
@@ -75,7 +75,7 @@ def test_conditions_in_a_circle_are_refused() -> None:
         lambda: Space({"a": [1, 2]}, lambda _: Recipe()),
     ],
 )
-def test_parameters_that_mean_nothing_are_refused(make: object) -> None:
+def test_invalid_parameters_are_rejected(make: object) -> None:
     with pytest.raises(RecipeError):
         make()  # type: ignore[operator]
 
@@ -90,27 +90,27 @@ def test_paths_are_changed_together_and_into_new_values() -> None:
 
 
 @pytest.mark.parametrize("path", ["scale.activatoin", "tune.steps.0.iterations", "scale.reduce_range.deeper"])
-def test_path_that_leads_nowhere_is_refused(path: str) -> None:
+def test_unknown_path_is_rejected(path: str) -> None:
     with pytest.raises(RecipeError, match="a path must"):
         Space.of(Recipe(), {path: [1]})
 
 
 @pytest.mark.parametrize("given", ["MinMax", True, {"a": 1}])
-def test_values_that_are_no_list_are_refused(given: Any) -> None:
+def test_values_that_are_not_a_list_are_rejected(given: Any) -> None:
     with pytest.raises(RecipeError, match="a list of values"):
         Space.of(Recipe(), {"scale.activation": given})
 
 
-def test_invalid_and_equivalent_configurations_are_removed_with_reasons() -> None:
+def test_invalid_and_duplicate_configurations_are_removed_with_reasons() -> None:
     space = Space.of(
         Recipe(),
         {"scale.weight": [MinMax(), Entropy()], "scale.reduce_range": [False, True], "name": ["one", "two"]},
     )
-    found, removed = enumerate_configurations([space, space])
+    found, removed = enumerate_trials([space, space])
     assert len(found) == 3
     assert removed.assignments == 16
     assert sum(removed.invalid.values()) == 4
-    assert removed.equivalent == 9
+    assert removed.duplicates == 9
     assert "reduce_range goes with" in "\n".join(removed.lines())
 
 
@@ -123,11 +123,11 @@ def test_priority_puts_tuning_last_and_neighbours_share_observations() -> None:
             "equalize.cross_layer": [CrossLayer(), None],
         },
     )
-    ordered = in_order_of_priority(enumerate_configurations([space])[0], [space])
+    ordered = grid_order(enumerate_trials([space])[0], [space])
     works = [sum(step.iterations for step in entry.recipe.tune.steps) for entry in ordered]  # type: ignore[union-attr]
     assert works == [0] * 4 + [100] * 4 + [500] * 4
     switches = [entry.recipe.equalize for entry in ordered]
-    # Each of the two observations is made at once, for workers that begin together; then neighbours share one.
+    # One trial of each float pass comes first, for workers that start together; then neighbours share one.
     assert switches[0] != switches[1]
     assert sum(one != other for one, other in pairwise(switches[4:])) == 3
 
@@ -137,16 +137,15 @@ def test_prior_of_the_user_decides_the_order() -> None:
     distinct = Space(
         space.parameters, lambda entry: with_fields(Recipe(), {"observe.samples": entry["a"]}), space.prior
     )
-    ordered = in_order_of_priority(enumerate_configurations([distinct])[0], [distinct])
+    ordered = grid_order(enumerate_trials([distinct])[0], [distinct])
     assert [entry.assignment["a"] for entry in ordered] == [1, 2, 3]
 
 
-def test_cost_counts_only_stages_that_no_trial_had() -> None:
+def test_cost_counts_only_stages_that_no_trial_has_run() -> None:
     costs = CostModel()
     first, second = Recipe(), with_fields(Recipe(), {"scale.activation": MinMSE()})
-    costs.learn(
-        first, Outcome(0, "complete", seconds=12.0, computed={"prepare": 1, "observe": 8, "scale": 1, "emit": 1})
-    )
+    computed = {"prepare": 1, "observe": 8, "scale": 1, "emit": 1}
+    costs.learn(Trial(0, first, state="complete", seconds=12.0, computed=computed))
     assert costs.estimate(second) == pytest.approx(1 + 1 + 1)
     assert costs.estimate_all([second, second]) == pytest.approx(3)
 
@@ -156,19 +155,19 @@ def test_recipes_that_differ_in_method_share_everything_before_it() -> None:
     assert {name for name in one if one[name] == other[name]} == {"prepare", "plan", "observe"}
 
 
-def test_space_for_accuracy_leaves_sums_before_normalizations_in_float() -> None:
+def test_accuracy_space_keeps_sums_before_normalizations_float() -> None:
     space = named_space("accuracy", find_preset("XINT8").recipe)
     assert all(space.build(assignment).plan.float_residuals for assignment in space.assignments())
 
 
 @pytest.mark.parametrize(("plain", "best"), [("XINT8", "RECOMMENDED-NPU"), ("CPU_INT8", "RECOMMENDED-CPU")])
-def test_space_for_accuracy_begins_with_the_recommended_recipe(plain: str, best: str) -> None:
+def test_accuracy_space_starts_with_the_recommended_recipe(plain: str, best: str) -> None:
     space = named_space("accuracy", find_preset(plain).recipe)
     (first,) = space.first
     recommended = find_preset(best).recipe
     assert replace(space.build(first), name=best) == recommended
-    configurations, _ = enumerate_configurations([space])
-    assert replace(in_order_of_priority(configurations, [space])[0].recipe, name=best) == recommended
+    configurations, _ = enumerate_trials([space])
+    assert replace(grid_order(configurations, [space])[0].recipe, name=best) == recommended
 
 
 @pytest.mark.parametrize(
@@ -185,19 +184,19 @@ def test_space_for_accuracy_begins_with_the_recommended_recipe(plain: str, best:
         (None, "a list of mappings"),
     ],
 )
-def test_what_comes_first_must_be_in_the_space(first: Any, message: str) -> None:
+def test_first_assignments_must_be_in_the_space(first: Any, message: str) -> None:
     parameters = {"a": Choice([1, 2]), "b": Uniform(0.0, 1.0, only_if={"a": 1})}
     with pytest.raises(RecipeError, match=message):
         Space(parameters, lambda _: Recipe(), first=(first,))
 
 
 @pytest.mark.parametrize("first", [None, {"a": 1}, "a"])
-def test_what_comes_first_must_be_a_list(first: Any) -> None:
+def test_first_must_be_a_list(first: Any) -> None:
     with pytest.raises(RecipeError, match=r"list of mappings|a value for each"):
         Space({"a": Choice([1]), "b": Choice([1])}, lambda _: Recipe(), first=first)
 
 
-def test_what_comes_first_has_the_values_of_a_grid() -> None:
+def test_first_assignments_take_the_exact_values_of_the_grid() -> None:
     space = Space(
         {"x": Uniform(0.0, 1.0, step=0.1), "n": IntRange(1, 9)}, lambda _: Recipe(), first=({"x": 0.3, "n": 4},)
     )
@@ -205,20 +204,20 @@ def test_what_comes_first_has_the_values_of_a_grid() -> None:
     assert Space({"x": Uniform(0.0, 1.0)}, lambda _: Recipe(), first=({"x": 1},)).first[0] == {"x": 1.0}
 
 
-def test_what_comes_first_and_gives_no_recipe_is_told_with_its_values() -> None:
+def test_first_assignment_without_a_recipe_is_an_error_with_its_values() -> None:
     def refuse(_: Any) -> Recipe:
         raise RecipeError("no go")
 
     with pytest.raises(RecipeError, match=r"must give a recipe: no go; got \{'a': 2\} in 'mine'"):
-        first_configurations([Space({"a": Choice([1, 2])}, refuse, name="mine", first=({"a": 2},))])
+        first_trials([Space({"a": Choice([1, 2])}, refuse, name="mine", first=({"a": 2},))])
 
 
-def test_what_comes_first_may_lie_beyond_what_is_listed() -> None:
+def test_first_assignments_may_lie_beyond_the_enumeration_limit() -> None:
     def build(assignment: Any) -> Recipe:
         return with_fields(Recipe(), {"scale.activation": Percentile(50 + assignment["a"] * 1e-4)})
 
     space = Space({"a": IntRange(0, ENUMERATION_LIMIT + 99)}, build, first=({"a": ENUMERATION_LIMIT + 9},) * 2)
-    configurations, _ = enumerate_configurations([space])
-    ordered = in_order_of_priority(configurations, [space])
+    configurations, _ = enumerate_trials([space])
+    ordered = grid_order(configurations, [space])
     assert ordered[0].assignment == {"a": ENUMERATION_LIMIT + 9}
     assert len(ordered) == len(configurations) + 1

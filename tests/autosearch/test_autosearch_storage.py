@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from small_network import Distance, random_samples, small_space
 
-from quantry.autosearch import SearchOptions, StopConditions, run_search
-from quantry.autosearch.lease import Lease, _is_held
-from quantry.autosearch.study_storage import hidden
+from quantry.autosearch import SearchOptions, run_search
+from quantry.autosearch.storage import StudyLease, _is_held, without_password
 from quantry.errors import MissingExtraError, RecipeError, StoreError
 
 HERE = socket.gethostname()
@@ -23,7 +22,7 @@ HERE = socket.gethostname()
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database: a file, or PostgreSQL: $QUANTRY_POSTGRES_URL, or a server of our own where its programs are."""
+    """A database: SQLite, or PostgreSQL at $QUANTRY_POSTGRES_URL or started here if it is installed."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'study.db'}"
         return
@@ -43,16 +42,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     subprocess.run([*control, "-m", "immediate", "stop"], check=True, capture_output=True)
 
 
-def test_another_machine_goes_on_with_the_study_of_a_database(
+def test_another_machine_resumes_the_study_of_a_database(
     url: str, network: Path, distance: Distance, tmp_path: Path
 ) -> None:
-    options = SearchOptions("grid", output_dir=tmp_path / "one", storage=url, stop=StopConditions(iterations=9))
+    options = SearchOptions("grid", output_dir=tmp_path / "one", storage=url, n_trials=9)
     first = run_search(network, random_samples(4), distance, small_space(), options)
     seen = distance.seen
     assert first.best is not None
     assert first.best_model is not None
-    # Another machine has another folder and knows of the trials from the database alone.
-    elsewhere = replace(options, output_dir=tmp_path / "two", stop=StopConditions())
+    # Another machine has another folder and knows the trials only from the database.
+    elsewhere = replace(options, output_dir=tmp_path / "two", n_trials=None)
     second = run_search(network, random_samples(4), distance, small_space(), elsewhere)
     assert [trial.score for trial in second.trials[:9]] == [trial.score for trial in first.trials]
     assert distance.seen - seen <= 3 * distance.size
@@ -65,15 +64,15 @@ def test_another_machine_goes_on_with_the_study_of_a_database(
     assert second.best_model.read_bytes() == alone.best_model.read_bytes()
 
 
-def test_a_study_is_held_until_its_search_ends_or_dies() -> None:
+def test_study_is_reserved_until_its_search_ends_or_dies() -> None:
     import optuna
 
     study = optuna.create_study()
-    lease = Lease(study)
+    lease = StudyLease(study)
     with pytest.raises(RecipeError, match="one search at a time"):
-        Lease(study)
+        StudyLease(study)
     lease.close()
-    Lease(study).close()
+    StudyLease(study).close()
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     later = time.time() + 30
     assert not _is_held({"host": HERE, "process": int(gone.stdout), "until": later})
@@ -88,16 +87,16 @@ def test_a_study_is_held_until_its_search_ends_or_dies() -> None:
         ("unknown+driver://me:secret@host/name", (MissingExtraError, StoreError), "database of a search"),
     ],
 )
-def test_a_database_that_cannot_be_used_is_told(
+def test_unusable_database_is_an_error(
     url: str, error: type[Exception], message: str, network: Path, distance: Distance, tmp_path: Path
 ) -> None:
-    with pytest.raises(error, match=message) as told:
+    with pytest.raises(error, match=message) as raised:
         run_search(network, random_samples(2), distance, small_space(), SearchOptions(output_dir=tmp_path, storage=url))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
-def test_a_storage_is_a_url_and_its_password_is_not_shown() -> None:
-    with pytest.raises(RecipeError, match="a database's URL"):
+def test_storage_is_a_url_whose_password_is_not_shown() -> None:
+    with pytest.raises(RecipeError, match="a database URL"):
         SearchOptions(storage="study.db")
-    assert hidden("postgresql+psycopg://me:secret@host/name") == "postgresql+psycopg://me@host/name"
-    assert hidden("sqlite:///study.db") == "sqlite:///study.db"
+    assert without_password("postgresql+psycopg://me:secret@host/name") == "postgresql+psycopg://me@host/name"
+    assert without_password("sqlite:///study.db") == "sqlite:///study.db"

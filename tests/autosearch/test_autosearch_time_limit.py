@@ -1,4 +1,4 @@
-"""The time of a search is the most that it takes."""
+"""The time budget of a search."""
 
 import time
 from pathlib import Path
@@ -8,20 +8,18 @@ from typing import Any, cast
 import pytest
 from small_network import Distance, random_samples
 
-from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
-from quantry.autosearch.configurations import Configuration
-from quantry.autosearch.stream import Stream
-from quantry.autosearch.study import Proposal
+from quantry.autosearch import SearchOptions, Space, Trial, run_search
+from quantry.autosearch.scheduler import SearchLoop
 from quantry.autosearch.time_limit import OutOfTime, TimeLimit, interrupted_at
 from quantry.recipe import Recipe
 
 
 def options(path: Path, seconds: float, **others: object) -> SearchOptions:
-    return SearchOptions(sampler="grid", output_dir=path, stop=StopConditions(seconds=seconds), **others)
+    return SearchOptions(sampler="grid", output_dir=path, budget=seconds, **others)
 
 
 class Slow(Distance):
-    """Takes its time for each model; `hangs` names those that it never ends with."""
+    """Takes some time for each model, and hangs for those in `hangs`."""
 
     fingerprint = "slow"
 
@@ -34,7 +32,7 @@ class Slow(Distance):
         return super().per_sample(model_path, indices)
 
 
-def test_nothing_is_begun_that_would_not_end_in_time() -> None:
+def test_nothing_starts_that_would_not_finish_in_time() -> None:
     limit = TimeLimit(100.0, before=70.0)
     assert limit.refusal(25.0) is None
     assert "a larger budget" in (limit.refusal(35.0) or "")
@@ -42,35 +40,35 @@ def test_nothing_is_begun_that_would_not_end_in_time() -> None:
     assert TimeLimit(None, 5.0).refusal(1e9) is None
 
 
-def test_search_ends_in_time_and_a_larger_budget_goes_on(network: Path, space: Space, tmp_path: Path) -> None:
-    judge = Slow(network, 0.4)
-    found = run_search(network, random_samples(4), judge, space, options(tmp_path, 2.5))
+def test_search_ends_in_time_and_resumes_with_a_larger_budget(network: Path, space: Space, tmp_path: Path) -> None:
+    evaluator = Slow(network, 0.4)
+    found = run_search(network, random_samples(4), evaluator, space, options(tmp_path, 2.5))
     assert 1 <= len(found.trials) < 12
-    assert found.stopped_by.startswith("time limit of 2.5 s; with a larger budget")
+    assert found.stopped_by.startswith("time limit of 2.5 s reached; run it again with a larger budget")
     assert found.seconds < 2.5 * 1.2 + 1
-    judge.delay = 0.0
-    more = run_search(network, random_samples(4), judge, space, options(tmp_path, 600))
+    evaluator.delay = 0.0
+    more = run_search(network, random_samples(4), evaluator, space, options(tmp_path, 600))
     assert len(more.trials) == 12
     assert [trial.score for trial in more.trials[: len(found.trials)]] == [trial.score for trial in found.trials]
 
 
 @pytest.mark.parametrize("others", [{}, {"n_jobs": 2}, {"racing": True}])
-def test_trial_that_exceeds_the_time_by_far_is_stopped_and_no_failure(
+def test_trial_that_exceeds_the_budget_by_far_is_stopped_without_failing(
     network: Path, space: Space, tmp_path: Path, others: dict[str, object]
 ) -> None:
-    judge = Slow(network, 0.0, ("iter_2", "iter_3"))
+    evaluator = Slow(network, 0.0, ("iter_2", "iter_3"))
     started = time.monotonic()
-    found = run_search(network, random_samples(4), judge, space, options(tmp_path, 3, **others))
+    found = run_search(network, random_samples(4), evaluator, space, options(tmp_path, 3, **others))
     assert time.monotonic() - started < 30
     assert [trial.state for trial in found.trials[:1]] == ["complete"]
     assert len(found.trials) <= 2
-    judge.hangs = ()
-    more = run_search(network, random_samples(4), judge, space, options(tmp_path, 600, **others))
+    evaluator.hangs = ()
+    more = run_search(network, random_samples(4), evaluator, space, options(tmp_path, 600, **others))
     assert len(more.trials) == 12
     assert not any(trial.state == "failed" for trial in more.trials)
 
 
-def test_only_what_takes_too_long_is_interrupted() -> None:
+def test_only_overdue_work_is_interrupted() -> None:
     for deadline in (None, time.monotonic() + 60, time.monotonic() + 1e12):
         with interrupted_at(deadline):
             pass
@@ -82,22 +80,22 @@ def test_only_what_takes_too_long_is_interrupted() -> None:
     ("left", "costs", "expected"),
     [(100.0, (3.0, 3.0), [1, 0]), (4.0, (3.0, 3.0), [0, 1]), (30.0, (1.0, 60.0), [0]), (30.0, (60.0, 1.0), [])],
 )
-def test_no_trial_passes_another_one_that_the_time_may_end_before(
+def test_no_trial_overtakes_one_that_may_run_out_of_time(
     left: float, costs: tuple[float, ...], expected: list[int]
 ) -> None:
     recipes = [Recipe(name=str(number)) for number in range(2)]
-    known = [Proposal(number, number, Configuration(0, {}, recipe)) for number, recipe in enumerate(recipes)]
+    known = [Trial(number, recipe) for number, recipe in enumerate(recipes)]
     limit = TimeLimit(left, 0.0)
 
     def cost(recipe: Recipe) -> float:
         return costs[int(str(recipe.name))]
 
-    ledger = SimpleNamespace(reference=1.0, trials=[], stopped_by=None, time=limit, cost=cost)
-    ledger.options = SimpleNamespace(stop=StopConditions())
-    ledger.out_of_time = lambda recipe=None: limit.refusal(0.0 if recipe is None else cost(recipe))
-    begun: list[int] = []
-    desk = SimpleNamespace(idle=1, capacity=2, busy=False, submit=lambda proposal: begun.append(proposal.number))
-    desk.first_apart = lambda waiting: len(waiting) - 1
+    state = SimpleNamespace(reference=1.0, trials=[], stopped_by=None, time=limit, estimated_seconds=cost)
+    state.options = SearchOptions()
+    state.out_of_time = lambda recipe=None: limit.refusal(0.0 if recipe is None else cost(recipe))
+    started: list[int] = []
+    scheduler = SimpleNamespace(idle=1, capacity=2, busy=False, submit=lambda trial: started.append(trial.number))
+    scheduler.first_independent = lambda waiting: len(waiting) - 1
     proposer = SimpleNamespace(look_ahead=None, next=lambda *_: None)
-    Stream(cast("Any", ledger), cast("Any", proposer), cast("Any", desk), known).run()
-    assert begun == expected
+    SearchLoop(cast("Any", state), cast("Any", proposer), cast("Any", scheduler), known).run()
+    assert started == expected

@@ -1,4 +1,4 @@
-"""Worker processes: same results, deaths, hangs, and processes that are killed at random moments."""
+"""Worker processes: equal results, deaths, hangs, and searches that are killed at random moments."""
 
 import json
 import multiprocessing
@@ -15,10 +15,10 @@ import pytest
 from killed_search import Witness, killed_options
 from small_network import Distance, VisibleDevice, random_samples, small_space
 
-from quantry.autosearch import SearchOptions, Space, StopConditions, run_search
-from quantry.autosearch.progress_log import ProgressLog
+from quantry.autosearch import SearchOptions, Space, run_search
+from quantry.autosearch.output import ProgressLog
 from quantry.autosearch.trial import Trial
-from quantry.autosearch.worker_pool import Staffing
+from quantry.autosearch.workers import device_of
 from quantry.recipe import MinMax, Percentile, Recipe, from_plain
 
 HERE = Path(__file__).parent
@@ -29,13 +29,13 @@ def options(directory: Path, **changes: Any) -> SearchOptions:
 
 
 @pytest.mark.parametrize("racing", [False, True])
-def test_two_workers_find_what_one_finds(network: Path, tmp_path: Path, *, racing: bool) -> None:
-    judge = Distance(network, 64)
+def test_two_workers_find_the_same_as_one(network: Path, tmp_path: Path, *, racing: bool) -> None:
+    evaluator = Distance(network, 64)
     one, two = (
         run_search(
             network,
             random_samples(2),
-            judge,
+            evaluator,
             small_space(),
             options(tmp_path / str(jobs), sampler="tpe", n_jobs=jobs, racing=racing),
         )
@@ -56,10 +56,10 @@ def test_workers_compute_a_shared_stage_once(network: Path, distance: Distance, 
     assert sum("observe" in trial.computed for trial in found.trials) == 2
 
 
-def test_workers_take_trials_apart_that_choose_the_same_ranges(network: Path, tmp_path: Path) -> None:
+def test_workers_do_not_run_trials_with_the_same_ranges_together(network: Path, tmp_path: Path) -> None:
     book = tmp_path / "times"
 
-    def judge(path: Path) -> float:
+    def evaluator(path: Path) -> float:
         begun = time.monotonic()
         time.sleep(0.3)
         with book.open("a") as file:
@@ -68,26 +68,25 @@ def test_workers_take_trials_apart_that_choose_the_same_ranges(network: Path, tm
 
     methods = [Percentile(value) for value in (90.0, 92.0, 94.0, 96.0, 98.0, 99.0)]
     space = Space.of(Recipe(), {"scale.activation": methods, "scale.weight": [MinMax(), Percentile(80.0)]})
-    found = run_search(network, random_samples(2), judge, space, options(tmp_path / "out", n_jobs=2))
+    found = run_search(network, random_samples(2), evaluator, space, options(tmp_path / "out", n_jobs=2))
     assert all(trial.same_as is None for trial in found.trials)
     times = {name: (float(begun), float(ended)) for name, begun, ended in map(str.split, book.read_text().splitlines())}
     chosen = [(trial.recipe.scale.activation, f"iter_{trial.number}") for trial in found.trials]
     pairs = [[name for method, name in chosen if method == one] for one in methods]
     together = [pair for pair in pairs if max(times[n][0] for n in pair) < min(times[n][1] for n in pair)]
-    # The first trials share the float pass with all others, and the last ones have nobody to change places with.
+    # The first trials share the float pass with all others, and the last ones have no alternative.
     assert len(together) <= len(pairs) / 2
 
 
 def test_worker_has_one_thread_and_does_not_spin(network: Path, tmp_path: Path) -> None:
-    def judge(path: Path) -> float:
+    def evaluator(path: Path) -> float:
         import onnxruntime
 
         given = onnxruntime.InferenceSession(path).get_session_options()
         assert given.get_session_config_entry("session.intra_op.allow_spinning") == "0"
         return float(given.intra_op_num_threads)
 
-    stop = StopConditions(iterations=2)
-    found = run_search(network, random_samples(2), judge, small_space(), options(tmp_path, n_jobs=2, stop=stop))
+    found = run_search(network, random_samples(2), evaluator, small_space(), options(tmp_path, n_jobs=2, n_trials=2))
     assert [trial.score for trial in found.trials] == [1.0, 1.0]
 
 
@@ -102,58 +101,56 @@ def test_evaluator_prepares_once_for_all_workers(network: Path, tmp_path: Path) 
         def __call__(self, _: Path) -> float:
             return float(self.ready_in)
 
-    stop = StopConditions(iterations=2)
-    found = run_search(network, random_samples(2), Prepared(), small_space(), options(tmp_path, n_jobs=2, stop=stop))
+    found = run_search(network, random_samples(2), Prepared(), small_space(), options(tmp_path, n_jobs=2, n_trials=2))
     assert [trial.score for trial in found.trials] == [os.getpid()] * 2
 
 
-def test_worker_that_dies_while_it_has_nothing_to_do_is_replaced(
+def test_worker_that_dies_while_idle_is_replaced(
     network: Path, distance: Distance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def settled(_: ProgressLog, __: Any, trial: Trial) -> None:
+    def on_trial(_: ProgressLog, __: Any, trial: Trial) -> None:
         for child in multiprocessing.active_children() if trial.number == 1 else ():
             child.kill()
             child.join()
 
-    monkeypatch.setattr(ProgressLog, "settled", settled)
-    stop = StopConditions(iterations=3)
-    found = run_search(network, random_samples(2), distance, small_space(), options(tmp_path, threads=1, stop=stop))
+    monkeypatch.setattr(ProgressLog, "on_trial", on_trial)
+    found = run_search(network, random_samples(2), distance, small_space(), options(tmp_path, threads=1, n_trials=3))
     assert [trial.state for trial in found.trials] == ["complete"] * 3
 
 
-def test_trial_that_hangs_is_stopped_and_the_search_goes_on(network: Path, distance: Distance, tmp_path: Path) -> None:
-    def judge(path: Path) -> float:
+def test_hanging_trial_is_stopped_and_the_search_continues(network: Path, distance: Distance, tmp_path: Path) -> None:
+    def evaluator(path: Path) -> float:
         if Path(path).name == "iter_1.onnx":
             time.sleep(60)
         return -distance(path)
 
-    stop = StopConditions(iterations=3)
-    found = run_search(network, random_samples(2), judge, small_space(), options(tmp_path, trial_timeout=3, stop=stop))
+    found = run_search(
+        network, random_samples(2), evaluator, small_space(), options(tmp_path, trial_timeout=3, n_trials=3)
+    )
     assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
-    assert found.trials[1].error == "stopped after the limit of 3 s"
+    assert found.trials[1].error == "stopped after the timeout of 3 s"
 
 
-def test_trial_that_kills_its_worker_is_tried_twice_and_recorded(
+def test_trial_that_kills_its_worker_is_retried_once_and_recorded(
     network: Path, distance: Distance, tmp_path: Path
 ) -> None:
     book = tmp_path / "deaths"
 
-    def judge(path: Path) -> float:
+    def evaluator(path: Path) -> float:
         if Path(path).name == "iter_1.onnx":
             with book.open("a") as file:
                 file.write("x")
             os.kill(os.getpid(), signal.SIGKILL)
         return -distance(path)
 
-    stop = StopConditions(iterations=3)
-    found = run_search(network, random_samples(2), judge, small_space(), options(tmp_path, n_jobs=2, stop=stop))
+    found = run_search(network, random_samples(2), evaluator, small_space(), options(tmp_path, n_jobs=2, n_trials=3))
     assert [trial.state for trial in found.trials] == ["complete", "failed", "complete"]
     assert found.trials[1].error == "its process died with exit code -9, 2 times"
     assert book.read_text() == "xx"
 
 
 def finished(output: Path) -> set[str]:
-    """Return the models of trials whose outcome is in the journal."""
+    """Return the models of trials whose result is in the journal."""
     numbers: dict[int, int] = {}
     done: set[int] = set()
     journal = output / "study.journal"
@@ -171,12 +168,12 @@ def finished(output: Path) -> set[str]:
         attribute = record.get("user_attr") or {}
         if "number" in attribute:
             numbers[record["trial_id"]] = attribute["number"]
-        if "outcome" in attribute:
+        if "result" in attribute:
             done.add(record["trial_id"])
     return {f"iter_{numbers[entry]}.onnx" for entry in done}
 
 
-def judged(output: Path) -> list[str]:
+def evaluated(output: Path) -> list[str]:
     book = output.with_suffix(".book")
     return [line.split()[0] for line in book.read_text().splitlines()] if book.exists() else []
 
@@ -187,31 +184,29 @@ def test_search_killed_at_random_moments_repeats_no_finished_trial(network: Path
     command = [sys.executable, str(HERE / "killed_search.py"), str(network), str(output), str(jobs)]
     moments = random.Random(jobs)
     for kill in (True,) * jobs + (False,):
-        known, before = finished(output), len(judged(output))
+        known, before = finished(output), len(evaluated(output))
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if kill:
-            # Counted from the first trial of this run, because starting Python takes long and always the same.
-            while process.poll() is None and len(judged(output)) == before:
+            # Counted from the first trial of this run, because starting Python takes long.
+            while process.poll() is None and len(evaluated(output)) == before:
                 time.sleep(0.005)
             time.sleep(moments.uniform(0, 0.2))
             process.send_signal(signal.SIGKILL)
         printed, _ = process.communicate(timeout=200)
         time.sleep(0.7)  # workers notice that their parent is gone
         assert process.returncode in (0, -signal.SIGKILL), printed
-        assert not set(judged(output)[before:]) & known
+        assert not set(evaluated(output)[before:]) & known
     whole = run_search(
         network, random_samples(2), Witness(network, tmp_path / "book"), small_space(), killed_options(tmp_path, 1)
     )
     summary = json.loads((output / "search.json").read_text())
-    assert summary["stopped_by"] == "all trials asked for are done"
+    assert summary["stopped_by"] == "reached the limit of 9 trials"
     assert [trial["score"] for trial in summary["trials"]] == [trial.score for trial in whole.trials]
     assert [from_plain(trial["recipe"]) for trial in summary["trials"]] == [trial.recipe for trial in whole.trials]
 
 
-def test_workers_take_the_devices_in_turn_and_are_started_anew(network: Path, tmp_path: Path) -> None:
-    options = SearchOptions(
-        "grid", n_jobs=2, devices=("cuda:3", "cuda:1"), output_dir=tmp_path, stop=StopConditions(iterations=4)
-    )
+def test_workers_get_devices_in_turn_and_are_spawned(network: Path, tmp_path: Path) -> None:
+    options = SearchOptions("grid", n_jobs=2, devices=("cuda:3", "cuda:1"), output_dir=tmp_path, n_trials=4)
     data = iter(random_samples(4))  # such as a reader, whose samples can be read once
     found = run_search(network, data, VisibleDevice(), small_space(), options)
     assert [trial.error for trial in found.trials] == [None] * 4
@@ -228,4 +223,4 @@ def test_workers_take_the_devices_in_turn_and_are_started_anew(network: Path, tm
     ],
 )
 def test_device_of_a_worker(devices: tuple[str, ...], index: int, expected: str | None) -> None:
-    assert Staffing(4, devices=devices).device(index) == expected
+    assert device_of(devices, index) == expected

@@ -1,4 +1,4 @@
-"""AutoSearchPro's dictionaries, with conditions and ranges."""
+"""AutoSearchPro: dictionaries with conditions and ranges."""
 
 import json
 from pathlib import Path
@@ -11,8 +11,8 @@ from quantry.autosearch import Space
 from quantry.errors import RecipeError
 from quantry.onnx import CalibMethod
 from quantry.onnx.auto_search import AutoSearchPro, get_auto_search_config
-from quantry.onnx.auto_search.pro_presets import PRESETS
-from quantry.onnx.auto_search.pro_space import ProBuild, pro_parameters
+from quantry.onnx.auto_search.predefined_spaces import PRESETS
+from quantry.onnx.auto_search.pro import ProBuild, pro_parameters
 from quantry.recipe import AdaQuant, AdaRound
 
 
@@ -37,7 +37,7 @@ def small(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
-def test_groups_exist_only_where_their_key_is_on() -> None:
+def test_groups_exist_only_if_their_key_is_on() -> None:
     given = {
         "cle_algo": [True, None],
         "cle_params": {"only_if": "cle_algo", "cle_steps": [1, 2]},
@@ -62,7 +62,7 @@ def test_parameters_of_tensors_reach_the_recipe() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_valid_and_handed_out_as_copies(name: str) -> None:
+def test_presets_are_valid_and_returned_as_copies(name: str) -> None:
     config = get_auto_search_config(name)
     assert config == PRESETS[name]
     config["search_space"]["activation"].append("Int16")
@@ -74,7 +74,7 @@ def test_presets_are_valid_and_handed_out_as_copies(name: str) -> None:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_search_writes_the_best_parameters(tmp_path: Path, staged: bool) -> None:
+def test_search_writes_the_best_parameters(tmp_path: Path, staged: bool) -> None:
     search = AutoSearchPro(small(tmp_path, two_stage_search=staged))
     best = search.run()
     assert best["configuration"]["activation"] in ("Int8", "Int16")
@@ -87,7 +87,7 @@ def test_a_search_writes_the_best_parameters(tmp_path: Path, staged: bool) -> No
         assert {path.name for path in (tmp_path / "out").iterdir()} >= {"calibration", "finetuning"}
 
 
-def test_an_evaluator_and_its_direction(tmp_path: Path) -> None:
+def test_direction_of_an_evaluator_can_be_given(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     def size(path: str) -> float:
@@ -113,21 +113,21 @@ def test_an_evaluator_and_its_direction(tmp_path: Path) -> None:
         ({"search_space": {"algorithms": ["adaround"], "adaround_params": {"only_if": "algo"}}}, "name a key"),
     ],
 )
-def test_slips_are_told_at_once(tmp_path: Path, changes: dict, message: str) -> None:
+def test_mistakes_are_errors_at_once(tmp_path: Path, changes: dict, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         AutoSearchPro(small(tmp_path, **changes))
     with pytest.raises(RecipeError, match="did you mean 'XINT8_SEARCH'"):
         get_auto_search_config("XINT8_SERCH")
 
 
-def test_the_study_may_be_in_a_database(tmp_path: Path) -> None:
+def test_study_can_be_in_a_database(tmp_path: Path) -> None:
     AutoSearchPro(small(tmp_path, study_storage_db="other.db")).run()
     output = Path(small(tmp_path)["output_dir"])
     assert (output / "other.db").exists()
     assert not (output / "study.journal").exists()
 
 
-def test_unknown_names_in_a_space_are_told(tmp_path: Path) -> None:
+def test_unknown_names_in_a_space_are_errors(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean 'Int8'"):
         ProBuild({})({"activation": "Int9"})
     with pytest.raises(RecipeError, match="did you mean 'adaround'"):

@@ -15,8 +15,8 @@ from search_models import Reader, net, samples, saved_net, settings, space
 from quantry.errors import RecipeError
 from quantry.onnx import Config, QuantizationConfig, QuantType, get_default_config
 from quantry.onnx.auto_search import AutoSearch, AutoSearchConfig, AutoSearchConfig_Default
+from quantry.onnx.auto_search.configuration import index_of
 from quantry.onnx.auto_search.evaluators import UserEvaluator
-from quantry.onnx.auto_search.list_build import place
 from quantry.quantization import quantize
 from quantry.recipe import load_recipe
 
@@ -32,7 +32,7 @@ def mean_of_outputs(path: str) -> float:
     return -float(np.abs(output).sum())
 
 
-def test_both_orders_and_keywords_of_both_generations_mean_the_same(tmp_path: Path) -> None:
+def test_both_orders_of_arguments_and_all_keywords_are_accepted(tmp_path: Path) -> None:
     model, config, search = saved_net(tmp_path), Config(start()), settings(tmp_path)
     made = [
         AutoSearch(config, search, model, Reader()),
@@ -55,12 +55,12 @@ def test_both_orders_and_keywords_of_both_generations_mean_the_same(tmp_path: Pa
         (("m.onnx", "S8S8"), {}, "S8S8_AAWS"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(arguments: tuple, keywords: dict, message: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: tuple, keywords: dict, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         AutoSearch(*arguments, **keywords)
 
 
-def test_candidates_say_what_they_are_and_files_are_written(tmp_path: Path) -> None:
+def test_candidates_are_described_and_files_are_written(tmp_path: Path) -> None:
     search = AutoSearch(Config(start()), settings(tmp_path), saved_net(tmp_path), Reader())
     found = search.search_model()
     assert len(found) == 6
@@ -78,7 +78,7 @@ def test_candidates_say_what_they_are_and_files_are_written(tmp_path: Path) -> N
     assert again.to_bytes() == (output / "best.onnx").read_bytes()
 
 
-def test_a_difference_is_the_one_of_the_configuration_alone(tmp_path: Path) -> None:
+def test_difference_is_that_of_the_configuration_alone(tmp_path: Path) -> None:
     """Nothing leaks from one trial into the next."""
     search = AutoSearch(Config(start()), settings(tmp_path), saved_net(tmp_path), Reader())
     for entry in search.search_model():
@@ -90,7 +90,7 @@ def test_a_difference_is_the_one_of_the_configuration_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", ["class", "instance", "look-alike", "none"])
-def test_a_configuration_in_any_form_is_read_and_not_written(tmp_path: Path, form: str) -> None:
+def test_configuration_in_any_form_is_only_read(tmp_path: Path, form: str) -> None:
     attributes = {"search_space": space(), "search_output_dir": str(tmp_path / "out"), "search_algo": None}
     given: Any = type("Mine", (), dict(attributes))
     if form == "instance":
@@ -108,9 +108,7 @@ def test_a_configuration_in_any_form_is_read_and_not_written(tmp_path: Path, for
     assert repr(config) == kept
 
 
-def test_defaults_do_not_depend_on_what_scripts_write_into_the_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defaults_do_not_depend_on_assignments_to_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AutoSearchConfig, "search_metric", "cos")
     assert AutoSearch(saved_net(tmp_path), start(), types.SimpleNamespace()).settings.search_metric == "L2"
     assert AutoSearch(saved_net(tmp_path), start(), AutoSearchConfig).settings.search_metric == "cos"
@@ -119,7 +117,7 @@ def test_defaults_do_not_depend_on_what_scripts_write_into_the_class(
 @pytest.mark.parametrize(
     ("metric", "tolerance"), [("cos", 1e-4), ("psnr", 105.0), ("ssim", 1e-3), ("L1", 0.01), ("L2", 1e-3)]
 )
-def test_good_models_are_accepted_and_bad_ones_are_not_whatever_the_metric(
+def test_good_models_are_accepted_and_bad_ones_are_not_with_any_metric(
     tmp_path: Path, metric: str, tolerance: float
 ) -> None:
     given = space() | {"weight_type": [QuantType.QInt4, QuantType.QInt8]}
@@ -137,7 +135,7 @@ def test_good_models_are_accepted_and_bad_ones_are_not_whatever_the_metric(
     assert all(trial.recipe.plan.weight.dtype.bits == 4 for trial in refused if trial.drop == max(scores.values()))
 
 
-def test_nothing_within_tolerance_returns_the_best_and_says_so(
+def test_nothing_within_tolerance_returns_the_best_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = settings(tmp_path, search_metric_tolerance=1e-12)
@@ -149,21 +147,21 @@ def test_nothing_within_tolerance_returns_the_best_and_says_so(
     assert Path(only["model_path"]).exists()
 
 
-def test_several_spaces_are_tried_in_the_order_given(tmp_path: Path) -> None:
+def test_several_spaces_are_tried_in_order(tmp_path: Path) -> None:
     search = AutoSearch(Config(start()), settings(tmp_path, n_jobs=1), saved_net(tmp_path), Reader())
     first = search.build_all_configs({"activation_type": [QuantType.QInt16], "per_channel": [True, False]})
     second = search.build_all_configs(space())
     search.all_configs = first + second
     assert len(search.all_configs) == 8
     search.search_model()
-    tried = [place(trial.assignment) for trial in search.result.trials]
-    # Number 1 and a later one mean the same; the first stays.
+    tried = [index_of(trial.assignment) for trial in search.result.trials]
+    # Number 1 and a later one are duplicates; the first stays.
     assert tried == sorted(tried)
     assert tried[:2] == [0, 1]
     assert len(tried) == 7
 
 
-def test_options_of_one_space_do_not_reach_the_next(tmp_path: Path) -> None:
+def test_options_of_one_space_do_not_leak_into_the_next(tmp_path: Path) -> None:
     search = AutoSearch(
         Config(get_default_config("S8S8_AAWS")), AutoSearchConfig_Default, saved_net(tmp_path), Reader()
     )
@@ -184,7 +182,7 @@ def test_any_entry_of_the_stop_condition_may_be_missing(tmp_path: Path, stop: di
     assert len(search.result.trials) == 2
 
 
-def test_a_failing_evaluator_ends_its_trial_only(tmp_path: Path) -> None:
+def test_failing_evaluator_fails_only_its_trial(tmp_path: Path) -> None:
     calls = []
 
     def evaluator(path: str) -> float:
@@ -222,7 +220,7 @@ class WithSelf:
 
 @pytest.mark.parametrize("kind", [WithStatic, WithPlain, WithSelf])
 @pytest.mark.parametrize("instance", [True, False])
-def test_an_evaluator_may_be_written_in_every_way(tmp_path: Path, kind: type, instance: bool) -> None:
+def test_evaluator_can_be_function_static_method_or_method(tmp_path: Path, kind: type, instance: bool) -> None:
     if kind is WithSelf and not instance:
         pytest.skip("a method needs an instance")
     mine = type("Mine", (kind,), {"search_space": space(), "search_output_dir": str(tmp_path / "out")})
@@ -233,7 +231,7 @@ def test_an_evaluator_may_be_written_in_every_way(tmp_path: Path, kind: type, in
         assert entry["difference"] == pytest.approx(reference - entry["metrics"]["score"])
 
 
-def test_an_evaluator_may_say_that_less_is_better(tmp_path: Path) -> None:
+def test_evaluator_can_be_minimized(tmp_path: Path) -> None:
     def loss(path: str) -> float:
         return -mean_of_outputs(path)
 
@@ -244,23 +242,23 @@ def test_an_evaluator_may_say_that_less_is_better(tmp_path: Path) -> None:
     assert best["difference"] == min(entry["difference"] for entry in found)
 
 
-def test_a_reader_that_can_be_read_once_serves_calibration_and_evaluation(tmp_path: Path) -> None:
+def test_reader_that_can_be_read_once_serves_calibration_and_evaluation(tmp_path: Path) -> None:
     search = AutoSearch(Config(start()), settings(tmp_path), saved_net(tmp_path), Reader())
     assert all(np.isfinite(entry["difference"]) for entry in search.search_model())
 
 
-def test_a_model_in_memory_is_searched_too(tmp_path: Path) -> None:
+def test_model_can_be_in_memory(tmp_path: Path) -> None:
     search = AutoSearch(net(), Config(start()), settings(tmp_path), samples(2), Reader())
     assert len(search.search_model()) == 6
 
 
 @pytest.mark.parametrize("algorithm", ["random", "TPE", "NSGAII"])
-def test_every_algorithm_finds_the_six(tmp_path: Path, algorithm: str) -> None:
+def test_every_algorithm_finds_all_six_configurations(tmp_path: Path, algorithm: str) -> None:
     search = AutoSearch(Config(start()), settings(tmp_path, search_algo=algorithm), saved_net(tmp_path), Reader())
     assert sorted(entry["config_index"] for entry in search.search_model()) == list(range(6))
 
 
-def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path: Path) -> None:
+def test_second_search_resumes_the_first(tmp_path: Path) -> None:
     calls = []
 
     def evaluator(path: str) -> float:
@@ -282,25 +280,25 @@ def test_a_second_search_goes_on_where_the_first_was_stopped(tmp_path: Path) -> 
         ("search_algo", "grid_serch", "did you mean 'grid_search'"),
         ("search_metirc", "L2", "did you mean 'search_metric'"),
         ("search_stop_condition", {"iteration_limits": 3}, "did you mean 'iteration_limit'"),
-        ("search_stop_condition", {"iteration_limit": 0}, "above 0"),
+        ("search_stop_condition", {"iteration_limit": 0}, "at least 1, got 0; given as 'iteration_limit'"),
         ("advanced_fastft_params", {"sampler": "TPE"}, "did you mean 'sampler_algo'"),
         ("advanced_fastft_params", {"direction": "down"}, "'minimize' or 'maximize'"),
         ("search_devices", "gpu", "cuda:0"),
         ("search_evaluator", 7, "callable"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused_at_once(tmp_path: Path, name: str, value: Any, message: str) -> None:
+def test_invalid_settings_are_rejected_at_once(tmp_path: Path, name: str, value: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         AutoSearch(saved_net(tmp_path), start(), settings(tmp_path, **{name: value}))
 
 
-def test_the_summary_for_programs_is_written(tmp_path: Path) -> None:
+def test_search_json_is_written(tmp_path: Path) -> None:
     AutoSearch(Config(start()), settings(tmp_path), saved_net(tmp_path), Reader()).search_model()
     path = tmp_path / "out" / "search.json"
     assert len(json.loads(path.read_text())["trials"]) == 6
 
 
-def test_two_workers_find_what_one_finds(tmp_path: Path) -> None:
+def test_two_workers_find_the_same_as_one(tmp_path: Path) -> None:
     def evaluator(path: str) -> float:
         return mean_of_outputs(path)
 
@@ -323,17 +321,17 @@ def test_racing_ends_with_the_same_best(tmp_path: Path) -> None:
     assert best[0] == best[1]
 
 
-def test_options_that_change_the_float_model_are_refused() -> None:
+def test_options_that_change_the_float_model_are_rejected() -> None:
     with pytest.raises(RecipeError, match="FixShapes"):
         AutoSearch("m.onnx", QuantizationConfig(extra_options={"FixShapes": "x:[1,3,6,6]"}))
 
 
-def test_a_configuration_may_be_a_dict(tmp_path: Path) -> None:
+def test_configuration_can_be_a_dict(tmp_path: Path) -> None:
     search = AutoSearch(saved_net(tmp_path), start(), {"search_metric": "cos", "n_jobs": 3})
     assert (search.settings.search_metric, search.settings.n_jobs) == ("cos", 3)
 
 
-def test_a_function_keeps_its_mark_from_run_to_run() -> None:
+def test_fingerprint_of_a_function_is_stable() -> None:
     source = "def score(path):\n    return sum([len(part) for part in path.split()]) + (lambda x: x)(1)\n"
     marks = []
     for name in ("first.py", "second.py"):
@@ -345,14 +343,14 @@ def test_a_function_keeps_its_mark_from_run_to_run() -> None:
     assert marks[0] == marks[1] != UserEvaluator(names["score"]).fingerprint
 
 
-def test_a_function_is_marked_by_what_it_takes_from_outside() -> None:
+def test_fingerprint_of_a_function_covers_its_closure() -> None:
     def at(threshold: float) -> Any:
         return lambda path: len(path) > threshold
 
     assert UserEvaluator(at(1)).fingerprint == UserEvaluator(at(1)).fingerprint != UserEvaluator(at(2)).fingerprint
 
 
-def test_evaluator_objects_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_evaluator_objects_are_used_unchanged(tmp_path: Path) -> None:
     from quantry.evaluate.tasks import distance_evaluator
 
     evaluator = distance_evaluator(saved_net(tmp_path), samples(), "cosine")

@@ -1,4 +1,4 @@
-"""Nested dictionaries become conditional spaces, and configurations recipes, as the option table says."""
+"""Nested dictionaries become conditional spaces, and configurations become recipes."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ from quantry.recipe import Recipe
 MIN_MAX, PERCENTILE = CalibrationMethod.MinMax, CalibrationMethod.Percentile
 
 
-def test_the_space_of_document_000_has_no_configuration_twice() -> None:
+def test_space_of_document_000_has_no_duplicates() -> None:
     configs = generate_all_configs(space())
     assert len(configs) == 6
     recipes = [translate(applied(QuantizationConfig(), config)).recipe for config in configs]
@@ -27,7 +27,7 @@ def test_the_space_of_document_000_has_no_configuration_twice() -> None:
     assert sum("extra_options" in config for config in configs) == 4  # the moving average exists with MinMax only
 
 
-def test_the_first_key_changes_slowest() -> None:
+def test_first_key_changes_slowest() -> None:
     configs = generate_all_configs(
         {"activation_type": [QuantType.QInt8, QuantType.QInt16], "include_cle": [True, False]}
     )
@@ -65,18 +65,18 @@ def test_the_first_key_changes_slowest() -> None:
         ({"include_fast_ft": [True], "extra_options": {"FastFinetune": {"NumIterLR": [[9, 0.1], [8, 0.2]]}}}, 2),
     ],
 )
-def test_options_exist_only_where_they_mean_something(given: dict, count: int) -> None:
+def test_options_exist_only_if_they_have_an_effect(given: dict, count: int) -> None:
     assert len(generate_all_configs(given)) == count
 
 
-def test_conditions_look_at_the_starting_configuration_too() -> None:
+def test_conditions_include_the_starting_configuration() -> None:
     base = QuantizationConfig(calibrate_method=PERCENTILE)
     assert len(generate_all_configs({"extra_options": {"Percentile": [99.9, 99.99]}}, base)) == 2
     tuned = QuantizationConfig(include_fast_ft=True)
     assert len(generate_all_configs({"extra_options": {"FastFinetune": {"LearningRate": [0.1, 0.2]}}}, tuned)) == 2
 
 
-def test_invalid_configurations_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_configurations_are_removed_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     given = {
         "calibrate_method": [PowerOfTwoMethod.MinMSE, MIN_MAX],
@@ -89,7 +89,7 @@ def test_invalid_configurations_are_left_out_and_counted(caplog: pytest.LogCaptu
     assert "PowerOfTwoMethod with enable_npu_cnn" in caplog.text
 
 
-def test_the_whole_default_space_is_filtered() -> None:
+def test_default_space_is_filtered() -> None:
     product = 1
     for values in flattened(default_space()).values():
         product *= len(values)
@@ -108,7 +108,7 @@ def test_predefined_spaces_hold_valid_configurations(name: str) -> None:
     assert generate_all_configs(SPACES[name], QuantizationConfig(calibrate_method=MIN_MAX))
 
 
-def test_recipes_made_in_two_parts_are_those_of_the_table() -> None:
+def test_recipes_built_in_two_parts_equal_those_of_the_table() -> None:
     given = default_space()
     given["calibrate_method"].append(LayerWiseMethod.LayerWisePercentile)
     base = QuantizationConfig(extra_options={"FastFinetune": {"BatchSize": 2}, "Percentile": 99.5})
@@ -129,7 +129,7 @@ def _outcome(make: Callable[[dict], Recipe], config: dict) -> Recipe | str:
         return str(error)
 
 
-def test_a_configuration_leaves_the_starting_one_as_it_was() -> None:
+def test_configuration_does_not_change_the_starting_one() -> None:
     base = QuantizationConfig(extra_options={"FastFinetune": {"BatchSize": 2}})
     before = repr(base)
     config = applied(base, {"include_cle": False, "extra_options": {"FastFinetune": {"NumIterLR": [7, 0.5]}}})
@@ -162,6 +162,6 @@ def test_ranges_are_spaces_too() -> None:
         ([1], "dict of lists"),
     ],
 )
-def test_slips_in_a_space_are_told_before_any_work(given: dict, message: str) -> None:
+def test_mistakes_in_a_space_are_errors_before_any_work(given: dict, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         SearchSpace(given)

@@ -1,18 +1,27 @@
-"""Finds the recipe: give a model, data, a metric and a budget, get the best model and the reasons."""
+"""Automatic search: finds the recipe whose quantized model scores best on the user's metric within a budget."""
 
 from quantry.autosearch.data_split import split_data
 from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, default_space, named_space
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
-from quantry.autosearch.finetuning import TwoStageResult, finetune_space, in_legs, run_two_stage
-from quantry.autosearch.native import SearchSettings, search
-from quantry.autosearch.options import OBJECTIVES, SAMPLERS, SearchOptions, StopConditions, budget_seconds
+from quantry.autosearch.finetuning import (
+    TwoStageResult,
+    finetune_space,
+    run_two_stage,
+    with_checkpoints,
+    without_limits,
+)
+from quantry.autosearch.options import (
+    OBJECTIVES,
+    SAMPLERS,
+    SearchOptions,
+    budget_seconds,
+    split_options,
+    unknown_option,
+)
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
-from quantry.autosearch.recipe_path import with_fields
-from quantry.autosearch.result import SearchResult
-from quantry.autosearch.run import run_search
-from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion
-from quantry.autosearch.table import by_difference
-from quantry.autosearch.trial import Trial, TrialState
+from quantry.autosearch.run import SearchResult, run_search, search
+from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion, with_fields
+from quantry.autosearch.trial import Trial, TrialState, by_drop
 from quantry.memo import function_digest
 
 __all__ = [
@@ -29,25 +38,26 @@ __all__ = [
     "Score",
     "SearchOptions",
     "SearchResult",
-    "SearchSettings",
     "Space",
     "SpaceUnion",
-    "StopConditions",
     "Trial",
     "TrialState",
     "TwoStageResult",
     "Uniform",
     "accuracy_space",
     "budget_seconds",
-    "by_difference",
+    "by_drop",
     "default_space",
     "finetune_space",
     "function_digest",
-    "in_legs",
     "named_space",
     "run_search",
     "run_two_stage",
     "search",
     "split_data",
+    "split_options",
+    "unknown_option",
+    "with_checkpoints",
     "with_fields",
+    "without_limits",
 ]

@@ -1,4 +1,4 @@
-"""What is tried when the user names nothing, or only a name."""
+"""Predefined search spaces: "calibration", the default, and "accuracy"."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,10 +39,10 @@ _POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), MinMSE(behind=True), BestP
 
 
 def default_space(base: Recipe) -> Space:
-    """Return the calibration methods that go with a recipe's scales, with and without equalization of layers.
+    """Return the calibration methods that suit a recipe's scales, with and without cross-layer equalization.
 
     Args:
-        base: What stays as it is: types, granularity, format, target.
+        base: Sets everything else: data types, granularity, format, target.
     """
     methods = _POWER_OF_TWO_SCALES if isinstance(base.plan.activation.scale, PowerOfTwoScale) else _FLOAT_SCALES
     fields: dict[str, Any] = {
@@ -54,30 +54,30 @@ def default_space(base: Recipe) -> Space:
 
 
 def accuracy_space(base: Recipe) -> Space:
-    """Return the techniques that need no training: equalizations, ranges judged in three ways, GPTQ in two.
+    """Return the techniques that need no training: equalization, three calibration methods, GPTQ in two variants.
 
-    What the recommended recipes do comes first, so that a short search finds nothing worse by its own measure.
-    Where weights have one scale, convolutions in groups of channels are tried too, and where the target replaces
-    Sigmoid, keeping it. Tuning layers takes most of the time, so that it comes last in a grid. Sums that a
-    LayerNormalization reads stay float in all of them: no choice of the others makes up for one int8 scale there.
+    The recommended recipe is tried first, so that even a short search never ends with something worse by its own
+    metric. With per-tensor weights, convolutions in groups of channels are also tried; if the target replaces Sigmoid,
+    so is keeping it. GPTQ takes most of the time and comes last in a grid. Sums read by a LayerNormalization stay
+    float in all configurations: nothing else makes up for the error of a single int8 scale there.
 
     Args:
-        base: What stays as it is otherwise: types, granularity, format, target.
+        base: Sets everything else: data types, granularity, format, target.
     """
     smooth = replace(base.equalize, smooth=SmoothQuant())
     equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), smooth]
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
-        # Elsewhere weights have scales enough, and the groups would be the same recipe twice.
+        # Per-channel weights already have a scale for each channel, so groups would not change the model.
         equalizations.append(EqualizeOptions(CrossLayer(), groups=ChannelGroups()))
-    # The first makes up for errors of the inputs, which classifiers gain by and some detectors lose by.
+    # The first variant compensates for the quantization error of the inputs: classifiers gain, some detectors lose.
     rounded = [(Gptq(samples=64, damping=0.1),), (Gptq(samples=64, compensate=False),)]
-    behind = MinMSE(behind=True)
+    following = MinMSE(behind=True)
     fields: dict[str, Any] = {
         "equalize": equalizations,
-        "scale.activation": [MinMSE(), behind, BestPercentile()],
+        "scale.activation": [MinMSE(), following, BestPercentile()],
         "tune.steps": [(), *rounded],
     }
-    first: dict[str, Any] = {"equalize": smooth, "scale.activation": behind, "tune.steps": rounded[0]}
+    first: dict[str, Any] = {"equalize": smooth, "scale.activation": following, "tune.steps": rounded[0]}
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
         first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}
@@ -86,15 +86,15 @@ def accuracy_space(base: Recipe) -> Space:
 
 
 NAMED_SPACES: dict[str, Callable[[Recipe], Space]] = {"calibration": default_space, "accuracy": accuracy_space}
-"""Spaces that can be asked for by name; the first is the default."""
+"""Spaces by name; the first is the default."""
 
 
 def named_space(name: str, base: Recipe) -> Space:
-    """Return a space by its name.
+    """Return a predefined space.
 
     Args:
         name: One of `NAMED_SPACES`.
-        base: What stays as it is.
+        base: Sets everything that the space does not vary.
 
     Raises:
         RecipeError: There is no such space.

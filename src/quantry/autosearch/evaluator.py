@@ -1,4 +1,4 @@
-"""What judges a model, and what it said."""
+"""The evaluator protocol and the score it returns."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,18 +18,18 @@ Direction = Literal["maximize", "minimize"]
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Judges a model file.
+    """Scores a model file.
 
-    Called in worker processes where there are several, one call at a time in each. Beyond the call it may have:
+    With several workers, each process calls its own copy, one call at a time. All of the following are optional:
 
-    - ``direction``: "maximize" (what a plain function gets) or "minimize".
-    - ``per_sample(model_path, indices) -> array`` of one score for each of these samples, and ``size``, how many there
-      are. The mean of all is the score. Both together enable racing and paired comparisons.
-    - ``scored(model_path) -> Score``, for a score that is no mean but has an interval, such as mean average precision.
-    - ``reference_score``: the float model's score where it is known without running it, such as 0 for a distance.
+    - ``direction``: "maximize" (the default) or "minimize".
+    - ``per_sample(model_path, indices) -> array`` with one score per sample, and ``size``, the number of samples. The
+      score is the mean over all samples. Both together enable racing and paired comparisons.
+    - ``scored(model_path) -> Score``, for a score that is not a mean but has an interval, such as mAP.
+    - ``reference_score``: the float model's score if it is known without running it, such as 0 for a distance.
     - ``prepare(float_model_path)``: called once before the first trial, in the process that starts the workers.
-    - ``fingerprint``: a text or number that changes when the evaluation does; a search of the same output directory
-      with another fingerprint begins anew. Without it the code of the evaluator takes its place.
+    - ``fingerprint``: text or a number that changes when the evaluation changes; a search in the same output directory
+      with another fingerprint starts from scratch. Without it, the evaluator's code is compared.
     """
 
     def __call__(self, model_path: Path) -> float:
@@ -43,12 +43,12 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What an evaluator said of a model.
+    """The score of a model.
 
     Attributes:
         value: The score.
-        interval: 95 % confidence interval, or None where the evaluator gives no samples to estimate it from.
-        per_sample: One score for each sample that was evaluated, the first of the data in order; None where unknown.
+        interval: 95 % confidence interval; None if there are no per-sample scores to estimate it from.
+        per_sample: One score per evaluated sample, in the order of evaluation, shape (n,); None if unknown.
     """
 
     value: float
@@ -63,74 +63,75 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """An evaluator with everything it may leave out filled in.
+class EvaluatorAdapter:
+    """An evaluator with defaults for every optional part of the protocol.
 
     Attributes:
-        evaluator: What the user gave.
-        direction: Which way is better.
+        evaluator: The user's evaluator.
+        direction: Whether its score is maximized or minimized.
     """
 
     evaluator: Callable[[Path], float]
     direction: Direction
 
     @classmethod
-    def of(cls, evaluator: Any) -> "Judge":
+    def of(cls, evaluator: Any) -> "EvaluatorAdapter":
         """Check an evaluator.
 
         Raises:
-            RecipeError: It cannot be called, or its direction is none.
+            RecipeError: It is not callable, or its direction is invalid.
         """
         if not callable(evaluator):
-            raise RecipeError(f"an evaluator must be callable with a model's path, got {type(evaluator).__name__}")
+            raise RecipeError(f"an evaluator must be callable with a model path, got {type(evaluator).__name__}")
         direction: Any = getattr(evaluator, "direction", "maximize")
         if direction not in ("maximize", "minimize"):
             raise RecipeError(f"an evaluator's direction must be 'maximize' or 'minimize', got {direction!r}")
         return cls(evaluator, direction)
 
     @property
-    def sign(self) -> float:
-        """1 where more is better, else -1; times a score, more is better."""
-        return 1.0 if self.direction == "maximize" else -1.0
-
-    @property
     def size(self) -> int | None:
-        """How many samples can be scored one by one; None where that is not offered."""
+        """Number of samples that can be scored one by one; None if the evaluator has no ``per_sample``."""
         size = getattr(self.evaluator, "size", None)
         return size if hasattr(self.evaluator, "per_sample") and isinstance(size, int) and size > 0 else None
 
     @property
     def identity(self) -> str:
-        """What tells this evaluation from others: its fingerprint, or else what its code does."""
+        """Text that differs between evaluations: the fingerprint, or a digest of the code."""
         given = getattr(self.evaluator, "fingerprint", None)
-        told = given() if callable(given) else given
-        named = getattr(self.evaluator, "__qualname__", type(self.evaluator).__qualname__)
-        return f"{named} {self.direction} {self.size} {function_digest(self.evaluator) if told is None else told}"
+        fingerprint = given() if callable(given) else given
+        name = getattr(self.evaluator, "__qualname__", type(self.evaluator).__qualname__)
+        mark = function_digest(self.evaluator) if fingerprint is None else fingerprint
+        return f"{name} {self.direction} {self.size} {mark}"
 
     def prepare(self, float_path: Path) -> None:
-        """Let the evaluator do what all workers can share."""
+        """Let the evaluator do the work that all workers can share."""
         prepare: Callable[[Path], object] | None = getattr(self.evaluator, "prepare", None)
         if prepare is not None:
             prepare(float_path)
 
+    def float_score(self, float_path: Path) -> Score:
+        """Return the float model's score."""
+        known = getattr(self.evaluator, "reference_score", None)
+        return self.score(float_path) if known is None else Score(float(known))
+
     def score(self, model_path: Path) -> Score:
-        """Evaluate a model on everything.
+        """Evaluate a model on all samples.
 
         Raises:
-            RecipeError: What the evaluator returned is no number.
+            RecipeError: The evaluator returned something other than a number.
         """
         scored: Callable[[Path], Score] | None = getattr(self.evaluator, "scored", None)
         if scored is not None:
             return scored(model_path)
         if self.size is not None:
-            return Score.of_samples(self.samples(model_path, range(self.size)))
+            return Score.of_samples(self.per_sample(model_path, range(self.size)))
         return Score(_number(self.evaluator(model_path)))
 
-    def samples(self, model_path: Path, indices: Sequence[int]) -> NDArray[np.float64]:
+    def per_sample(self, model_path: Path, indices: Sequence[int]) -> NDArray[np.float64]:
         """Evaluate a model on some samples.
 
         Returns:
-            One score for each index.
+            One score per index, shape (n,).
 
         Raises:
             RecipeError: The evaluator returned another number of scores, or a NaN.

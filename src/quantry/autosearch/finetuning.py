@@ -1,4 +1,4 @@
-"""Spaces of finetuning parameters, and searches in two stages."""
+"""Search spaces of finetuning parameters, and searches in two stages: calibration, then finetuning."""
 
 import dataclasses
 import os
@@ -6,80 +6,81 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantry.autosearch.options import SearchOptions, StopConditions
+from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
-from quantry.autosearch.result import SearchResult
-from quantry.autosearch.run import run_search
+from quantry.autosearch.run import SearchResult, run_search
 from quantry.autosearch.space import AnySpace, Assignment, Space
 from quantry.errors import RecipeError
 from quantry.memo import Store
 from quantry.recipe import AdaQuant, Brecq, Distill, Recipe, Tqt, TuneOptions
 
-_CONTINUABLE = (AdaQuant, Brecq, Tqt, Distill)
+# AdaRound is missing: its regularization schedule depends on the total number of iterations, so a run with more
+# iterations does not start like one with fewer.
+_RESUMABLE = (AdaQuant, Brecq, Tqt, Distill)
 
 
 @dataclass(frozen=True)
 class FinetuneBuild:
-    """Makes a recipe of iterations and a learning rate.
+    """Builds recipes from iterations and a learning rate.
 
     Attributes:
         base: A recipe whose last tuning step is varied.
-        leg: Iterations of one leg; None tunes in one go.
+        checkpoint_every: Iterations between checkpoints; None has none.
     """
 
     base: Recipe
-    leg: int | None = None
+    checkpoint_every: int | None = None
 
     def __call__(self, assignment: Assignment) -> Recipe:
         """Return the recipe with the last step changed.
 
         Raises:
-            RecipeError: The step has no such field, or the value is out of its range.
+            RecipeError: The step has no such field, or the value is out of range.
         """
         *before, last = self.base.tune.steps
         step: Any = dataclasses.replace(last, **dict(assignment))
         tuned = dataclasses.replace(self.base, tune=TuneOptions((*before, step)))
-        return tuned if self.leg is None else in_legs(tuned, self.leg)
+        return tuned if self.checkpoint_every is None else with_checkpoints(tuned, self.checkpoint_every)
 
 
 def finetune_space(
     base: Recipe,
     iterations: Parameter | Sequence[int],
     learning_rate: Parameter | Sequence[float] | None = None,
-    leg: int | None = None,
+    checkpoint_every: int | None = None,
 ) -> Space:
     """Return the space of recipes that differ in iterations and learning rate of their last tuning step.
 
     Args:
-        base: A recipe with at least one tuning step; all before the last stay as they are, and so are computed once.
-        iterations: What to try, such as ``IntRange(100, 3000, log=True)``.
-        learning_rate: What to try, such as ``Uniform(1e-6, 1e-3, log=True)``; None keeps the step's own.
-        leg: Tune in legs of so many iterations, each a step of its own, so that a trial with more iterations goes on
-            from one with fewer. For AdaQuant, Brecq, Tqt and Distill; AdaRound's schedule needs to know its end.
+        base: A recipe with at least one tuning step; all before the last stay as they are and are computed once.
+        iterations: Values to try, such as ``IntRange(100, 3000, log=True)``.
+        learning_rate: Values to try, such as ``Uniform(1e-6, 1e-3, log=True)``; None keeps the step's own.
+        checkpoint_every: Store a checkpoint after every this many iterations, so that a trial with more iterations
+            resumes from one with fewer. For AdaQuant, Brecq, Tqt and Distill, not for AdaRound.
 
     Raises:
-        RecipeError: The recipe has no step that trains, or one that cannot be continued in legs.
+        RecipeError: The last step of the recipe does not train, or cannot resume from a checkpoint.
 
     Example:
         ::
 
             run_search(model, data, evaluator, finetune_space(base, IntRange(100, 3000), Uniform(1e-6, 1e-3, log=True)),
-                       SearchOptions(sampler="tpe", stop=StopConditions(iterations=20)))
+                       SearchOptions(sampler="tpe", n_trials=20))
     """
     last = base.tune.steps[-1] if base.tune.steps else None
     if not hasattr(last, "iterations"):
         raise RecipeError(f"finetune_space needs a recipe whose last tuning step trains, got {base.tune}")
-    if leg is not None:
-        in_legs(base, leg)
+    if checkpoint_every is not None:
+        with_checkpoints(base, checkpoint_every)
     parameters = {"iterations": _parameter(iterations)}
     if learning_rate is not None:
         parameters["learning_rate"] = _parameter(learning_rate)
-    return Space(parameters, FinetuneBuild(base, leg), name="finetuning")
+    return Space(parameters, FinetuneBuild(base, checkpoint_every), name="finetuning")
 
 
 @dataclass(frozen=True)
 class TwoStageResult:
-    """What the two stages found.
+    """The results of both stages.
 
     Attributes:
         calibration: The first stage.
@@ -91,7 +92,7 @@ class TwoStageResult:
 
     @property
     def best(self) -> SearchResult:
-        """The stage with the better model; the first where tuning did not help."""
+        """The stage with the better model; the first if finetuning did not help."""
         first, second = self.calibration.best, self.finetuning.best
         if second is None or second.drop is None:
             return self.calibration
@@ -108,9 +109,9 @@ def run_two_stage(
     options: SearchOptions | None = None,
     store: Store | str | os.PathLike[str] | None = None,
 ) -> TwoStageResult:
-    """Search calibration in full, then finetuning of the best calibration.
+    """Search all of a calibration space, then finetune the best calibration.
 
-    Each stage has a folder of its own in the output directory and can be interrupted; both share one store.
+    Each stage has its own folder in the output directory and can be resumed; both share one store.
 
     Args:
         model: As in `run_search`.
@@ -118,42 +119,51 @@ def run_two_stage(
         evaluator: As in `run_search`.
         stages: The space of the first stage, and a function from the best recipe of that to the space of the second,
             such as ``lambda best: finetune_space(with_fields(best, {"tune.steps": (AdaQuant(),)}), [100, 1000])``.
-        options: As in `run_search`. The first stage is a grid without stop conditions.
+        options: As in `run_search`. The first stage is always a full grid without limits.
         store: As in `run_search`.
 
     Raises:
-        RecipeError: No configuration of the first stage works.
+        RecipeError: Every configuration of the first stage failed.
     """
     chosen = options or SearchOptions()
     shared = store if store is not None else chosen.output_dir / "store"
     first_options = dataclasses.replace(
-        chosen, sampler="grid", stop=StopConditions(), output_dir=chosen.output_dir / "calibration"
+        without_limits(chosen), sampler="grid", output_dir=chosen.output_dir / "calibration"
     )
     first = run_search(model, data, evaluator, stages[0], first_options, shared)
     if first.best is None:
-        raise RecipeError(f"the first of two stages found no configuration that works; {'; '.join(first.notes)}")
+        raise RecipeError(f"every configuration of the first stage failed; {'; '.join(first.notes)}")
     second_options = dataclasses.replace(chosen, output_dir=chosen.output_dir / "finetuning")
     second = run_search(model, data, evaluator, stages[1](first.best.recipe), second_options, shared)
     return TwoStageResult(first, second)
 
 
-def in_legs(recipe: Recipe, leg: int) -> Recipe:
-    """Return a recipe whose last tuning step is cut into legs, so that a longer one goes on from a shorter one.
+def without_limits(options: SearchOptions) -> SearchOptions:
+    """Return the options of a search that stops only when every configuration was tried."""
+    return dataclasses.replace(options, n_trials=None, budget=None, n_candidates=None, patience=None)
+
+
+def with_checkpoints(recipe: Recipe, every: int) -> Recipe:
+    """Return a recipe whose last tuning step is split into several, so that longer trials resume from shorter ones.
+
+    Each part is a stage of its own, and its result in the store is the checkpoint.
 
     Args:
         recipe: The recipe.
-        leg: Iterations of one leg; the last may have fewer.
+        every: Iterations per part; the last may have fewer.
 
     Raises:
-        RecipeError: The leg is below 1, or the step is none that can be continued: AdaRound's schedule needs to know
-            its end.
+        RecipeError: ``every`` is below 1, or the step cannot resume from a checkpoint, as AdaRound's schedule depends
+            on the total number of iterations.
     """
     *before, last = recipe.tune.steps or (None,)
-    if isinstance(leg, bool) or not isinstance(leg, int) or leg < 1 or not isinstance(last, _CONTINUABLE):
-        names = ", ".join(kind.__name__ for kind in _CONTINUABLE)
-        raise RecipeError(f"leg must be at least 1 and the last step one of {names}, got {leg!r} and {last}")
-    whole, rest = divmod(last.iterations, leg)
-    lengths = [leg] * whole + ([rest] if rest else [])
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1 or not isinstance(last, _RESUMABLE):
+        names = ", ".join(kind.__name__ for kind in _RESUMABLE)
+        raise RecipeError(
+            f"checkpoint_every must be at least 1 and the last step one of {names}, got {every!r} and {last}"
+        )
+    whole, rest = divmod(last.iterations, every)
+    lengths = [every] * whole + ([rest] if rest else [])
     steps = (dataclasses.replace(last, iterations=length) for length in lengths)
     return dataclasses.replace(recipe, tune=TuneOptions((*(step for step in before if step is not None), *steps)))
 

@@ -1,17 +1,21 @@
-"""The folder that a search writes to; it holds everything that is needed to go on."""
+"""The output directory of a search: names of its files, atomic writes, and copies of models."""
 
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from quantry.errors import RecipeError, StoreError
+from quantry.graph.load import read_model
+from quantry.graph.save import write_model
 
-_OF_ONE_SEARCH = (
+_FILES_OF_A_SEARCH = (
     "study.journal",
     "auto_search.log",
     "search.json",
@@ -23,30 +27,34 @@ _OF_ONE_SEARCH = (
     "scores",
 )
 
+# Protobuf: the field number of ModelProto.graph, and the wire type of strings and messages.
+_GRAPH = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
+_LENGTH_DELIMITED = 2
+
 
 class OutputDirectory:
-    """Names of the files of a search, written atomically, by one search at a time.
+    """Names of the files of a search; files are written atomically, by one search at a time.
 
     ::
 
         <path>/
-          study.journal       the Optuna study: every trial with its outcome
-          auto_search.log     what happened, for people
+          study.journal       the Optuna study: every trial with its result
+          auto_search.log     the log
           search.json         the same for programs
           best.onnx           the best model so far
           recipe.yaml         its recipe
-          calibration.txt     which samples it was calibrated on; calibration.npz: parts of an array
-          iter_<number>.onnx  models that are kept, and those at work
-          scores/<study>/<number>.npy    scores of single samples, in the order of the race
+          calibration.txt     the calibration samples; calibration.npz if they are part of an array
+          iter_<number>.onnx  models that are kept, and those of running trials
+          scores/<study>/<number>.npy    per-sample scores, in the order of the race
           store/              results of stages, unless another store was given
           search.lock         held while a search runs
-          previous-<number>/  the same files of earlier, other searches in this folder
+          previous-<number>/  the same files of earlier, different searches in this folder
 
     Args:
-        path: The folder; made when missing.
+        path: The folder; created if missing.
 
     Attributes:
-        study: Name of the study that is at work; scores of another one are none of its business.
+        study: Name of the current study; scores are stored per study.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +73,7 @@ class OutputDirectory:
 
     @property
     def summary(self) -> Path:
-        """What programs read."""
+        """All trials as JSON."""
         return self.path / "search.json"
 
     @property
@@ -80,7 +88,7 @@ class OutputDirectory:
 
     @property
     def calibration(self) -> Path:
-        """Which samples models were calibrated on."""
+        """List of the calibration samples."""
         return self.path / "calibration.txt"
 
     @property
@@ -88,25 +96,30 @@ class OutputDirectory:
         """Results of stages, unless another store was given."""
         return self.path / "store"
 
+    @property
+    def float_model(self) -> Path:
+        """The float model, if it was not given as a file."""
+        return self.path / "float.onnx"
+
     def model(self, number: int) -> Path:
         """The model of a trial."""
         return self.path / f"iter_{number}.onnx"
 
     def delete_model(self, number: int) -> None:
-        """Delete the model of a trial, with the files of its weights."""
+        """Delete the model of a trial and its external data."""
         for file in self.path.glob(f"{self.model(number).name}*"):
             file.unlink(missing_ok=True)
 
     def scores(self, number: int) -> Path:
-        """Scores of single samples of a trial."""
+        """Per-sample scores of a trial."""
         return self.path / "scores" / self.study / f"{number}.npy"
 
     def open(self) -> None:
-        """Make the folder and take it for this process.
+        """Create the folder and lock it for this process.
 
         Raises:
             RecipeError: Another search is using it.
-            StoreError: It cannot be written.
+            StoreError: It is not writable.
         """
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -119,7 +132,7 @@ class OutputDirectory:
             )
 
     def close(self) -> None:
-        """Let others have the folder. A process that dies lets go of it too."""
+        """Release the lock; it is also released when the process dies."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -127,7 +140,7 @@ class OutputDirectory:
     def set_aside(self) -> Path:
         """Move the files of an earlier search into a folder of their own, and return it.
 
-        Results of stages stay: any search can use them.
+        The store stays: any search can use it.
 
         Raises:
             StoreError: They could not be moved.
@@ -138,23 +151,23 @@ class OutputDirectory:
         folder = self.path / f"previous-{number}"
         with disk_errors(folder):
             folder.mkdir()
-            for pattern in _OF_ONE_SEARCH:
+            for pattern in _FILES_OF_A_SEARCH:
                 for file in sorted(self.path.glob(pattern)):
                     file.rename(folder / file.name)
         return folder
 
     def write(self, path: Path, content: bytes) -> None:
-        """Write a file in one step: whoever looks sees the old or the new content.
+        """Write a file atomically: readers see the old or the new content.
 
         Raises:
-            StoreError: The disk is full or may not be written; the old content stays.
+            StoreError: The disk is full or not writable; the old content stays.
         """
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, content)
 
     def read_scores(self, number: int) -> NDArray[np.float64]:
-        """Return the scores of single samples that are known of a trial; empty when none are."""
+        """Return the per-sample scores of a trial, shape (n,); empty if there are none."""
         try:
             scores = np.load(self.scores(number), allow_pickle=False)
         except (OSError, ValueError, EOFError):
@@ -163,7 +176,7 @@ class OutputDirectory:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file beside its place and move it there."""
+    """Write to a temporary file in the same folder and rename it."""
     written = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         written.write_bytes(content)
@@ -175,7 +188,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the system's errors of writing into ours.
+    """Convert the system's write errors to ours.
 
     Raises:
         StoreError: Something could not be written.
@@ -186,18 +199,85 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(
-            f"the output directory must be writable and the disk must have room; writing failed: {error}; at {path}. "
-            "What is there stays; free some space and start the search again to go on."
+            f"the output directory must be writable and the disk must not be full; writing failed: {error}; at {path}. "
+            "Existing results are kept; free some space and start the search again to resume."
         ) from error
 
 
 def _try_lock(file: IO[bytes]) -> bool:
     try:
         import fcntl
-    except ImportError:  # Windows has no such lock; there a second search is the user's to avoid.
+    except ImportError:  # Windows has no flock; there the user must not start a second search.
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
+
+
+def model_size(files: Sequence[Path]) -> int:
+    """Return the bytes of a model without its metadata, which holds the recipe and so differs between trials.
+
+    Args:
+        files: The model as the emit stage writes it, and its external data if any.
+    """
+    with files[0].open("rb") as file:
+        head = _read_head(file)
+    others = onnx.ModelProto()
+    others.CopyFrom(head)
+    del others.metadata_props[:]
+    metadata: int = head.ByteSize() - others.ByteSize()
+    return sum(file.stat().st_size for file in files) - metadata
+
+
+def copy_model(source: Path, target: Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Copy a model atomically.
+
+    With new metadata the copy is byte for byte what the emit stage writes for a recipe that gives the same model; the
+    graph is copied without parsing it.
+
+    Args:
+        source: The model as the emit stage writes it.
+        target: Where the copy goes.
+        metadata: The metadata of the copy; None keeps the source's.
+    """
+    if len(list(source.parent.glob(f"{source.name}*"))) > 1:
+        # The model refers to its external data by file name, which is another one at the target.
+        model = read_model(source)
+        if metadata is not None:
+            model.metadata_props.clear()
+            model.metadata_props.update(sorted(metadata.items()))
+        write_model(model, target)
+        return
+    written = target.with_name(f".{target.name}.tmp")
+    with source.open("rb") as given, written.open("wb") as made:
+        if metadata is not None:
+            head = _read_head(given)
+            onnx.helper.set_model_props(head, dict(sorted(metadata.items())))
+            made.write(head.SerializeToString(deterministic=True))
+        shutil.copyfileobj(given, made)
+    written.replace(target)
+
+
+def _read_head(file: BinaryIO) -> onnx.ModelProto:
+    """Return everything before the graph and leave the file there; the emit stage writes the graph last."""
+    end = 0
+    while (tag := _read_varint(file)) is not None and tag >> 3 != _GRAPH:
+        following = _read_varint(file) or 0
+        if tag & 7 == _LENGTH_DELIMITED:
+            file.seek(following, os.SEEK_CUR)
+        end = file.tell()
+    file.seek(0)
+    return onnx.ModelProto.FromString(file.read(end))
+
+
+def _read_varint(file: BinaryIO) -> int | None:
+    """Return the next protobuf varint: seven bits per byte, the highest bit marks continuation; None at the end."""
+    number, shift = 0, 0
+    while byte := file.read(1):
+        number |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return number
+        shift += 7
+    return None

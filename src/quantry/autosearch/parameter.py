@@ -1,4 +1,4 @@
-"""What one knob of a search may be set to."""
+"""The kinds of search parameters: `Choice`, `Uniform` and `IntRange`, each optionally conditional."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -8,16 +8,16 @@ from typing import Any
 from quantry.errors import RecipeError
 
 Condition = Mapping[str, Any]
-"""Names of other parameters to the value, or a list, tuple or set of the values, that this parameter goes with."""
+"""Names of other parameters to the value, or a list, tuple or set of values, that they must have."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values, of any type.
+    """One of several values of any type.
 
     Attributes:
-        values: The values, at least one; equal ones count once.
-        only_if: The parameter exists only where these other parameters have these values.
+        values: The values, at least one; duplicates are removed.
+        only_if: The parameter exists only if these other parameters have these values.
 
     Example:
         >>> Choice([99.99, 99.999], only_if={"method": "percentile"}).values
@@ -39,14 +39,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Any real number between two bounds.
+    """A real number between two bounds.
 
     Attributes:
-        low: The least.
-        high: The largest.
-        log: Equal factors are equally likely, not equal differences; then ``low`` is above 0.
-        step: Only ``low``, ``low + step`` and so on; None takes every number. Does not go with ``log``.
-        only_if: The parameter exists only where these other parameters have these values.
+        low: Lower bound.
+        high: Upper bound.
+        log: Sample on a logarithmic scale; needs ``low`` > 0.
+        step: Restrict the values to ``low``, ``low + step`` and so on; None allows all. Cannot be combined with
+            ``log``.
+        only_if: The parameter exists only if these other parameters have these values.
     """
 
     low: float
@@ -58,19 +59,19 @@ class Uniform:
     def __post_init__(self) -> None:
         _check_bounds("Uniform", self.low, self.high, log=self.log)
         if self.step is not None and (self.log or not self.step > 0):
-            raise RecipeError(f"Uniform.step must be above 0 and does not go with log, got {self.step!r}")
+            raise RecipeError(f"Uniform.step must be above 0 and cannot be combined with log, got {self.step!r}")
 
 
 @dataclass(frozen=True)
 class IntRange:
-    """Any integer between two bounds, both included.
+    """An integer between two bounds, both included.
 
     Attributes:
-        low: The least.
-        high: The largest.
-        log: Equal factors are equally likely, not equal differences; then ``low`` is at least 1.
-        step: Only ``low``, ``low + step`` and so on; does not go with ``log``.
-        only_if: The parameter exists only where these other parameters have these values.
+        low: Lower bound.
+        high: Upper bound.
+        log: Sample on a logarithmic scale; needs ``low`` >= 1.
+        step: Restrict the values to ``low``, ``low + step`` and so on; cannot be combined with ``log``.
+        only_if: The parameter exists only if these other parameters have these values.
     """
 
     low: int
@@ -92,27 +93,28 @@ Parameter = Choice | Uniform | IntRange
 
 
 def values_of(parameter: Parameter) -> tuple[Any, ...] | None:
-    """Return every value the parameter may have, in order, or None where there are too many to name."""
+    """Return every value of the parameter in order; None if it is continuous."""
     if isinstance(parameter, Choice):
         return tuple(parameter.values)
     if isinstance(parameter, IntRange):
         return tuple(range(parameter.low, parameter.high + 1, parameter.step))
     if parameter.step is None:
         return (parameter.low,) if parameter.low == parameter.high else None
+    # 0.3 / 0.1 is 2.9999999999999996 in binary; the margin keeps the last step.
     count = math.floor((parameter.high - parameter.low) / parameter.step + 1e-9)
     return tuple(parameter.low + index * parameter.step for index in range(count + 1))
 
 
 def first_value(parameter: Parameter) -> Any:
-    """Return the first value that the parameter may have."""
+    """Return the first value of the parameter."""
     return parameter.values[0] if isinstance(parameter, Choice) else parameter.low
 
 
 def own_value(parameter: Parameter, value: Any) -> Any:
-    """Return a value as the parameter itself writes it.
+    """Return a value in the exact form in which the parameter lists it.
 
     Raises:
-        RecipeError: It is none that the parameter may have.
+        RecipeError: It is not a value of the parameter.
     """
     if isinstance(parameter, Choice):
         if _is_among(value, parameter.values):
@@ -122,15 +124,16 @@ def own_value(parameter: Parameter, value: Any) -> Any:
         if known is None:
             if parameter.low <= value <= parameter.high:
                 return float(value)
+        # 0.1 + 2 * 0.1 is not 0.3, but a user who writes 0.3 means that step.
         elif (nearest := min(known, key=lambda other: abs(other - value))) == value or (
             isinstance(parameter, Uniform) and math.isclose(nearest, value, rel_tol=1e-9, abs_tol=1e-12)
         ):
             return nearest
-    raise RecipeError(f"a value must be one that its parameter may have, got {value!r} for {parameter}")
+    raise RecipeError(f"a value must be one of its parameter's values, got {value!r} for {parameter}")
 
 
 def is_active(parameter: Parameter, assignment: Mapping[str, Any]) -> bool:
-    """Say whether the parameter exists beside the values that others have."""
+    """Return whether the parameter's condition holds for the values of the other parameters."""
     return all(
         name in assignment and _is_among(assignment[name], _alternatives(wanted))
         for name, wanted in parameter.only_if.items()

@@ -1,215 +1,202 @@
-"""Where the next configuration comes from."""
+"""Proposes the next trial: from a list, or drawn by a sampler."""
 
 import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from quantry.autosearch.configurations import Configuration, enumerate_configurations, first_configurations
-from quantry.autosearch.cost import in_order_of_priority
-from quantry.autosearch.ledger import Ledger
-from quantry.autosearch.quiet_optuna import quiet_optuna
-from quantry.autosearch.samplers import KINDS, SamplerKind
-from quantry.autosearch.space import Space
-from quantry.autosearch.study import Proposal, StudyFile
-from quantry.autosearch.suggestion import suggest
-from quantry.autosearch.urgency import Urgency
+from quantry.autosearch.priority import ValueForCost, enumerate_trials, first_trials, grid_order
+from quantry.autosearch.samplers import KINDS, SamplerKind, quiet_optuna, suggest
+from quantry.autosearch.state import SearchState
+from quantry.autosearch.study import SearchStudy
+from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe
 from quantry.runtime.threads import one_torch_thread
 
 LOOK_AHEAD = 4
-"""A sampler that learns proposes so many trials before it hears of the first of them.
+"""How many trials a learning sampler proposes before it gets the score of the first of them.
 
-It is the same for any number of workers, so that these do not change what is proposed.
+It is the same for any number of workers, so that the number of workers does not change what is proposed.
 """
 
 _REPEATS = 20
 
 
 class Proposer(Protocol):
-    """Names configurations one by one; each is valid and differs from all before.
+    """Proposes trials one by one; each is valid and differs from all before.
 
     Attributes:
-        look_ahead: How many may be asked for before the outcome of the first is told; None is any number.
+        look_ahead: How many trials may be proposed before the first is finished; None is any number.
         recipes: What will be tried, in order, as far as that is known.
     """
 
     look_ahead: int | None
     recipes: Sequence[Recipe]
 
-    def next(self, number: int, heard: int) -> Proposal | None:
-        """Return the next configuration, written down in the study, or None when there is no other.
+    def next(self, number: int, finished: int) -> Trial | None:
+        """Return the next trial, saved in the study; None if there is no other.
 
         Args:
             number: Its number.
-            heard: It may depend on the outcomes of trials with lower numbers than this, and on no others.
+            finished: The proposal may depend on the scores of trials with lower numbers than this, and on no others.
         """
         ...
 
 
 class ListProposer:
-    """Configurations in a fixed order.
+    """Proposes trials from a list.
 
     Args:
-        study: Where they are written down.
-        configurations: All of them.
-        known: What was proposed before an interruption.
-        urgency: Says which is next; None takes the first that is left.
-        flat: A sampler of continuous spaces learns from them.
+        study: Where they are saved.
+        trials: All trials, without numbers.
+        known: Recipes proposed before an interruption.
+        order: Picks the next one; None takes them in order.
+        flat: Save them in the form that samplers of continuous spaces learn from.
 
     Attributes:
-        recipes: All of them, in the order they are tried as far as that is decided.
+        recipes: All recipes, in the order they are tried as far as that is decided.
     """
 
     look_ahead: int | None = None
 
     def __init__(
         self,
-        study: StudyFile,
-        configurations: Sequence[Configuration],
+        study: SearchStudy,
+        trials: Sequence[Trial],
         known: Sequence[Recipe],
-        urgency: Urgency | None = None,
+        order: ValueForCost | None = None,
         *,
         flat: bool = False,
     ) -> None:
         self._study = study
-        self._urgency = urgency
+        self._order = order
         self._flat = flat
         proposed = set(known)
-        self._left = [entry for entry in configurations if entry.recipe not in proposed]
-        self._begun = len(known)
-        self._order = [*known, *(entry.recipe for entry in self._left)]
-        self.recipes: Sequence[Recipe] = self._order
+        self._remaining = [trial for trial in trials if trial.recipe not in proposed]
+        self._proposed = len(known)
+        self._recipes = [*known, *(trial.recipe for trial in self._remaining)]
+        self.recipes: Sequence[Recipe] = self._recipes
 
-    def next(self, number: int, heard: int) -> Proposal | None:
-        """Return the next configuration of the list."""
-        self._study.hear(heard)
-        if not self._left:
+    def next(self, number: int, finished: int) -> Trial | None:
+        """Return the next trial of the list."""
+        self._study.tell_sampler(finished)
+        if not self._remaining:
             return None
-        place = 0 if self._urgency is None else self._urgency.first(self._left)
-        # Whoever holds the list sees the new order.
-        self._order.insert(self._begun, self._order.pop(self._begun + place))
-        self._begun += 1
-        return self._study.add(number, self._left.pop(place), flat=self._flat)
+        index = 0 if self._order is None else self._order.pick(self._remaining)
+        # In place: the search state holds the same list to estimate the time left.
+        self._recipes.insert(self._proposed, self._recipes.pop(self._proposed + index))
+        self._proposed += 1
+        return self._study.add(number, self._remaining.pop(index), flat=self._flat)
 
 
 class SampledProposer:
-    """Configurations that a sampler of the study chooses.
+    """Proposes trials that a sampler of the study draws.
 
-    Invalid ones are counted and drawn again; so are repeated ones, whose known score is told to the sampler once more.
-    Where a sampler gives nothing new in many draws, some are drawn at random, and then what is left of a finite space
-    follows in order.
+    Invalid draws are counted and repeated. So are duplicates; the sampler gets their known score once more. If many
+    draws give nothing new, some are drawn at random, and then the rest of a finite space follows in order.
 
     Args:
         study: The study.
-        spaces: What to draw from.
-        sampler: Name of the sampler, and the start of its random numbers.
-        known: What was proposed before an interruption, to its entry in the study.
-        listed: All configurations, where they could be listed.
+        sampler: Name of the sampler and its seed.
+        known: Recipes proposed before an interruption, to the numbers of their trials.
+        listed: All trials, if the space could be enumerated.
     """
 
     look_ahead: int | None = LOOK_AHEAD
 
     def __init__(
         self,
-        study: StudyFile,
-        spaces: Sequence[Space],
+        study: SearchStudy,
         sampler: tuple[str, int],
         known: dict[Recipe, int],
-        listed: Sequence[Configuration] | None = None,
+        listed: Sequence[Trial] | None = None,
     ) -> None:
         self._study = study
-        self._spaces = spaces
         self._kind = KINDS[sampler[0]]
-        self._firsts = ListProposer(study, first_configurations(spaces), list(known), flat=self._kind.flat)
+        self._first = ListProposer(study, first_trials(study.spaces), list(known), flat=self._kind.flat)
         self._seed = sampler[1]
         self._listed = listed
-        self._entries = dict(known)
+        self._numbers = dict(known)
         self._rest: ListProposer | None = None
         self.recipes: Sequence[Recipe] = ()
         self.invalid: Counter[str] = Counter()
-        self.repeated = 0
+        self.duplicates = 0
 
-    def next(self, number: int, heard: int) -> Proposal | None:
-        """Return what a space wants to be first, then draw until something new comes."""
-        self._study.hear(heard)
-        first = self._firsts.next(number, heard)
+    def next(self, number: int, finished: int) -> Trial | None:
+        """Return the next trial of ``Space.first``, then draw until something new comes."""
+        self._study.tell_sampler(finished)
+        first = self._first.next(number, finished)
         if first is not None:
-            self._entries[first.configuration.recipe] = first.entry
+            self._numbers[first.recipe] = number
             return first
         if self._rest is None:
-            everything = self._listed is not None and len(self._entries) >= len(self._listed)
-            # A sampler that has settled on a few values proposes them again and again; chance then finds others.
+            everything = self._listed is not None and len(self._numbers) >= len(self._listed)
+            # A sampler that has converged proposes the same few values again and again; random draws find others.
             kinds = [self._kind] * _REPEATS + [KINDS["random"]] * 5 * _REPEATS
             for kind in () if everything else kinds:
-                proposal = self._draw(number, kind)
-                if proposal is not None:
-                    return proposal
-            self._rest = ListProposer(self._study, self._listed or (), list(self._entries), flat=self._kind.flat)
-        return self._rest.next(number, heard)
+                trial = self._draw(number, kind)
+                if trial is not None:
+                    return trial
+            self._rest = ListProposer(self._study, self._listed or (), list(self._numbers), flat=self._kind.flat)
+        return self._rest.next(number, finished)
 
-    def _draw(self, number: int, kind: SamplerKind) -> Proposal | None:
-        study = self._study.study
-        drawn = self._study.draws
-        # The matrices of the Gaussian process are tiny: threads that wait for each other next to busy workers take a
-        # hundred times as long.
+    def _draw(self, number: int, kind: SamplerKind) -> Trial | None:
+        study, spaces = self._study.study, self._study.spaces
+        seed = self._seed if kind.one_seed else _seed_of_draw(self._seed, self._study.draws)
+        # The matrices of the Gaussian process are tiny; next to busy workers, waiting for other threads makes it 100x
+        # slower.
         with quiet_optuna(), one_torch_thread():
-            study.sampler = kind.make(self._seed if kind.one_seed else _mixed(self._seed, drawn))
-            trial = study.ask()
-            space, assignment = suggest(trial, self._spaces, flat=self._kind.flat)
+            study.sampler = kind.make(seed)
+            drawn = study.ask()
+            index, assignment = suggest(drawn, spaces, flat=self._kind.flat)
         try:
-            recipe = self._spaces[space].build(assignment)
+            recipe = spaces[index].build(assignment)
         except RecipeError as error:
             self.invalid[str(error)] += 1
-            self._study.tell(trial.number, None)
+            self._study.tell(drawn.number, None)
             return None
-        if recipe in self._entries:
-            self.repeated += 1
-            self._study.tell(trial.number, self._study.values(self._entries[recipe]))
+        if recipe in self._numbers:
+            self.duplicates += 1
+            self._study.tell(drawn.number, self._study.values(self._numbers[recipe]))
             return None
-        self._entries[recipe] = trial.number
-        return self._study.adopt(number, trial, Configuration(space, assignment, recipe))
+        self._numbers[recipe] = number
+        return self._study.adopt(drawn, Trial(number, recipe, assignment, spaces[index].name, index))
 
 
-def propose(ledger: Ledger, known: Sequence[Proposal]) -> tuple[Proposer, tuple[str, ...]]:
-    """Return who names configurations, and what was removed from the space before anything runs.
+def make_proposer(state: SearchState, known: Sequence[Trial]) -> tuple[Proposer, tuple[str, ...]]:
+    """Return the proposer of a search, and notes on what was removed from the spaces.
 
     Args:
-        ledger: Knows the study, whose spaces are searched, the options and what trials cost.
-        known: What was proposed before an interruption.
+        state: The state of the search, with its study and options.
+        known: Trials proposed before an interruption.
 
     Raises:
-        RecipeError: No configuration is valid, or a grid has parameters that cannot be listed.
+        RecipeError: No configuration is valid, or a grid has a continuous parameter.
     """
-    study, options = ledger.study, ledger.options
+    study, options = state.study, state.options
     spaces = study.spaces
     study.abandon_unnumbered()
-    entries = {proposal.configuration.recipe: proposal.entry for proposal in known}
+    numbers = {trial.recipe: trial.number for trial in known}
+    sampler = (options.sampler, options.seed)
     finite = all(space.is_finite for space in spaces)
     if not finite and options.sampler != "grid":
-        return SampledProposer(study, spaces, (options.sampler, options.seed), entries), ()
-    configurations, removed = enumerate_configurations(spaces)
-    if not configurations:
+        return SampledProposer(study, sampler, numbers), ()
+    trials, removed = enumerate_trials(spaces)
+    if not trials:
         raise RecipeError(f"a space must hold a valid configuration, got none; {'; '.join(removed.lines())}")
     notes = tuple(removed.lines())
     if options.sampler == "grid":
-        ordered = in_order_of_priority(configurations, spaces)
-        return ListProposer(study, ordered, list(entries), Urgency(ledger, list(entries))), notes
-    if options.sampler == "random" and not removed.beyond:
-        # A recipe that is there twice is tried once.
-        order = [*first_configurations(spaces), *shuffled(configurations, options.seed)]
-        return ListProposer(study, list({entry.recipe: entry for entry in order}.values()), list(entries)), notes
-    listed = None if removed.beyond else configurations
-    return SampledProposer(study, spaces, (options.sampler, options.seed), entries, listed), notes
+        order = ValueForCost(state, list(numbers))
+        return ListProposer(study, grid_order(trials, spaces), list(numbers), order), notes
+    if options.sampler == "random" and not removed.truncated:
+        random.Random(options.seed).shuffle(trials)  # noqa: S311 - not for cryptography
+        # Space.first repeats recipes of the list; each is tried once, at its first place.
+        ordered = {trial.recipe: trial for trial in (*first_trials(spaces), *trials)}
+        return ListProposer(study, list(ordered.values()), list(numbers)), notes
+    return SampledProposer(study, sampler, numbers, None if removed.truncated else trials), notes
 
 
-def shuffled(configurations: Sequence[Configuration], seed: int) -> list[Configuration]:
-    """Return the configurations in random order."""
-    order = list(configurations)
-    random.Random(seed).shuffle(order)  # noqa: S311 - no secret depends on it
-    return order
-
-
-def _mixed(seed: int, draw: int) -> int:
+def _seed_of_draw(seed: int, draw: int) -> int:
+    # Any mixture will do that gives different seeds for consecutive draws and fits Optuna's 31 bits.
     return (seed * 1_000_003 + draw * 7919 + 12345) % (1 << 31)

@@ -1,4 +1,4 @@
-"""A store for several processes of which only one computes what all of them need."""
+"""A store shared by worker processes, in which each stage is computed by one process while the others wait."""
 
 import os
 from collections.abc import Iterable
@@ -7,20 +7,20 @@ from typing import IO
 
 from quantry.memo import Blob, Digest, Store
 
+# Stage keys lock bytes below this offset of the lock file, claims of models bytes above it.
 _CLAIMS = 1 << 60
-"""Places of claims are beyond those of keys."""
 
 
 class SingleFlightStore:
-    """Wraps a store: whoever finds a result unknown holds its key until it is computed, and others wait for it.
+    """Wraps a store: a process that misses a key locks it until the result is stored, and others wait for it.
 
-    Without this, workers that begin together would all run the same float pass. A process holds one key at a time, so
-    they cannot wait for each other in a circle, and one that dies lets go of its key. A model is claimed in the same
-    way by whoever judges it; nobody waits for a claim.
+    Without this, workers that start together would all run the same float pass. A process holds one key at a time, so
+    there are no deadlocks, and the operating system releases the lock of a process that dies. Models are claimed in
+    the same way by the worker that evaluates them, but nobody waits for a claim.
 
     Args:
-        store: The store that is shared.
-        lock_file: A file whose byte ranges stand for keys; made when missing.
+        store: The shared store.
+        lock_file: A file whose bytes are locked, one per key; created if missing.
     """
 
     def __init__(self, store: Store, lock_file: Path) -> None:
@@ -35,12 +35,15 @@ class SingleFlightStore:
         return {**self.__dict__, "_file": None, "_held": None, "_process": 0}
 
     def lookup(self, key: Digest) -> Digest | None:
-        """Return the digest of the result, waiting while another process computes it; None is the caller's to fill."""
+        """Return the digest of the result, waiting while another process computes it; None means compute it."""
         known = self._store.lookup(key)
         if known is not None:
             return known
         self.release()
-        self._take(int(key[:15], 16))
+        offset = int(key[:15], 16)
+        if self._lock(offset, wait=True):
+            self._held = offset
+        # Another process may have stored it while this one waited.
         known = self._store.lookup(key)
         if known is not None:
             self.release()
@@ -51,7 +54,7 @@ class SingleFlightStore:
         return self._store.notes(key)
 
     def remember(self, key: Digest, result: Digest, notes: Iterable[str] = ()) -> None:
-        """Remember a result and let others have it."""
+        """Store a result and release its key."""
         self._store.remember(key, result, notes)
         self.release()
 
@@ -60,55 +63,52 @@ class SingleFlightStore:
         return self._store.get(result)
 
     def put(self, result: Digest, blob: Blob) -> None:
-        """Keep a blob."""
+        """Store a blob."""
         self._store.put(result, blob)
 
     def release(self) -> None:
-        """Let go of a key whose stage failed."""
+        """Release the key of a stage that failed."""
         self._unlock(self._held)
         self._held = None
 
     def claim(self, content: str) -> bool:
-        """Say that a model with this content is judged here, and return whether no other process has said so.
+        """Claim the evaluation of a model, and return whether no other process has claimed it.
 
-        A claim lasts as long as its process: others may have begun before they could hear that the model is judged.
+        A claim lasts as long as the process: other workers may have started their trial before they could know that
+        the model has been evaluated.
 
         Args:
-            content: A hexadecimal digest.
+            content: Hexadecimal digest of the model.
         """
-        return self._lock(_claim_place(content), wait=False)
+        return self._lock(_claim_offset(content), wait=False)
 
-    def disclaim(self, content: str) -> None:
-        """Say that what was claimed could not be judged here."""
-        self._unlock(_claim_place(content))
+    def release_claim(self, content: str) -> None:
+        """Release a model whose evaluation failed."""
+        self._unlock(_claim_offset(content))
 
-    def _take(self, place: int) -> None:
-        if self._lock(place, wait=True):
-            self._held = place
-
-    def _lock(self, place: int, *, wait: bool) -> bool:
-        """Lock a byte and return whether it is this process's."""
+    def _lock(self, offset: int, *, wait: bool) -> bool:
+        """Lock a byte and return whether this process holds it."""
         try:
             import fcntl
-        except ImportError:  # Windows: both compute it, which costs time and nothing else.
+        except ImportError:  # Windows: several processes compute the same result, which only costs time.
             return True
         if self._file is None or self._process != os.getpid():
-            # Locks belong to a process, and a forked one needs its own.
+            # POSIX locks belong to a process and are not inherited, so a forked worker opens the file again.
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab")
             self._process = os.getpid()
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, place)
-        except (BlockingIOError, PermissionError):  # systems differ in what they say of a lock that another one has
+            fcntl.lockf(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, offset)
+        except (BlockingIOError, PermissionError):  # POSIX allows EAGAIN and EACCES for a lock held elsewhere
             return False
         return True
 
-    def _unlock(self, place: int | None) -> None:
-        if place is not None and self._file is not None and self._process == os.getpid():
+    def _unlock(self, offset: int | None) -> None:
+        if offset is not None and self._file is not None and self._process == os.getpid():
             import fcntl
 
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, offset)
 
 
-def _claim_place(content: str) -> int:
+def _claim_offset(content: str) -> int:
     return _CLAIMS + int(content[:15], 16)

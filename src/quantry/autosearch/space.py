@@ -1,5 +1,6 @@
-"""What a search may try: parameters, and how their values become a recipe."""
+"""Search spaces: parameters and how their values become a recipe."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,27 +16,29 @@ from quantry.autosearch.parameter import (
     own_value,
     values_of,
 )
-from quantry.autosearch.recipe_path import with_fields
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe
 
 Assignment = Mapping[str, Any]
-"""Names of the parameters that exist, to their values."""
+"""Names of the active parameters to their values."""
+
+_WHOLE = ""
 
 
 @dataclass(frozen=True)
 class Space:
-    """Parameters, some of them conditional, and the function that makes a recipe of their values.
+    """Parameters, some of them conditional, and the function that builds a recipe from their values.
 
     Attributes:
-        parameters: Names to parameters. A parameter whose condition does not hold is left out of the assignment.
-        build: Returns the recipe of an assignment; raises RecipeError where the values do not go together. Two
-            assignments with equal recipes are the same configuration, and only one of them is tried.
-        prior: Returns what an assignment is expected to cost, in any unit; the cheap are tried first. None estimates
-            it from the stages that a recipe needs.
-        name: Tells spaces apart in tables and logs.
-        first: Assignments that are tried before all others of the space, such as what is known to be good elsewhere. It
-            is an order and no part of what is searched: a search that goes on with another one tries that next.
+        parameters: Names to parameters. A parameter whose condition does not hold is not part of the assignment.
+        build: Returns the recipe of an assignment; raises RecipeError for an invalid combination. Assignments with
+            equal recipes are the same configuration, and only one of them is tried.
+        prior: Returns the expected cost of an assignment in any unit; cheap ones are tried first. None estimates it
+            from the stages that the recipe needs.
+        name: Shown in tables and logs.
+        first: Assignments to try before all others of the space, such as a configuration that worked for another
+            model. It only sets the order and is not part of the search's identity: a resumed search with another
+            ``first`` tries that next.
 
     Example:
         >>> space = Space.of(Recipe(), {"scale.reduce_range": [False, True]})
@@ -53,9 +56,9 @@ class Space:
         for name, parameter in self.parameters.items():
             if not isinstance(parameter, Choice | Uniform | IntRange):
                 raise RecipeError(f"a parameter must be a Choice, Uniform or IntRange, got {parameter!r}; {name!r}")
-        object.__setattr__(self, "parameters", MappingProxyType(_in_order_of_need(self.parameters)))
+        object.__setattr__(self, "parameters", MappingProxyType(_dependencies_first(self.parameters)))
         wanted = self.first if isinstance(self.first, tuple | list) else (self.first,)
-        object.__setattr__(self, "first", tuple(_whole(self, assignment) for assignment in wanted))
+        object.__setattr__(self, "first", tuple(_checked(self, assignment) for assignment in wanted))
 
     @classmethod
     def of(
@@ -65,16 +68,16 @@ class Space:
         name: str = "space",
         first: Sequence[Assignment] = (),
     ) -> "Space":
-        """Return the space of recipes that differ from one in some fields.
+        """Return the space of recipes that differ from a base recipe in some fields.
 
         Args:
-            base: The recipe.
-            fields: Dotted paths of fields to a parameter, or to the list of their values.
-            name: Tells spaces apart.
-            first: Assignments that are tried before all others.
+            base: The base recipe.
+            fields: Dotted paths of fields to a parameter or to a list of values.
+            name: Shown in tables and logs.
+            first: Assignments to try before all others.
 
         Raises:
-            RecipeError: There is no such field, or what comes first is not in the space.
+            RecipeError: There is no such field, or ``first`` is not in the space.
 
         Example:
             ::
@@ -94,19 +97,31 @@ class Space:
         """Yield every assignment, the first parameter changing slowest.
 
         Raises:
-            RecipeError: A parameter has too many values to name them.
+            RecipeError: A parameter is continuous.
         """
         return _expand(list(self.parameters.items()), {})
 
     @property
     def is_finite(self) -> bool:
-        """Whether every parameter's values can be named one by one."""
+        """Whether the assignments can be enumerated."""
         return all(values_of(parameter) is not None for parameter in self.parameters.values())
+
+    @property
+    def first_recipe(self) -> Recipe | None:
+        """The recipe of every parameter's first value; None if that is an invalid combination."""
+        assignment: dict[str, Any] = {}
+        for name, parameter in self.parameters.items():
+            if is_active(parameter, assignment):
+                assignment[name] = first_value(parameter)
+        try:
+            return self.build(assignment)
+        except RecipeError:
+            return None
 
 
 @dataclass(frozen=True)
 class SpaceUnion:
-    """Several spaces, tried one after the other in the order given.
+    """Several spaces, tried in the given order.
 
     Attributes:
         spaces: The spaces, at least one.
@@ -124,13 +139,18 @@ AnySpace = Space | SpaceUnion
 
 
 def spaces_of(space: AnySpace) -> tuple[Space, ...]:
-    """Return the spaces that a search goes through, in order."""
+    """Return the spaces of a search, in order."""
     return space.spaces if isinstance(space, SpaceUnion) else (space,)
+
+
+def example_recipe(spaces: Sequence[Space]) -> Recipe:
+    """Return some recipe of the spaces: all of them prepare a model with the same inputs."""
+    return next((recipe for recipe in (space.first_recipe for space in spaces) if recipe is not None), Recipe())
 
 
 @dataclass(frozen=True)
 class RecipeChanges:
-    """Makes a recipe of dotted paths and values.
+    """Builds recipes from dotted paths and values; a class and not a closure, because workers may need to pickle it.
 
     Attributes:
         base: The recipe that is changed.
@@ -143,6 +163,70 @@ class RecipeChanges:
         return with_fields(self.base, assignment)
 
 
+def with_fields(base: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """Return a recipe with some fields changed, all at once, so that intermediate states need not be valid.
+
+    Args:
+        base: The recipe to start from.
+        changes: Dotted paths to values, such as ``{"scale.activation": MinMax(), "tune.steps.0.iterations": 500}``. A
+            path into a field that is also changed applies to its new value.
+
+    Returns:
+        The changed recipe.
+
+    Raises:
+        RecipeError: There is no such field, or the result is not a valid recipe.
+
+    Example:
+        >>> with_fields(Recipe(), {"scale.reduce_range": True}).scale.reduce_range
+        True
+    """
+    tree: dict[str, Any] = {}
+    for path, value in changes.items():
+        node = tree
+        for part in path.split("."):
+            node = node.setdefault(part, {})
+        node[_WHOLE] = value
+    changed = _changed(base, tree, "")
+    assert isinstance(changed, Recipe)
+    return changed
+
+
+def _changed(current: Any, tree: Mapping[str, Any], where: str) -> Any:
+    value = tree.get(_WHOLE, current)
+    parts = {part: branch for part, branch in tree.items() if part != _WHOLE}
+    if not parts:
+        return value
+    if isinstance(value, tuple):
+        return _changed_tuple(value, parts, where)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise RecipeError(f"a path must lead to a field, got {_joined(where, next(iter(parts)))!r}; {value!r} has none")
+    names = [part.name for part in dataclasses.fields(value) if part.init]
+    for part in parts:
+        if part not in names:
+            raise RecipeError(
+                f"a path must lead to a field, got {_joined(where, part)!r}{nearest_spelling(part, names)} "
+                f"({type(value).__name__} has {names})"
+            )
+    fields = {part: _changed(getattr(value, part), branch, _joined(where, part)) for part, branch in parts.items()}
+    return dataclasses.replace(value, **fields)
+
+
+def _changed_tuple(value: tuple[Any, ...], parts: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+    items = list(value)
+    for part, branch in parts.items():
+        if not part.isdigit() or int(part) >= len(items):
+            raise RecipeError(
+                f"a path must name one of the {len(items)} items by its index, got {_joined(where, part)!r}"
+            )
+        items[int(part)] = _changed(items[int(part)], branch, _joined(where, part))
+    return tuple(items)
+
+
+def _joined(where: str, part: str) -> str:
+    return f"{where}.{part}" if where else part
+
+
 def _parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
     if isinstance(given, Choice | Uniform | IntRange):
         return given
@@ -151,19 +235,18 @@ def _parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
     return Choice(tuple(given))
 
 
-def _whole(space: Space, assignment: Any) -> Assignment:
-    """Return an assignment in the order of the space's parameters, after checking that it is one of theirs."""
+def _checked(space: Space, assignment: Any) -> Assignment:
+    """Check an assignment of ``first`` and return it in the order of the space's parameters."""
     if not isinstance(assignment, Mapping):
-        raise RecipeError(
-            f"what a space tries first must be a list of mappings from parameters to values, got {assignment!r} in it"
-        )
+        raise RecipeError(f"Space.first must be a list of mappings from parameters to values, got {assignment!r} in it")
     found = {
         name: own_value(space.parameters[name], assignment[name]) for name in space.parameters if name in assignment
     }
     needed = [name for name, parameter in space.parameters.items() if is_active(parameter, found)]
     if len(found) != len(assignment) or list(found) != needed:
         raise RecipeError(
-            f"what a space tries first must have a value for each of {needed} and for no other, got {dict(assignment)}"
+            f"an assignment of Space.first must have a value for each of {needed} and for no other, "
+            f"got {dict(assignment)}"
         )
     return found
 
@@ -183,8 +266,8 @@ def _expand(remaining: list[tuple[str, Parameter]], chosen: dict[str, Any]) -> I
         yield from _expand(others, {**chosen, name: value})
 
 
-def _in_order_of_need(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """Return the parameters so that each comes after those it depends on, else in the order given."""
+def _dependencies_first(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return the parameters so that each comes after those it depends on, otherwise in the given order."""
     ordered: dict[str, Parameter] = {}
     waiting = dict(parameters)
     while waiting:
@@ -193,7 +276,7 @@ def _in_order_of_need(parameters: Mapping[str, Parameter]) -> dict[str, Paramete
             name, parameter = next(iter(waiting.items()))
             missing = next((other for other in parameter.only_if if other not in parameters), None)
             if missing is None:
-                raise RecipeError(f"conditions must not go round in a circle, got {sorted(waiting)}")
+                raise RecipeError(f"conditions must not be circular, got {sorted(waiting)}")
             raise RecipeError(
                 f"only_if must name parameters of the same space, got {missing!r}"
                 f"{nearest_spelling(missing, parameters)}; parameter {name!r}"
@@ -203,14 +286,15 @@ def _in_order_of_need(parameters: Mapping[str, Parameter]) -> dict[str, Paramete
 
 
 def _check_paths(space: Space, base: Recipe) -> None:
-    """Try every path with one value, so that a misspelt one is told at once.
+    """Try every path with one value, so that a misspelled path is an error at once.
 
-    What lies inside of another parameter's value is there for some of its values only.
+    Paths inside the value of another parameter, and conditional ones, exist only for some values and are skipped.
     """
     for name, parameter in space.parameters.items():
         if not parameter.only_if and not any(name.startswith(f"{other}.") for other in space.parameters):
             try:
                 with_fields(base, {name: first_value(parameter)})
             except RecipeError as error:
+                # A valid path with an invalid value is fine here: other parameters may make the combination valid.
                 if "a path must" in str(error):
                     raise

@@ -1,4 +1,4 @@
-"""The most time that a search may take."""
+"""The time budget of a search, and how running work is interrupted when it is over."""
 
 import signal
 import threading
@@ -6,29 +6,30 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+# Running trials may exceed the budget by 20 % before they are stopped: estimates are rough, and a trial that is nearly
+# done is worth more than punctuality.
 _OVERRUN = 0.2
-"""What runs is stopped when it exceeds the limit by more than this share of it."""
 
+# A timer further away than this many seconds is not set; some systems overflow.
 _FAR = 1e6
-"""Seconds; nobody sets an alarm for a deadline that is further away."""
 
+# Waits are cut into pieces of at most this many seconds; some systems cannot wait for a month.
 _LONGEST_WAIT = 3600.0
-"""Seconds after which whoever waits looks again: systems cannot wait for a month."""
 
 
 class OutOfTime(BaseException):
-    """What is running would exceed the limit by far; no error, so that whoever runs trials lets it pass."""
+    """Running work exceeds the budget by far; a BaseException, so that no handler of trial errors catches it."""
 
 
 class TimeLimit:
-    """A clock that knows when a search has to end.
+    """A stopwatch that knows when a search has to end.
 
-    A trial is begun where its estimated time fits into what is left. One that then takes longer is finished, unless it
-    exceeds the limit by more than a fifth.
+    A trial starts if its estimated time fits into the time left. One that takes longer is finished, unless it exceeds
+    the limit by more than 20 %.
 
     Args:
         limit: Seconds; None is no limit.
-        before: Seconds that earlier parts of the search took.
+        before: Seconds the search took before an interruption.
     """
 
     def __init__(self, limit: float | None, before: float) -> None:
@@ -37,33 +38,33 @@ class TimeLimit:
 
     @property
     def seconds(self) -> float:
-        """Time of the search so far, its earlier parts included."""
+        """Duration of the search so far, including the time before an interruption."""
         return time.monotonic() - self._started
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left; None without a limit."""
+        """Seconds left; None without a limit."""
         return None if self.limit is None else self.limit - self.seconds
 
     @property
     def deadline(self) -> float | None:
-        """When what runs is stopped, in seconds of `time.monotonic`; None without a limit."""
+        """When running work is stopped, in seconds of `time.monotonic`; None without a limit."""
         return None if self.limit is None else self._started + self.limit * (1 + _OVERRUN)
 
     def refusal(self, upcoming: float = 0.0) -> str | None:
-        """Return why nothing that takes so many seconds can be begun; None where there is time for it."""
+        """Return why work of this many seconds cannot start; None if there is time for it."""
         left = self.left
         if left is None or (left > 0 and upcoming <= left):
             return None
-        return f"time limit of {self.limit:g} s; with a larger budget the same search goes on from here"
+        return f"time limit of {self.limit:g} s reached; run it again with a larger budget to continue"
 
 
 @contextmanager
 def interrupted_at(deadline: float | None) -> Iterator[None]:
-    """Raise `OutOfTime` inside of what is done in this context once its time is over.
+    """Raise `OutOfTime` in the body of this context once the deadline has passed.
 
-    Only the main thread can be interrupted, on systems with alarms; elsewhere what is done here ends by itself. A timer
-    that somebody else has set goes first where it is due first, and else goes on afterwards.
+    Only the main thread can be interrupted, and only on systems with interval timers; elsewhere the body runs to its
+    end. If the caller has set an earlier timer, that one stays; a later one is set again afterwards.
 
     Args:
         deadline: In seconds of `time.monotonic`; None never.
@@ -73,6 +74,7 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
         yield
         return
     started = time.monotonic()
+    # setitimer(0) would switch the timer off instead of firing at once.
     patience = max(deadline - started, 1e-3)
     others, again = signal.getitimer(signal.ITIMER_REAL)
     if 0 < others <= patience or patience > _FAR:
@@ -93,15 +95,15 @@ def interrupted_at(deadline: float | None) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(others - (time.monotonic() - started), 1e-3), again)
 
 
-def longest_wait(deadline: float | None, begun: Iterable[float], timeout: float | None) -> float | None:
-    """Return how many seconds a pool may wait for an outcome before it has to look at its clocks; None for ever.
+def longest_wait(deadline: float | None, started: Iterable[float], timeout: float | None) -> float | None:
+    """Return how many seconds to wait for workers before checking the clock again; None to wait without limit.
 
     Args:
         deadline: When the search ends, in seconds of `time.monotonic`; None never.
-        begun: When each running trial began, likewise.
-        timeout: The most seconds of one trial; None for no limit.
+        started: When each running trial started, likewise.
+        timeout: Maximum seconds of one trial; None is no limit.
     """
     ends = [] if deadline is None else [deadline]
     if timeout is not None:
-        ends += [start + timeout for start in begun]
+        ends += [start + timeout for start in started]
     return min(max(0.0, min(ends) - time.monotonic()), _LONGEST_WAIT) if ends else None

@@ -1,123 +1,146 @@
-"""Runs one trial: quantize, write the model, judge it."""
+"""Runs one trial: quantizes, writes the model, measures the objectives and evaluates."""
 
 import errno
 import io
+import math
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import onnx_ir as ir
 
+from quantry.autosearch.context import SearchContext
 from quantry.autosearch.evaluator import Score
-from quantry.autosearch.found_recipe import found_recipe
-from quantry.autosearch.objectives import Subject, measure_objectives
-from quantry.autosearch.outcome import Outcome, TrialTask
-from quantry.autosearch.output_directory import disk_errors
-from quantry.autosearch.setting import Place, Setting
+from quantry.autosearch.output_directory import disk_errors, model_size
 from quantry.autosearch.single_flight import SingleFlightStore
-from quantry.autosearch.written_model import model_size
+from quantry.autosearch.trial import FLOAT_MODEL, Trial, found_recipe
+from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
 from quantry.errors import StoreError
+from quantry.evaluate import measure_latency
+from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.memo import Memo, Trace, fingerprint
 from quantry.pipeline import Stages, run_prepare, run_quantize
-from quantry.recipe import EmitOptions, Recipe, from_plain
-
-REFERENCE = -1
-"""The number under which the float model is judged."""
+from quantry.recipe import EmitOptions, Recipe
+from quantry.runtime.sessions import deployment_session
 
 # Handles keep values in memory, so that the next trials do not read shared results from disk. On the demo detector, a
 # search of 16 calibration trials takes 2.5 s of CPU time with this and 6.3 s without. Neighbours in the order of trials
 # share most; four also cover a change of one option and back.
 _HELD_TRIALS = 4
+_TIMED_RUNS = 30
+_FLOAT_BITS = 32
+
+
+@dataclass(frozen=True)
+class KnownModels:
+    """Models of other trials, by content digest, so that equal models are evaluated once.
+
+    Attributes:
+        earlier: Models to the numbers of earlier trials; a trial with the same model shares their score, and its model
+            is neither written nor evaluated.
+        later: Models to finished later trials; a trial with the same model writes it and takes over their result.
+        unclaimed: A model that this trial evaluates even though another process holds the claim: that process is done
+            with it without a usable result.
+    """
+
+    earlier: Mapping[str, int] = field(default_factory=dict)
+    later: Mapping[str, Trial] = field(default_factory=dict)
+    unclaimed: str | None = None
 
 
 @dataclass
 class TrialRunner:
     """Runs trials in this process, one at a time.
 
-    What the last trials used stays in memory, so that neighbours in the order of trials read nothing from the disk that
-    they share.
+    Results of the last trials stay in memory, so that neighbouring trials share them without reading the disk.
 
     Attributes:
-        setting: What all trials have in common.
-        place: Where models and results of stages go.
+        context: What all trials share.
     """
 
-    setting: Setting
-    place: Place
+    context: SearchContext
     _held: deque[Stages] = field(default_factory=lambda: deque(maxlen=_HELD_TRIALS))
 
-    def run(self, task: TrialTask) -> Outcome:
-        """Run a trial and say what came of it; an error of the trial is an outcome too.
+    def run(self, trial: Trial, samples: int | None = None, known: KnownModels | None = None) -> Trial:
+        """Run a trial and return it with its result; an error of the trial is a result, too.
+
+        Args:
+            trial: The trial. If its content is set, its model has been written and is only evaluated.
+            samples: Evaluate on this many samples, in the order of the race; None evaluates on all.
+            known: Models of other trials.
+
+        Returns:
+            The finished trial; or a waiting one if another worker is evaluating the same model.
 
         Raises:
-            StoreError: The disk is full; no trial is to blame for that.
+            StoreError: The disk is full, which is not the fault of the trial.
         """
         started = time.perf_counter()
         trace = Trace()
         try:
-            outcome = self._judge_float() if task.number == REFERENCE else self._run(task, trace)
+            if trial.number == FLOAT_MODEL:
+                score = self.context.evaluator.float_score(self.context.float_path)
+                finished = replace(trial, state="complete", score=score.value, interval=score.interval)
+            else:
+                finished = self._run(trial, samples, known or KnownModels(), trace)
         except StoreError:
             raise
-        except (Exception, SystemExit) as error:  # whatever a trial ends with must not end the search
+        except (Exception, SystemExit) as error:  # an evaluator that calls sys.exit must not end the search
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                with disk_errors(self.place.directory.path):
+                with disk_errors(self.context.directory.path):
                     raise
-            outcome = Outcome(task.number, "failed", error=f"{type(error).__name__}: {error}")
+            finished = trial.failed(f"{type(error).__name__}: {error}", seconds=0.0)
         finally:
-            if isinstance(self.place.store, SingleFlightStore):
-                self.place.store.release()
-        computed, reused = _tally(trace)
-        seconds = outcome.seconds + time.perf_counter() - started
-        return replace(outcome, seconds=seconds, computed=computed, reused=reused)
+            if isinstance(self.context.store, SingleFlightStore):
+                self.context.store.release()
+        computed, reused = _computed_and_reused(trace)
+        seconds = finished.seconds + time.perf_counter() - started
+        return replace(finished, seconds=seconds, computed=computed, reused=reused)
 
-    def _judge_float(self) -> Outcome:
-        known = getattr(self.setting.judge.evaluator, "reference_score", None)
-        score = self.setting.judge.score(self.setting.float_path) if known is None else Score(float(known))
-        return Outcome(REFERENCE, "complete", score.value, score.interval)
-
-    def _run(self, task: TrialTask, trace: Trace) -> Outcome:
-        path = self.place.directory.model(task.number)
-        if not task.first and path.exists():
-            return self._evaluate(task, path)
-        recipe = from_plain(task.recipe)
-        stages = self._quantize(recipe, trace)
-        content = model_content(stages, recipe.emit)
-        if content in task.stand_ins:
-            return Outcome(task.number, "complete", content=content, same_as=task.stand_ins[content])
-        if content in task.judged:
+    def _run(self, trial: Trial, samples: int | None, known: KnownModels, trace: Trace) -> Trial:
+        # The time and stages of earlier rungs of a race are added up by the caller.
+        trial = replace(trial, seconds=0.0)
+        path = self.context.directory.model(trial.number)
+        if trial.content is not None and path.exists():
+            return self._evaluated(trial, samples, path)
+        stages = self._quantize(trial.recipe, trace)
+        content = model_content(stages, trial.recipe.emit)
+        trial = replace(trial, content=content)
+        if content in known.earlier:
+            return replace(trial, state="complete", same_as=known.earlier[content])
+        if content in known.later:
             self._write(stages, path)
-            return self._take_over(task.number, task.judged[content])
-        if not self._claim(content) and content != task.claimed:
-            return Outcome(task.number, "complete", content=content, deferred=True)
+            return self._taken_over(trial, known.later[content])
+        if not self._claim(content) and content != known.unclaimed:
+            return replace(trial, state="waiting")
         try:
             size = self._write(stages, path)
-            subject = Subject(stages, path, size, self.setting.float_path, self.setting.data)
-            objectives = measure_objectives(self.setting.objectives[1:], subject)
-            return replace(self._evaluate(task, path), objectives=objectives, content=content)
+            measured = MeasuredModel(stages, path, size, self.context.float_path, self.context.data)
+            objectives = {name: OBJECTIVE_FUNCTIONS[name](measured) for name in self.context.objectives[1:]}
+            return self._evaluated(replace(trial, objectives=objectives), samples, path)
         except BaseException:
-            self._disclaim(content)
+            if isinstance(self.context.store, SingleFlightStore):
+                self.context.store.release_claim(content)
             raise
 
     def _claim(self, content: str) -> bool:
-        return not isinstance(self.place.store, SingleFlightStore) or self.place.store.claim(content)
+        return not isinstance(self.context.store, SingleFlightStore) or self.context.store.claim(content)
 
-    def _disclaim(self, content: str) -> None:
-        if isinstance(self.place.store, SingleFlightStore):
-            self.place.store.disclaim(content)
-
-    def _take_over(self, number: int, judged: Outcome) -> Outcome:
-        """Return what came of a later trial with the same model as that of this one, and the seconds of judging."""
-        directory = self.place.directory
-        # After an interruption this one may have come further in its race than the other.
-        if len(directory.read_scores(judged.number)) > len(directory.read_scores(number)):
-            directory.write(directory.scores(number), directory.scores(judged.number).read_bytes())
-        return replace(judged, number=number, seconds=max(judged.seconds - sum(judged.computed.values()), 0.0))
+    def _taken_over(self, trial: Trial, later: Trial) -> Trial:
+        """Return a trial with the result of a later one that has the same model; only evaluation time is shared."""
+        directory = self.context.directory
+        # After an interruption this trial may have been further in its race than the other.
+        if len(directory.read_scores(later.number)) > len(directory.read_scores(trial.number)):
+            directory.write(directory.scores(trial.number), directory.scores(later.number).read_bytes())
+        seconds = max(later.seconds - sum(later.computed.values()), 0.0)
+        return replace(trial.with_result(later.result()), seconds=seconds)
 
     def write_model(self, recipe: Recipe, path: Path) -> None:
-        """Write the model of a recipe, without judging it.
+        """Write the model of a recipe without evaluating it.
 
         Raises:
             StoreError: The disk is full.
@@ -125,9 +148,9 @@ class TrialRunner:
         self._write(self._quantize(recipe, Trace()), path)
 
     def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
-        memo = Memo(self.place.store, trace)
-        prepared = run_prepare(self.setting.source, recipe, memo)
-        stages = run_quantize(prepared, self.setting.data, found_recipe(recipe), memo)
+        memo = Memo(self.context.store, trace)
+        prepared = run_prepare(self.context.source, recipe, memo)
+        stages = run_quantize(prepared, self.context.data, found_recipe(recipe), memo)
         self._held.append(stages)
         return stages
 
@@ -136,22 +159,24 @@ class TrialRunner:
         with disk_errors(path):
             return model_size(stages.quantized.value.save(path))
 
-    def _evaluate(self, task: TrialTask, path: Path) -> Outcome:
-        score = self._score(task, path, self.place.directory.read_scores(task.number))
-        samples = None if score.per_sample is None else len(score.per_sample)
-        return Outcome(task.number, "complete", score.value, score.interval, samples)
+    def _evaluated(self, trial: Trial, samples: int | None, path: Path) -> Trial:
+        score = self._score(trial.number, samples, path)
+        count = None if score.per_sample is None else len(score.per_sample)
+        return replace(trial, state="complete", score=score.value, interval=score.interval, samples=count)
 
-    def _score(self, task: TrialTask, path: Path, known: NDArray[np.float64]) -> Score:
-        judge, order = self.setting.judge, self.setting.order
-        if task.stop is None and (not len(order) or hasattr(judge.evaluator, "scored")):
-            return judge.score(path)
-        stop = len(order) if task.stop is None else task.stop
+    def _score(self, number: int, samples: int | None, path: Path) -> Score:
+        evaluator, order = self.context.evaluator, self.context.sample_order
+        if samples is None and (not len(order) or hasattr(evaluator.evaluator, "scored")):
+            return evaluator.score(path)
+        directory = self.context.directory
+        stop = len(order) if samples is None else samples
+        known = directory.read_scores(number)
         if len(known) < stop:
-            more = judge.samples(path, order[len(known) : stop].tolist())
-            known = np.concatenate([known, more])
+            known = np.concatenate([known, evaluator.per_sample(path, order[len(known) : stop].tolist())])
+            # Saved at once, so that an interrupted search evaluates no sample twice.
             written = io.BytesIO()
             np.save(written, known)
-            self.place.directory.write(self.place.directory.scores(task.number), written.getvalue())
+            directory.write(directory.scores(number), written.getvalue())
         return Score.of_samples(known[:stop])
 
 
@@ -167,15 +192,109 @@ def model_content(stages: Stages, options: EmitOptions) -> str:
     return str(fingerprint((emit.name, emit.version, stages.written, stages.plan, stages.params, options)))
 
 
-def _tally(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Return seconds of the stages that ran, and names of those that were known; several steps may be of one stage."""
+def _computed_and_reused(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Return the seconds of stages that ran, added up by name, and the names of those whose results were stored."""
     computed: dict[str, float] = {}
     for entry in trace.entries:
         if entry.outcome == "computed":
             computed[entry.stage] = computed.get(entry.stage, 0.0) + entry.seconds
-    # What was known but no longer there ran again, and is in the trace twice.
+    # A result that was evicted between lookup and load is computed again, and is in the trace twice.
     again = {entry.key for entry in trace.entries if entry.outcome == "computed"}
     reused = dict.fromkeys(
         entry.stage for entry in trace.entries if entry.outcome == "reused" and entry.key not in again
     )
     return computed, tuple(reused)
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """A quantized model whose objectives are measured.
+
+    Attributes:
+        stages: Results of all stages.
+        path: The quantized model's file.
+        size: Its bytes without the metadata.
+        float_path: The float model's file.
+        data: Samples to run both models on.
+    """
+
+    stages: Stages
+    path: Path
+    size: int
+    float_path: Path
+    data: CalibrationData
+
+
+def _latency(model: MeasuredModel) -> float:
+    # Runs of both models alternate, and the ratio is reported: other load on the machine slows down both.
+    reference = deployment_session(model.float_path, threads=1, interleaved=True)
+    quantized = deployment_session(model.path, threads=1, interleaved=True)
+    return measure_latency(reference, quantized, next(iter(model.data)), _TIMED_RUNS).ratio
+
+
+def _bit_operations(model: MeasuredModel) -> float:
+    return bit_operations(model.stages.equalized.value.model, model.stages.plan.value)
+
+
+OBJECTIVE_FUNCTIONS: dict[str, Callable[[MeasuredModel], float]] = {
+    "latency": _latency,
+    "size": lambda model: float(model.size),
+    "bit_operations": _bit_operations,
+}
+"""How objectives other than accuracy are measured; less is better for all of them.
+
+"latency" is the time of one run relative to the float model's, on one thread; "size" is the bytes on disk.
+"""
+
+
+def bit_operations(model: ir.Model, plan: QuantPlan) -> float:
+    """Return the multiplications of Conv, ConvTranspose, Gemm and MatMul, each times the bits of both operands.
+
+    After the "BOPs" of UNIQ (Baskin et al., 2018): a product of two 8-bit numbers counts 64, one of floats 32 * 32.
+    Unknown dimensions count as 1.
+
+    Args:
+        model: The float graph that was planned, with its shapes.
+        plan: Data types of all tensors.
+    """
+    return sum(_multiplications(node) * _bits(node, 0, plan) * _bits(node, 1, plan) for node in model.graph)
+
+
+def _multiplications(node: ir.Node) -> float:
+    if node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
+        return 0.0
+    left, right, output = (_shape(value) for value in (node.inputs[0], node.inputs[1], node.outputs[0]))
+    if node.op_type == "Conv":
+        return math.prod(output) * math.prod(right[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(left) * math.prod(right[1:])
+    if node.op_type == "Gemm":
+        transposed = node.attributes.get_int("transA", 0)
+        return math.prod(output) * (left[0] if transposed else left[-1]) if left else 0.0
+    if node.op_type == "MatMul":
+        return math.prod(output) * left[-1] if left else 0.0
+    return 0.0
+
+
+def _bits(node: ir.Node, index: int, plan: QuantPlan) -> int:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    name = None if value is None else value.name
+    if name is None or node.name not in plan.quantized_nodes:
+        return _FLOAT_BITS
+    if name in plan.weights:
+        return plan.weights[name].spec.dtype.bits
+    for conversion in plan.conversions.values():
+        if conversion.tensor == name and node.name in conversion.readers:
+            return conversion.spec.dtype.bits
+    if name not in plan.activations:
+        return _FLOAT_BITS
+    entry = plan.activations[plan.root(name)]
+    return _FLOAT_BITS if isinstance(entry, SharedRange) else entry.spec.dtype.bits
+
+
+def _shape(value: ir.Value | None) -> Sequence[int]:
+    if value is None:
+        return []
+    if value.const_value is not None:
+        return list(value.const_value.shape.numpy())
+    return [] if value.shape is None else [size if isinstance(size, int) else 1 for size in value.shape]

@@ -34,7 +34,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         Path | None,
         typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, one of them, or a .txt list."),
     ] = None,
-    eval_data: Annotated[
+    evaluation_data: Annotated[
         Path | None, typer.Option(help="Data to compare with the float model on; default: --data.")
     ] = None,
     preset: Annotated[
@@ -93,13 +93,13 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if images is None:
         warn_of_default_pixels(model, data)
     result = run(
-        model, data, wanted, evaluation_data=eval_data, images=images, store=None if store == "none" else store
+        model, data, wanted, evaluation_data=evaluation_data, images=images, store=None if store == "none" else store
     )
     written = result.save(target)
     if report is not None:
         written = (*written, write_report(result, report, model.name))
     told = (*notes, *image_notes(data, images or ImageOptions()))
-    compared_on = str(eval_data or ("the calibration samples" if data is not None else "random samples"))
+    compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
     show(Console(), result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on)
 
 

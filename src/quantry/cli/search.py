@@ -1,21 +1,27 @@
-"""``quantry search``: the best recipe for a model, by itself."""
+"""``quantry search``: finds the best recipe for a model."""
 
+# ruff: noqa: ARG001  options are read from the context, which knows which of them the user has given
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from quantry.cli.image_arguments import given_images, warn_of_default_pixels
-from quantry.cli.search_chance import warn_of_chance
-from quantry.cli.search_job import SearchJob, load_job
-from quantry.cli.search_progress import lines_without_terminal
+from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS, SearchJob, load_job
 from quantry.cli.search_table import show_search
 
-_FILES = (".yaml", ".yml")
-_OPTIONS = {"evaluation_data": "eval_data", "objectives": "objective"}
-"""Fields of a `SearchJob` whose options are called otherwise."""
+if TYPE_CHECKING:
+    from quantry.autosearch import Score
+
+_CONFIGURATION_FILES = (".yaml", ".yml")
+_IMAGE_OPTIONS = ("mean", "std", "pixel_scale", "color", "resize", "crop_fraction")
 
 
 def search(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -26,95 +32,148 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     data: Annotated[
         Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")
     ] = None,
-    eval_data: Annotated[Path | None, typer.Option(help="Data to judge by; default: a part of --data.")] = None,
+    evaluation_data: Annotated[Path | None, typer.Option(help="Evaluation data; default: a part of --data.")] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="Of the data to judge by: .csv, .txt or .json of classes, or a COCO file.")
+        Path | None, typer.Option(help="Labels of the evaluation data: .csv, .txt or .json of classes, or a COCO file.")
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="top1, top5, map, map50, l2, l1, cosine, psnr, ssim or sqnr.")
     ] = None,
-    decoder: Annotated[str, typer.Option(help="A detector's output: yolox, yolov5, yolov8 or boxes.")] = "yolox",
-    recipe: Annotated[str, typer.Option("--recipe", "-r", help="Preset or recipe file to start from.")] = "S8S8_AAWS",
+    decoder: Annotated[
+        str | None, typer.Option(help="Decoder of a detector's outputs: yolox (default), yolov5, yolov8 or boxes.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="Preset or recipe file to start from; default S8S8_AAWS.")
+    ] = None,
     space: Annotated[
-        str | None,
-        typer.Option(help="What to try: calibration (default), accuracy, or a .yaml file with a space."),
+        str | None, typer.Option(help="Search space: calibration (default), accuracy, or a .yaml file with a space.")
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="The most time: 30min, 2h, or seconds.")] = None,
-    trials: Annotated[int | None, typer.Option(help="At most so many trials.")] = None,
+    calibration_samples: Annotated[
+        int | None, typer.Option(help="Maximum number of labelled images used for calibration; default 100.")
+    ] = None,
+    sampler: Annotated[str | None, typer.Option(help="grid, random, tpe (default), cmaes, gp, nsga2 or qmc.")] = None,
     tolerance: Annotated[
-        str | None, typer.Option(help="How much worse than the float model is accepted: 0.01 or 1%.")
+        str | None, typer.Option(help="Largest accepted drop from the float model's score: 0.01 or 1%.")
     ] = None,
-    candidates: Annotated[int | None, typer.Option(help="Stop when so many are within tolerance.")] = None,
-    sampler: Annotated[str, typer.Option(help="grid, random, tpe, cmaes, gp, nsga2 or qmc.")] = "tpe",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Worker processes.")] = 1,
-    objective: Annotated[
-        list[str] | None, typer.Option(help="Beside accuracy: latency, size or bit_operations; repeat.")
+    n_trials: Annotated[int | None, typer.Option(help="Stop after this many trials.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Stop after this much time: 30min, 2h, or seconds.")] = None,
+    n_candidates: Annotated[int | None, typer.Option(help="Stop when this many trials are within tolerance.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after this many trials without improvement.")] = None,
+    objectives: Annotated[
+        list[str] | None, typer.Option(help="Besides accuracy: latency, size or bit_operations; may be repeated.")
     ] = None,
-    racing: Annotated[bool, typer.Option(help="Stop evaluating what cannot win.")] = False,
-    seed: Annotated[int, typer.Option(help="Start of random numbers.")] = 0,
-    timeout: Annotated[float | None, typer.Option(help="Seconds after which a trial counts as failed.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
-        "quantry_search"
-    ),
+    racing: Annotated[bool, typer.Option(help="Stop evaluating configurations that are unlikely to win.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Random seed; default 0.")] = None,
+    n_jobs: Annotated[int | None, typer.Option("--n-jobs", "-j", help="Worker processes; default 1.")] = None,
+    threads: Annotated[int | None, typer.Option(help="onnxruntime threads per worker.")] = None,
+    devices: Annotated[
+        list[str] | None, typer.Option(help="Device of the workers, such as cuda:0; may be repeated.")
+    ] = None,
+    trial_timeout: Annotated[float | None, typer.Option(help="Seconds after which a trial counts as failed.")] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Folder for models, log and recipe; default quantry_search."),
+    ] = None,
+    log_path: Annotated[Path | None, typer.Option(help="Log file; default auto_search.log in the folder.")] = None,
+    keep_models: Annotated[
+        str | None, typer.Option(help="Which models stay on disk: accepted (default), best or all.")
+    ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="Database of the study, as a URL; without it, a file in the folder.")
+        str | None, typer.Option(help="Database URL of the study; default: a file in the folder.")
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster that runs the trials; its machines see the same files.")
     ] = None,
     mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
-    std: Annotated[str | None, typer.Option(help="Per-channel deviation of images.")] = None,
+    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
     pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
     color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
     resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
-    crop_fraction: Annotated[float | None, typer.Option(help="Part that center-crop keeps.")] = None,
+    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
 ) -> None:
-    """Find the recipe whose quantized model is best; run it again to go on where it was stopped."""
+    """Find the recipe whose quantized model is best; run it again to resume an interrupted search."""
     images = given_images(
         mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
     )
-    given: dict[str, Any] = {
-        "data": data,
-        "evaluation_data": eval_data,
-        "labels": labels,
-        "metric": metric,
-        "decoder": decoder,
-        "recipe": recipe,
-        "space": space,
-        "budget": budget,
-        "tolerance": tolerance,
-        "sampler": sampler.lower(),
-        "trials": trials,
-        "candidates": candidates,
-        "jobs": jobs,
-        "objectives": tuple(objective or ()),
-        "racing": racing,
-        "seed": seed,
-        "timeout": timeout,
-        "output": output,
-        "storage": storage,
-        "cluster": cluster,
-    }
-    if what.suffix.lower() in _FILES:
-        job = load_job(what)
-        written = {name: value for name, value in given.items() if _is_written(context, name)}
-        job = replace(job, **written, images={**job.images, **images})
-    else:
-        job = SearchJob(model=what, images=images, **given)
+    job = load_job(what) if what.suffix.lower() in _CONFIGURATION_FILES else SearchJob(model=what)
+    job = _overridden(job, _given_options(context), images)
     if not job.images:
         warn_of_default_pixels(job.model, job.data or job.evaluation_data)
-    # What the end needs is loaded before hours of search, in which an installation may change.
+    # What the end needs is imported now: in hours of search the installation may change.
     import quantry.evaluate.tasks
     import quantry.report  # noqa: F401
 
-    with lines_without_terminal():
+    with _lines_without_terminal():
         result = job.run()
-    warn_of_chance(job, result.reference)
+    _warn_of_chance(job, result.reference)
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
-    show_search(Console(), result, job.judged_by, again)
+    show_search(Console(), result, job.metric_name, again)
 
 
-def _is_written(context: typer.Context, field: str) -> bool:
-    """Return whether the user wrote the option of a field of `SearchJob` on the command line."""
-    source = context.get_parameter_source(_OPTIONS.get(field, field))
-    return source is not None and source.name == "COMMANDLINE"
+def _given_options(context: typer.Context) -> dict[str, Any]:
+    """Return the options on the command line; the others keep the defaults of `SearchJob` and `SearchOptions`."""
+    names = (name for name in context.params if name not in (*_IMAGE_OPTIONS, "what"))
+    given = {
+        name: context.params[name]
+        for name in names
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
+    }
+    return given | ({"sampler": given["sampler"].lower()} if "sampler" in given else {})
+
+
+def _overridden(job: SearchJob, given: dict[str, Any], images: dict[str, Any]) -> SearchJob:
+    """Return a job with options from the command line in place of its own."""
+    from quantry.autosearch import split_options
+
+    options, others = split_options(given)
+    return replace(job, **others, options=replace(job.options, **options), images={**job.images, **images})
+
+
+@contextmanager
+def _lines_without_terminal() -> Iterator[None]:
+    """Write a line per finished trial to standard error, unless that is a terminal, which shows a table."""
+    if sys.stderr.isatty():
+        yield
+        return
+    from quantry.autosearch.output import LOGGER
+
+    logger = logging.getLogger(LOGGER)
+    before = (logger.level, logger.propagate)
+    handler = logging.StreamHandler(sys.stderr)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    # With --verbose the root logger writes to the same place.
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def _warn_of_chance(job: SearchJob, reference: "Score") -> None:
+    """Warn if the float model is no better than random guessing; most often labels or pixels are wrong."""
+    chance = _chance(job)
+    # With few samples a useless model may be above chance by luck, so the lower bound of the interval is compared.
+    lowest = reference.value if reference.interval is None else min(reference.interval)
+    if chance is None or lowest > chance or (chance == 0 and reference.value > 0):
+        return
+    better = "not significantly" if reference.value > chance else "no"
+    Console(stderr=True).print(
+        f"[bold yellow]warning:[/] the float model itself has {job.metric_name} {reference.value:.4f}, {better} better "
+        f"than chance ({chance:.4f}), so this search is meaningless: labels must be the model's class numbers, and "
+        "images must be preprocessed as in training (--pixel-scale, --mean, --std, --color, --resize)",
+        soft_wrap=True,
+    )
+
+
+def _chance(job: SearchJob) -> float | None:
+    """Return the score of random guessing; None if the metric has none."""
+    from quantry.evaluate.tasks import class_count
+
+    metric = job.metric_name
+    if metric in CLASSIFIER_METRICS:
+        classes = class_count(job.model)
+        return min(1.0, CLASSIFIER_METRICS[metric] / classes) if classes else 0.0
+    return 0.0 if metric in DETECTOR_METRICS else None

@@ -1,17 +1,22 @@
-"""A search as the command line and its configuration files describe it."""
+"""A search as the command line and configuration files describe it, with labelled images."""
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
 
 from quantry.cli.image_arguments import holds_arrays, number
 from quantry.errors import DataError, RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
-    from quantry.autosearch import SearchResult
+    from quantry.autosearch import SearchOptions, SearchResult
+    from quantry.data.calibration_data import CalibrationData
     from quantry.data.images import ImageOptions
+    from quantry.evaluate.tasks import DetectionPrecision, TopAccuracy
 
 CLASSIFIER_METRICS = {"top1": 1, "top5": 5}
 DETECTOR_METRICS = ("map", "map50")
@@ -23,52 +28,42 @@ _IMAGE_FLAGS = {
     "resize": "--resize",
     "crop_fraction": "--crop-fraction",
 }
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("metric", "decoder", "recipe", "sampler", "storage"), str),
-    **dict.fromkeys(("trials", "candidates", "jobs", "seed", "calibration_samples"), int),
-    "timeout": (int, float),
-    "racing": bool,
-    "images": Mapping,
-    "objectives": list,
+# Types of the keys of a configuration file; SearchOptions checks its own.
+_TYPES: dict[str, tuple[type, str]] = {
+    "metric": (str, "text"),
+    "decoder": (str, "text"),
+    "recipe": (str, "text"),
+    "calibration_samples": (int, "a whole number"),
+    "images": (Mapping, "a mapping"),
 }
-_TYPE_NAMES: dict[type, str] = {
-    str: "text",
-    int: "a whole number",
-    bool: "true or false",
-    Mapping: "a mapping",
-    list: "a list",
-}
+_CALIBRATION_SAMPLES = 100
+_CLASSES_SHOWN = 10
+
+
+def _default_options() -> "SearchOptions":
+    # Imported on use: the search takes a second to import, which `quantry --help` should not wait for.
+    from quantry.autosearch import SearchOptions
+
+    return SearchOptions()
 
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What to search, with what and for how long. The fields are the keys of a configuration file.
+    """What to search. The fields, and those of `SearchOptions`, are the keys of a configuration file.
 
     Attributes:
         model: The float model.
-        data: Calibration data; with labels and without ``evaluation_data``, a part of it is kept for evaluation.
-        evaluation_data: What models are judged by.
-        labels: Of the evaluation data: a .csv, .txt or .json file of classes, or a COCO file of boxes; None with top1
-            and top5 takes the names of folders.
-        metric: top1, top5, map, map50, or a metric between outputs; None follows from the labels.
-        decoder: From a detector's outputs to boxes: yolox, yolov5, yolov8 or boxes.
-        recipe: Name of a preset or a recipe file that the space starts from.
-        space: What is tried, a file that holds it, or the name of it: calibration (also None) or accuracy.
+        data: Calibration data; without ``evaluation_data``, a part of it is held out for evaluation.
+        evaluation_data: Evaluation data.
+        labels: Labels of the evaluation data: a .csv, .txt or .json file of classes, or a COCO file of boxes; None
+            with top1 and top5 takes the names of folders.
+        metric: top1, top5, map, map50, or a metric between outputs; None chooses by the labels.
+        decoder: Decoder of a detector's outputs: yolox, yolov5, yolov8 or boxes.
+        recipe: Name of a preset or a recipe file: the base of the space.
+        space: The search space as plain data, a file that holds it, or its name: calibration (default) or accuracy.
         images: How images become inputs.
-        budget: The most time, such as "30min".
-        tolerance: How much worse than the float model is accepted: a number or "1%".
-        sampler: Who chooses: grid, random, tpe, cmaes, gp, nsga2 or qmc.
-        trials: At most so many trials.
-        candidates: Stop when so many are within tolerance.
-        jobs: Worker processes.
-        objectives: Beside accuracy: latency, size, bit_operations.
-        racing: Stop evaluating what cannot win.
-        seed: Start of random numbers.
-        timeout: Seconds after which a trial counts as failed.
-        output: Folder for everything that is written.
-        calibration_samples: Use at most so many labelled images for calibration; None uses 100.
-        storage: URL of the database that keeps the study; None is a file in the folder.
-        cluster: Address of the Ray cluster that runs the trials; None is this machine.
+        calibration_samples: Maximum number of labelled images used for calibration; None is 100.
+        options: How to search.
     """
 
     model: Path
@@ -80,53 +75,38 @@ class SearchJob:
     recipe: str = "S8S8_AAWS"
     space: Any = None
     images: Mapping[str, Any] = field(default_factory=dict)
-    budget: float | str | None = None
-    tolerance: float | str | None = None
-    sampler: str = "tpe"
-    trials: int | None = None
-    candidates: int | None = None
-    jobs: int = 1
-    objectives: tuple[str, ...] = ()
-    racing: bool = False
-    seed: int = 0
-    timeout: float | None = None
-    output: Path = Path("quantry_search")
     calibration_samples: int | None = None
-    storage: str | None = None
-    cluster: str | None = None
+    options: "SearchOptions" = field(default_factory=_default_options)
 
     @classmethod
     def from_plain(cls, plain: object, folder: Path) -> "SearchJob":
-        """Read a configuration file's content.
+        """Read the content of a configuration file.
 
         Args:
             plain: What the file holds.
-            folder: The file's, from which relative paths of inputs are taken.
+            folder: The folder of the file; relative paths of inputs start there.
 
         Raises:
             RecipeError: A key is unknown, a value has the wrong type, or the model is missing.
         """
+        from quantry.autosearch import SearchOptions, split_options, unknown_option
+
         if not isinstance(plain, Mapping):
-            raise RecipeError(f"a search's configuration must be a mapping, got {type(plain).__name__}")
-        known = [part.name for part in fields(cls)]
+            raise RecipeError(f"a search configuration must be a mapping, got {type(plain).__name__}")
+        options, values = split_options({key: value for key, value in plain.items() if value is not None})
+        known = [part.name for part in fields(cls) if part.name != "options"]
         for key in plain:
-            if key not in known:
-                raise RecipeError(
-                    f"a search's configuration must hold known keys, got {key!r}{nearest_spelling(str(key), known)}"
-                )
-        if not plain.get("model"):
-            raise RecipeError("a search's configuration must name the model, got none; write model: model.onnx")
-        values = {key: value for key, value in plain.items() if value is not None}
+            if key not in known and key not in SearchOptions.names():
+                raise unknown_option("a search configuration", str(key), known)
+        if not values.get("model"):
+            raise RecipeError("a search configuration must name the model, got none; write model: model.onnx")
         for key, value in values.items():
             _check_type(key, value)
-        if "output" in values:
-            values["output"] = Path(str(values["output"]))
-        values["objectives"] = tuple(values.get("objectives", ()))
-        return cls(**values | _beside(values, folder))
+        return cls(**values | _relative_to(folder, values), options=SearchOptions(**options))
 
     @property
-    def judged_by(self) -> str:
-        """The metric, as given or as the labels suggest."""
+    def metric_name(self) -> str:
+        """The metric, as given or as the labels imply."""
         if self.metric is not None:
             return self.metric.lower().replace("-", "")
         if self.labels is None:
@@ -134,7 +114,7 @@ class SearchJob:
         return "map" if _is_coco(self.labels) else "top1"
 
     def image_options(self) -> "ImageOptions":
-        """Return how images become inputs; detectors get letterboxes where nothing else is said."""
+        """Return how images become inputs; the default for detectors is letterbox."""
         from quantry.data.images import ImageOptions
 
         known = [part.name for part in fields(ImageOptions)]
@@ -146,7 +126,7 @@ class SearchJob:
             key: number(f"images.{key}", value) if key == "scale" and isinstance(value, str) else value
             for key, value in self.images.items()
         }
-        if self.judged_by in DETECTOR_METRICS:
+        if self.metric_name in DETECTOR_METRICS:
             given.setdefault("resize", "letterbox")
         return ImageOptions(**given)
 
@@ -156,42 +136,31 @@ class SearchJob:
         Raises:
             UserError: Something given cannot be used.
         """
-        from quantry.autosearch import StopConditions, search
+        from quantry.autosearch import search
         from quantry.cli.search_space_file import space_from_plain
         from quantry.evaluate.tasks import find_decoder
         from quantry.recipe import resolve_recipe
 
         base, _ = resolve_recipe(self.recipe)
-        find_decoder(self.decoder)  # a misspelt one is told also where boxes are not judged
-        data, evaluator, evaluation = self._judge()
+        find_decoder(self.decoder)  # a misspelled decoder is an error even if no boxes are decoded
+        data, evaluator, evaluation = self.evaluation_parts()
         return search(
             self.model,
             data,
             evaluator,
             None if self.space is None else space_from_plain(self.space, base),
-            self.budget,
             recipe=base,
             evaluation_data=evaluation,
             images=self.image_options() if isinstance(data, Path) and (self.images or not holds_arrays(data)) else None,
-            sampler=self.sampler,
-            tolerance=_tolerance(self.tolerance),
-            stop=StopConditions(n_candidates=self.candidates, iterations=self.trials),
-            seed=self.seed,
-            n_jobs=self.jobs,
-            racing=self.racing,
-            trial_timeout=self.timeout,
-            output_dir=self.output,
-            storage=self.storage,
-            cluster=self.cluster,
-            objectives=("accuracy", *(name for name in self.objectives if name != "accuracy")),
+            **{name: getattr(self.options, name) for name in self.options.names()},
         )
 
     def command(self, recipe: Path, found: Path | None = None) -> str:
-        """Return the command that quantizes this model on these data with a recipe.
+        """Return the command that quantizes this model with a recipe, on the same data.
 
         Args:
-            recipe: The recipe's file.
-            found: The folder of the search, which names the samples that it calibrated on; None takes all data.
+            recipe: The recipe file.
+            found: The output directory of the search, which lists the calibration samples; None takes all data.
         """
         words = ["quantry", "quantize", str(self.model)]
         data = self.data or self.evaluation_data
@@ -201,37 +170,39 @@ class SearchJob:
         if data is not None:
             words += ["--data", str(data)]
         given = dict(self.images)
-        if self.judged_by in DETECTOR_METRICS:
+        if self.metric_name in DETECTOR_METRICS:
             given.setdefault("resize", "letterbox")
-        unsaid = {name: given.pop(name) for name in tuple(given) if name not in _IMAGE_FLAGS}
+        without_flag = {name: given.pop(name) for name in tuple(given) if name not in _IMAGE_FLAGS}
         for name, value in given.items():
             text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-            # With "=", because a text that begins with a minus would be taken for another option.
+            # With "=": a value that starts with a minus sign would be parsed as another option.
             words.append(f"{_IMAGE_FLAGS[name]}={text}")
-        rest = f"  # and, in Python only: ImageOptions of {unsaid}" if unsaid else ""
+        rest = f"  # and, only in Python: ImageOptions of {without_flag}" if without_flag else ""
         return shlex.join([*words, "--recipe", str(recipe)]) + rest
 
     @property
     def _calibrates_on_a_part(self) -> bool:
-        labelled = self.judged_by in CLASSIFIER_METRICS or self.judged_by in DETECTOR_METRICS
+        labelled = self.metric_name in CLASSIFIER_METRICS or self.metric_name in DETECTOR_METRICS
         return labelled or self.data is None or self.evaluation_data is None
 
-    def _judge(self) -> tuple[Any, Any, Any]:
-        """Return calibration data, the evaluator or a metric's name, and data for the latter."""
-        from quantry.cli.search_labels import classifier_parts, detector_parts
+    def evaluation_parts(self) -> tuple[Any, Any, Any]:
+        """Return calibration data, the evaluator or the name of a metric, and evaluation data for the latter.
 
-        metric = self.judged_by
+        Raises:
+            UserError: Labels, data and metric do not fit together.
+        """
+        metric = self.metric_name
         if metric in CLASSIFIER_METRICS:
-            return (*classifier_parts(self, CLASSIFIER_METRICS[metric]), None)
+            return (*_classifier_parts(self, CLASSIFIER_METRICS[metric]), None)
         if metric in DETECTOR_METRICS:
-            return (*detector_parts(self, metric), None)
+            return (*_detector_parts(self, metric), None)
         if self.labels is not None:
             raise RecipeError(
-                f"labels go with the metrics {', '.join((*CLASSIFIER_METRICS, *DETECTOR_METRICS))}, got {metric!r}"
+                f"labels need one of the metrics {', '.join((*CLASSIFIER_METRICS, *DETECTOR_METRICS))}, got {metric!r}"
             )
         if self.calibration_samples is not None:
             raise RecipeError(
-                f"calibration_samples goes with labelled images, got the metric {metric!r}; use observe.samples of the "
+                f"calibration_samples needs labelled images, got the metric {metric!r}; use observe.samples of the "
                 "recipe"
             )
         if self.data is None:
@@ -239,28 +210,11 @@ class SearchJob:
         return self.data, metric, self.evaluation_data
 
 
-def _check_type(key: str, value: object) -> None:
-    wanted = _TYPES.get(key)
-    if wanted is not None and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
-        name = "a number" if isinstance(wanted, tuple) else _TYPE_NAMES.get(wanted, wanted.__name__)
-        raise RecipeError(f"{key} of a search's configuration must be {name}, got {value!r}")
-
-
-def _beside(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the inputs of a search whose paths are relative to its configuration file."""
-    files = ("model", "data", "evaluation_data", "labels")
-    named = [key for key in ("recipe", "space") if isinstance(values.get(key), str)]
-    return {
-        **{key: folder / str(values[key]) for key in files if key in values},
-        **{key: str(folder / values[key]) for key in named if Path(values[key]).suffix in (".yaml", ".yml", ".json")},
-    }
-
-
 def load_job(path: Path) -> SearchJob:
     """Read a configuration file, YAML or JSON.
 
     Raises:
-        RecipeError: It cannot be read, or is no configuration.
+        RecipeError: It cannot be read, or is not a valid configuration.
     """
     import yaml
 
@@ -268,20 +222,27 @@ def load_job(path: Path) -> SearchJob:
         with path.open(encoding="utf-8") as file:
             plain = yaml.safe_load(file)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecipeError(f"a search's configuration must be a readable YAML file, got {error}; in {path}") from error
+        raise RecipeError(f"a search configuration must be a readable YAML file, got {error}; in {path}") from error
     try:
         return SearchJob.from_plain(plain, path.parent)
     except RecipeError as error:
         raise RecipeError(f"{error}; in {path}") from error
 
 
-def _tolerance(given: float | str | None) -> float | str | None:
-    if isinstance(given, str) and not given.strip().endswith("%"):
-        try:
-            return float(given)
-        except ValueError:
-            return given
-    return given
+def _check_type(key: str, value: object) -> None:
+    kind, name = _TYPES.get(key, (object, ""))
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise RecipeError(f"{key} of a search configuration must be {name}, got {value!r}")
+
+
+def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the paths of inputs, which are relative to the configuration file."""
+    files = ("model", "data", "evaluation_data", "labels")
+    named = [key for key in ("recipe", "space") if isinstance(values.get(key), str)]
+    return {
+        **{key: folder / str(values[key]) for key in files if key in values},
+        **{key: str(folder / values[key]) for key in named if Path(values[key]).suffix in (".yaml", ".yml", ".json")},
+    }
 
 
 def _is_coco(labels: Path) -> bool:
@@ -292,3 +253,95 @@ def _is_coco(labels: Path) -> bool:
             return '"annotations"' in file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"labels must be a readable file, got {error}; in {labels}") from error
+
+
+def _classifier_parts(job: SearchJob, k: int) -> tuple["CalibrationData", "TopAccuracy"]:
+    """Return calibration data and the evaluator of a classifier.
+
+    Raises:
+        DataError: There are no images, or they do not match the labels.
+    """
+    from quantry.evaluate.tasks import class_count, classifier_evaluator, labelled_images
+
+    options = job.image_options()
+    found = labelled_images(_labelled_folder(job), job.labels)
+    # Including the images used for calibration: one wrong label makes all others doubtful.
+    found.check_classes(class_count(job.model))
+    if found.names:
+        _note_class_order(found.names)
+    held_out = _calibration_indices(job, len(found.files))
+    calibration = _calibration(job, [found.files[index] for index in held_out], options)
+    evaluated = [index for index in range(len(found.files)) if index not in held_out]
+    files = tuple(found.files[index] for index in evaluated)
+    rest = replace(found, files=files, labels=tuple(found.labels[index] for index in evaluated))
+    return calibration, classifier_evaluator(job.model, rest, k=k, options=options)
+
+
+def _detector_parts(job: SearchJob, kind: str) -> tuple["CalibrationData", "DetectionPrecision"]:
+    """Return calibration data and the evaluator of a detector.
+
+    Raises:
+        DataError: There are no labels or no images, or they do not match.
+    """
+    from quantry.evaluate.tasks import CocoLabels, coco_labels, detector_evaluator
+
+    if job.labels is None:
+        raise DataError(f"the metric {kind} needs a COCO file of labelled boxes, got none; give --labels")
+    options = job.image_options()
+    if "resize" not in job.images:
+        _note(
+            "images of a detector are resized with letterbox; give --resize if it was trained with another method; "
+            "`quantry quantize` needs --resize letterbox for the same"
+        )
+    found = coco_labels(_labelled_folder(job), job.labels)
+    held_out = _calibration_indices(job, len(found.images))
+    calibration = _calibration(job, [found.images[index].file for index in held_out], options)
+    rest = tuple(image for index, image in enumerate(found.images) if index not in held_out)
+    labels = CocoLabels(rest, found.categories)
+    return calibration, detector_evaluator(job.model, labels, decoder=job.decoder, options=options, kind=kind)
+
+
+def _note_class_order(names: tuple[str, ...]) -> None:
+    shown = ", ".join(f"{index} {name}" for index, name in enumerate(names[:_CLASSES_SHOWN]))
+    more = f", ... {len(names) - 1} {names[-1]}" if len(names) > _CLASSES_SHOWN else ""
+    _note(
+        f"class names are numbered in alphabetical order: {shown}{more}; if the model numbers them differently, "
+        "give its class numbers: a .csv of file,number as --labels"
+    )
+
+
+def _note(text: str) -> None:
+    Console(stderr=True).print(f"note: {escape(text)}", soft_wrap=True)
+
+
+def _labelled_folder(job: SearchJob) -> Path:
+    folder = job.evaluation_data or job.data
+    if folder is None:
+        raise DataError("labelled images must be given, got none; give --data, or --data and --evaluation-data")
+    return folder
+
+
+def _calibration_indices(job: SearchJob, count: int) -> set[int]:
+    """Return which labelled images are used for calibration, evenly spread; none if calibration has its own data."""
+    if job.evaluation_data is not None and job.data is not None:
+        return set()
+    if count < 2:
+        raise DataError(
+            f"there must be at least one image for calibration and one for evaluation, got {count}; "
+            "give --evaluation-data"
+        )
+    # At most a quarter: most labels should be left for the evaluation.
+    size = max(1, min(job.calibration_samples or _CALIBRATION_SAMPLES, count // 4))
+    return {index * count // size for index in range(size)}
+
+
+def _calibration(job: SearchJob, files: list[Path], options: "ImageOptions") -> Any:
+    from quantry.data.open_data import calibration_data
+    from quantry.evaluate.tasks import image_data
+    from quantry.graph.float_model import input_signatures
+    from quantry.graph.load import model_source
+
+    if files:
+        return image_data(job.model, tuple(files), options)
+    inputs = input_signatures(model_source(job.model).load())
+    return calibration_data(job.data, inputs, options).take(job.calibration_samples or _CALIBRATION_SAMPLES)

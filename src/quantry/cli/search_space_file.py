@@ -1,4 +1,4 @@
-"""Search spaces in files: dotted paths of a recipe to lists of values as recipes write them."""
+"""Search spaces in YAML files: dotted paths of a recipe to lists of values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
           - {scale.activation: MinMax, equalize.cross_layer: null, tune.steps.0.learning_rate: 1e-4}
 
     Args:
-        plain: A mapping, a list of mappings that are tried one after the other, the name of a space, or a file that
-            holds one of these, by itself or as ``space`` of a whole search.
-        base: The recipe that the space starts from.
+        plain: A mapping, a list of mappings that are tried in order, the name of a space, or a file that holds one of
+            these, directly or as ``space`` of a search configuration.
+        base: The base recipe of the space.
 
     Raises:
-        RecipeError: A path leads nowhere, or a value cannot be there.
+        RecipeError: A path does not exist, or a value is invalid.
     """
     if isinstance(plain, str):
         file = Path(plain)
@@ -45,7 +45,7 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
 
 
 def _read(path: Path) -> object:
-    """Return the space that a file holds."""
+    """Return the space in a file."""
     try:
         with path.open(encoding="utf-8") as file:
             plain = yaml.safe_load(file)
@@ -68,30 +68,30 @@ def _space(plain: object, base: Recipe, name: str) -> Space:
                 f"a space must name paths of a recipe, or {_FIRST!r}, got {path!r}{nearest_spelling(path, known)}"
             )
     if not paths:
-        raise RecipeError(f"a space must name recipe paths beside {_FIRST!r}, got none")
-    places = _Places(base, tuple(paths))
-    fields = {path: _parameter(path, plain[path], places) for path in paths}
+        raise RecipeError(f"a space must name recipe paths besides {_FIRST!r}, got none")
+    reader = _ValueReader(base, tuple(paths))
+    fields = {path: _parameter(path, plain[path], reader) for path in paths}
     first = plain.get(_FIRST)
-    return Space.of(base, fields, name, [] if first is None else _first(first, fields, places))
+    return Space.of(base, fields, name, [] if first is None else _first(first, fields, reader))
 
 
-def _first(given: object, fields: Mapping[str, Parameter], places: "_Places") -> list[dict[str, Any]]:
-    """Return the assignments that are tried before all others."""
+def _first(given: object, fields: Mapping[str, Parameter], reader: "_ValueReader") -> list[dict[str, Any]]:
+    """Return the assignments to try before all others."""
     if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
         raise RecipeError(f"{_FIRST} of a space must be a list of mappings from its paths to values, got {given!r}")
-    return [{str(path): _one(str(path), value, fields, places) for path, value in entry.items()} for entry in given]
+    return [{str(path): _one(str(path), value, fields, reader) for path, value in entry.items()} for entry in given]
 
 
-def _one(path: str, plain: object, fields: Mapping[str, Parameter], places: "_Places") -> Any:
-    """Return one value of a parameter, and what is none as it is, which Space.of tells."""
+def _one(path: str, plain: object, fields: Mapping[str, Parameter], reader: "_ValueReader") -> Any:
+    """Return one value of a parameter; unknown paths are left to Space.of, which raises."""
     if isinstance(fields.get(path), Uniform | IntRange):
         return _number(plain, path)
-    return places.value(path, plain) if path in fields else plain
+    return reader.value(path, plain) if path in fields else plain
 
 
-def _parameter(path: str, given: object, places: "_Places") -> Parameter:
+def _parameter(path: str, given: object, reader: "_ValueReader") -> Parameter:
     if isinstance(given, list):
-        return Choice(tuple(places.value(path, value) for value in given))
+        return Choice(tuple(reader.value(path, value) for value in given))
     if not isinstance(given, Mapping):
         raise RecipeError(f"{path} of a space must be a list of values or a range, got {given!r}; write [{given!r}]")
     known = ("values", "only_if") if "values" in given else _RANGE
@@ -103,11 +103,11 @@ def _parameter(path: str, given: object, places: "_Places") -> Parameter:
     if not isinstance(given.get("values", []), list):
         raise RecipeError(f"values of {path} of a space must be a list, got {given['values']!r}")
     conditions = {
-        str(other): [places.value(str(other), value) for value in (wanted if isinstance(wanted, list) else [wanted])]
+        str(other): [reader.value(str(other), value) for value in (wanted if isinstance(wanted, list) else [wanted])]
         for other, wanted in (given.get("only_if") or {}).items()
     }
     if "values" in given:
-        return Choice(tuple(places.value(path, value) for value in given["values"]), conditions)
+        return Choice(tuple(reader.value(path, value) for value in given["values"]), conditions)
     if "low" not in given or "high" not in given:
         raise RecipeError(f"{path} of a space must have values, or low and high, got {dict(given)!r}")
     low, high, log = _number(given["low"], path), _number(given["high"], path), bool(given.get("log", False))
@@ -118,7 +118,7 @@ def _parameter(path: str, given: object, places: "_Places") -> Parameter:
 
 
 def _number(value: object, path: str) -> int | float:
-    # YAML reads 1e-6 as text, because it wants a dot.
+    # YAML 1.1 reads 1e-6 as text, because it requires a decimal point.
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -128,12 +128,12 @@ def _number(value: object, path: str) -> int | float:
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Where the values of a space go.
+class _ValueReader:
+    """Reads values of a space as recipes write them.
 
     Attributes:
-        base: The recipe that is changed.
-        paths: The space's paths in it.
+        base: The base recipe.
+        paths: The paths of the space.
     """
 
     base: Recipe
@@ -145,12 +145,15 @@ class _Places:
             return _value(path, plain, self.base)
         except RecipeError:
             if any(path.startswith(f"{other}.") for other in self.paths):
-                return plain  # another parameter puts something else there than the recipe has
+                return plain  # the path is inside a value that another parameter sets
             raise
 
 
 def _value(path: str, plain: object, base: Recipe) -> Any:
-    """Return the value that plain data stand for at a place of a recipe."""
+    """Return the value that plain data stand for at a path of a recipe.
+
+    The plain data are put into the plain base recipe, and the codec of recipes reads the whole.
+    """
     whole = to_plain(base)
     node: Any = whole
     *before, last = path.split(".")
@@ -159,11 +162,11 @@ def _value(path: str, plain: object, base: Recipe) -> Any:
             node = node[int(part)]
             continue
         if not isinstance(node, dict) or not isinstance(node.get(part), dict | list):
-            return plain  # leads into a value that another parameter puts there, or nowhere, which Space.of tells
+            return plain  # inside a value that another parameter sets, or unknown, for which Space.of raises
         node = node[part]
     if isinstance(node, list):
         if not last.isdigit() or int(last) >= len(node):
-            return plain  # leads nowhere, which Space.of tells
+            return plain  # unknown, for which Space.of raises
         node[int(last)] = plain
     else:
         node[last] = plain

@@ -1,5 +1,6 @@
-"""What a search found, as a table."""
+"""The result of a search as a table in the terminal."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,33 +9,36 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantry.cli.score_format import score_format
 from quantry.recipe import brief
 
 if TYPE_CHECKING:
     from quantry.autosearch import SearchResult, Trial
 
-_MOST_ROWS = 20
+_MAX_ROWS = 20
 _WIDE = 110
+
+# Digits of scores: four decimals from 0.1 on, four to eight significant digits below, exponents below 1e-5.
+_DIGITS, _MAX_DIGITS = 4, 8
+_LARGE, _TINY = 0.1, 1e-5
 
 
 def show_search(console: Console, result: "SearchResult", metric: str, again: str | None = None) -> None:
-    """Print the trials, nearest to the float model first, and what the best one is; write all of it as a page.
+    """Print the trials, smallest drop first, and the best one; also write an HTML report.
 
     Args:
-        console: Where to.
-        result: What was found.
-        metric: What the score is called.
-        again: The command that quantizes the model with the best recipe; None where there is none.
+        console: Where to print.
+        result: The result of the search.
+        metric: Name of the score.
+        again: The command that quantizes the model with the best recipe; None prints none.
     """
-    # Only here: a command that is misspelt should not wait for the search to be loaded.
-    from quantry.autosearch import by_difference
+    # Imported on use: a misspelled command should not wait for the search to be imported.
+    from quantry.autosearch import by_drop
 
-    ranked = by_difference(result.trials)
+    ranked = by_drop(result.trials)
     names = [name for name in result.trials[0].objectives if name != "accuracy"] if result.trials else []
-    # What was computed for a trial is in the log and in search.json; a narrow terminal has no room for it.
+    # The log and search.json also say what was computed for a trial; a narrow terminal has no room for it.
     wide = console.width >= _WIDE
-    shown = ranked[:_MOST_ROWS]
+    shown = ranked[:_MAX_ROWS]
     written = score_format([trial.score for trial in shown if trial.score is not None])
     reference = format(result.reference.value, written)
     table = Table(title=f"{len(result.trials)} trials; float model: {metric} {reference}", box=SIMPLE)
@@ -43,14 +47,14 @@ def show_search(console: Console, result: "SearchResult", metric: str, again: st
     for heading in ("configuration", "computed") if wide else ("configuration",):
         table.add_column(heading, overflow="fold")
     for trial in shown:
-        mark = "bold" if result.best is not None and trial.number == result.best.number else None
+        style = "bold" if result.best is not None and trial.number == result.best.number else None
         row = _row(trial, names, written)
-        table.add_row(*(row if wide else row[:-1]), style=mark)
+        table.add_row(*(row if wide else row[:-1]), style=style)
     console.print(table)
-    if len(ranked) > _MOST_ROWS:
-        console.print(f"  and {len(ranked) - _MOST_ROWS} more, in search.json")
+    if len(ranked) > _MAX_ROWS:
+        console.print(f"  and {len(ranked) - _MAX_ROWS} more, in search.json")
     _show_best(console, result, (metric, written), again)
-    # Only here: it needs the parts that run models.
+    # Imported on use: it imports onnxruntime.
     from quantry.report import write_search_report
 
     page = write_search_report(result, result.output_dir / "report.html", f"search by {metric}")
@@ -62,9 +66,10 @@ def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
         failed = ("", "", *("" for _ in names))
         return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", escape(trial.error or ""), "")
     half = "" if trial.interval is None else f"±{(trial.interval[1] - trial.interval[0]) / 2:{written}}"
-    mark = "~" if trial.state == "raced" else ""
+    mark = "~" if trial.state == "pruned" else ""
     objectives = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in names)
     computed = " ".join(trial.computed) if trial.same_as is None else f"same as {trial.same_as}"
+    assignment = ", ".join(f"{name.rpartition('.')[2]} {brief(value)}" for name, value in trial.assignment.items())
     return (
         str(trial.number),
         f"{mark}{trial.score:{written}}",
@@ -72,17 +77,13 @@ def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
         f"{trial.drop:{written}}",
         *objectives,
         f"{trial.seconds:.1f} s",
-        escape(_assignment(trial)),
+        escape(assignment),
         computed or "nothing",
     )
 
 
-def _assignment(trial: "Trial") -> str:
-    return ", ".join(f"{name.rpartition('.')[2]} {brief(value)}" for name, value in trial.assignment.items())
-
-
-def _show_best(console: Console, result: "SearchResult", judged: tuple[str, str], again: str | None) -> None:
-    metric, written = judged
+def _show_best(console: Console, result: "SearchResult", score: tuple[str, str], again: str | None) -> None:
+    metric, written = score
     console.print(f"stopped: {escape(result.stopped_by)}; {result.seconds:.1f} s")
     for note in result.notes:
         console.print(f"  note: {escape(note)}", soft_wrap=True)
@@ -98,4 +99,36 @@ def _show_best(console: Console, result: "SearchResult", judged: tuple[str, str]
         return
     console.print(f"quantize with its recipe: {escape(again)}", soft_wrap=True, highlight=False)
     listed = result.output_dir / "calibration.txt"
-    console.print(f"it was calibrated on the samples in {escape(str(listed))}", soft_wrap=True, highlight=False)
+    console.print(f"its calibration samples are listed in {escape(str(listed))}", soft_wrap=True, highlight=False)
+
+
+def score_format(scores: Sequence[float]) -> str:
+    """Return the format specification for all scores of a table.
+
+    Four decimals, as accuracies are usually written. If the best score is small, such as an error, four significant
+    digits of it, and more if different scores would otherwise look equal.
+
+    Args:
+        scores: The scores shown, best first.
+
+    Returns:
+        A format specification.
+
+    Example:
+        >>> score_format([0.7917, 0.3778]), score_format([0.00012, 0.0003]), score_format([1.2e-8])
+        ('.4f', '.7f', '.3e')
+    """
+    # The first score that is not 0: a perfect error of 0 has no significant digits.
+    best = next((abs(score) for score in scores if score != 0.0), 0.0)
+    if best == 0.0 or best >= _LARGE or not math.isfinite(best):
+        return f".{_DIGITS}f"
+    choices = [_significant(best, digits) for digits in range(_DIGITS, _MAX_DIGITS + 1)]
+    distinct = (choice for choice in choices if len({format(score, choice) for score in scores}) == len(set(scores)))
+    return next(distinct, choices[-1])
+
+
+def _significant(best: float, digits: int) -> str:
+    """Return the format that shows this many significant digits of the best score."""
+    if best < _TINY:
+        return f".{digits - 1}e"
+    return f".{digits - 1 - math.floor(math.log10(best))}f"

@@ -1,11 +1,11 @@
-"""A whole search on one page: what was tried, what won, what mattered and what it cost."""
+"""The HTML report of a search: all trials, the best one, and the effect of each parameter."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from quantry.autosearch import SearchResult, Trial, by_difference
+from quantry.autosearch import SearchResult, Trial, by_drop
 from quantry.recipe import brief, to_yaml
 from quantry.report.html_pieces import bullets, cards, document, section, table
 from quantry.report.trial_chart import trial_chart
@@ -17,7 +17,7 @@ def render_search_page(result: SearchResult, title: str) -> str:
     """Return the page.
 
     Args:
-        result: What `quantry.search` returned.
+        result: The result of `quantry.search`.
         title: The heading, usually the model's file name.
     """
     best = result.best
@@ -30,7 +30,7 @@ def render_search_page(result: SearchResult, title: str) -> str:
         section("Failed trials", _failures(result.trials)) if any(one.error for one in result.trials) else "",
         section("Notes", bullets(result.notes)) if result.notes else "",
     )
-    below = f"search of {len(result.trials)} configurations; it ended because {escape(result.stopped_by)}"
+    below = f"search of {len(result.trials)} configurations; it stopped: {escape(result.stopped_by)}"
     return document(f"{title}, search", title, below, "".join(sections))
 
 
@@ -40,7 +40,9 @@ def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
         interval = f", 95 % within {_interval(best.interval)}" if best.interval else ""
         yield f"best {best.score:.4g}", f"trial {best.number}{interval}"
         yield f"drop {_drop(best.drop or 0.0, result)}", f"from the float model's {result.reference.value:.4g}"
-    within = "no tolerance was set" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
+    within = (
+        "no tolerance was given" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
+    )
     yield f"{len(result.candidates)} of {len(result.trials)} accepted", within
     yield _duration(result.seconds), "for the whole search"
     computed = sum(len(trial.computed) for trial in result.trials)
@@ -48,11 +50,11 @@ def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
     if computed + reused:
         yield f"{100 * reused / (computed + reused):.0f} % reused", f"{reused} of {computed + reused} stages"
     if result.evaluation_share is not None:
-        yield f"{100 * result.evaluation_share:.0f} % evaluated", "of what judging every trial in full would take"
+        yield f"{100 * result.evaluation_share:.0f} % evaluated", "of the samples of evaluating every trial in full"
 
 
 def _trials(result: SearchResult) -> str:
-    order = by_difference(result.trials)
+    order = by_drop(result.trials)
     extra = [name for name in (order[0].objectives if order else ()) if name != "accuracy"]
     shown = any(trial.interval for trial in order)
     intervals = ("95 % interval",) if shown else ()
@@ -60,35 +62,35 @@ def _trials(result: SearchResult) -> str:
         (
             _assignment(trial),
             str(trial.number),
-            trial.state if trial.score is None else f"{'~' if trial.state == 'raced' else ''}{trial.score:.5g}",
+            trial.state if trial.score is None else f"{'~' if trial.state == 'pruned' else ''}{trial.score:.5g}",
             *((_interval(trial.interval),) if shown else ()),
             "" if trial.drop is None else _drop(trial.drop, result),
             "yes" if trial.accepted else "",
             *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in extra),
             f"{trial.seconds:.1f}",
             escape(" ".join(trial.computed) or "nothing")
-            + ("" if trial.same_as is None else f", equal to trial {trial.same_as}"),
+            + ("" if trial.same_as is None else f", same model as trial {trial.same_as}"),
         )
         for trial in order
     )
     headings = ("configuration", "trial", "score", *intervals, "drop", "accepted", *extra, "seconds", "computed")
     hint = (
-        "<p>Nearest to the float model first; <i>~</i> marks an estimate: the trial was stopped because it could not "
-        "win. <label>Show only <input id=filter placeholder='part of a configuration'></label></p>"
+        "<p>Smallest drop first; <i>~</i> marks the estimated score of a trial that was pruned because it was unlikely "
+        "to win. <label>Show only <input id=filter placeholder='part of a configuration'></label></p>"
     )
     return hint + table(headings, rows, identity="main")
 
 
 def _parameters(result: SearchResult) -> str:
-    """Show for each parameter the mean and the least drop of the trials with each of its values."""
+    """Show the mean and the smallest drop of the trials with each value of each parameter."""
     drops: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial in result.trials:
         for name, value in trial.assignment.items():
             if trial.drop is not None and math.isfinite(trial.drop):
                 drops[name][brief(value)].append(trial.drop)
-    told = {name: values for name, values in drops.items() if len(values) > 1}
-    if not told:
-        return "<p>Every trial that has a score has the same values.</p>"
+    varied = {name: values for name, values in drops.items() if len(values) > 1}
+    if not varied:
+        return "<p>All trials with a score have the same values.</p>"
     rows = (
         (
             f"<code>{escape(name)}</code>" if first else "",
@@ -97,11 +99,11 @@ def _parameters(result: SearchResult) -> str:
             _drop(sum(found) / len(found), result),
             _drop(min(found), result),
         )
-        for name, values in told.items()
+        for name, values in varied.items()
         for first, (value, found) in _first(sorted(values.items(), key=lambda entry: sum(entry[1]) / len(entry[1])))
     )
-    hint = "<p>Drops from the float model of all trials with that value; the best value of each parameter first.</p>"
-    return hint + table(("parameter", "value", "trials", "mean drop", "least drop"), rows)
+    hint = "<p>Drop from the float model over all trials with that value; the best value of each parameter first.</p>"
+    return hint + table(("parameter", "value", "trials", "mean drop", "smallest drop"), rows)
 
 
 def _first(entries: list[tuple[str, list[float]]]) -> Iterator[tuple[bool, tuple[str, list[float]]]]:
@@ -123,7 +125,7 @@ def _assignment(trial: Trial) -> str:
 
 
 def _drop(drop: float, result: SearchResult) -> str:
-    """Return a drop as text; what is left of two equal scores when they were added up in another order is 0."""
+    """Return a drop as text; differences that only come from another order of summation are shown as 0."""
     reference = abs(result.reference.value)
     return "0" if math.isfinite(reference) and abs(drop) < _ROUNDING * reference else f"{drop:.4g}"
 

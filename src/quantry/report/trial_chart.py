@@ -1,4 +1,4 @@
-"""The scores of a search in the order of its trials."""
+"""A chart of the scores of a search, in the order of its trials."""
 
 from quantry.autosearch import SearchResult, Trial
 
@@ -6,7 +6,7 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 960, 270, 60, 22, 24
 
 
 def trial_chart(result: SearchResult) -> str:
-    """Return one dot for each trial, the float model's score as a line, and the tolerance as another."""
+    """Return an SVG with one dot per trial, and lines for the float model's score and the tolerance."""
     scored = [trial for trial in result.trials if trial.score is not None]
     if not scored:
         return ""
@@ -42,8 +42,8 @@ def trial_chart(result: SearchResult) -> str:
 
 
 def _dot(trial: Trial, x: float, y: float, result: SearchResult) -> str:
-    kind = "raced" if trial.state == "raced" else "accepted" if trial.accepted else "trial"
+    kind = "pruned" if trial.state == "pruned" else "accepted" if trial.accepted else "trial"
     best = result.best is not None and trial.number == result.best.number
     radius = 7 if best else 4
-    label = f"trial {trial.number}: {trial.score:.5g}{', the best' if best else ''}"
+    label = f"trial {trial.number}: {trial.score:.5g}{', best' if best else ''}"
     return f"<circle class={kind} cx={x:.1f} cy={y:.1f} r={radius}><title>{label}</title></circle>"

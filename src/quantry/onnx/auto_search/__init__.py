@@ -1,6 +1,6 @@
-"""Automatic search under the names of AMD Quark: ``quark.onnx.auto_search``."""
+"""Automatic search under AMD Quark's names: ``quark.onnx.auto_search``."""
 
-from quantry.onnx.auto_search.api import AutoSearch
+from quantry.onnx.auto_search.auto_search import AutoSearch
 from quantry.onnx.auto_search.config import AutoSearchConfig, AutoSearchConfig_Default
 from quantry.onnx.auto_search.pro import AutoSearchPro, get_auto_search_config
 from quantry.onnx.auto_search.search_space import SearchSpace, generate_all_configs

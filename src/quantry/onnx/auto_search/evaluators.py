@@ -1,4 +1,4 @@
-"""Evaluators of a search under AMD Quark's names: a user's function, or a built-in metric."""
+"""Evaluators under AMD Quark's conventions: a user's function with keywords, or a built-in metric."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -17,17 +17,17 @@ _DIRECTIONS = ("maximize", "minimize")
 
 @dataclass(frozen=True)
 class UserEvaluator:
-    """A user's function, called with the model's path as text and with those keywords that it declares.
+    """A user's function, called with the model path as text and the keywords that it declares.
 
     Attributes:
-        function: The function. More is better, unless it has an attribute ``direction`` that says "minimize".
-        keywords: What it may declare.
-        towards: "maximize" or "minimize", in the place of what the function says of itself.
+        function: The function. Its score is maximized, unless its attribute ``direction`` is "minimize".
+        keywords: Keywords it may declare.
+        override_direction: "maximize" or "minimize", instead of the function's own direction.
     """
 
     function: Callable[..., Any]
     keywords: Mapping[str, Any] = field(default_factory=dict)
-    towards: str | None = None
+    override_direction: str | None = None
 
     def __post_init__(self) -> None:
         if self.direction not in _DIRECTIONS:
@@ -38,12 +38,12 @@ class UserEvaluator:
 
     @property
     def direction(self) -> str:
-        """Which way the score is better."""
-        return self.towards or str(getattr(self.function, "direction", "maximize"))
+        """Whether the score is maximized or minimized."""
+        return self.override_direction or str(getattr(self.function, "direction", "maximize"))
 
     @property
     def fingerprint(self) -> str:
-        """What tells the function from others: its own mark where it has one, else what its code does."""
+        """Text that differs between functions: their own fingerprint, or a digest of the code."""
         own = getattr(self.function, "fingerprint", None)
         if own is not None:
             return str(own() if callable(own) else own)
@@ -54,7 +54,7 @@ class UserEvaluator:
         """Return the function's score.
 
         Raises:
-            RecipeError: It returned no number.
+            RecipeError: It returned something other than a number.
         """
         score = self.function(str(model_path), **self._declared())
         try:
@@ -65,7 +65,7 @@ class UserEvaluator:
     def _declared(self) -> dict[str, Any]:
         try:
             parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        except (TypeError, ValueError):  # functions written in C do not say
+        except (TypeError, ValueError):  # functions written in C have no signature
             return {}
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return dict(self.keywords)
@@ -75,18 +75,18 @@ class UserEvaluator:
 
 
 def user_evaluator(function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the evaluator of a user's function; an evaluator object, such as those of our tasks, is one already."""
+    """Return the evaluator of a user's function; objects that are evaluators already, such as ours, are returned."""
     if hasattr(function, "fingerprint") and hasattr(function, "direction"):
         return function
     return UserEvaluator(function, keywords)
 
 
 def metric_evaluator(model: Path, data: CalibrationData, metric: str) -> OutputDistance:
-    """Return the evaluator that compares outputs with the float model's.
+    """Return the evaluator that compares outputs with those of the float model.
 
     Args:
         model: The float model.
-        data: What both are run on.
+        data: Samples to run both models on.
         metric: L2, L1, cos, psnr, ssim or sqnr.
     """
     return OutputDistance(model, SampleBook(data), metric)

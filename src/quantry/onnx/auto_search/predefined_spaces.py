@@ -1,8 +1,9 @@
-"""The search spaces that AMD Quark's examples and documents define."""
+"""Search spaces of AMD Quark's examples and documents, and the named configurations of AutoSearchPro."""
 
 from typing import Any
 
 from quantry.onnx.enums import (
+    CalibMethod,
     CalibrationMethod,
     ExtendedQuantFormat,
     ExtendedQuantType,
@@ -104,7 +105,7 @@ SPACES: dict[str, Space] = {
 
 
 def default_space() -> Space:
-    """Return the space that a search takes when its configuration has none: that of AMD Quark 0.13."""
+    """Return the default search space, that of AMD Quark 0.13."""
     switch = [False, True]
     return {
         "calibrate_method": [
@@ -137,3 +138,63 @@ def default_space() -> Space:
             },
         },
     }
+
+
+_MANY_ITERATIONS = {"type": "int", "low": 3000, "high": 20000, "step": 1000}
+
+
+def _adaround_params(iterations: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "only_if": {"algorithms": "adaround"},
+        "num_iterations": iterations,
+        "learning_rate": {"type": "float", "low": 1e-2, "high": 1e-1, "log": True},
+    }
+
+
+def _adaquant_params(iterations: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "only_if": {"algorithms": "adaquant"},
+        "num_iterations": iterations,
+        "learning_rate": {"type": "float", "low": 1e-6, "high": 1e-4, "log": True},
+    }
+
+
+def _pro_search(activation: str, weight: str, **space: Any) -> dict[str, Any]:
+    return {
+        "search_space": {
+            "activation": [activation],
+            "weight": [weight],
+            "cle_algo": [True, None],
+            "cle_params": {"only_if": "cle_algo", "cle_steps": [1, -1]},
+            "algorithms": ["adaround", "adaquant"],
+            "adaround_params": _adaround_params(_MANY_ITERATIONS),
+            "adaquant_params": _adaquant_params(_MANY_ITERATIONS),
+            **space,
+        },
+        "n_trials": 20,
+        "n_jobs": 1,
+        "search_algo": "TPE",
+        "search_metric": "L2",
+        "two_stage_search": True,
+    }
+
+
+_PRO_METHODS = [CalibMethod.MinMax, CalibMethod.Percentile, CalibMethod.LayerwisePercentile]
+_PRO_INTEGERS: dict[str, Any] = {
+    "activation_params": {"symmetric": [True, False], "calibration_method": _PRO_METHODS},
+    "weight_params": {"calibration_method": [CalibMethod.MinMax, CalibMethod.MinMSE]},
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "XINT8_SEARCH": _pro_search("XInt8", "XInt8"),
+    "A8W8_SEARCH": _pro_search("Int8", "Int8", **_PRO_INTEGERS),
+    "A16W8_SEARCH": _pro_search("Int16", "Int8", **_PRO_INTEGERS),
+    "ADVANCED_SEARCH": _pro_search(
+        "Int8",
+        "Int8",
+        **_PRO_INTEGERS,
+        adaround_params=_adaround_params({**_MANY_ITERATIONS, "high": 30000}),
+        adaquant_params=_adaquant_params({**_MANY_ITERATIONS, "high": 30000}),
+    ),
+}
+"""Named configurations of AutoSearchPro; `get_auto_search_config` returns copies."""

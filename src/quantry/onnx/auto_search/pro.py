@@ -1,16 +1,20 @@
-"""The search that is described by one dictionary."""
+"""`AutoSearchPro`: a search described by one dictionary, with conditional groups of parameters."""
 
+import copy
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from quantry.autosearch import (
-    SearchOptions,
+    Assignment,
+    Choice,
+    IntRange,
+    Parameter,
     SearchResult,
     Space,
-    StopConditions,
+    Uniform,
     run_search,
     run_two_stage,
 )
@@ -22,14 +26,26 @@ from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.memo import fingerprint
-from quantry.onnx.auto_search.candidates import Candidate, candidate
+from quantry.onnx.algorithms import (
+    AdaQuantConfig,
+    AdaRoundConfig,
+    AlgoConfig,
+    BiasCorrectionConfig,
+    CLEConfig,
+    GPTQConfig,
+    SmoothQuantConfig,
+)
+from quantry.onnx.auto_search.auto_search import Candidate, candidate
+from quantry.onnx.auto_search.config import sampler_name, search_options
 from quantry.onnx.auto_search.evaluators import UserEvaluator, metric_evaluator
-from quantry.onnx.auto_search.pro_presets import PRESETS
-from quantry.onnx.auto_search.pro_space import FINETUNING, ProBuild, pro_parameters
-from quantry.onnx.auto_search.settings import algorithm
+from quantry.onnx.auto_search.predefined_spaces import PRESETS
+from quantry.onnx.auto_search.search_space import range_parameter
+from quantry.onnx.options import ROWS
+from quantry.onnx.qconfig import QConfig
+from quantry.onnx.specs import SPECS, QLayerConfig, QTensorConfig
 from quantry.recipe import Recipe
 
-# AMD Quark's name for the study that is always there; ours is study.journal in output_dir.
+# AMD Quark's default database; quantry's default is study.journal in output_dir.
 _USUAL_DATABASE = "auto_search.db"
 _DEFAULTS: dict[str, Any] = {
     "search_space": PRESETS["ADVANCED_SEARCH"]["search_space"],
@@ -49,24 +65,48 @@ _DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "study_storage_db": _USUAL_DATABASE,
 }
-# Of these there is one way here; the value beside asks for it, and others are refused with the reason.
+# Options with only one supported value; others are rejected with the reason.
 _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "load_study_if_exists": ((True,), "a search always goes on; to begin anew choose another output_dir"),
-    "study_name": ((None, "AutoSearch"), "a search is named by its content"),
-    "plot_results": ((False,), "search.json in output_dir has every trial; `quantry.report` draws a search"),
+    "load_study_if_exists": (
+        (True,),
+        "an existing search is always resumed; to start from scratch choose another output_dir",
+    ),
+    "study_name": ((None, "AutoSearch"), "a study is named by its content"),
+    "plot_results": ((False,), "search.json in output_dir has all trials; `quantry.report` writes a report"),
     "base_framework": ((None, "onnx"), "models are ONNX"),
 }
+
+GROUPS = {
+    "activation_params": "activation",
+    "weight_params": "weight",
+    "cle_params": "cle_algo",
+    "adaround_params": "algorithms",
+    "adaquant_params": "algorithms",
+}
+"""Groups of parameters, to the base key they belong to."""
+
+_BASE = ("activation", "weight", "cle_algo", "algorithms")
+_ALGORITHMS: Mapping[str, type[AlgoConfig]] = {
+    "adaround": AdaRoundConfig,
+    "adaquant": AdaQuantConfig,
+    "gptq": GPTQConfig,
+    "biascorrection": BiasCorrectionConfig,
+    "smoothquant": SmoothQuantConfig,
+}
+_NONE = (None, False, "", "none", "None")
+FINETUNING = ("algorithms", "adaround_params", "adaquant_params")
+"""Keys of the second stage of a two-stage search."""
 
 
 class AutoSearchPro:
     """Searches a space with conditions, described by one dictionary.
 
     Attributes:
-        config: What was given.
-        result: What the last `run` found, every trial included; None before.
+        config: The given dictionary, with defaults filled in.
+        result: The result of the last `run`, with all trials; None before.
 
     Raises:
-        RecipeError: A key is unknown, or a value cannot be used.
+        RecipeError: A key is unknown, or a value is invalid.
 
     Example:
         >>> config = get_auto_search_config("XINT8_SEARCH")
@@ -88,29 +128,20 @@ class AutoSearchPro:
         self.result: SearchResult | None = None
         self._parameters = pro_parameters(self.config["search_space"])
         self._check_direction()
-        algorithm(self.config["search_algo"], "AutoSearchPro's 'search_algo'")
+        sampler_name(self.config["search_algo"], "AutoSearchPro's 'search_algo'")
 
     def run(self) -> Candidate:
         """Search.
 
         Returns:
-            The best configuration as `quantry.onnx.auto_search.candidates.candidate` describes it; its parameters are
-            also ``best_params.json`` in the output directory, and its model ``best.onnx``.
+            The best configuration as `quantry.onnx.auto_search.auto_search.candidate` describes it. Its parameters are
+            also in ``best_params.json`` in the output directory, its model in ``best.onnx``.
 
         Raises:
-            UserError: Model, data or settings cannot be used.
+            UserError: The model, the data or a setting is invalid.
         """
         model, data, evaluation = self._subjects()
-        options = SearchOptions(
-            sampler=algorithm(self.config["search_algo"], "search_algo"),
-            tolerance=self.config["search_metric_tolerance"],
-            stop=StopConditions(iterations=self.config["n_trials"]),
-            n_jobs=self.config["n_jobs"],
-            seed=self.config["seed"],
-            output_dir=Path(self.config["output_dir"]),
-            keep_models="best",
-            storage=self._storage(),
-        )
+        options = search_options({**self.config, "study_storage_db": self._storage()}, keep_models="best")
         evaluator = self._evaluator(model, evaluation)
         store = None if self.config["temp_dir"] is None else Path(self.config["temp_dir"]) / "store"
         first = {name: entry for name, entry in self._parameters.items() if name.partition(".")[0] not in FINETUNING}
@@ -129,7 +160,7 @@ class AutoSearchPro:
         return self._best(self.result, chosen if self.result is stages.finetuning else {})
 
     def _storage(self) -> str | None:
-        """Return the database of the study: a URL as it is, or a file in the output directory."""
+        """Return the URL of the database; the name of a file stands for one in the output directory."""
         name = self.config["study_storage_db"]
         if name is None or name == _USUAL_DATABASE:
             return None
@@ -137,7 +168,7 @@ class AutoSearchPro:
 
     def _best(self, result: SearchResult, chosen: Mapping[str, Any]) -> Candidate:
         if result.best is None:
-            raise RecipeError(f"AutoSearchPro found no configuration that works: {'; '.join(result.notes)}")
+            raise RecipeError(f"every configuration of AutoSearchPro failed: {'; '.join(result.notes)}")
         values = {**chosen, **result.best.assignment}
         found = candidate(result.best, result, None, values, self._metric)
         plain = {
@@ -169,7 +200,7 @@ class AutoSearchPro:
         if function is None:
             return metric_evaluator(model, evaluation, self.config["search_metric"])
         made = UserEvaluator(function, {"eval_data_reader": evaluation, "model_input": str(model)})
-        return made if self.config["direction"] is None else replace(made, towards=self.config["direction"])
+        return made if self.config["direction"] is None else replace(made, override_direction=self.config["direction"])
 
     @property
     def _metric(self) -> str:
@@ -187,7 +218,7 @@ class AutoSearchPro:
 
 
 def get_auto_search_config(name: str) -> dict[str, Any]:
-    """Return a copy of a named configuration for `AutoSearchPro`; model and data are to be added.
+    """Return a copy of a named configuration for `AutoSearchPro`; add the model and the data.
 
     Args:
         name: XINT8_SEARCH, A8W8_SEARCH, A16W8_SEARCH or ADVANCED_SEARCH.
@@ -195,8 +226,6 @@ def get_auto_search_config(name: str) -> dict[str, Any]:
     Raises:
         RecipeError: There is no such name; the message has the nearest.
     """
-    import copy
-
     if name not in PRESETS:
         raise RecipeError(
             f"get_auto_search_config must be given one of {', '.join(PRESETS)}, got {name!r}"
@@ -212,3 +241,124 @@ def _freed(parameters: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str,
         for name, entry in parameters.items()
         if name not in first
     }
+
+
+def pro_parameters(space: Mapping[str, Any]) -> dict[str, Parameter]:
+    """Return the parameters of a space, groups under dotted names such as ``adaround_params.learning_rate``.
+
+    Raises:
+        RecipeError: A key is unknown, or a leaf is neither a list nor a range.
+    """
+    known = (*_BASE, *GROUPS, *ROWS)
+    base: dict[str, Parameter] = {}
+    groups: dict[str, Parameter] = {}
+    for name, given in space.items():
+        if name not in known:
+            raise RecipeError(f"search_space must hold known keys, got {name!r}{nearest_spelling(str(name), known)}")
+        if name in GROUPS:
+            groups |= _group(name, given, space)
+        else:
+            base[name] = _leaf(given, name, {})
+    return base | groups
+
+
+def _group(name: str, given: Any, space: Mapping[str, Any]) -> dict[str, Parameter]:
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"search_space[{name!r}] must be a dict of lists, got {type(given).__name__}")
+    conditions = _conditions(name, given.get("only_if"), space)
+    return {
+        f"{name}.{key}": _leaf(value, f"{name}.{key}", conditions) for key, value in given.items() if key != "only_if"
+    }
+
+
+def _conditions(name: str, only_if: Any, space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the conditions of a group: a base key must be on, or have the values given in a dict."""
+    if only_if is None:
+        only_if = {"algorithms": name.removesuffix("_params")} if GROUPS[name] == "algorithms" else GROUPS[name]
+    if isinstance(only_if, str):
+        values = space.get(only_if)
+        if not isinstance(values, list | tuple):
+            if only_if in _BASE:
+                return {}
+            raise RecipeError(f"only_if of {name!r} must name a key of the space, got {only_if!r}")
+        on = [value for value in values if value not in _NONE]
+        return {only_if: on} if len(on) < len(values) else {}
+    if not isinstance(only_if, Mapping):
+        raise RecipeError(f"only_if of {name!r} must be a key or a dict of keys to values, got {only_if!r}")
+    for key, wanted in only_if.items():
+        if key not in space:
+            raise RecipeError(f"only_if of {name!r} must name keys of the space, got {key!r}; {wanted!r}")
+    return dict(only_if)
+
+
+def _leaf(given: Any, name: str, only_if: Mapping[str, Any]) -> Parameter:
+    if isinstance(given, list | tuple):
+        return Choice(tuple(given), only_if)
+    if isinstance(given, Mapping) and "low" in given and "high" in given:
+        found = range_parameter(given, name)
+        if isinstance(found, IntRange):
+            return IntRange(found.low, found.high, found.log, found.step, only_if)
+        return Uniform(found.low, found.high, found.log, found.step, only_if)
+    raise RecipeError(f"search_space[{name!r}] must be a list or a range with low and high, got {given!r}")
+
+
+@dataclass(frozen=True)
+class ProBuild:
+    """Builds recipes from assignments, by way of a QConfig.
+
+    Attributes:
+        fixed: Values that all configurations share.
+    """
+
+    fixed: Mapping[str, Any]
+
+    def __call__(self, assignment: Assignment) -> Recipe:
+        """Return the recipe.
+
+        Raises:
+            RecipeError: The values are an invalid or unsupported combination.
+        """
+        return self.config({**self.fixed, **assignment}).to_job().recipe
+
+    def config(self, values: Mapping[str, Any]) -> QConfig:
+        """Return the values as a QConfig."""
+        layer = QLayerConfig(
+            activation=_spec(values.get("activation", "Int8"), values, "activation"),
+            weight=_spec(values.get("weight", "Int8"), values, "weight"),
+        )
+        algorithms: list[AlgoConfig] = []
+        if values.get("cle_algo") not in _NONE:
+            algorithms.append(CLEConfig(**_inside(values, "cle_params")))
+        chosen = values.get("algorithms")
+        algorithms += [
+            _algorithm(name)(**_inside(values, f"{str(name).lower()}_params"))
+            for name in (chosen if isinstance(chosen, list | tuple) else [chosen])
+            if name not in _NONE
+        ]
+        options = {name: value for name, value in values.items() if name in ROWS}
+        return QConfig(layer, algo_config=algorithms, **options)
+
+
+def _spec(name: Any, values: Mapping[str, Any], which: str) -> QTensorConfig:
+    settings = _inside(values, f"{which}_params")
+    if isinstance(name, QTensorConfig):
+        return type(name)(**{**vars(name), **settings})
+    known = [entry.removesuffix("Spec") for entry in SPECS]
+    found = str(name).removesuffix("Spec")
+    if found not in known:
+        raise RecipeError(f"{which} must be one of {', '.join(known)}, got {name!r}{nearest_spelling(found, known)}")
+    return SPECS[f"{found}Spec"](**settings)
+
+
+def _algorithm(name: Any) -> type[AlgoConfig]:
+    found = _ALGORITHMS.get(str(name).lower())
+    if found is None:
+        raise RecipeError(
+            f"algorithms must be among {', '.join(_ALGORITHMS)} or None, got {name!r}"
+            f"{nearest_spelling(str(name).lower(), _ALGORITHMS)}"
+        )
+    return found
+
+
+def _inside(values: Mapping[str, Any], group: str) -> dict[str, Any]:
+    return {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}

@@ -1,38 +1,118 @@
-"""Search spaces as nested dictionaries of lists."""
+"""Search spaces under AMD Quark's names: nested dictionaries of lists, their conditions, and finetuning ranges."""
 
+import enum
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from quantry.autosearch import Assignment, Choice, IntRange, Parameter, Space, Uniform
+from quantry.autosearch import Assignment, Choice, IntRange, Parameter, Space, Uniform, with_checkpoints
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.memo import fingerprint
-from quantry.onnx.auto_search.conditions import Condition, conditions_of
-from quantry.onnx.auto_search.configuration import Configuration, RecipeMaker, flattened, nested
+from quantry.onnx.auto_search.configuration import JOINT, Configuration, NestedBuild, RecipeMaker, flattened, nested
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.options import FIELDS, NESTED, ROWS
 from quantry.recipe import Recipe
 
 _LOG = logging.getLogger("quantry")
 _RANGE_KEYS = ("type", "low", "high", "step", "log")
+_TUNED = ("NumIterations", "LearningRate")
+_EXTRA = "extra_options."
+_FINETUNE = f"{_EXTRA}FastFinetune."
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An option has an effect only if another option has a certain value.
+
+    Attributes:
+        owner: Name of the other option.
+        holds: Whether a value of the other option is such a value.
+        default: Value of the other option if neither the space nor the starting configuration sets it.
+        text: The condition in words.
+    """
+
+    owner: str
+    holds: Callable[[Any], bool]
+    default: Any
+    text: str
+
+
+def _method(*names: str) -> Condition:
+    # By name, so that members of onnxruntime's enumerations count as well.
+    def holds(value: Any) -> bool:
+        return isinstance(value, enum.Enum) and f"{type(value).__name__}.{value.name}" in names
+
+    return Condition("calibrate_method", holds, None, f"calibrate_method is {' or '.join(names)}")
+
+
+def _switch(owner: str, *, default: bool = False) -> Condition:
+    return Condition(owner, bool, default, f"{owner} is True")
+
+
+def _algorithm(name: str) -> Condition:
+    return Condition(
+        f"{_FINETUNE}OptimAlgorithm",
+        lambda value: str(value).casefold() == name,
+        "adaround",
+        f"FastFinetune's OptimAlgorithm is {name!r}",
+    )
+
+
+_MIN_MAX = _method("CalibrationMethod.MinMax")
+_LAYER_WISE = _method("LayerWiseMethod.LayerWisePercentile")
+_ENTROPY = _method("CalibrationMethod.Entropy")
+
+_CONDITIONS: Mapping[str, Condition] = {
+    f"{_EXTRA}CalibMovingAverage": _MIN_MAX,
+    f"{_EXTRA}CalibMovingAverageConstant": _switch(f"{_EXTRA}CalibMovingAverage"),
+    f"{_EXTRA}Percentile": _method("CalibrationMethod.Percentile"),
+    f"{_EXTRA}PercentileCandidates": _LAYER_WISE,
+    f"{_EXTRA}LWPMetric": _LAYER_WISE,
+    f"{_EXTRA}NumBins": _ENTROPY,
+    f"{_EXTRA}NumQuantizedBins": _ENTROPY,
+    f"{_EXTRA}SmoothAlpha": _switch("include_sq"),
+    f"{_EXTRA}ReplaceClip6Relu": _switch("include_cle", default=True),
+    f"{_FINETUNE}UpdateBias": _algorithm("adaquant"),
+    f"{_FINETUNE}RegParam": _algorithm("adaround"),
+    f"{_FINETUNE}BetaRange": _algorithm("adaround"),
+    f"{_FINETUNE}WarmStart": _algorithm("adaround"),
+}
+_PREFIXES: Mapping[str, Condition] = {
+    f"{_EXTRA}CLE": _switch("include_cle", default=True),
+    f"{_EXTRA}AutoMixprecision.": _switch("include_auto_mp"),
+    f"{_EXTRA}GPTQParams.": _switch(f"{_EXTRA}UseGPTQ"),
+    _FINETUNE: _switch("include_fast_ft"),
+}
+
+
+def conditions_of(name: str) -> tuple[Condition, ...]:
+    """Return the conditions under which an option has an effect.
+
+    Args:
+        name: Its dotted name, such as "extra_options.Percentile".
+    """
+    own = _CONDITIONS.get(name)
+    of_group = tuple(condition for prefix, condition in _PREFIXES.items() if name.startswith(prefix))
+    # Options of an algorithm also need finetuning itself to be on.
+    return (*of_group, *((own,) if own is not None else ()))
 
 
 class SearchSpace:
     """A space of configurations: fields of QuantizationConfig, keys of ``extra_options`` and of ``FastFinetune``.
 
     Every leaf is a list of candidate values, or a range ``{"type": "int" or "float", "low": ..., "high": ..., "step":
-    ..., "log": ...}``. Options that mean something only beside certain values of others (Percentile without the
-    percentile method, FastFinetune without include_fast_ft ...) exist only there, so that no configuration is tried
-    twice under two names.
+    ..., "log": ...}``. Options that have an effect only with certain values of others (Percentile only with the
+    percentile method, FastFinetune only with include_fast_ft, ...) exist only there, so that no configuration is tried
+    twice.
 
     Args:
         space: The nested dictionary.
-        base: The starting configuration, for what the space does not mention; None has the defaults.
+        base: The starting configuration, for everything the space does not set; None has the defaults.
 
     Raises:
-        RecipeError: A key is unknown, or a leaf is no list.
+        RecipeError: A key is unknown, or a leaf is not a list.
 
     Example:
         >>> from quantry.onnx import CalibrationMethod
@@ -49,16 +129,16 @@ class SearchSpace:
         self.parameters = _conditional(dict(_leaves(space)), self.maker.base)
 
     def get_all_configs(self) -> list[Configuration]:
-        """Return every configuration once, those that cannot be had excepted.
+        """Return every valid configuration once.
 
-        The first key changes slowest. What was left out is counted in the log, with the reasons.
+        The first key changes slowest. The log counts what was removed, with the reasons.
 
         Raises:
-            RecipeError: The space has a range, whose values cannot be listed.
+            RecipeError: The space has a continuous range.
         """
         kept, invalid, equivalent = self._filtered
         _LOG.info(
-            "search space: %d configurations; %d are invalid and %d mean the same as another",
+            "search space: %d configurations; %d are invalid and %d are duplicates",
             len(kept),
             sum(invalid.values()),
             equivalent,
@@ -68,12 +148,12 @@ class SearchSpace:
         return [nested(assignment) for assignment in kept.values()]
 
     def place_of(self, recipe: Recipe) -> int | None:
-        """Return where in `get_all_configs` a recipe's configuration is; None where it is not."""
+        """Return the index of a recipe's configuration in `get_all_configs`; None if it is not there."""
         return self._places.get(recipe)
 
     @property
     def is_finite(self) -> bool:
-        """Whether every configuration can be listed."""
+        """Whether the configurations can be enumerated."""
         return self.space().is_finite
 
     def space(self, name: str = "search_space") -> Space:
@@ -102,34 +182,13 @@ class SearchSpace:
         return kept, invalid, valid - len(kept)
 
 
-@dataclass(frozen=True)
-class NestedBuild:
-    """Makes recipes of flat assignments.
-
-    Attributes:
-        maker: Knows the starting configuration.
-        fixed: What all configurations have besides, as nested dictionaries.
-    """
-
-    maker: RecipeMaker
-    fixed: Mapping[str, Any] | None = None
-
-    def __call__(self, assignment: Assignment) -> Recipe:
-        """Return the recipe of an assignment."""
-        return self.maker(self.configuration(assignment))
-
-    def configuration(self, assignment: Assignment) -> Configuration:
-        """Return an assignment as nested dictionaries, with what is fixed."""
-        return nested({**flattened(self.fixed or {}), **assignment})
-
-
 def generate_all_configs(space: Mapping[str, Any], base: QuantizationConfig | None = None) -> list[Configuration]:
     """Return every configuration of a space; see `SearchSpace`."""
     return SearchSpace(space, base).get_all_configs()
 
 
 def _leaves(space: Mapping[str, Any]) -> Iterator[tuple[str, Parameter]]:
-    """Yield dotted names and parameters, in the order of the dictionaries, fields before options."""
+    """Yield dotted names and parameters in the order of the dictionaries, fields before options."""
     if not isinstance(space, Mapping):
         raise RecipeError(f"a search space must be a dict of lists, got {type(space).__name__}")
     _check_known(space, (*FIELDS, "extra_options"), "a search space")
@@ -175,7 +234,7 @@ def range_parameter(value: Mapping[str, Any], where: str) -> Uniform | IntRange:
     """Return the parameter of a range such as ``{"type": "float", "low": 1e-6, "high": 1e-4, "log": True}``.
 
     Raises:
-        RecipeError: It is no range.
+        RecipeError: It is not a valid range.
     """
     _check_known(value, _RANGE_KEYS, f"the range of {where}")
     whole = isinstance(value["low"], int) and isinstance(value["high"], int)
@@ -189,14 +248,14 @@ def range_parameter(value: Mapping[str, Any], where: str) -> Uniform | IntRange:
 
 
 def _conditional(leaves: dict[str, Parameter], base: QuantizationConfig) -> dict[str, Parameter]:
-    """Return the parameters with the conditions under which they mean something; those that never do are left out."""
+    """Return the parameters with the conditions under which they have an effect, without those that never have."""
     parameters: dict[str, Parameter] = {}
     for name, parameter in leaves.items():
         only_if: dict[str, Any] | None = dict(parameter.only_if)
         for condition in conditions_of(name):
             only_if = _joined(only_if, _requirement(condition, leaves, base), condition)
             if only_if is None:
-                _LOG.info("search space: %s has no effect, because nowhere %s", name, condition.reads)
+                _LOG.info("search space: %s has no effect, because %s in no configuration", name, condition.text)
                 break
         if only_if is not None:
             parameters[name] = replace(parameter, only_if=only_if)
@@ -207,11 +266,11 @@ def _conditional(leaves: dict[str, Parameter], base: QuantizationConfig) -> dict
 
 
 def _requirement(condition: Condition, leaves: Mapping[str, Parameter], base: QuantizationConfig) -> list[Any] | bool:
-    """Return the values of the other option that are asked for, or whether it always or never is as it must be."""
+    """Return the values of the other option that satisfy a condition, or whether it always or never holds."""
     owner = leaves.get(condition.owner)
     if isinstance(owner, Choice):
         holding = [value for value in owner.values if condition.holds(value)]
-        # The other may exist only beside certain values itself, so that even all of its values are a condition.
+        # The other option may be conditional itself; then even all of its values are a condition.
         if len(holding) == len(owner.values) and not conditions_of(condition.owner):
             return True
         return holding or False
@@ -224,3 +283,90 @@ def _joined(only_if: dict[str, Any] | None, required: list[Any] | bool, conditio
     if only_if is None or required is False:
         return None
     return only_if if required is True else only_if | {condition.owner: required}
+
+
+@dataclass(frozen=True)
+class CheckpointBuild:
+    """Builds recipes from flat assignments, with checkpoints during finetuning.
+
+    Attributes:
+        build: Builds the recipe without checkpoints.
+        every: Iterations between checkpoints.
+    """
+
+    build: NestedBuild
+    every: int
+
+    def __call__(self, assignment: Assignment) -> Recipe:
+        """Return the recipe of an assignment."""
+        return with_checkpoints(self.build(assignment), self.every)
+
+
+def finetune_space(
+    search_space: Mapping[str, Any], maker: RecipeMaker, device: str | None = None, checkpoint_every: int | None = None
+) -> Space:
+    """Return the space of iterations and learning rate.
+
+    Args:
+        search_space: ``{"extra_options": {"FastFinetune": {...}}}`` with NumIterations, LearningRate or both; the
+            smallest and largest value of a list are the bounds.
+        maker: Holds the starting configuration, which must have include_fast_ft=True.
+        device: Where layers are trained, unless the starting configuration sets it; None is the CPU.
+        checkpoint_every: Iterations between checkpoints, from which longer trials resume; None has none.
+
+    Raises:
+        RecipeError: Something else is in the space, or finetuning is off.
+    """
+    if not maker.base.include_fast_ft:
+        raise RecipeError(
+            "advanced_fastft_search needs include_fast_ft=True in the quantization configuration, got False"
+        )
+    values_of = _finetune_values(search_space)
+    parameters: dict[str, Parameter] = {}
+    for name, values in values_of.items():
+        if name == JOINT:
+            raise RecipeError(f"advanced_fastft_search cannot search {JOINT}; give NumIterations and LearningRate")
+        if name not in _TUNED:
+            raise RecipeError(
+                f"advanced_fastft_search takes NumIterations and LearningRate, got {name!r}; set it in the "
+                "quantization configuration's extra_options['FastFinetune']"
+            )
+        parameters[f"{_FINETUNE}{name}"] = _bounds(name, values)
+    own = (maker.base.extra_options or {}).get("FastFinetune", {})
+    fixed = None
+    if device is not None and "OptimDevice" not in own:
+        fixed = {"extra_options": {"FastFinetune": {"OptimDevice": device}}}
+    build: NestedBuild | CheckpointBuild = NestedBuild(maker, fixed)
+    if checkpoint_every is not None:
+        with_checkpoints(maker({}), checkpoint_every)
+        build = CheckpointBuild(NestedBuild(maker, fixed), checkpoint_every)
+    return Space(parameters, build, name=f"finetuning parameters {device or ''}".strip())
+
+
+def _finetune_values(search_space: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = search_space.get("extra_options") or {}
+    others = [name for name in search_space if name != "extra_options"] + [
+        name for name in options if name != "FastFinetune"
+    ]
+    settings = options.get("FastFinetune")
+    if others or not isinstance(settings, Mapping) or not settings:
+        found = f"got {others[0]!r}" if others else "got none of them"
+        raise RecipeError(
+            "advanced_fastft_search takes search_space = {'extra_options': {'FastFinetune': {NumIterations and "
+            f"LearningRate}}}}, {found}"
+        )
+    return settings
+
+
+def _bounds(name: str, values: Any) -> Parameter:
+    if isinstance(values, Choice | IntRange | Uniform):
+        return values
+    if not isinstance(values, list | tuple) or not values:
+        raise RecipeError(f"the bounds of {name} must be a list of numbers, got {values!r}")
+    for value in values:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (whole if name == "NumIterations" else whole or isinstance(value, float)) or value <= 0:
+            raise RecipeError(f"the bounds of {name} must be numbers above 0, got {value!r}")
+    if name == "NumIterations":
+        return IntRange(min(values), max(values))
+    return Uniform(float(min(values)), float(max(values)), log=True)

@@ -1,4 +1,4 @@
-"""Searches without data."""
+"""Searches without calibration data."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from quantry.autosearch import Space, search
-from quantry.autosearch.absent_data import data_or_none_needed
+from quantry.autosearch.data_split import require_data
 from quantry.data.random_data import RandomData
 from quantry.errors import DataError
 from quantry.recipe import resolve_recipe
@@ -23,13 +23,13 @@ def test_search_that_calibrates_needs_data(evaluator: Any, network: Path, tmp_pa
     assert not (tmp_path / "found").exists()
 
 
-def test_no_data_are_needed_where_nothing_is_calibrated_and_the_user_judges() -> None:
+def test_no_data_are_needed_with_an_evaluator_and_without_calibration() -> None:
     space = space_of("UINT8_DYNAMIC_QUANT")
-    assert data_or_none_needed(None, lambda path: 1.0, space) == RandomData()
-    with pytest.raises(DataError, match="to judge by"):
-        data_or_none_needed(None, "l2", space)
+    assert require_data(None, lambda path: 1.0, space) == RandomData()
+    with pytest.raises(DataError, match="for evaluation"):
+        require_data(None, "l2", space)
 
 
-def test_random_data_serve_where_they_are_asked_for() -> None:
+def test_random_data_can_be_given_explicitly() -> None:
     asked = RandomData(4)
-    assert data_or_none_needed(asked, None, space_of("XINT8")) is asked
+    assert require_data(asked, None, space_of("XINT8")) is asked

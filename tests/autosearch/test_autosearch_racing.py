@@ -1,31 +1,30 @@
-"""When a configuration cannot win any more."""
+"""When racing prunes a configuration."""
 
 import numpy as np
 import pytest
 
-from quantry.autosearch.race import rungs
-from quantry.autosearch.verdict import cannot_win
+from quantry.autosearch.racing import cannot_win, rungs
 
 
 @pytest.mark.parametrize(
     ("size", "expected"), [(5, [5]), (32, [32]), (80, [32, 64, 80]), (1600, [100, 200, 400, 800, 1600])]
 )
-def test_legs_double_up_to_all_samples(size: int, expected: list[int]) -> None:
+def test_rungs_double_up_to_all_samples(size: int, expected: list[int]) -> None:
     assert rungs(size) == expected
 
 
-def test_one_that_is_clearly_worse_is_out_at_once() -> None:
+def test_clearly_worse_configuration_is_pruned_at_once() -> None:
     generator = np.random.default_rng(0)
     champion = generator.normal(size=16)
     assert cannot_win(champion - 0.5 + 0.1 * generator.normal(size=16), champion, 256)
 
 
-def test_one_that_is_clearly_better_stays() -> None:
+def test_clearly_better_configuration_stays() -> None:
     champion = np.random.default_rng(0).normal(size=16)
     assert not cannot_win(champion + 0.5, champion, 256)
 
 
-def test_few_samples_on_which_both_agree_prove_nothing() -> None:
+def test_equal_scores_on_few_samples_do_not_prune() -> None:
     right = np.array([1.0, 0, 1, 1, 0, 1, 0, 1])
     assert not cannot_win(right, right, 500)
 
@@ -36,11 +35,11 @@ def test_after_all_samples_the_mean_decides() -> None:
     assert not cannot_win(champion + 1e-9, champion, 16)
 
 
-def test_infinite_scores_are_compared_by_which_is_larger() -> None:
+def test_infinite_scores_are_compared_by_size() -> None:
     assert cannot_win(np.full(16, 3.0), np.full(16, np.inf), 64)
 
 
-def test_better_one_is_seldom_thrown_out() -> None:
+def test_better_configuration_is_rarely_pruned() -> None:
     """A challenger that is better by three standard errors of the full comparison must nearly always survive."""
     generator = np.random.default_rng(1)
     total, lost = 256, 0
@@ -51,7 +50,7 @@ def test_better_one_is_seldom_thrown_out() -> None:
     assert lost / 400 < 0.05
 
 
-def test_equal_ones_are_often_stopped_before_the_end() -> None:
+def test_equal_configurations_are_often_pruned_early() -> None:
     generator = np.random.default_rng(2)
     total, stopped = 256, 0
     for _ in range(200):

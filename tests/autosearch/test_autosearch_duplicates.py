@@ -1,4 +1,4 @@
-"""Trials that give the same model: known before it is written, judged once, and still there for whoever asks."""
+"""Trials with equal models: detected before the model is written, evaluated once, kept on request."""
 
 import json
 import time
@@ -13,9 +13,9 @@ import pytest
 from small_network import Distance, random_samples, write_network
 
 import quantry
-from quantry.autosearch import SearchOptions, Space, StopConditions, race, run_search
+from quantry.autosearch import SearchOptions, Space, racing, run_search
+from quantry.autosearch.output_directory import copy_model, model_size
 from quantry.autosearch.trial_runner import model_content
-from quantry.autosearch.written_model import copy_model, model_size
 from quantry.memo import Handle
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import CrossLayer, EmitOptions, MinMax, MinMSE, Percentile, QOperator, Recipe, find_preset
@@ -32,25 +32,25 @@ def methods(base: Recipe | None = None) -> Space:
 
 
 def gated_network(path: Path) -> Path:
-    """Write a network whose channels cannot be equalized, because of the Sigmoid between."""
+    """Write a network that cross-layer equalization cannot change, because of the Sigmoid between its layers."""
     model = onnx.load(write_network(path))
     model.graph.node[1].op_type = "Sigmoid"
     onnx.save(model, path)
     return path
 
 
-def test_twin_is_neither_written_nor_measured_and_has_all_objectives(
+def test_duplicate_is_neither_written_nor_measured_and_has_all_objectives(
     network: Path, distance: Distance, tmp_path: Path
 ) -> None:
     objectives = ("accuracy", "latency", "size", "bit_operations")
     found = run_search(network, random_samples(4), distance, methods(), grid(tmp_path, objectives=objectives))
-    first, twin, other = found.trials
-    assert (twin.same_as, other.same_as) == (0, None)
+    first, duplicate, other = found.trials
+    assert (duplicate.same_as, other.same_as) == (0, None)
     assert "emit" in first.computed
-    assert "emit" not in twin.computed
-    assert twin.objectives == first.objectives
-    assert set(twin.objectives) == set(objectives)
-    assert (twin.score, twin.interval, twin.samples, twin.drop) == (
+    assert "emit" not in duplicate.computed
+    assert duplicate.objectives == first.objectives
+    assert set(duplicate.objectives) == set(objectives)
+    assert (duplicate.score, duplicate.interval, duplicate.samples, duplicate.drop) == (
         first.score,
         first.interval,
         first.samples,
@@ -59,7 +59,7 @@ def test_twin_is_neither_written_nor_measured_and_has_all_objectives(
     assert distance.seen == 2 * distance.size
 
 
-def test_equalization_that_changes_nothing_gives_twins_and_observes_nothing_again(tmp_path: Path) -> None:
+def test_equalization_without_effect_gives_duplicates_and_no_second_observation(tmp_path: Path) -> None:
     network = gated_network(tmp_path / "gated.onnx")
     ways = [None, CrossLayer(), CrossLayer(steps=2)]
     space = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE()], "equalize.cross_layer": ways})
@@ -72,10 +72,10 @@ def test_equalization_that_changes_nothing_gives_twins_and_observes_nothing_agai
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_workers_that_have_twins_at_the_same_time_judge_one(network: Path, tmp_path: Path, *, fails: bool) -> None:
-    book, failed = tmp_path / "judged", tmp_path / "failed"
+def test_workers_with_equal_models_at_the_same_time_evaluate_one(network: Path, tmp_path: Path, *, fails: bool) -> None:
+    book, failed = tmp_path / "evaluated", tmp_path / "failed"
 
-    def judge(path: Path) -> float:
+    def evaluator(path: Path) -> float:
         if Path(path) == network:
             return 1.0
         with book.open("a") as file:
@@ -84,23 +84,23 @@ def test_workers_that_have_twins_at_the_same_time_judge_one(network: Path, tmp_p
         if fails:
             with suppress(FileExistsError):
                 failed.mkdir()
-                raise ValueError("what is judged first cannot be")
+                raise ValueError("the first evaluation fails")
         return 0.5
 
     options = grid(tmp_path / "out", n_jobs=2, keep_models="all")
-    found = run_search(network, random_samples(4), judge, methods(), options)
+    found = run_search(network, random_samples(4), evaluator, methods(), options)
     alone = [trial for trial in found.trials if trial.same_as is None]
     assert len(book.read_text().split()) == len(alone)
     assert sorted(trial.score or 0.0 for trial in found.trials) == [0.0 if fails else 0.5, 0.5, 0.5]
-    assert '"deferred":true' not in (tmp_path / "out" / "study.journal").read_text().replace(" ", "")
+    assert '"state":"waiting"' not in (tmp_path / "out" / "study.journal").read_text().replace(" ", "")
     if not fails:
-        # Whichever of the two was judged, the first has a model of its own.
+        # Whichever of the two was evaluated, the first has its own model.
         assert [trial.same_as for trial in found.trials] == [None, 0, None]
         assert all(trial.model_path is not None for trial in found.trials)
 
 
 @pytest.mark.parametrize("racing", [False, True])
-def test_workers_judge_no_sample_more_than_one_worker_does(tmp_path: Path, *, racing: bool) -> None:
+def test_several_workers_evaluate_no_more_samples_than_one(tmp_path: Path, *, racing: bool) -> None:
     network = gated_network(tmp_path / "gated.onnx")
     ways = [None, CrossLayer(), CrossLayer(steps=2)]
     space = Space.of(Recipe(), {"scale.activation": METHODS, "equalize.cross_layer": ways})
@@ -116,11 +116,11 @@ def test_workers_judge_no_sample_more_than_one_worker_does(tmp_path: Path, *, ra
 
     facts = []
     for jobs in (1, 2, 3):
-        judge = Counted(network, 64)
-        judge.book = tmp_path / f"book{jobs}"
+        evaluator = Counted(network, 64)
+        evaluator.book = tmp_path / f"book{jobs}"
         options = grid(tmp_path / str(jobs), racing=racing, n_jobs=jobs, keep_models="all")
-        found = run_search(network, random_samples(2), judge, space, options)
-        seen = sum(map(int, judge.book.read_text().split()))
+        found = run_search(network, random_samples(2), evaluator, space, options)
+        seen = sum(map(int, evaluator.book.read_text().split()))
         trials = [(trial.state, trial.score, trial.interval, trial.samples, trial.same_as) for trial in found.trials]
         stages = sum(len(trial.computed.keys() & {"observe", "scale"}) for trial in found.trials)
         models = [trial.model_path.read_bytes() for trial in found.trials if trial.model_path is not None]
@@ -131,30 +131,30 @@ def test_workers_judge_no_sample_more_than_one_worker_does(tmp_path: Path, *, ra
 
 @pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "A8W8"])
 @pytest.mark.parametrize("keep", [{"keep_models": "all"}, {"tolerance": 1e9}])
-def test_model_of_a_twin_that_is_kept_is_what_its_recipe_gives(
+def test_kept_model_of_a_duplicate_equals_that_of_its_recipe(
     network: Path, tmp_path: Path, preset: str, keep: dict[str, Any]
 ) -> None:
     space, samples = methods(find_preset(preset).recipe), random_samples(4)
     found = run_search(network, samples, Distance(network), space, grid(tmp_path / "out", **keep))
     assert any(trial.same_as is not None for trial in found.trials)
     summary = json.loads((tmp_path / "out" / "search.json").read_text())
-    for trial, told in zip(found.trials, summary["trials"], strict=True):
+    for trial, summarized in zip(found.trials, summary["trials"], strict=True):
         assert trial.model_path == tmp_path / "out" / f"iter_{trial.number}.onnx"
-        assert told["model"] == trial.model_path.name
+        assert summarized["model"] == trial.model_path.name
         quantry.quantize(network, samples, trial.recipe, store=None).save(tmp_path / "alone.onnx")
         assert trial.model_path.read_bytes() == (tmp_path / "alone.onnx").read_bytes()
 
 
-def test_twin_that_is_not_kept_leaves_no_file(network: Path, distance: Distance, tmp_path: Path) -> None:
+def test_duplicate_that_is_not_kept_leaves_no_file(network: Path, distance: Distance, tmp_path: Path) -> None:
     found = run_search(network, random_samples(4), distance, methods(), grid(tmp_path))
     assert found.best is not None
     assert [path.name for path in tmp_path.glob("iter_*")] == [f"iter_{found.best.number}.onnx"]
     assert [trial.model_path is None for trial in found.trials] == [trial is not found.best for trial in found.trials]
 
 
-def test_search_of_an_earlier_form_goes_on_and_repeats_nothing(network: Path, tmp_path: Path) -> None:
+def test_resumed_search_with_other_content_digests_repeats_nothing(network: Path, tmp_path: Path) -> None:
     distance = Distance(network)
-    options = grid(tmp_path, keep_models="all", stop=StopConditions(iterations=2))
+    options = grid(tmp_path, keep_models="all", n_trials=2)
     first = run_search(network, random_samples(4), distance, methods(), options)
     assert [trial.same_as for trial in first.trials] == [None, 0]
     journal, seen = tmp_path / "study.journal", distance.seen
@@ -169,20 +169,20 @@ def test_search_of_an_earlier_form_goes_on_and_repeats_nothing(network: Path, tm
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_race_judges_a_twin_of_its_own_cohort_once(network: Path, tmp_path: Path, jobs: int) -> None:
-    judge = Distance(network, 40)
+def test_race_evaluates_duplicates_in_a_cohort_once(network: Path, tmp_path: Path, jobs: int) -> None:
+    evaluator = Distance(network, 40)
     many = [MinMax(), Percentile(100.0), MinMSE()]
     space = Space.of(Recipe(), {"scale.activation": many, "observe.samples": [None, 4]})
-    found = run_search(network, random_samples(4), judge, space, grid(tmp_path, racing=True, n_jobs=jobs))
+    found = run_search(network, random_samples(4), evaluator, space, grid(tmp_path, racing=True, n_jobs=jobs))
     alone = [trial for trial in found.trials if trial.same_as is None]
     assert len(alone) == 2
     if jobs == 1:
-        assert judge.seen == sum(trial.samples or 0 for trial in alone)
-        assert "computes the same as trial 0" in (tmp_path / "auto_search.log").read_text()
+        assert evaluator.seen == sum(trial.samples or 0 for trial in alone)
+        assert "same model as trial 0" in (tmp_path / "auto_search.log").read_text()
 
 
 class Breaks(Distance):
-    """Fails for the first trial, behind the first leg of a race."""
+    """Fails for the first trial, after the first rung of a race."""
 
     def per_sample(self, model_path: Path, indices: Any) -> list[float]:
         if Path(model_path).name == "iter_0.onnx" and len(indices) < 32:
@@ -191,18 +191,18 @@ class Breaks(Distance):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_twin_of_a_model_that_fails_late_in_a_race_fails_too(network: Path, tmp_path: Path, jobs: int) -> None:
+def test_duplicate_of_a_model_that_fails_in_a_later_rung_fails_too(network: Path, tmp_path: Path, jobs: int) -> None:
     space = Space.of(Recipe(), {"scale.activation": [MinMax(), Percentile(100.0)]})
     options = grid(tmp_path, racing=True, n_jobs=jobs)
     found = run_search(network, random_samples(4), Breaks(network, 40), space, options)
     assert [trial.state for trial in found.trials] == ["failed", "failed"]
-    assert "computes the same as trial 0, which failed: ZeroDivisionError: bad sample" in str(found.trials[1].error)
+    assert "same model as trial 0, which failed: ZeroDivisionError: bad sample" in str(found.trials[1].error)
 
 
-def test_twin_in_a_later_race_than_a_model_that_failed_is_judged(
+def test_duplicate_of_a_failed_model_in_a_later_cohort_is_evaluated(
     network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(race, "_COHORT", 2)
+    monkeypatch.setattr(racing, "_COHORT", 2)
     space = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE(), Percentile(100.0)]})
     options = grid(tmp_path, racing=True, objectives=("accuracy", "size"))
     found = run_search(network, random_samples(4), Breaks(network, 40), space, options)
@@ -212,14 +212,14 @@ def test_twin_in_a_later_race_than_a_model_that_failed_is_judged(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_whoever_was_beaten_by_a_model_that_fails_later_races_on(network: Path, tmp_path: Path, jobs: int) -> None:
+def test_trial_pruned_for_a_model_that_fails_later_races_on(network: Path, tmp_path: Path, jobs: int) -> None:
     space = Space.of(Recipe(), {"scale.activation": [MinMax(), MinMSE(), Percentile(60.0)]})
-    judge, options = Distance(network, 80), grid(tmp_path / "whole", racing=True, n_jobs=jobs)
-    whole = run_search(network, random_samples(4), judge, space, options)
-    assert [trial.state for trial in whole.trials] == ["complete", "raced", "raced"]
+    evaluator, options = Distance(network, 80), grid(tmp_path / "whole", racing=True, n_jobs=jobs)
+    whole = run_search(network, random_samples(4), evaluator, space, options)
+    assert [trial.state for trial in whole.trials] == ["complete", "pruned", "pruned"]
     options = replace(options, output_dir=tmp_path / "broken")
     found = run_search(network, random_samples(4), Breaks(network, 80), space, options)
-    assert [trial.state for trial in found.trials] == ["failed", "complete", "raced"]
+    assert [trial.state for trial in found.trials] == ["failed", "complete", "pruned"]
     assert found.best is not None
     assert (found.best.number, found.best.samples) == (1, 80)
 
@@ -229,7 +229,7 @@ def test_size_does_not_count_the_recipe(network: Path, tmp_path: Path, preset: s
     files = [tmp_path / "short.onnx", tmp_path / "long.onnx"]
     result = quantry.quantize(network, random_samples(2), preset, store=None)
     result.save(files[0])
-    copy_model(files[0], files[1], {"quantry.recipe": "much " * 500, "author": "somebody"})
+    copy_model(files[0], files[1], {"quantry.recipe": "much " * 500, "author": "me"})
     sizes = [model_size([file]) for file in files]
     proto = onnx.load(files[1])
     assert [entry.key for entry in proto.metadata_props] == ["author", "quantry.recipe"]
@@ -238,7 +238,7 @@ def test_size_does_not_count_the_recipe(network: Path, tmp_path: Path, preset: s
     assert files[1].stat().st_size > files[0].stat().st_size
 
 
-def test_copy_of_a_model_with_weights_in_a_second_file_names_its_own(tmp_path: Path) -> None:
+def test_copy_of_a_model_with_external_data_has_its_own_data_file(tmp_path: Path) -> None:
     from quantry.graph.load import read_model
     from quantry.graph.save import write_model
 
@@ -253,7 +253,7 @@ def test_copy_of_a_model_with_weights_in_a_second_file_names_its_own(tmp_path: P
     assert {entry.key: entry.value for entry in onnx.load(target).metadata_props} == {"quantry.recipe": "other"}
 
 
-def test_notes_make_no_other_model_and_numbers_and_format_do(network: Path) -> None:
+def test_content_depends_on_numbers_and_format_but_not_on_notes(network: Path) -> None:
     stages = quantry.quantize(network, random_samples(1), store=None).stages
     params = stages.params.value
     first = model_content(stages, EmitOptions())

@@ -1,0 +1,378 @@
+"""What a search reports while it runs: auto_search.log, search.json, log records and a table in the terminal."""
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from quantry.autosearch.output_directory import disk_errors
+from quantry.autosearch.state import SearchState
+from quantry.autosearch.trial import Trial, by_drop
+from quantry.recipe import brief, to_plain
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+LOGGER = "quantry.autosearch"
+"""Name of the logger; records have the level INFO, which is not shown by default."""
+
+SUMMARY_VERSION = 2
+"""Version of search.json."""
+
+_STATE_MARKS = {"complete": "", "pruned": "~", "failed": "failed"}
+_TABLE_ROWS = 10
+
+# search.json is rewritten at most every two seconds, and rarely enough to take less than 1/20 of the time: it grows
+# with the number of trials.
+_SUMMARY_SECONDS, _SUMMARY_SHARE = 2.0, 20
+
+
+class SearchCallback(Protocol):
+    """Is called when something happens in a search."""
+
+    def on_start(self, state: SearchState, lines: list[str]) -> None:
+        """The search starts or resumes.
+
+        Args:
+            state: The state of the search.
+            lines: Description of the search.
+        """
+        ...
+
+    def on_trial(self, state: SearchState, trial: Trial) -> None:
+        """A trial was recorded."""
+        ...
+
+    def on_message(self, state: SearchState, line: str) -> None:
+        """There is progress to report between two recorded trials."""
+        ...
+
+    def on_end(self, state: SearchState, reason: str) -> None:
+        """The search ended.
+
+        Args:
+            state: The state of the search.
+            reason: Why.
+        """
+        ...
+
+
+def score_text(score: float, interval: tuple[float, float] | None) -> str:
+    """Return a score with its confidence interval, such as ``0.7512 [0.741, 0.762]``."""
+    return f"{score:.6g}" if interval is None else f"{score:.6g} [{interval[0]:.6g}, {interval[1]:.6g}]"
+
+
+def progress_text(state: SearchState) -> str:
+    """Return how many trials are done and how long the rest will take."""
+    done, total = len(state.trials), state.expected_trials
+    left = state.seconds_left
+    share = f"{done} of {total} trials" if total is not None else f"{done} trials"
+    rest = "" if left is None else f", about {timedelta(seconds=round(left))} left"
+    return f"{share}, {timedelta(seconds=round(state.seconds))} so far{rest}"
+
+
+def columns(objectives: Sequence[str]) -> tuple[str, ...]:
+    """Return the headings of a table of trials."""
+    return ("trial", "drop", "score", *objectives[1:], "accepted", "seconds", "computed", "reused")
+
+
+def row(trial: Trial, objectives: Sequence[str]) -> tuple[str, ...]:
+    """Return a trial as a row of the table; an estimated score starts with ``~``."""
+    mark = _STATE_MARKS[trial.state]
+    score = mark if trial.score is None else f"{mark}{score_text(trial.score, trial.interval)}"
+    shared = "" if trial.same_as is None else f" = trial {trial.same_as}"
+    return (
+        str(trial.number),
+        "" if trial.drop is None else f"{trial.drop:.6g}",
+        score,
+        *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in objectives[1:]),
+        "yes" if trial.accepted else "",
+        f"{trial.seconds:.2f}",
+        (" ".join(trial.computed) or "-") + shared,
+        " ".join(trial.reused) or "-",
+    )
+
+
+def trial_table(trials: Sequence[Trial], objectives: Sequence[str]) -> list[str]:
+    """Return the trials as aligned lines of text, smallest drop first."""
+    rows = [columns(objectives), *(row(trial, objectives) for trial in by_drop(trials))]
+    widths = [max(len(line[index]) for line in rows) for index in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in rows]
+
+
+def shortfall(state: SearchState) -> tuple[str, ...]:
+    """Return a note if no trial was accepted."""
+    best = state.best
+    if best is None:
+        failed = sum(trial.state == "failed" for trial in state.trials)
+        return (f"no trial could be evaluated: {failed} of {len(state.trials)} failed",)
+    if state.candidates:
+        return ()
+    away = f"the best, trial {best.number}, is {best.drop:g} worse than the float model"
+    return (f"nothing is within the tolerance of {state.tolerance:g}: {away}",)
+
+
+class LogFile:
+    """Appends to the log; every line is written at once, so that the log can be followed while the search runs.
+
+    Format: UTF-8, one record per line except for the final table::
+
+        2026-11-15 07:12:39 [INFO] search starts: ...
+        2026-11-15 07:12:41 [INFO] trial 0: complete, score 0.7512 [0.741, 0.762], drop 0.0021, accepted; 1.93 s
+        2026-11-15 07:12:41 [INFO]   configuration: scale.activation=Percentile(percentile=99.99, symmetric=True)
+        2026-11-15 07:12:41 [INFO]   computed observe 1.20 s, scale 0.11 s, emit 0.05 s; reused prepare, plan
+        2026-11-15 07:12:41 [INFO]   best so far
+
+    Args:
+        path: The file; created if missing, otherwise continued.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def on_start(self, state: SearchState, lines: list[str]) -> None:
+        """Write the description of the search."""
+        self._write([state.headline, *lines])
+
+    def on_trial(self, state: SearchState, trial: Trial) -> None:
+        """Write the result of a trial, unless it was written before an interruption."""
+        if trial.number in state.restored:
+            return
+        if len(state.trials) == 1 and state.reference is not None:
+            self._write([f"float model: score {score_text(state.reference.value, state.reference.interval)}"])
+        configuration = ", ".join(f"{name}={brief(value)}" for name, value in trial.assignment.items())
+        lines = [f"trial {trial.number}: {_result_text(trial)}; {trial.seconds:.2f} s"]
+        lines.append(f"  configuration: {configuration or '(no parameter)'}")
+        lines.append(f"  {_stages_text(trial)}")
+        if trial.error is not None:
+            lines.append(f"  error: {trial.error}")
+        if state.best is not None and state.best.number == trial.number:
+            lines.append("  best so far")
+        self._write(lines, "WARNING" if trial.error is not None else "INFO")
+
+    def on_message(self, state: SearchState, line: str) -> None:  # noqa: ARG002 - the line is enough
+        """Write the line."""
+        self._write([line])
+
+    def on_end(self, state: SearchState, reason: str) -> None:
+        """Write the table of all trials and the candidates."""
+        self._write([f"search ends after {len(state.trials)} trials and {state.seconds:.1f} s: {reason}"])
+        table = trial_table(state.trials, state.options.objectives)
+        best = [] if state.best is None else [f"best: trial {state.best.number}, {state.directory.best_model}"]
+        self._write(["trials, smallest drop first:", *table, *_candidates_text(state), *shortfall(state), *best])
+
+    def _write(self, lines: list[str], level: str = "INFO") -> None:
+        now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        text = "".join(f"{now} [{level}] {line}\n" for block in lines for line in block.splitlines() or [""])
+        with disk_errors(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _result_text(trial: Trial) -> str:
+    if trial.score is None or trial.drop is None:
+        return trial.state
+    accepted = "accepted" if trial.accepted else "not accepted"
+    others = "".join(f", {name} {value:g}" for name, value in trial.objectives.items() if name != "accuracy")
+    return f"{trial.state}, score {score_text(trial.score, trial.interval)}{others}, drop {trial.drop:g}, {accepted}"
+
+
+def _stages_text(trial: Trial) -> str:
+    computed = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in trial.computed.items()) or "nothing"
+    shared = "" if trial.same_as is None else f"; same model and score as trial {trial.same_as}"
+    return f"computed {computed}; reused {', '.join(trial.reused) or 'nothing'}{shared}"
+
+
+def _candidates_text(state: SearchState) -> list[str]:
+    if state.tolerance is None:
+        return [f"no tolerance was given: all {len(state.candidates)} complete trials are accepted"]
+    lines = [
+        f"  trial {trial.number}: drop {trial.drop:g}, {trial.model_path or 'model not kept'}"
+        for trial in state.candidates
+    ]
+    return [f"candidates within the tolerance of {state.tolerance:g}: {len(lines)}", *lines]
+
+
+class SummaryFile:
+    """Writes search.json atomically, after trials and at the end."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._due = -math.inf
+        self._texts: dict[int, tuple[Trial, str]] = {}
+
+    def on_start(self, state: SearchState, lines: list[str]) -> None:
+        """Write the description of the search."""
+        self._lines = lines
+        self._write(state, None)
+
+    def on_trial(self, state: SearchState, trial: Trial) -> None:
+        """Write all trials, if the last write was long enough ago or this trial is the best."""
+        is_best = state.best is not None and state.best.number == trial.number
+        if is_best or time.monotonic() >= self._due:
+            self._write(state, None)
+
+    def on_message(self, state: SearchState, line: str) -> None:
+        """Do nothing: messages are for the log."""
+
+    def on_end(self, state: SearchState, reason: str) -> None:
+        """Write everything."""
+        self._write(state, reason)
+
+    def _write(self, state: SearchState, reason: str | None) -> None:
+        started = time.monotonic()
+        opening = json.dumps(_json_value(_overview(state, self._lines, reason)), indent=1)
+        trials = ",\n".join(map(self._text, state.trials))
+        content = f'{opening[:-2]},\n "trials": [\n{trials}\n ]\n}}'
+        state.directory.write(state.directory.summary, content.encode())
+        now = time.monotonic()
+        self._due = now + max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - started))
+
+    def _text(self, trial: Trial) -> str:
+        """Return a trial as one line; cached, because a search may have thousands of trials."""
+        known = self._texts.get(trial.number)
+        if known is None or known[0] is not trial:
+            known = self._texts[trial.number] = (trial, f"  {json.dumps(_json_value(_trial_summary(trial)))}")
+        return known[1]
+
+
+def _overview(state: SearchState, notes: list[str], reason: str | None) -> dict[str, Any]:
+    """Return everything except the trials."""
+    reference = state.reference
+    return {
+        "version": SUMMARY_VERSION,
+        "stopped_by": reason,
+        "seconds": state.seconds,
+        "direction": state.direction,
+        "objectives": list(state.options.objectives),
+        "tolerance": state.tolerance,
+        "float": None if reference is None else {"score": reference.value, "interval": reference.interval},
+        "best": None if state.best is None else state.best.number,
+        "candidates": [trial.number for trial in state.candidates],
+        "pareto": [trial.number for trial in state.pareto],
+        "notes": list(notes),
+    }
+
+
+def _trial_summary(trial: Trial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "space": trial.space,
+        "assignment": {
+            name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
+            for name, value in trial.assignment.items()
+        },
+        "state": trial.state,
+        "score": trial.score,
+        "interval": trial.interval,
+        "drop": trial.drop,
+        "accepted": trial.accepted,
+        "objectives": dict(trial.objectives),
+        "error": trial.error,
+        "seconds": trial.seconds,
+        "computed": dict(trial.computed),
+        "reused": list(trial.reused),
+        "samples": trial.samples,
+        "same_as": trial.same_as,
+        "model": None if trial.model_path is None else trial.model_path.name,
+        "recipe": to_plain(trial.recipe),
+    }
+
+
+def _json_value(value: Any) -> Any:
+    """Replace numbers that JSON cannot express by the texts "inf", "-inf" and "nan"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _json_value(item) for name, item in value.items()}
+    return [_json_value(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class ProgressLog:
+    """Logs one short line per finished trial and one at the end, to the logger `LOGGER`."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger(LOGGER)
+
+    def on_start(self, state: SearchState, lines: list[str]) -> None:
+        """Log where the full log is."""
+        self._log.info("%s: %s; more in %s", state.headline, "".join(lines[:1]), state.options.log_file)
+
+    def on_trial(self, state: SearchState, trial: Trial) -> None:
+        """Log the result of a trial, unless it finished before an interruption."""
+        if trial.number in state.restored or not self._log.isEnabledFor(logging.INFO):
+            return
+        best = ", best so far" if state.best is not None and state.best.number == trial.number else ""
+        result = "failed" if trial.score is None else f"score {trial.score:.6g}, drop {trial.drop:.4g}{best}"
+        self._log.info("trial %d: %s; %s", trial.number, result, progress_text(state))
+
+    def on_message(self, state: SearchState, line: str) -> None:  # noqa: ARG002 - the line is enough
+        """Log the line."""
+        self._log.info("%s", line)
+
+    def on_end(self, state: SearchState, reason: str) -> None:
+        """Log why the search ended."""
+        self._log.info("search ends after %d trials: %s", len(state.trials), reason)
+
+
+class LiveTable:
+    """Shows the best trials, the newest one and the time left in the terminal.
+
+    Nothing is shown if standard error is not a terminal.
+    """
+
+    def __init__(self) -> None:
+        self._live: Live | None = None
+
+    def on_start(self, state: SearchState, lines: list[str]) -> None:
+        """Show the table."""
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(stderr=True)
+        for line in (state.headline, *lines):
+            console.print(line, highlight=False, markup=False)
+        self._live = Live(self._content(state, None), console=console, refresh_per_second=4)
+        self._live.start()
+
+    def on_trial(self, state: SearchState, trial: Trial) -> None:
+        """Update the table."""
+        if self._live is not None:
+            self._live.update(self._content(state, trial))
+
+    def on_message(self, state: SearchState, line: str) -> None:
+        """Show the line below the table."""
+        if self._live is not None:
+            self._live.update(self._content(state, None, f"{line}; {progress_text(state)}"))
+
+    def on_end(self, state: SearchState, reason: str) -> None:
+        """Show why the search ended, and stop."""
+        if self._live is not None:
+            self._live.update(self._content(state, None, reason))
+            self._live.stop()
+            self._live = None
+
+    def _content(self, state: SearchState, newest: Trial | None, footer: str | None = None) -> "Group":
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(*columns(state.options.objectives), box=None)
+        best = by_drop([trial for trial in state.trials if trial.score is not None])[:_TABLE_ROWS]
+        shown = [*best, *([newest] if newest is not None and newest not in best else [])]
+        for trial in shown:
+            style = "bold" if state.best is not None and trial.number == state.best.number else None
+            table.add_row(*row(trial, state.options.objectives), style=style)
+        return Group(table, Text(footer or progress_text(state)))
