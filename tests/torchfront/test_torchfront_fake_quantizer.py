@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantry.errors import RecipeError
-from quantry.numerics.affine import affine
+from quantry.numerics import torch_quantizer
+from quantry.numerics.affine import affine, scale_and_zero_point
 from quantry.numerics.grid import Grid, Range
 from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import TensorParams
-from quantry.numerics.torch_quantizer import Gradient, fake_quantize_log2
+from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe import DataType, FloatScale, PerChannel, PowerOfTwoScale, TensorSpec
 from quantry.torchfront import FakeQuantizer
-from quantry.torchfront.extremes import scale_of
 from quantry.torchfront.operators.elementwise import sigmoid
 
 TYPES = [DataType.INT4, DataType.INT8, DataType.UINT8, DataType.INT16]
@@ -66,7 +66,8 @@ def test_learned_scale_has_the_gradients_of_the_tune_stage() -> None:
     (module(values) * weights).sum().backward()
     log2_scale = module.log2_scale.detach().clone().requires_grad_()
     again = values.detach().clone().requires_grad_()
-    (fake_quantize_log2(again, log2_scale, module.zero_point, module.limits) * weights).sum().backward()
+    arguments = (again, log2_scale, module.zero_point, module.limits, None, Gradient.TQT)
+    (torch_quantizer.fake_quantize(*arguments) * weights).sum().backward()
     assert torch.equal(values.grad, again.grad)
     torch.testing.assert_close(module.log2_scale.grad, log2_scale.grad, rtol=1e-3, atol=1e-3)
 
@@ -105,7 +106,8 @@ def test_straight_through_gradient_stops_where_values_saturate() -> None:
 def test_observer_scales_are_those_of_calibration(low: float, span: float, symmetric: bool, power: bool) -> None:
     spec = TensorSpec(DataType.INT8, symmetric=symmetric, scale=PowerOfTwoScale() if power else FloatScale())
     wanted = affine(Range(np.array([low]), np.array([low + span])), Grid.of(spec))
-    scale, zero_point = scale_of(torch.tensor([low, low + span], dtype=torch.float64), spec, (-128, 127))
+    ends = torch.tensor([low, low + span], dtype=torch.float64)
+    scale, zero_point = scale_and_zero_point(ends[0], ends[1], Grid.of(spec), torch)
     np.testing.assert_allclose(scale.numpy(), wanted.scale[0], rtol=1e-6)
     assert int(zero_point) == int(wanted.zero_point[0])
 

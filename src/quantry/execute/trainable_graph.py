@@ -18,12 +18,17 @@ from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.segments import values_used
 from quantry.numerics.tensor_params import QuantParams, TensorParams
-from quantry.numerics.torch_quantizer import fake_quantize, fake_quantize_bias, fake_quantize_log2
-from quantry.recipe import DataType, PowerOfTwoScale
+from quantry.numerics.torch_quantizer import (
+    FLOAT_TYPES,
+    Gradient,
+    derived_bias_scale,
+    fake_quantize,
+    fake_quantize_bias,
+    round_to_float,
+)
+from quantry.recipe import PowerOfTwoScale
 
 Tensors = dict[str, Any]
-
-_CASTS = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}
 
 READ_BY_PYTHON = ("Resize", "Pad", "Reshape", "Slice", "Expand", "Tile", "Split", "Range", "ConstantOfShape")
 """Operators whose inputs after the first are sizes and axes, which Python reads and which therefore stay on the CPU."""
@@ -132,7 +137,7 @@ class TrainableGraph:
                 factors = [part for part in parts if isinstance(part, _FakeQuantizer)]
                 self._quantizers[quantizer.name] = _BiasQuantizer(quantizer.params, factors, self.device)
             # Other 32-bit types are finer than the float32 that they are computed in here.
-            elif quantizer.dtype in _CASTS or (quantizer.params is not None and quantizer.params.dtype.bits <= 16):
+            elif quantizer.dtype in FLOAT_TYPES or (quantizer.params is not None and quantizer.params.dtype.bits <= 16):
                 self._quantizers[quantizer.name] = _FakeQuantizer(quantizer, self.device)
 
     def _train_scales(self, frozen: frozenset[str]) -> None:
@@ -232,7 +237,7 @@ class _FakeQuantizer:
 
     def __init__(self, quantizer: Quantizer, device: str) -> None:
         # A type that is reached by a cast has no parameters, whatever the caller has under the tensor's name.
-        self.params = None if quantizer.dtype in _CASTS else quantizer.params
+        self.params = None if quantizer.dtype in FLOAT_TYPES else quantizer.params
         self._dtype = quantizer.dtype
         self.log2_scale: Any = None
         self._power_of_two = isinstance(quantizer.spec.scale, PowerOfTwoScale)
@@ -250,12 +255,11 @@ class _FakeQuantizer:
 
     def __call__(self, values: Any) -> Any:
         if self.params is None:
-            return values + (values.detach().to(_CASTS[self._dtype]).float() - values.detach())
+            return round_to_float(values, self._dtype)
         axis = self.params.axis
         if self.log2_scale is not None:
-            return fake_quantize_log2(
-                values, self.log2_scale, self._zero_point, self._limits, axis, power_of_two=self._power_of_two
-            )
+            gradient = Gradient.TQT if self._power_of_two else Gradient.LOG2
+            return fake_quantize(values, self.log2_scale, self._zero_point, self._limits, axis, gradient)
         if self.params.group is not None:
             index = torch.arange(values.shape[axis], device=values.device) // self.params.group
             scale, zero_point = (part.index_select(axis, index) for part in (self._scale, self._zero_point))
@@ -281,6 +285,5 @@ class _BiasQuantizer:
         scale = self._scale
         # The planned scale is exact as long as neither factor is trained; the limits of an NPU may have moved it.
         if len(self._factors) == 2 and any(factor.log2_scale is not None for factor in self._factors):
-            source, weight = (factor.scale().double() for factor in self._factors)
-            scale = (source * weight).float()
+            scale = derived_bias_scale(*(factor.scale() for factor in self._factors))
         return fake_quantize_bias(bias, scale, self._limits)

@@ -11,13 +11,13 @@ clips both ends in proportion. A range made from a power of two, as by NonOverfl
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics.grid import Grid, Range
-from quantry.numerics.power_of_two import nearest_power_of_two
-from quantry.numerics.rounding import round_and_clip
+from quantry.numerics.power_of_two import SMALLEST_EXPONENT, largest_exponent
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 # With both ends at most this large, high - low is still finite in float32.
@@ -47,17 +47,34 @@ def affine(interval: Range, grid: Grid) -> Affine:
         interval: Ends of any shape.
         grid: The integers to map to.
     """
-    interval = interval.with_zero()
-    low = np.maximum(interval.low, -_LARGEST_END)
-    high = np.minimum(interval.high, _LARGEST_END)
-    span = np.maximum(-low, high) if grid.symmetric else high - low
+    scale, zero_point = scale_and_zero_point(interval.low, interval.high, grid)
+    return Affine(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64))
+
+
+def scale_and_zero_point(low: Any, high: Any, grid: Grid, arrays: Any = np) -> tuple[Any, Any]:
+    """Return scale and zero point in the arrays' own library; `affine` is the typed version for NumPy.
+
+    Observers call it with tensors while a model trains: a conversion to NumPy would wait for the GPU at every step.
+
+    Args:
+        low: Lower ends, float64.
+        high: Upper ends, float64 of the same shape.
+        grid: The integers to map to.
+        arrays: The library of the ends: ``numpy`` or ``torch``.
+
+    Returns:
+        Scales and zero points, float64 of the same shape.
+    """
+    low, high = arrays.clip(low, -_LARGEST_END, 0.0), arrays.clip(high, 0.0, _LARGEST_END)
+    span = arrays.maximum(-low, high) if grid.symmetric else high - low
     scale = span / grid.steps
     degenerate = scale < _SMALLEST_NORMAL
-    scale = np.where(degenerate, 1.0, scale)
-    zero_point = np.full(scale.shape, grid.centre, np.int64)
+    scale = arrays.where(degenerate, 1.0, scale)
+    zero_point = arrays.full_like(scale, grid.centre)
     if not grid.symmetric:
-        aligned = round_and_clip(grid.lowest - low / scale, grid.lowest, grid.highest)
-        zero_point = np.where(degenerate, 0, aligned).astype(np.int64)
+        aligned = arrays.clip(arrays.round(grid.lowest - low / scale), grid.lowest, grid.highest)
+        zero_point = arrays.where(degenerate, 0.0, aligned)
     if grid.power_of_two:
-        scale = nearest_power_of_two(scale, grid)
-    return Affine(scale.astype(np.float32), zero_point)
+        exponent = arrays.round(arrays.log2(scale))
+        scale = arrays.exp2(arrays.clip(exponent, SMALLEST_EXPONENT, largest_exponent(grid)))
+    return scale, zero_point

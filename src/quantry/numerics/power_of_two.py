@@ -56,16 +56,6 @@ def nearest_exponent(values: Floats) -> Floats:
     return np.asarray(np.rint(np.log2(values)))
 
 
-def nearest_power_of_two(scale: Floats, grid: Grid) -> Floats:
-    """Return the powers of two nearest to positive scales on a logarithmic axis, within the allowed exponents.
-
-    Args:
-        scale: Positive scales of any shape.
-        grid: The integers they are used with.
-    """
-    return np.asarray(np.exp2(np.clip(nearest_exponent(scale), SMALLEST_EXPONENT, largest_exponent(grid))))
-
-
 def largest_exponent(grid: Grid) -> int:
     """Return the largest allowed exponent; the whole range then fits into half of float32's range.
 

@@ -1,141 +1,116 @@
-"""Quantization in torch, with gradients.
+"""Fake quantization in torch: the one differentiable version of ``quantry.numerics.rounding``.
 
 ::
 
-    forward     q = saturate(round_half_even(x / scale) + zero_point),   y = (q - zero_point) * scale
+    forward             q = saturate(round_half_even(x / s) + zero_point),   y = (q - zero_point) * s
+    gradient of x       1 inside the range, 0 where x saturates (straight-through estimator)
+    gradient of s       q - zero_point - x / s inside the range, the saturated level outside
+    gradient of log2 s  s * ln 2 * (gradient of s)
 
-bit-equal to onnxruntime's QuantizeLinear and DequantizeLinear. The derivative by x is 1 inside the range and 0 where x
-saturates. The derivative by the scale, where it is asked for, is that of Esser et al., "Learned step size quantization"
-(https://arxiv.org/abs/1902.08153): ``round(x / s) - x / s`` inside, the saturated level outside; by log2 of the scale
-it is that times ``s ln 2``, as in Jain et al., "Trained quantization thresholds" (https://arxiv.org/abs/1903.08066).
+The forward pass gives the same bits as onnxruntime's QuantizeLinear and DequantizeLinear. The gradient of the scale is
+that of Esser et al., "Learned step size quantization" (https://arxiv.org/abs/1902.08153); learning the logarithm is
+due to Jain et al., "Trained quantization thresholds" (https://arxiv.org/abs/1903.08066).
 
-This module imports torch, so it is imported inside functions only.
+`fake_quantize` selects an implementation. The plain torch operations in this file are the reference. For tensors with
+one scale, ``torch_kernels`` (C, float32 on a CPU) and ``triton_kernels`` (GPU) compute the same in one pass.
+
+This module imports torch, so import it inside functions only.
 """
 
 import enum
+import functools
 import math
+from types import ModuleType
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from quantry.numerics import torch_kernels
+from quantry.recipe import DataType
+
+FLOAT_TYPES = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}
+"""Narrow float types and their torch names."""
 
 
 class Gradient(enum.Enum):
-    """What besides the values gets a gradient."""
+    """What gets a gradient in addition to the values.
+
+    Attributes:
+        STRAIGHT_THROUGH: Nothing; the scale is fixed.
+        LSQ: The scale. Its gradient is divided by ``sqrt(values per scale * largest integer)``, as in the paper, so
+            that scales and weights can share a learning rate.
+        TQT: The binary logarithm of a power-of-two scale. It is rounded; the gradient passes through the rounding.
+        LOG2: The binary logarithm of any scale.
+    """
 
     STRAIGHT_THROUGH = "straight-through"
     LSQ = "lsq"
     TQT = "tqt"
+    LOG2 = "log2"
 
 
 def fake_quantize(
-    values: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
+    values: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
     limits: tuple[int, int],
     axis: int | None = None,
     gradient: Gradient = Gradient.STRAIGHT_THROUGH,
-) -> torch.Tensor:
-    """Return the values that are left after quantizing and dequantizing.
+) -> Tensor:
+    """Quantize and dequantize.
 
     Args:
-        values: float32 of any shape.
-        scale: float32, one number or one for each index along `axis`; positive.
-        zero_point: Whole numbers, same shape as `scale`.
+        values: Floats of any shape. Narrow types are computed in float32.
+        scale: float32, positive: one number of shape (), one per index along `axis`, or of a shape that broadcasts to
+            that of `values`. For `Gradient.TQT` and `Gradient.LOG2`, its binary logarithm.
+        zero_point: Whole numbers of the shape of `scale`.
         limits: Smallest and largest integer.
-        axis: The channel axis, or None for one scale.
-        gradient: `LSQ` gives the scale a gradient too, divided by ``sqrt(elements of one scale x largest integer)``;
-            `TQT` gives it the plain one.
+        axis: The channel axis; None for one scale or scales that broadcast.
+        gradient: What gets a gradient.
 
     Returns:
-        float32 of the shape of `values`.
+        A tensor of the shape and type of `values`. NaN stays NaN.
+
+    Example:
+        >>> fake_quantize(torch.tensor([0.3, 9.0]), torch.tensor(0.5), torch.tensor(0), (-8, 7))
+        tensor([0.5000, 3.5000])
     """
-    scale, zero_point = _broadcast(scale, values, axis), _broadcast(zero_point, values, axis)
-    if gradient is Gradient.STRAIGHT_THROUGH or not scale.requires_grad:
-        return _FakeQuantize.apply(values, scale.detach(), zero_point, limits)
+    if gradient is Gradient.LOG2:
+        scale = torch.exp2(scale)
+    learned, log2 = gradient is not Gradient.STRAIGHT_THROUGH and scale.requires_grad, gradient is Gradient.TQT
     weight = 1.0
     if gradient is Gradient.LSQ:
         weight = 1.0 / math.sqrt(max(1, values.numel() // scale.numel()) * max(1, limits[1]))
-    return _LearnedFakeQuantize.apply(values, scale, zero_point, limits, weight)
+    kernels = _kernels(values) if scale.dim() == 0 else None
+    if kernels is not None:
+        if not learned:
+            return kernels.fixed_scale(values, torch.exp2(torch.round(scale)) if log2 else scale, zero_point, limits)
+        return kernels.learned_scale(values, scale, zero_point, limits, None if log2 else weight)
+    if log2:
+        scale = torch.exp2(scale + (torch.round(scale) - scale).detach())
+    scale, zero_point = _broadcast(scale, values, axis), _broadcast(zero_point, values, axis)
+    wide = values.float()
+    if learned:
+        result: Tensor = _LearnedScale.apply(wide, scale, zero_point, limits, weight)
+    else:
+        result = _FixedScale.apply(wide, scale.detach(), zero_point, limits)
+    return result.to(values.dtype)
 
 
-def fake_quantize_log2(
-    values: torch.Tensor,
-    log2_scale: torch.Tensor,
-    zero_point: torch.Tensor,
-    limits: tuple[int, int],
-    axis: int | None = None,
-    *,
-    power_of_two: bool = True,
-) -> torch.Tensor:
-    """Return `fake_quantize` with the scale given by its binary logarithm, which gets the gradient.
+def derived_bias_scale(source_scale: Tensor, weight_scale: Tensor) -> Tensor:
+    """Return the scale of a derived bias, float32: input scale x weight scale, as ``derived_bias_params`` computes it.
 
     Args:
-        values: float32 of any shape.
-        log2_scale: float32, one number or one for each index along `axis`.
-        zero_point: Whole numbers, same shape as `log2_scale`.
-        limits: Smallest and largest integer.
-        axis: The channel axis, or None for one scale.
-        power_of_two: Round the logarithm, so that the scale is a power of two; the gradient passes through.
+        source_scale: float32, one number: the scale of the operator's input.
+        weight_scale: float32, one number or one per channel.
     """
-    exponent = log2_scale
-    if power_of_two:
-        exponent = log2_scale + (torch.round(log2_scale) - log2_scale).detach()
-    return fake_quantize(values, torch.exp2(exponent), zero_point, limits, axis, Gradient.TQT)
+    info = torch.finfo(torch.float32)
+    return (source_scale.detach().double() * weight_scale.detach().double()).clamp(info.tiny, info.max).float()
 
 
-def _broadcast(parameter: torch.Tensor, values: torch.Tensor, axis: int | None) -> torch.Tensor:
-    if axis is None:
-        return parameter.reshape(()) if parameter.numel() == 1 else parameter
-    shape = [1] * values.dim()
-    shape[axis] = -1
-    return parameter.reshape(shape)
-
-
-class _FakeQuantize(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(
-        ctx: Any, values: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, limits: tuple[int, int]
-    ) -> torch.Tensor:
-        low, high = limits[0] - zero_point, limits[1] - zero_point
-        levels = torch.round(values / scale)
-        if ctx.needs_input_grad[0]:
-            ctx.save_for_backward((levels >= low) & (levels <= high))
-        return torch.clamp(levels, low, high).mul_(scale)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return (gradients[0] * ctx.saved_tensors[0] if ctx.needs_input_grad[0] else None), None, None, None
-
-
-class _LearnedFakeQuantize(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(
-        ctx: Any,
-        values: torch.Tensor,
-        scale: torch.Tensor,
-        zero_point: torch.Tensor,
-        limits: tuple[int, int],
-        weight: float,
-    ) -> torch.Tensor:
-        low, high = limits[0] - zero_point, limits[1] - zero_point
-        exact = values / scale
-        levels = torch.round(exact)
-        inside = (levels >= low) & (levels <= high)
-        kept = torch.clamp(levels, low, high)
-        # By the scale: the rounding error inside, the saturated level outside.
-        ctx.save_for_backward(inside, torch.where(inside, kept - exact, kept), scale)
-        ctx.weight = weight
-        return kept * scale
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        inside, by_scale, scale = ctx.saved_tensors
-        scaled = (gradients[0] * by_scale).sum_to_size(scale.shape) * ctx.weight
-        return gradients[0] * inside, scaled, None, None, None
-
-
-def fake_quantize_bias(bias: torch.Tensor, scale: torch.Tensor, limits: tuple[int, int]) -> torch.Tensor:
-    """Return a bias rounded to 32-bit integers at a scale, as the deployed model rounds it.
+def fake_quantize_bias(bias: Tensor, scale: Tensor, limits: tuple[int, int]) -> Tensor:
+    """Quantize and dequantize a bias with zero point 0, as the deployed model does.
 
     The division is done in float64, in which 32-bit integers are exact; float32 would lose their last bits.
 
@@ -145,7 +120,7 @@ def fake_quantize_bias(bias: torch.Tensor, scale: torch.Tensor, limits: tuple[in
         limits: Smallest and largest integer.
 
     Returns:
-        float32 of the shape of `bias`. The gradient passes straight through the rounding and stops where it saturates.
+        float32 of the shape of `bias`. The gradient of the bias is 1 inside the range and 0 where it saturates.
     """
     with torch.no_grad():
         levels = torch.round(bias.double() / scale.double())
@@ -153,3 +128,117 @@ def fake_quantize_bias(bias: torch.Tensor, scale: torch.Tensor, limits: tuple[in
         rounded = levels.clamp(*limits).float() * scale
     # Adding a difference that is exactly zero attaches the gradient without changing the rounded values.
     return rounded + (bias - bias.detach()) * inside
+
+
+def round_to_float(values: Tensor, dtype: DataType) -> Tensor:
+    """Round values to float16 or bfloat16 and return them in their own type; the gradient is 1.
+
+    Args:
+        values: Floats of any shape.
+        dtype: The narrow type.
+    """
+    # Without this, the gradient of the cast would be rounded to the narrow type as well.
+    result: Tensor = _PassGradient.apply(values, values.detach().to(FLOAT_TYPES[dtype]).to(values.dtype))
+    return result
+
+
+def _kernels(values: Tensor) -> ModuleType | None:
+    """Return the module whose kernels can quantize a tensor with one scale, or None."""
+    if torch_kernels.can_read(values):
+        return torch_kernels
+    if values.is_cuda and not torch.compiler.is_compiling():  # the compiler fuses plain operations itself
+        found = _triton_kernels()
+        return found if found is not None and values.dtype in found.TYPES else None
+    return None
+
+
+@functools.cache
+def _triton_kernels() -> ModuleType | None:
+    try:
+        from quantry.numerics import triton_kernels
+    except ImportError:  # torch installs Triton on Linux only
+        return None
+    return triton_kernels
+
+
+def _broadcast(parameter: Tensor, values: Tensor, axis: int | None) -> Tensor:
+    if axis is None:
+        return parameter
+    shape = [1] * values.dim()
+    shape[axis] = -1
+    return parameter.reshape(shape)
+
+
+class _FixedScale(torch.autograd.Function):  # type: ignore[misc]
+    # With `setup_context` and a generated rule, torch.func can transform the operation.
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, scale: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> Tensor:
+        return _rounded(values / scale, zero_point, limits)[0].mul_(scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
+        *tensors, ctx.limits = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        # Only the values are saved, which other operations save anyway. Rounding them again costs less than memory.
+        values, scale, zero_point = ctx.saved_tensors
+        with torch.no_grad():
+            inside = _rounded(values / scale, zero_point, ctx.limits)[1]
+        return gradients[0] * inside, None, None, None
+
+
+class _LearnedScale(torch.autograd.Function):  # type: ignore[misc]
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, scale: Tensor, zero_point: Tensor, limits: tuple[int, int], _weight: float) -> Tensor:
+        return _rounded(values / scale, zero_point, limits)[0].mul_(scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Tensor) -> None:
+        *tensors, ctx.limits, ctx.weight = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        values, scale, zero_point = ctx.saved_tensors
+        with torch.no_grad():
+            exact = values / scale
+            levels, inside = _rounded(exact, zero_point, ctx.limits)
+            slope = torch.where(inside, levels - exact, levels)
+        by_scale = (gradients[0] * slope).sum_to_size(scale.shape) * ctx.weight
+        return gradients[0] * inside, by_scale, None, None, None
+
+
+def _rounded(exact: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the levels of values divided by their scale, and which values did not saturate."""
+    # The zero point is subtracted from the limits instead of added to the levels: float32 then never has to hold more
+    # digits than it has, and the result needs no second subtraction.
+    low, high = limits[0] - zero_point, limits[1] - zero_point
+    levels = torch.round(exact)
+    return torch.clamp(levels, low, high), (levels >= low) & (levels <= high)
+
+
+class _PassGradient(torch.autograd.Function):  # type: ignore[misc]
+    """Returns the second tensor and gives its gradient to the first.
+
+    The usual ``x + (y - x).detach()`` has other bits than y where the two differ much, and is NaN for infinities.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(_values: Tensor, rounded: Tensor) -> Tensor:
+        return rounded.view_as(rounded)
+
+    @staticmethod
+    def setup_context(_ctx: Any, _inputs: tuple[Any, ...], _output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0], None

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from quantry.numerics import kernels
+from quantry.numerics.torch_kernels import can_read, run_in_torch_threads
 from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.native_quantizer import is_native
-from quantry.torchfront.torch_threads import call
 
 _MANY = 1 << 15
 """From so many values times candidates on threads share them."""
@@ -58,7 +57,7 @@ def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, a
     """
     values, gradient = values.detach(), gradient.detach()
     compiled = kernels.loaded()
-    if is_native(values) and is_native(gradient) and compiled is not None:
+    if can_read(values) and can_read(gradient) and compiled is not None:
         return _computed_in_c(compiled, values, gradient, candidates, axis)
     shape = [1] * values.dim() if axis is None else [-1 if place == axis else 1 for place in range(values.dim())]
     others = [place for place in range(values.dim()) if place != axis]
@@ -88,5 +87,5 @@ def _computed_in_c(
     sums = torch.zeros(count, channels, dtype=torch.float64)
     pointers = (tensor.data_ptr() for tensor in (values, gradient, scales, low, high, sums))
     task = kernels.ErrorTask(*pointers, outer, channels, math.prod(shape) // max(1, outer * channels), count, 0)
-    call(compiled.add_errors, task, alone=channels == 1 or values.numel() * count < _MANY)
+    run_in_torch_threads(compiled.add_errors, task, alone=channels == 1 or values.numel() * count < _MANY)
     return sums.sum(1, keepdim=True) if axis is None else sums

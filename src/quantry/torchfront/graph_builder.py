@@ -26,8 +26,7 @@ from quantry.recipe import DataType, PerTensor, TensorSpec
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.blueprint import BatchNormOf, Blueprint
 from quantry.torchfront.checked_input import checked_constant, checked_input
-from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer
-from quantry.torchfront.float_cast import FloatCast
+from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
 from quantry.torchfront.interpreted_operator import InterpretedOperator
 from quantry.torchfront.level_table import LevelTable, is_tabulated
 from quantry.torchfront.operators import OPERATORS, OperatorEntry

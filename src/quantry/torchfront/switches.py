@@ -10,8 +10,7 @@ from quantry.errors import ModelError, RecipeError, known_keywords, nearest_spel
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
-from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.float_cast import FloatCast
+from quantry.torchfront.fake_quantizer import FakeQuantizer, FloatCast
 from quantry.torchfront.quantized_module import QuantizedModule
 
 
@@ -84,7 +83,7 @@ def learn_scales(
 
 
 def _gradient(given: Gradient | str) -> Gradient:
-    names = {entry.value: entry for entry in Gradient}
+    names = {entry.value: entry for entry in (Gradient.STRAIGHT_THROUGH, Gradient.LSQ, Gradient.TQT)}
     name = given.value if isinstance(given, Gradient) else str(given).lower()
     if name not in names:
         raise RecipeError(
