@@ -12,8 +12,8 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS = 500, 60, 6
 ALLOWED_FUNCTIONS = {
     "cli/quantize.py:quantize": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
-    "torchfront/fused_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",
-    "torchfront/fused_kernels.py:gradient_kernel": "a kernel takes each pointer and constant by itself",
+    "numerics/triton_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",
+    "numerics/triton_kernels.py:gradient_kernel": "a kernel takes each pointer and constant by itself",
     "tune/fused_kernels.py:by_value": "a kernel takes each pointer and constant by itself",
     "tune/fused_kernels.py:row_kernel": "a kernel takes each pointer and constant by itself",
     "tune/fused_kernels.py:products": "a kernel takes each pointer and constant by itself",
