@@ -98,7 +98,7 @@ def _on_device(tensor: Tensor) -> AbstractContextManager[Any]:
 # The kernels contain literal numbers because Triton compares global constants at every launch.
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def rounded(x):  # type: ignore[no-untyped-def]
     """Round half to even: adding 2 ** 23 leaves no bits for a fraction, and larger numbers have none."""
     shift = tl.where(x < 0, -8388608.0, 8388608.0)
