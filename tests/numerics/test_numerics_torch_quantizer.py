@@ -13,7 +13,13 @@ from torch_implementations import reference
 from quantry.numerics import rounding
 from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import TensorParams
-from quantry.numerics.torch_quantizer import Gradient, derived_bias_scale, fake_quantize, fake_quantize_bias, round_to_float
+from quantry.numerics.torch_quantizer import (
+    Gradient,
+    derived_bias_scale,
+    fake_quantize,
+    fake_quantize_bias,
+    round_to_float,
+)
 from quantry.recipe import DataType
 
 
