@@ -224,10 +224,7 @@ def _rounded(exact: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> tupl
 
 
 class _PassGradient(torch.autograd.Function):  # type: ignore[misc]
-    """Returns the second tensor and gives its gradient to the first.
-
-    The usual ``x + (y - x).detach()`` has other bits than y where the two differ much, and is NaN for infinities.
-    """
+    """Returns the second tensor and gives its gradient to the first, also for infinities."""
 
     generate_vmap_rule = True
 
