@@ -1,12 +1,17 @@
 """The table of operator facts: rows agree with the ONNX standard, with the numpy formulas and with each other."""
 
+import ast
+from pathlib import Path
+
 import onnx.defs
 import pytest
 
+import quantry
 from quantry.graph.operators import FUSIBLE, LINEAR, OPERATORS, Copies, Family, Operator, operators_where
 from quantry.numerics.scalar_function import OPERATORS as FORMULAS
 from quantry.plan.rules import RULE_OF_OPERATOR
 
+SOURCE = Path(quantry.__file__).parent
 SCHEMAS = {schema.name: schema for schema in onnx.defs.get_all_schemas()}
 RUNTIME_ONLY = {"FastGelu", "QuickGelu", "BiasGelu", "SimplifiedLayerNormalization"}
 
@@ -50,3 +55,18 @@ def test_fusible_activations_have_one_computed_input() -> None:
 def test_copies_of_values_have_rules_that_share_the_scale() -> None:
     copying = operators_where(lambda row: row.copies in (Copies.EACH_ONCE, Copies.SOME))
     assert all(name in RULE_OF_OPERATOR for name in copying)
+
+
+def test_linear_operators_are_listed_nowhere_else() -> None:
+    def listed(tree: ast.AST) -> bool:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Tuple | ast.List | ast.Set):
+                names = {part.value for part in node.elts if isinstance(part, ast.Constant)}
+                if {"Conv", "Gemm", "MatMul"} <= names:
+                    return True
+        return False
+
+    others = [
+        path for path in SOURCE.rglob("*.py") if path.name != "operators.py" and listed(ast.parse(path.read_text()))
+    ]
+    assert not others

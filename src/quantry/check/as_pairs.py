@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.check.pairs import is_dequantize, is_quantize
+from quantry.graph.operators import Family, of_family
 from quantry.numerics.power_of_two import scale_at
 
 _FIX_NEURON = ("ai.onnx.contrib", "FixNeuron")
@@ -114,7 +115,7 @@ class _Rewriter:
         for index, value in enumerate(node.inputs):
             if value is not None and value in self._grids:
                 node.replace_input_with(index, self._restored(value, self._grids[value], node.name or "", node))
-        if node.op_type in ("ArgMax", "ArgMin"):
+        if node.op_type in of_family(Family.INDEX):
             return
         if node.op_type == "Clip":
             self._restore_bounds(node, grid)

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.graph.operators import LINEAR
 from quantry.numerics.power_of_two import position_of
-
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 def is_quantize(node: ir.Node | None) -> bool:
@@ -118,7 +117,7 @@ def _read(node: ir.Node, constant: bool) -> QuantizedTensor:
 
 
 def _role(value: ir.Value) -> str:
-    indices = {use.idx for use in value.uses() if use.node.op_type in _WEIGHTED}
+    indices = {use.idx for use in value.uses() if use.node.op_type in LINEAR}
     if 2 in indices:
         return "bias"
     return "weight" if indices else "operand"

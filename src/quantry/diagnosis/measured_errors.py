@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from quantry.evaluate.metrics.metric import Pair, pair_outputs, unlimited_decibels
 from quantry.runtime.progress import progress
+from quantry.graph.operators import CONVOLUTIONS
 from quantry.runtime.sessions import run_session, simulation_session
 
 GROUP_BYTES = 1 << 28
 """Memory for the tensors of one run of one model; more tensors than that take several runs."""
-
-_CHANNELS_FIRST = ("Conv", "ConvTranspose")
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +134,7 @@ def _channel_axes(model: ir.Model) -> dict[str, int]:
     values = (
         value
         for node in model.graph
-        if node.op_type in _CHANNELS_FIRST
+        if node.op_type in CONVOLUTIONS
         for value in (node.inputs[0], node.outputs[0])
         if value is not None
     )

@@ -35,6 +35,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
+from quantry.graph.operators import operators_where
 from quantry.numerics.rounding import round_and_clip
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -259,28 +260,6 @@ def _binary(unit: Unit, operator: str) -> ir.Node | None:
     return unit.make((_CONTRIB, operator), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
 
 
-MOVEMENT = (
-    "Reshape",
-    "Transpose",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Slice",
-    "Split",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Expand",
-    "Tile",
-    "Identity",
-    "MaxPool",
-    "ReduceMax",
-    "ReduceMin",
-    "Resize",
-)
-"""Operators with 8-bit kernels in onnxruntime whose results are among their inputs."""
-
-
 def move(unit: Unit) -> ir.Node | None:
     """Return the same operator on integers, where all outputs have the parameters of the input."""
     source = unit.inputs[0]
@@ -439,7 +418,7 @@ KERNELS: dict[str, Kernel] = {
     "Pad": pad,
     "Relu": bounds,
     "Clip": bounds,
-    **dict.fromkeys(MOVEMENT, move),
+    **dict.fromkeys(operators_where(lambda row: row.integer_kernel), move),
 }
 
 __all__ = ["KERNELS", "Kernel", "Side", "Unit", "quantized_source"]

@@ -34,6 +34,7 @@ from quantry.emit.graph_editor import (
 )
 from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionBook, thin_function, wide_function
 from quantry.execute.quantized_view import QuantizedView
+from quantry.graph.operators import operators_where
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.power_of_two import position_of
 from quantry.numerics.rounding import quantize_array
@@ -42,9 +43,7 @@ from quantry.recipe import DataType
 
 # onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then refuse the model when nothing
 # quantizes behind them (opset 21 and later). The com.microsoft twins of Q and DQ are not touched by that rewrite.
-MOVED_BY_RUNTIME = frozenset(
-    {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "MaxPool", "Expand", "Split", "Tile"}
-)
+MOVED_BY_RUNTIME = operators_where(lambda row: row.moved_by_runtime)
 REWRITE_SINCE_OPSET = 21
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.graph.quant_plan import QuantPlan
-
-MATRICES = ("MatMul", "Gemm")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class ProductNode:
     @property
     def is_matrix(self) -> bool:
         """Whether the weight is a matrix."""
-        return self.node.op_type in MATRICES and self.weight.shape is not None and len(self.weight.shape) == 2
+        return self.node.op_type in MATRIX_PRODUCTS and self.weight.shape is not None and len(self.weight.shape) == 2
 
     @property
     def alpha(self) -> float:
@@ -97,7 +96,7 @@ def product_nodes(model: ir.Model, plan: QuantPlan) -> list[ProductNode]:
     for node in model.graph:
         weight = node.inputs[1] if len(node.inputs) > 1 else None
         planned = None if weight is None else plan.weights.get(weight.name or "")
-        if node.op_type not in ("Conv", *MATRICES) or planned is None or node.name not in planned.users:
+        if node.op_type not in ("Conv", *MATRIX_PRODUCTS) or planned is None or node.name not in planned.users:
             continue
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         assert weight is not None

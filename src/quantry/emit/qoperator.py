@@ -13,12 +13,13 @@ import onnx_ir as ir
 from quantry.emit.graph_editor import GraphEditor, describe
 from quantry.emit.integer import KERNELS, Side, Unit, clip_node, limits_of, quantized_source
 from quantry.emit.qdq import emit_qdq
+from quantry.graph.operators import Family, of_family
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Format, Qdq
 
 _BOUNDING = ("Relu", "Clip")
-_READS_INTEGERS = ("ArgMax", "ArgMin")
+_READS_INTEGERS = of_family(Family.INDEX)
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 

@@ -15,6 +15,7 @@ import torch
 from quantry.execute.interpreter.attributes import Attributes
 from quantry.execute.interpreter.operators import OPERATORS
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
+from quantry.graph.operators import BIASED, LINEAR, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.segments import values_used
 from quantry.numerics.tensor_params import QuantParams, TensorParams
@@ -114,16 +115,16 @@ class TrainableGraph:
 
     def _is_layer_weight(self, node: ir.Node, value: ir.Value) -> bool:
         weight = self.view.get(value.name or "")
-        linear = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")
+        linear = node.op_type in LINEAR
         return linear and weight is not None and weight.role is Role.WEIGHT and weight.dtype.is_integer
 
     def _is_bias(self, node: ir.Node, value: ir.Value) -> bool:
         weight = node.inputs[1] if len(node.inputs) > 2 else None
         if weight is None or node.inputs[2] is not value:
             return False
-        if node.op_type in ("LayerNormalization", "InstanceNormalization"):
+        if node.op_type not in LINEAR and facts(node).tunable:
             return True
-        return node.op_type in ("Conv", "ConvTranspose", "Gemm") and weight.name in self.view.plan.weights
+        return node.op_type in BIASED and weight.name in self.view.plan.weights
 
     def _load_quantizers(self) -> None:
         """Make the quantizers of all tensors that occur here."""

@@ -442,6 +442,15 @@ FUSIBLE = operators_where(lambda row: row.fusible)
 """Activation functions that integer kernels apply to the accumulator of the operator before them."""
 
 
+ALIGNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        switch: tuple(row.name for row in OPERATORS.values() if row.npu and row.npu.align == switch)
+        for switch in ("align_concat", "align_pool", "align_pad", "align_slice")
+    }
+)
+"""Switches that give the inputs and outputs of some operators one position on the NPU, in the order they apply."""
+
+
 def output_channel_axis(node: "ir.Node", rank: int) -> int:
     """Return the axis of a linear operator's weight that counts output channels.
 

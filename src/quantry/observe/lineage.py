@@ -18,26 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.operators import Copies, Family, facts
 from quantry.numerics.scalar_function import (
     IDENTITY,
     MAX_OPERATORS,
-    OPERATORS,
     ScalarFunction,
     constant,
     turning_points,
 )
-
-ATTRIBUTES: Mapping[str, tuple[tuple[str, float], ...]] = {
-    "Celu": (("alpha", 1.0),),
-    "Elu": (("alpha", 1.0),),
-    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
-    "LeakyRelu": (("alpha", 0.01),),
-    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
-}
-"""Attributes that are parameters of the operator, in order, with the defaults of the ONNX standard."""
-
-OPERAND_COUNT: Mapping[str, int] = dict.fromkeys(("Add", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub"), 2)
-"""Operators that take more than one operand."""
 
 EXPONENTS = (1.0, 2.0, 3.0)
 
@@ -54,14 +42,11 @@ def elementwise_function(node: ir.Node, operands: Sequence[ScalarFunction | None
     if node.op_type == "Clip":
         return _clip(operands)
     present = [operand for operand in operands if operand is not None]
-    if (
-        node.op_type not in OPERATORS
-        or len(present) != OPERAND_COUNT.get(node.op_type, 1)
-        or not _defined(node, present)
-    ):
+    row = facts(node)
+    if row.scalar is None or len(present) != row.operands or not _defined(node, present):
         return None
     name = "GeluTanh" if node.op_type == "Gelu" and _text(node, "approximate") == "tanh" else node.op_type
-    parameters = tuple(_number(node, *attribute) for attribute in ATTRIBUTES.get(name, ()))
+    parameters = tuple(_number(node, *attribute) for attribute in row.scalar.parameters)
     return ScalarFunction(name, parameters, tuple(present))
 
 
@@ -95,16 +80,6 @@ def _number(node: ir.Node, name: str, default: float) -> float:
 def _text(node: ir.Node, name: str) -> str:
     return str(node.attributes[name].value) if name in node.attributes else ""
 
-
-MOVING_OPERATORS = (
-    "DepthToSpace", "Flatten", "Identity", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
-)  # fmt: skip
-"""Operators whose output holds exactly the values of their first input."""
-
-RANDOM_OPERATORS = (
-    "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-)  # fmt: skip
-"""Operators that give something else each time."""
 
 MAX_TERMS = 256
 _GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -244,7 +219,7 @@ def _repeats(node: ir.Node) -> dict[ir.Value, int]:
     """Return how often each input's values occur in the output; empty if the operator does more than move values."""
     if node.domain not in ("", "ai.onnx"):
         return {}
-    if node.op_type in MOVING_OPERATORS and node.inputs[0] is not None:
+    if facts(node).copies is Copies.EACH_ONCE and node.inputs[0] is not None:
         return {node.inputs[0]: 1}
     if node.op_type == "Concat":
         repeats: dict[ir.Value, int] = {}
@@ -285,7 +260,7 @@ def _resize_factor(node: ir.Node) -> int:
 def _kind(node: ir.Node) -> object | None:
     """Return what two nodes have in common that compute the same; None if a node is not to be compared."""
     plain = all(attribute.type not in _GRAPH_TYPES for attribute in node.attributes.values())
-    if len(node.outputs) != 1 or node.op_type in RANDOM_OPERATORS or node.domain not in ("", "ai.onnx") or not plain:
+    if len(node.outputs) != 1 or facts(node).family is Family.RANDOM or node.domain not in ("", "ai.onnx") or not plain:
         return None
     attributes = sorted((name, str(attribute.value)) for name, attribute in node.attributes.items())
     return node.op_type, tuple(attributes), tuple(_content(value) for value in node.inputs)

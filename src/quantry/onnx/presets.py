@@ -10,6 +10,7 @@ import logging
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import FUSIBLE, MATRIX_PRODUCTS
 from quantry.onnx.algorithms import AdaQuantConfig, AdaRoundConfig, AlgoConfig, AutoMixprecisionConfig, CLEConfig
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import (
@@ -116,7 +117,7 @@ def _options(recipe: Recipe) -> dict[str, Any]:
     if scale.activation != Percentile() and isinstance(scale.activation, Percentile):
         found["Percentile"] = scale.activation.percentile
     if not plan.fused_activations:
-        found |= {f"RemoveQDQConv{operator}": False for operator in ("Clip", "PRelu", "Relu", "LeakyRelu")}
+        found |= {f"RemoveQDQConv{operator}": False for operator in FUSIBLE}
     if isinstance(plan.bias, FloatBias):
         found["QuantizeBias"] = False
     own = isinstance(plan.bias, OwnBias) and plan.weight.dtype.is_integer and scale.npu is None
@@ -250,7 +251,7 @@ def default_qconfig(config_name: str) -> QConfig:
     if not config.optimize_model:
         options["OptimizeModel"] = False
     if config.enable_npu_transformer:
-        options |= {"OpTypesToQuantize": ["MatMul", "Gemm"], "MatMulConstBOnly": True}
+        options |= {"OpTypesToQuantize": [*MATRIX_PRODUCTS], "MatMulConstBOnly": True}
     symmetric = spec_of(config.weight_type, "weight_type").dtype.is_signed
     layer = QLayerConfig(
         input_tensors=_tensor(config, config.activation_type, options.get("ActivationSymmetric")),

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import LINEAR
 from quantry.recipe.checked import Checked
 
-SMOOTHABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+SMOOTHABLE_OPERATORS = LINEAR
 """Operators whose inputs can be scaled channel by channel."""
 
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError
+from quantry.graph.operators import LINEAR
 from quantry.recipe.checked import Checked
 from quantry.recipe.layers import check_activation
 from quantry.recipe.tensor_spec import Bias, TensorSpec
 
-MIXABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+MIXABLE_OPERATORS = LINEAR
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import FUSIBLE, operators_where
 from quantry.recipe.checked import Checked
 from quantry.recipe.layers import LayerTypes, Selection, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
@@ -58,7 +59,7 @@ class ObserveOptions(Checked):
             raise RecipeError(f"ObserveOptions.samples must be at least 1, got {self.samples!r}")
 
 
-FUSIBLE_ACTIVATIONS = ("Relu", "Clip", "LeakyRelu", "PRelu")
+FUSIBLE_ACTIVATIONS = FUSIBLE
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class PlanOptions(Checked):
         check_activation("PlanOptions.activation", self.activation)
 
 
-ALIGNABLE_OPERATORS = ("Concat", "AveragePool", "GlobalAveragePool", "MaxPool", "Pad", "Slice", "Add", "Resize")
+ALIGNABLE_OPERATORS = operators_where(lambda row: row.alignable)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ power-of-two int8 of AMD's NPUs.
 from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.recipe.equalization import CrossLayer, EqualizeOptions, SmoothQuant
 from quantry.recipe.formats import Dynamic, EmitOptions, MatMulNBits, VitisDialect, VitisQdq
 from quantry.recipe.layers import Selection
@@ -58,7 +59,7 @@ _POWER_OF_TWO_INT8 = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
 
 # The product of two 16-bit scales is so fine that an int32 bias on that grid overflows; the bias gets its own scale.
 _OWN_INT32 = OwnBias(TensorSpec(DataType.INT32))
-_MATRICES = PlanOptions(selection=Selection(operators=("Gemm", "MatMul")), constant_right_operand_only=True)
+_MATRICES = PlanOptions(selection=Selection(operators=MATRIX_PRODUCTS), constant_right_operand_only=True)
 _PERCENTILE = ScaleOptions(activation=Percentile())
 _WIDE_PERCENTILE = ScaleOptions(activation=Percentile(99.9999))
 _MIN_MAX = ScaleOptions(activation=MinMax())
@@ -256,7 +257,7 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
     Preset(
         Recipe(
             name="UINT8_DYNAMIC_QUANT",
-            plan=_weights_only(("Conv", "Gemm", "MatMul"), _UINT8_ASYMMETRIC),
+            plan=_weights_only(("Conv", *MATRIX_PRODUCTS), _UINT8_ASYMMETRIC),
             emit=EmitOptions(Dynamic()),
         ),
         "only Conv, Gemm and MatMul: uint8 asymmetric weights, activations quantized to uint8 at run time, float "
@@ -265,7 +266,7 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
     Preset(
         Recipe(
             name="MATMUL_NBITS",
-            plan=_weights_only(("Gemm", "MatMul"), TensorSpec(DataType.INT4, granularity=PerGroup(128))),
+            plan=_weights_only(MATRIX_PRODUCTS, TensorSpec(DataType.INT4, granularity=PerGroup(128))),
             emit=EmitOptions(MatMulNBits(accuracy_level=1)),
         ),
         "only Gemm and MatMul: int4 symmetric weights in groups of 128, written as MatMulNBits, float activations, no "

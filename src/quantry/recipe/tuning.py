@@ -8,9 +8,10 @@ import re
 from dataclasses import dataclass
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import operators_where
 from quantry.recipe.checked import Checked
 
-TUNABLE_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "InstanceNormalization", "LayerNormalization")
+TUNABLE_OPERATORS = operators_where(lambda row: row.tunable)
 """Operators whose constants can be tuned layer by layer."""
 
 # AMD Quark's FixedSeed.

@@ -20,6 +20,7 @@ from torch import fx, nn
 
 from quantry.errors import ModelError, RecipeError
 from quantry.execute.interpreter.operators import interpretable
+from quantry.graph.operators import facts
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
 from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType, PerTensor, TensorSpec
@@ -32,7 +33,6 @@ from quantry.torchfront.level_table import LevelTable, is_tabulated
 from quantry.torchfront.operators import OPERATORS, OperatorEntry
 
 _QUANTIZERS = "quantizers"
-_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", "LayerNormalization", "BatchNormalization")
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class GraphBuilder:
     def _constant(self, value: ir.Value, reader: str) -> fx.Node:
         assert value.const_value is not None
         name = value.name or ""
-        trained = name not in self._blueprint.frozen and any(use.node.op_type in _LAYERS for use in value.uses())
+        trained = name not in self._blueprint.frozen and any(use.idx in facts(use.node).learned for use in value.uses())
         plain = self._attribute(name, value.const_value.numpy(), trained=trained)
         planned = self._plan.weights.get(name)
         quantized = name in self._plan.biases or (planned is not None and reader in planned.users)

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from quantry.execute.quantized_view import QuantizedView
 from quantry.execute.stream import ActivationStore, Stream
+from quantry.graph.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
 from quantry.numerics.rounding import fake_quantize
@@ -31,8 +32,6 @@ from quantry.tune.layer import Layer, find_layers
 from quantry.tune.task import TuneTask
 from quantry.tune.tuned import Tuned
 from quantry.tune.walker import LayerWalker
-
-_OPERATORS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 _LOOKED_AT = 128
 """Positions of each sample in which it is looked how common a shift is."""
@@ -71,7 +70,7 @@ def run(task: TuneTask, step: BiasCorrection) -> Tuned:
         task: What is tuned.
         step: Whether layer by layer, and on how many samples.
     """
-    layers, _ = find_layers(task.model.model, task.plan, _OPERATORS)
+    layers, _ = find_layers(task.model.model, task.plan, LINEAR)
     found = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
     params = dict(task.params.tensors)
     weights: dict[str, Array] = {}
@@ -120,7 +119,7 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
     """Return how far the mean of each output channel lies below the float model's."""
     layer = correctable.layer
     session = deployment_session(_rounded_alone(task, correctable), interleaved=True)
-    axis = 1 if layer.node.op_type in ("Conv", "ConvTranspose") else -1
+    axis = 1 if layer.node.op_type in CONVOLUTIONS else -1
     total, count = np.zeros(correctable.values.size), 0
     looked_at = []
     for fed, target in pairs:

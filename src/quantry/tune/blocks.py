@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from quantry.graph.operators import LINEAR
 from quantry.graph.segments import values_used
-
-_LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class Block:
 def is_linear(node: ir.Node) -> bool:
     """Return whether a node multiplies with a constant weight."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
-    return node.op_type in _LINEAR and weight is not None and weight.is_initializer()
+    return node.op_type in LINEAR and weight is not None and weight.is_initializer()
 
 
 def cut_into_blocks(nodes: Sequence[ir.Node], targets: Sequence[str], layers: int) -> tuple[Block, ...]:

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.graph.edit import int_of
+from quantry.graph.operators import Family, facts, operators_where
 from quantry.graph.quant_plan import QuantPlan
 
-NORMALIZATIONS = ("InstanceNormalization", "LayerNormalization")
-ACTIVATION_FUNCTIONS = ("Relu", "PRelu", "LeakyRelu", "Gelu", "Tanh", "Clip", "Sigmoid", "Softmax", "HardSwish")
+NORMALIZATIONS = operators_where(lambda row: row.tunable and row.family is Family.NORMALIZATION)
 
 Array = npt.NDArray[np.float32]
 
@@ -122,7 +122,7 @@ def _activation(node: ir.Node) -> ir.Node | None:
     if len(readers) != 1 or output.is_graph_output():
         return None
     reader = readers[0].node
-    return reader if reader.op_type in ACTIVATION_FUNCTIONS and reader.graph is node.graph else None
+    return reader if facts(reader).tuned_after and reader.graph is node.graph else None
 
 
 def _plain_factors(node: ir.Node) -> bool:

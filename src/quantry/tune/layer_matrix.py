@@ -23,6 +23,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.graph.edit import float_of, int_of, string_of
+from quantry.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS
 from quantry.tune.layer import NORMALIZATIONS, Layer
 
 Array = npt.NDArray[np.float32]
@@ -58,7 +59,7 @@ class LayerMatrix:
             return prod(self.shape) // (self.shape[1] * self.groups)
         if self.operator in NORMALIZATIONS:
             return 1
-        return self.shape[0] if self.operator in ("Gemm", "MatMul") and not self.rows_first else prod(self.shape[1:])
+        return self.shape[0] if self.operator in MATRIX_PRODUCTS and not self.rows_first else prod(self.shape[1:])
 
     @property
     def channels(self) -> int:
@@ -107,7 +108,7 @@ class LayerMatrix:
             inputs, rows = self.shape[0] // self.groups, self.shape[1]
             split = matrix.reshape(self.groups, rows, inputs, -1).transpose(0, 2, 1, 3).reshape(self.shape)
             return np.ascontiguousarray(np.flip(split, tuple(range(2, split.ndim))))
-        if self.operator in ("Gemm", "MatMul") and not self.rows_first:
+        if self.operator in MATRIX_PRODUCTS and not self.rows_first:
             return np.ascontiguousarray(matrix[0].T)
         return np.ascontiguousarray(matrix.reshape(self.shape))
 
@@ -123,7 +124,7 @@ class LayerMatrix:
         Returns:
             float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``; tokens divided by their size.
         """
-        if self.operator in ("Gemm", "MatMul"):
+        if self.operator in MATRIX_PRODUCTS:
             chosen = _chosen(values.size // values.shape[-1], most, random)
             rows = output.reshape(-1, output.shape[-1])[chosen]
             return self.by_size(values.reshape(-1, values.shape[-1])[chosen][None], rows[None])
@@ -265,7 +266,7 @@ def layer_matrix(layer: Layer) -> LayerMatrix:
     """Return the matrix form of a layer."""
     shape = layer.initializer(layer.weight).shape
     groups = 1
-    if layer.node.op_type in ("Conv", "ConvTranspose"):
+    if layer.node.op_type in CONVOLUTIONS:
         groups = int_of(layer.node, "group", 1)
     elif layer.node.op_type in NORMALIZATIONS:
         groups = prod(shape)

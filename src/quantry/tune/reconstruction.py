@@ -10,6 +10,7 @@ import torch
 
 from quantry.execute.interpreter.attributes import Attributes
 from quantry.execute.interpreter.operators import OPERATORS
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.numerics.torch_quantizer import fake_quantize
 from quantry.recipe import LayerTraining
 from quantry.tune.layer_problem import LayerProblem
@@ -135,7 +136,7 @@ class MiniBatches:
             inputs, rows = matrix.shape[0] // matrix.groups, matrix.shape[1]
             split = weight.reshape(matrix.groups, rows, inputs, -1).transpose(1, 2).reshape(matrix.shape)
             return split.flip(tuple(range(2, len(matrix.shape))))
-        plain = weight[0].T if matrix.operator in ("Gemm", "MatMul") and not matrix.rows_first else weight
+        plain = weight[0].T if matrix.operator in MATRIX_PRODUCTS and not matrix.rows_first else weight
         return plain.reshape(matrix.shape)
 
 

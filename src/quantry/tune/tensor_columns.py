@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.tune.layer import NORMALIZATIONS
 from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
 from quantry.tune.quadratic import centred, halves_of, positions_of
@@ -107,7 +108,7 @@ def tensor_columns(
     Yields:
         float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``; tokens divided by their size.
     """
-    if matrix.operator in ("Gemm", "MatMul"):
+    if matrix.operator in MATRIX_PRODUCTS:
         flat, rows = values.reshape(-1, values.shape[-1]), output.reshape(-1, output.shape[-1])
         chosen = _chosen(1, len(flat), most[0] * most[1], random)[0]
         yield matrix.by_size(flat[chosen][None], rows[chosen][None])

@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.graph.operators import ALIGNED
 from quantry.recipe import Recipe
 
 USED_SHARE = 0.5
@@ -15,14 +16,7 @@ SMALL_SHARE = 0.125
 """Part of a range in use that is told whatever else the tensor has lost."""
 
 _NOTABLE_SQNR = 35.0
-_SWITCHES = {
-    "Concat": "align_concat",
-    "MaxPool": "align_pool",
-    "AveragePool": "align_pool",
-    "GlobalAveragePool": "align_pool",
-    "Pad": "align_pad",
-    "Slice": "align_slice",
-}
+_SWITCHES = {name: switch for switch, names in ALIGNED.items() for name in names}
 
 
 def joined_ranges(evidence: Evidence) -> Iterator[Finding]:

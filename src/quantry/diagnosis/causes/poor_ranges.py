@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 from quantry.diagnosis.evidence import POOR_SQNR, Evidence, Finding, counted, worst_first
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.graph.operators import operators_where
 from quantry.recipe import MinMax, MinMSE, NonOverflow
 
 OUTLIER_PEAK = 25.0
 """Largest magnitude over root mean square beyond which few values stretch the range of all."""
 
-_SQUASHING = ("Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Erf", "Gelu", "Clip", "Softplus", "Exp")
+_SQUASHING = (*operators_where(lambda row: row.operands == 1 and row.homogeneous is False), "Clip")
 
 _MORE_BITS = "16 bits for these layers (plan.layers, mixed precision)"
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.equalize.passage import Channels, passage
+from quantry.graph.operators import LINEAR, output_channel_axis
 from quantry.recipe import PerChannel, PerTensor, Recipe
 
 CHANNEL_SPREAD = 32.0
@@ -73,7 +74,7 @@ def _spreads(evidence: Evidence) -> Iterator[_Spread]:
                 continue
             if not isinstance(planned.spec.granularity, PerTensor):
                 continue
-            axis = _output_axis(node, len(constant.shape))
+            axis = output_channel_axis(node, len(constant.shape))
             ranges = np.abs(np.moveaxis(constant.numpy(), axis, 0)).reshape(constant.shape[axis], -1).max(axis=1)
             ratio = _ratio(ranges.astype(np.float64), outputs_harmed or evidence.is_harmed(node.outputs[0].name))
             if ratio is not None and value is not None:
@@ -90,17 +91,8 @@ def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
     return largest / low
 
 
-def _output_axis(node: ir.Node, rank: int) -> int:
-    """Return the axis of a weight along which output channels lie."""
-    if node.op_type == "Conv":
-        return 0
-    if node.op_type == "Gemm":
-        return 0 if node.attributes.get_int("transB", 0) else 1
-    return rank - 1 if node.op_type == "MatMul" else 1
-
-
 def _blocked(node: ir.Node) -> str:
     """Return why factors of channels cannot leave a layer, or an empty string."""
     readers = [use.node for use in node.outputs[0].uses()]
-    answers = (passage(reader, Channels(1)) for reader in readers if reader.op_type not in ("Conv", "Gemm", "MatMul"))
+    answers = (passage(reader, Channels(1)) for reader in readers if reader.op_type not in LINEAR)
     return next((answer for answer in answers if isinstance(answer, str)), "")

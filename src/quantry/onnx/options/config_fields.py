@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import (
     FORMATS,
     METHODS,
@@ -38,8 +39,7 @@ from quantry.recipe import (
     Subgraph,
 )
 
-_TRANSFORMER_OPERATORS = ("Gemm", "MatMul")
-_DYNAMIC_OPERATORS = ("Conv", "Gemm", "MatMul")
+_DYNAMIC_OPERATORS = ("Conv", *MATRIX_PRODUCTS)
 _LIST_OF_NAMES = "Names of nodes or of their outputs."
 
 
@@ -93,7 +93,7 @@ def _npu_cnn(draft: Draft, value: bool) -> Draft:
 def _npu_transformer(draft: Draft, value: bool) -> Draft:
     if not value:
         return draft
-    draft = _operators(draft, _TRANSFORMER_OPERATORS)
+    draft = _operators(draft, MATRIX_PRODUCTS)
     plan = replace(draft.plan, constant_right_operand_only=True)
     return replace(draft, plan=plan, prepare=replace(draft.prepare, npu=draft.prepare.npu or WRITTEN_DIFFERENTLY))
 

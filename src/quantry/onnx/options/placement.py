@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from quantry.graph.operators import FUSIBLE
 from quantry.onnx.options.draft import Draft, refuse
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.options.types import bfp_attributes, mx_attributes
@@ -156,7 +157,7 @@ ROWS = (
             f"plan.fused_activations has {operator}",
             _fuses(operator),
         )
-        for operator in ("Relu", "Clip", "LeakyRelu", "PRelu")
+        for operator in FUSIBLE
     ),
     _not_written("RemoveQDQConvGelu", "No pair between Conv and Gelu.", "that pair is always written"),
     _not_written("RemoveQDQMulAdd", "No pair between Mul and Add.", "that pair is always written"),

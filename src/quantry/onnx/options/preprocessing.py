@@ -7,6 +7,7 @@ import re
 from dataclasses import fields, replace
 
 from quantry.errors import RecipeError
+from quantry.graph.operators import ALIGNED
 from quantry.onnx.options.draft import Draft, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.recipe import NpuConversions, NpuLimits
@@ -39,22 +40,14 @@ def _simulate(draft: Draft, value: bool) -> Draft:
     return _with_conversions(draft, replace(draft.prepare.npu, **dict.fromkeys(_SIMULATED, False)))
 
 
-_ALIGNED = {
-    "align_concat": ("Concat",),
-    "align_pool": ("MaxPool", "AveragePool", "GlobalAveragePool"),
-    "align_pad": ("Pad",),
-    "align_slice": ("Slice",),
-}
-
-
 def _limit(key: str, name: str) -> Apply:
     def apply(draft: Draft, value: bool) -> Draft:
         if draft.scale.npu is not None:
             return replace(draft, scale=replace(draft.scale, npu=replace(draft.scale.npu, **{name: value})))
         if not value:
             return draft
-        if name in _ALIGNED:
-            return replace(draft, scale=replace(draft.scale, align=(*draft.scale.align, *_ALIGNED[name])))
+        if name in ALIGNED:
+            return replace(draft, scale=replace(draft.scale, align=(*draft.scale.align, *ALIGNED[name])))
         return draft.noted(f"{key} has no effect without enable_npu_cnn")
 
     return apply
@@ -75,7 +68,7 @@ def _conversion_row(key: str, name: str, meaning: str, default: str = "True with
 
 
 def _limit_row(key: str, name: str, meaning: str) -> OptionRow:
-    place = f"scale.npu.{name}" + (", else scale.align" if name in _ALIGNED else "")
+    place = f"scale.npu.{name}" + (", else scale.align" if name in ALIGNED else "")
     return OptionRow(key, Kind.BOOL, "True with enable_npu_cnn", meaning, place, _limit(key, name))
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
 from quantry.onnx.options.draft import Draft, own_bias_spec, with_field
 from quantry.onnx.options.option_row import Kind, OptionRow, nested, sets
@@ -191,7 +192,6 @@ def _with_blocks(
     return replace(draft, plan=plan)
 
 
-MATRICES = ("Gemm", "MatMul")
 _WIDTHS = {4: DataType.INT4, 8: DataType.INT8}
 _ALGORITHMS = ("DEFAULT", "GPTQ")
 
@@ -199,7 +199,7 @@ _ALGORITHMS = ("DEFAULT", "GPTQ")
 def _n_bits(draft: Draft, value: bool) -> Draft:
     if not value:
         return draft
-    selection = replace(draft.plan.selection, operators=draft.plan.selection.operators or MATRICES)
+    selection = replace(draft.plan.selection, operators=draft.plan.selection.operators or MATRIX_PRODUCTS)
     weight = TensorSpec(DataType.INT4, granularity=PerGroup())
     plan = replace(draft.plan, weight=weight, weights_only=True, selection=selection)
     return replace(draft, plan=plan, bias=FloatBias(), format=MatMulNBits())

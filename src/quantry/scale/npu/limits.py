@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from quantry.scale.npu.unit import Unit
+from quantry.graph.operators import ALIGNED
+from quantry.scale.npu.unit import WEIGHTED, Unit
 
 Positions = Mapping[str, int]
 
@@ -139,7 +140,7 @@ class ShiftBias:
     def find(self, unit: Unit, positions: Positions) -> Finding | None:
         """Compare the accumulator's position with that of the bias."""
         needed = (unit.weight, unit.bias, unit.output)
-        if unit.operator not in ("Conv", "Gemm") or None in needed or not unit.inputs:
+        if unit.operator not in WEIGHTED or None in needed or not unit.inputs:
             return None
         assert unit.weight is not None
         assert unit.bias is not None
@@ -170,7 +171,7 @@ class ShiftCut:
 
     def find(self, unit: Unit, positions: Positions) -> Finding | None:
         """Compare the accumulator's position with that of the result."""
-        if unit.operator not in ("Conv", "Gemm") or unit.weight is None or unit.output is None or not unit.inputs:
+        if unit.operator not in WEIGHTED or unit.weight is None or unit.output is None or not unit.inputs:
             return None
         weight, data, result = positions[unit.weight], positions[unit.inputs[0]], positions[unit.output]
         cut = weight + data - result
@@ -266,10 +267,7 @@ class Swish:
 
 
 LIMITS: tuple[Limit, ...] = (
-    Align("align_concat", ("Concat",)),
-    Align("align_pool", ("MaxPool", "AveragePool", "GlobalAveragePool")),
-    Align("align_pad", ("Pad",)),
-    Align("align_slice", ("Slice",)),
+    *(Align(switch, operators) for switch, operators in ALIGNED.items()),
     ShiftRead(),
     ShiftWrite(),
     ShiftCut(),

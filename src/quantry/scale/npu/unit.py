@@ -6,9 +6,12 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-_WEIGHTED = ("Conv", "Gemm")
-_FUSED = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu"})
-_CORRECTED = frozenset({"AveragePool", "GlobalAveragePool", "ReduceMean", "HardSigmoid"})
+from quantry.graph.operators import FUSIBLE, operators_where
+
+WEIGHTED = operators_where(lambda row: row.npu and row.npu.weighted)
+"""Operators whose weight and bias the NPU shifts: ``Conv`` and ``Gemm``."""
+
+_CORRECTED = operators_where(lambda row: row.npu and row.npu.factor)
 
 
 class Tensors(Protocol):
@@ -64,7 +67,7 @@ def find_units(nodes: Iterable[ir.Node], tensors: Tensors) -> tuple[Unit, ...]:
 
 def _unit(node: ir.Node, tensors: Tensors) -> Unit:
     output, tail = _result(node, tensors)
-    weighted = node.op_type in _WEIGHTED
+    weighted = node.op_type in WEIGHTED
     operands = node.inputs[:1] if weighted else node.inputs
     gated = _gate_first(node, tensors) if node.op_type == "Mul" else None
     if gated is not None:
@@ -98,7 +101,7 @@ def _result(node: ir.Node, tensors: Tensors) -> tuple[str | None, tuple[str, ...
         if key is not None:
             return key, tuple(passed)
         readers = [use.node for use in output.uses()]
-        if len(readers) != 1 or not (readers[0].op_type in _FUSED or is_correction(readers[0], output)):
+        if len(readers) != 1 or not (readers[0].op_type in FUSIBLE or is_correction(readers[0], output)):
             return None, tuple(passed)
         node = readers[0]
         passed.append(node.op_type)
