@@ -1,4 +1,4 @@
-"""Two small models with the structures of large ones, and data for them."""
+"""Two small models with the structure of large ones, and their data."""
 
 import numpy as np
 import onnx
@@ -89,7 +89,7 @@ TRANSFORMER_SHAPES = {
 
 
 def with_weights(text: str, shapes: dict[str, tuple[int, ...]], seed: int) -> onnx.ModelProto:
-    """Parse a graph and give it seeded weights of a size that keeps activations near one."""
+    """Parse a graph and add seeded weights that keep activations near one."""
     rng = np.random.default_rng(seed)
     model = onnx.parser.parse_model(text)
     for name, shape in shapes.items():
@@ -107,7 +107,7 @@ def with_constants(model: onnx.ModelProto, **constants: np.ndarray) -> onnx.Mode
 
 
 def cnn() -> onnx.ModelProto:
-    """A detector in small: BatchNorm, SiLU, depthwise, residual, neck with Resize and Concat, two heads."""
+    """A small detector: BatchNorm, SiLU, depthwise, residual, neck with Resize and Concat, two heads."""
     return with_constants(
         with_weights(CNN, CNN_SHAPES, seed=3),
         variance=np.linspace(0.5, 2, 8, dtype=np.float32),
@@ -126,7 +126,7 @@ def transformer() -> onnx.ModelProto:
 
 
 def samples(model: onnx.ModelProto, count: int = 3, batch: int = 2) -> list[dict[str, np.ndarray]]:
-    """Seeded samples for the model's one input, whose free axis is the batch."""
+    """Return seeded samples for the model's only input, whose symbolic axis is the batch."""
     rng = np.random.default_rng(5)
     (value,) = model.graph.input
     shape = [dim.dim_value or batch for dim in value.type.tensor_type.shape.dim]

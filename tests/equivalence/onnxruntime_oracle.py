@@ -1,4 +1,4 @@
-"""onnxruntime's own quantizer and calibrators, to compare with."""
+"""onnxruntime's quantizer and calibrators, as reference implementations."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ Sample = dict[str, np.ndarray]
 
 
 class Reader(CalibrationDataReader):
-    """Hands samples out the way onnxruntime wants them."""
+    """A data reader for onnxruntime."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = iter(samples)
@@ -30,10 +30,10 @@ class Reader(CalibrationDataReader):
 
 
 def oracle_model(model: onnx.ModelProto, samples: list[Sample], **options: Any) -> onnx.ModelProto:
-    """Return what onnxruntime's static quantization makes of a model, in QDQ format."""
+    """Return the model that onnxruntime's static quantization writes, in QDQ format."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "quantized.onnx"
-        # It edits the model it is given.
+        # It changes its input model.
         quantize_static(copy.deepcopy(model), path, Reader(samples), quant_format=QuantFormat.QDQ, **options)
         return onnx.load(path)
 
@@ -41,7 +41,7 @@ def oracle_model(model: onnx.ModelProto, samples: list[Sample], **options: Any) 
 def oracle_ranges(
     model: bytes, samples: list[Sample], method: CalibrationMethod, **options: Any
 ) -> dict[str, tuple[float, float]]:
-    """Return the range that one of onnxruntime's calibrators gives each tensor."""
+    """Return the range of each tensor according to one of onnxruntime's calibrators."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "float.onnx"
         path.write_bytes(model)
@@ -61,7 +61,7 @@ class Placed:
 
 
 def placement(model: onnx.ModelProto) -> dict[str, Placed]:
-    """Return the quantized tensors of a QDQ model by the names they have in the float one."""
+    """Return the quantized tensors of a QDQ model by their names in the float model."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
 
     def placed(node: onnx.NodeProto) -> Placed:

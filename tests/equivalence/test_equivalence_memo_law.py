@@ -1,4 +1,4 @@
-"""The law of the memo: with a store, without one, and in any order of trials the models are the same bytes."""
+"""The law of the memo: with a store, without one, and in any order of trials, models have the same bytes."""
 
 import json
 import os
@@ -35,19 +35,19 @@ from quantry.recipe import (
 from quantry.tune import Tuned, tune
 
 STAGES = ("prepare", "plan", "observe", "scale", "emit")
-"""What the default recipe runs; conversions and equalization come in where a recipe asks for them."""
+"""The stages of the default recipe, which has no conversions and no equalization."""
 Digests = dict[Trial, str]
 
 
 @pytest.fixture(scope="module")
 def expected() -> Digests:
-    """What the trials give when nothing is kept."""
+    """The digests of all trials without a store."""
     return run_trials(list(TRIALS), None)
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which all trials have left their results."""
+    """A store that holds the results of all trials."""
     path = tmp_path_factory.mktemp("filled")
     run_trials(shuffled(2), DirectoryStore(path))
     return path
@@ -63,9 +63,9 @@ def test_trials_are_different_models(expected: Digests) -> None:
     same = {("transformer", "batch-norm-kept"): ("transformer", "U8S8_AAWS")}
     others = [trial for trial in TRIALS if trial not in same]
     assert len({expected[trial] for trial in others}) == len(others)
-    for trial, twin in same.items():
+    for trial, other in same.items():
         # The recipe is written into the model, so even these two differ in a few bytes.
-        assert expected[trial] != expected[twin]
+        assert expected[trial] != expected[other]
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("memory", 0), ("memory", 1), ("directory", 2)])
@@ -76,7 +76,7 @@ def test_no_byte_depends_on_the_store_or_on_the_order_of_trials(
     assert run_trials(shuffled(seed), store) == expected
 
 
-def test_second_round_of_trials_only_writes_graphs_and_gives_the_same_bytes(filled: Path, expected: Digests) -> None:
+def test_second_round_of_trials_only_writes_graphs_with_the_same_bytes(filled: Path, expected: Digests) -> None:
     for name, recipe in shuffled(3):
         model = MODELS[name]()
         result = quantize(model, samples(model), RECIPES[recipe], store=DirectoryStore(filled))
@@ -84,11 +84,11 @@ def test_second_round_of_trials_only_writes_graphs_and_gives_the_same_bytes(fill
     assert run_trials(shuffled(4), DirectoryStore(filled)) == expected
 
 
-def test_store_that_forgets_almost_everything_moves_no_byte(expected: Digests) -> None:
+def test_store_that_evicts_almost_everything_changes_no_byte(expected: Digests) -> None:
     assert run_trials(shuffled(5), MemoryStore(limit_bytes=20_000)) == expected
 
 
-def test_threads_that_share_a_store_move_no_byte(expected: Digests) -> None:
+def test_threads_that_share_a_store_change_no_byte(expected: Digests) -> None:
     store = MemoryStore()
     order = shuffled(6)
     with ThreadPoolExecutor(4) as pool:
@@ -96,7 +96,7 @@ def test_threads_that_share_a_store_move_no_byte(expected: Digests) -> None:
     assert {trial: digest for part in parts for trial, digest in part.items()} == expected
 
 
-def test_processes_with_other_hash_seeds_share_a_store_and_move_no_byte(tmp_path: Path, expected: Digests) -> None:
+def test_processes_with_other_hash_seeds_share_a_store_and_change_no_byte(tmp_path: Path, expected: Digests) -> None:
     programs = [
         subprocess.Popen(
             [sys.executable, trials.__file__, str(tmp_path / "store"), seed],
@@ -132,10 +132,10 @@ def test_machines_with_and_without_kernels_share_a_store_and_change_no_byte(tmp_
             assert shared == alone
 
 
-def test_result_that_comes_out_different_replaces_the_old_one_with_a_warning(
+def test_recomputed_result_that_differs_replaces_the_old_one_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no key covers, such as an exchanged library, must not stop the user."""
+    """A difference that no key covers, such as another BLAS library, must not stop the user."""
     monkeypatch.setattr(tune, "environment", None)
     store, recipe = tmp_path / "store", replace(Recipe(), tune=TuneOptions((BiasCorrection(),)))
 
@@ -150,7 +150,7 @@ def test_result_that_comes_out_different_replaces_the_old_one_with_a_warning(
         second = run()
     assert second.to_bytes() != first
     evaluation = second.evaluation
-    # From now on everything is known under the new digests, and all of it belongs together.
+    # Everything is known under the new digests now, and model and evaluation belong together.
     third = run()
     assert third.to_bytes() == second.to_bytes()
     assert third.trace.computed("tune") == 0
@@ -163,7 +163,7 @@ def _shifted(tuned: Tuned) -> Tuned:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_damage_to_the_store_moves_no_byte(seed: int, copy_of_filled: Path, expected: Digests) -> None:
+def test_damage_to_the_store_changes_no_byte(seed: int, copy_of_filled: Path, expected: Digests) -> None:
     _damage(copy_of_filled, random.Random(seed))
     assert run_trials(shuffled(seed), DirectoryStore(copy_of_filled)) == expected
 
@@ -183,7 +183,7 @@ def _damage(store: Path, rng: random.Random) -> None:
             file.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
 
 
-def test_index_without_any_blob_moves_no_byte(copy_of_filled: Path, expected: Digests) -> None:
+def test_index_without_any_blob_changes_no_byte(copy_of_filled: Path, expected: Digests) -> None:
     shutil.rmtree(copy_of_filled / "blobs")
     assert run_trials(shuffled(9), DirectoryStore(copy_of_filled)) == expected
 
@@ -210,7 +210,7 @@ def outcomes(recipe: Recipe, store: MemoryStore) -> dict[str, str]:
 
 
 def only(*computed: str) -> dict[str, str]:
-    # A written graph is never stored.
+    # Quantized models are never stored.
     return {stage: "computed" if stage in (*computed, "emit") else "reused" for stage in STAGES}
 
 
@@ -224,14 +224,14 @@ def test_same_recipe_again_only_writes_the_graph() -> None:
     assert outcomes(Recipe(), store) == only()
 
 
-def test_label_of_a_recipe_is_not_part_of_it() -> None:
+def test_name_of_a_recipe_is_not_part_of_keys() -> None:
     store = MemoryStore()
     outcomes(Recipe(name="one"), store)
     assert outcomes(Recipe(name="two"), store) == only()
 
 
 @pytest.mark.parametrize("method", [Percentile(99.9), MinMax(moving_average=0.5)])
-def test_another_method_computes_scale_and_emit_alone(method: Percentile | MinMax) -> None:
+def test_another_method_computes_only_scale_and_emit(method: Percentile | MinMax) -> None:
     store = MemoryStore()
     outcomes(Recipe(), store)
     assert outcomes(Recipe(scale=ScaleOptions(activation=method)), store) == only("scale", "emit")
@@ -260,7 +260,7 @@ def test_fewer_samples_observe_again() -> None:
     assert changed["observe"] == "computed"
 
 
-def test_evaluation_joins_the_trace_once() -> None:
+def test_evaluation_is_added_to_the_trace_once() -> None:
     store = MemoryStore()
     model = MODELS["transformer"]()
     first = quantize(model, samples(model), Recipe(), store=store)

@@ -36,7 +36,7 @@ from quantry.scale import BinnedValues, find_range
 
 @dataclass(frozen=True)
 class Scheme:
-    """The same request in both languages."""
+    """The same options for quantry and for onnxruntime."""
 
     ours: Recipe
     theirs: dict[str, Any]
@@ -64,7 +64,7 @@ SCHEMES = {
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference that is meant.
+    """An intended difference.
 
     Attributes:
         reason: Why we do it otherwise.
@@ -102,15 +102,15 @@ DIFFERENCES: dict[str, Difference] = {
     "AveragePool": Difference(_OWN_RANGE, scales=("y",)),
     "linear Resize": Difference(_OWN_RANGE, scales=("y",)),
     "last Concat": Difference(
-        "parts of the output keep scales of their own; joined, one would serve all", theirs=("y",)
+        "parts of the output keep their own scales; a joint one would be coarser", theirs=("y",)
     ),
-    "Gather from a table": Difference("looking rows up costs no arithmetic; our table stays float", theirs=("w", "y")),
-    "Pad with a value": Difference("the filling is written once and needs no 8-bit twin", theirs=("v",)),
+    "Gather from a table": Difference("a table lookup does no arithmetic; our table stays float", theirs=("w", "y")),
+    "Pad with a value": Difference("the fill value is a scalar and is not quantized", theirs=("v",)),
     "LayerNormalization": Difference(_NORM, theirs=("b", "g")),
     "InstanceNormalization": Difference(_NORM, theirs=("b", "g")),
 }
 ONLY_SYMMETRIC = {
-    "Conv Clip": Difference("onnxruntime gives the tensor before a Clip the range behind it", scales=("t",)),
+    "Conv Clip": Difference("onnxruntime gives the input of a Clip the range of its output", scales=("t",)),
 }
 
 
@@ -121,7 +121,7 @@ def difference(case: str, scheme: str) -> Difference:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("case", CASES)
-def test_operator_is_quantized_as_by_onnxruntime_but_for_the_listed_differences(case: str, scheme: str) -> None:
+def test_operator_is_quantized_as_by_onnxruntime_except_for_the_listed_differences(case: str, scheme: str) -> None:
     model = case_model(CASES[case])
     data = case_samples(model)
     ours = onnx.load_from_string(quantize(model, data, SCHEMES[scheme].ours, store=None).to_bytes())
@@ -152,19 +152,19 @@ def check_outputs(ours: onnx.ModelProto, theirs: onnx.ModelProto, data: list[dic
     got = run_exactly(ours.SerializeToString(), data)
     expected = run_exactly(theirs.SerializeToString(), data)
     placed = placement(ours)
-    # A scale that differs in its last bit may send a value that lies on a border to the next step.
+    # A scale that differs in its last bit may round a value on a border to the next integer.
     step = float(placed["y"].scale.max()) if "y" in placed else 0.0
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1.001 * step)
     assert np.mean(np.abs(got - expected) > 1e-6 * np.abs(expected)) < 0.02
 
 
-def test_every_listed_difference_is_of_a_case() -> None:
+def test_every_listed_difference_belongs_to_a_case() -> None:
     assert DIFFERENCES.keys() | ONLY_SYMMETRIC.keys() <= CASES.keys()
 
 
 @pytest.mark.parametrize("operator", ["Relu", "LeakyRelu", "Clip"])
 def test_default_plan_keeps_the_accumulator_between_convolution_and_activation(operator: str) -> None:
-    """onnxruntime drops the Relu where the zero point clips; we keep the node, so that every zero point is right."""
+    """onnxruntime drops the Relu if the zero point clips; we keep it, which is correct for every zero point."""
     model = case_model(CASES[f"Conv {operator}"])
     result = quantize(model, case_samples(model), Recipe(), store=None)
     assert "t" not in result.plan.activations
@@ -208,7 +208,7 @@ def both_ranges(
 
 @pytest.mark.parametrize("calibration", ["min-max", "mean of batches"])
 @pytest.mark.parametrize("model", [cnn, transformer])
-def test_extremes_are_onnxruntimes(model: Any, calibration: str) -> None:
+def test_extrema_equal_those_of_onnxruntime(model: Any, calibration: str) -> None:
     ranges = both_ranges(model(), calibration)
     assert len(ranges) > 15
     for ours, theirs, largest in ranges.values():
@@ -217,22 +217,22 @@ def test_extremes_are_onnxruntimes(model: Any, calibration: str) -> None:
 
 @pytest.mark.parametrize("calibration", [name for name in CALIBRATIONS if "percentile" in name])
 @pytest.mark.parametrize("model", [cnn, transformer])
-def test_percentiles_are_onnxruntimes_within_the_width_of_both_bins(model: Any, calibration: str) -> None:
+def test_percentiles_equal_those_of_onnxruntime_within_the_width_of_both_bins(model: Any, calibration: str) -> None:
     for ours, theirs, largest in both_ranges(model(), calibration).values():
         width = 2 * largest / _ORACLE_BINS + _CODE_WIDTH * np.abs(theirs)
         assert np.all(np.abs(np.array([ours.low[0], ours.high[0]]) - theirs) <= width)
 
 
 @pytest.mark.parametrize("model", [cnn, transformer])
-def test_entropy_has_onnxruntimes_only_candidate_where_bins_and_levels_are_equal(model: Any) -> None:
+def test_entropy_returns_the_only_candidate_where_bins_and_levels_are_equal(model: Any) -> None:
     for ours, theirs, largest in both_ranges(model(), "entropy").values():
         np.testing.assert_allclose((ours.low[0], ours.high[0]), theirs, rtol=1e-6, atol=1e-6 * largest)
 
 
 @pytest.mark.parametrize("model", [cnn, transformer])
-def test_entropy_chooses_onnxruntimes_range_or_one_near_it(model: Any) -> None:
-    """The divergence is flat and rough near its minimum, where one value in another bin moves the choice."""
-    # In one batch, because onnxruntime adds bins when a later batch reaches further.
+def test_entropy_range_is_close_to_that_of_onnxruntime(model: Any) -> None:
+    """The divergence is flat and rough near its minimum, where moving one value to another bin changes the choice."""
+    # In one batch, because onnxruntime adds bins if a later batch has a larger range.
     found = both_ranges(model(), "entropy of 256 bins", batches=1, batch=64)
     distances = [
         max(abs(ours.low[0] - theirs[0]), abs(ours.high[0] - theirs[1])) / largest

@@ -1,4 +1,4 @@
-"""What is observed of every tensor, against numpy on the outputs of a plain run that exposes them all."""
+"""Statistics of every tensor, compared with NumPy on a plain run that exposes all tensors."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def plain_run(model: bytes, data: Samples) -> list[dict[str, np.ndarray]]:
 
 
 def without_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give the model a data-dependent batch, so that no shape behind it is known beforehand."""
+    """Give the model a data-dependent batch, so that no later shape is known in advance."""
     (value,) = model.graph.input
     make = onnx.helper.make_node
     added = [
@@ -52,7 +52,7 @@ def without_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("shapes", ["inferred", "unknown"])
 @pytest.mark.parametrize("build", [cnn, transformer])
-def test_statistics_of_every_tensor_are_those_of_a_plain_run(build: Model, shapes: str) -> None:
+def test_statistics_of_every_tensor_equal_those_of_a_plain_run(build: Model, shapes: str) -> None:
     model = build() if shapes == "inferred" else without_shapes(build())
     data = [*samples(build(), 2), *samples(build(), 1, batch=3)]
     prepared = prepare(model_source(model), PrepareOptions())

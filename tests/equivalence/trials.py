@@ -1,4 +1,4 @@
-"""The trials of the memo's law: recipes that share every stage they can, on two models.
+"""Trials for the law of the memo: recipes that share as many stages as possible, on two models.
 
 Run as a program, it does all trials on a directory store in a given order and prints a digest for each model:
 ``python trials.py STORE SEED``.
@@ -49,14 +49,14 @@ TRIALS: tuple[Trial, ...] = tuple((model, recipe) for model in MODELS for recipe
 
 
 def shuffled(seed: int) -> list[Trial]:
-    """Return the trials in an order that the seed decides."""
+    """Return the trials in a random order."""
     order = list(TRIALS)
     random.Random(seed).shuffle(order)
     return order
 
 
 def run_trial(trial: Trial, store: Store | None) -> bytes:
-    """Return the bytes of the model that one trial gives; model and data are made anew."""
+    """Return the bytes of one trial's model; model and data are created again."""
     name, recipe = trial
     model = MODELS[name]()
     return quantize(model, samples(model), RECIPES[recipe], store=store).to_bytes()

@@ -1,8 +1,8 @@
 """A few tiny models and their data.
 
 All numbers are small multiples of powers of two, so that every sum is exact in float32 and no digest depends on the
-order in which a machine adds. Only the attention model is not: it is prepared, planned and looked at, but no digest is
-taken of its statistics.
+order in which a processor adds. The attention model is the exception: it is prepared and planned, but there are no
+digests of its statistics.
 """
 
 import numpy as np
@@ -121,7 +121,7 @@ def rough() -> onnx.ModelProto:
     """Two convolutions whose weights are not on the grid of four bits, for tuning."""
     rng = np.random.default_rng(5)
     shapes = {"first_w": (4, 2, 3, 3), "first_b": (4,), "second_w": (3, 4, 1, 1), "second_b": (3,)}
-    # Multiples of 1/64: fine enough that rounding to four bits has something to decide, and still exact in all sums.
+    # Multiples of 1/64: fine enough that rounding to four bits has a choice, and all sums are still exact.
     return _model(ROUGH, **{name: _rough(rng, shape) for name, shape in shapes.items()})
 
 

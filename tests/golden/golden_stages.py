@@ -79,7 +79,7 @@ SOURCE = Path(quantry.__file__).parent
 
 def all_stages() -> dict[str, Stage[..., object]]:
     """Return every stage of the package by name."""
-    # Only modules with the decorator are imported: importing the whole package takes torch's seconds.
+    # Only modules with the decorator are imported: importing the whole package would import torch, which takes seconds.
     files = (path for path in SOURCE.rglob("*.py") if "\n@stage(" in path.read_text(encoding="utf-8"))
     names = (".".join(("quantry", *path.relative_to(SOURCE).with_suffix("").parts)) for path in files)
     values = (value for name in names for value in vars(import_module(name)).values())
@@ -106,7 +106,7 @@ TUNE_STEPS: tuple[TuneStep, ...] = (
     Tqt(iterations=40, learning_rate=0.01, scale_learning_rate=0.05),
     Distill(iterations=100, learning_rate=0.003),
 )
-"""Short runs of every algorithm, with steps that are large enough to move some integers."""
+"""Short runs of every algorithm, with learning rates that change some integers."""
 NEEDS_TORCH = (Brecq, Tqt, Distill)
 
 
@@ -127,7 +127,7 @@ def write_golden(entries: list[Golden]) -> None:
 
 
 def read_golden() -> list[Golden]:
-    """Read the file; empty if there is none. Leaves out what this installation cannot run."""
+    """Read the file, without the cases that need torch if it is not installed; empty if there is no file."""
     lines = FILE.read_text(encoding="utf-8").splitlines() if FILE.exists() else []
     parts = [line.split() for line in lines if line and not line.startswith("#")]
     entries = [Golden(stage, int(version), case, digest) for stage, version, case, digest in parts]

@@ -1,4 +1,4 @@
-"""The graphs and scales of tiny models, kept as text so that a change shows in review."""
+"""Graphs and scales of tiny models as text, so that changes are visible in review."""
 
 import math
 
@@ -8,7 +8,7 @@ from golden_models import MODELS
 
 
 def same(ours: str, theirs: str) -> bool:
-    """Whether two words are equal; scales may differ by what machines differ in their last digits."""
+    """Whether two words are equal; scales may differ in their last digits, as processors do."""
     if ours == theirs:
         return True
     try:
@@ -19,7 +19,7 @@ def same(ours: str, theirs: str) -> bool:
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("model", MODELS)
-def test_graph_and_scales_are_the_reviewed_ones(model: str, preset: str) -> None:
+def test_graph_and_scales_equal_the_reviewed_text(model: str, preset: str) -> None:
     kept = golden_file(model, preset).read_text(encoding="utf-8").splitlines()
     now = graph_text(model, preset).splitlines()
     advice = "the graph moved; if that is meant, run `python tests/golden/regenerate.py` and review the text"

@@ -16,11 +16,11 @@ class Word(StrEnum):
     ONE = "one"
 
 
-class OldWord(str, Enum):  # noqa: UP042 - its text is its name, unlike a StrEnum's
+class OldWord(str, Enum):  # noqa: UP042 - its str() is its name, unlike that of a StrEnum
     ONE = "one"
 
 
-def test_digest_counts_contents_but_not_order() -> None:
+def test_digest_depends_on_contents_but_not_on_order() -> None:
     first = Blob(meta={"a": 1, "b": 2}, arrays={"x": np.ones(2), "y": np.zeros(2)}, files={"f": b"1", "g": b"2"})
     second = Blob(meta={"b": 2, "a": 1}, arrays={"y": np.zeros(2), "x": np.ones(2)}, files={"g": b"2", "f": b"1"})
     assert first == second
@@ -42,11 +42,11 @@ def test_digest_differs_when_any_part_differs(other: Blob) -> None:
     assert Blob(meta={"a": 1}, arrays={"x": np.ones(2)}, files={"f": b"1"}) != other
 
 
-def test_blob_is_no_other_thing() -> None:
+def test_blob_does_not_equal_other_objects() -> None:
     assert Blob() != "blob"
 
 
-def test_meta_takes_the_form_that_json_gives_back() -> None:
+def test_meta_is_normalized_to_what_json_returns() -> None:
     blob = Blob(meta={"t": (1, (2, 3)), "np": np.float64(0.5), "w": Word.ONE, "o": OldWord.ONE})
     assert blob.meta == {"t": [1, [2, 3]], "np": 0.5, "w": "one", "o": "one"}
     assert [type(blob.meta[name]) for name in ("np", "w", "o")] == [float, str, str]
@@ -72,7 +72,7 @@ def test_payload_bytes_adds_arrays_and_files() -> None:
     ],
     ids=lambda item: str(item)[:40],
 )
-def test_contents_that_cannot_be_stored_are_refused(content: dict[str, Any], complaint: str) -> None:
+def test_contents_that_cannot_be_stored_are_rejected(content: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InternalError, match=complaint):
         Blob(**content)
 

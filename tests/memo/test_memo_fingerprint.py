@@ -119,7 +119,7 @@ values = st.recursive(
 
 
 def model(value: Any) -> Any:
-    """An independent notion of "the same content": nested tuples that compare as the contract says."""
+    """An independent definition of equal contents: nested tuples that compare as the contract says."""
     name = type(value).__name__
     if isinstance(value, Enum):
         return (name, value.name)
@@ -148,14 +148,14 @@ def test_nearby_values_have_different_digests(items: list[Any]) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), values, max_size=5), st.randoms(use_true_random=False))
-def test_order_and_kind_of_a_mapping_do_not_count(mapping: dict[str, Any], random: Any) -> None:
+def test_fingerprint_ignores_order_and_type_of_a_mapping(mapping: dict[str, Any], random: Any) -> None:
     items = list(mapping.items())
     random.shuffle(items)
     kinds: list[Mapping[str, Any]] = [dict(items), OrderedDict(items), MappingProxyType(dict(items)), UserDict(items)]
     assert {fingerprint(kind) for kind in kinds} == {fingerprint(mapping)}
 
 
-def test_sets_count_without_order_or_kind() -> None:
+def test_fingerprint_ignores_order_and_type_of_a_set() -> None:
     assert fingerprint({"a", "b", 1}) == fingerprint(frozenset([1, "b", "a"]))
     assert fingerprint({1}) != fingerprint((1,))
 
@@ -198,20 +198,20 @@ def test_different_contents_have_different_digests(first: Any, second: Any) -> N
     assert fingerprint(first) != fingerprint(second)
 
 
-def test_all_nan_are_one() -> None:
+def test_all_nan_have_one_digest() -> None:
     other_nan = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000123))[0]
     assert fingerprint(other_nan) == fingerprint(float("nan"))
 
 
-def test_numpy_scalar_is_the_array_without_dimensions() -> None:
+def test_numpy_scalar_equals_the_array_without_dimensions() -> None:
     assert fingerprint(np.float32(1.5)) == fingerprint(np.array(1.5, np.float32))
 
 
-def test_fields_out_of_comparison_do_not_count() -> None:
+def test_fields_with_compare_false_are_ignored() -> None:
     assert fingerprint(Point(1, 2, label="a")) == fingerprint(Point(1, 2, label="b"))
 
 
-def test_fingerprint_tag_stands_for_the_class_name() -> None:
+def test_fingerprint_tag_replaces_the_class_name() -> None:
     assert fingerprint(RenamedPoint(x=1.0, y=2.0)) == fingerprint(Point(1.0, 2.0))
 
 
@@ -219,24 +219,24 @@ def test_fingerprint_tag_is_not_inherited() -> None:
     assert fingerprint(ChildOfRenamed(x=1.0, y=2.0)) != fingerprint(RenamedPoint(x=1.0, y=2.0))
 
 
-def test_own_fingerprint_is_the_digest() -> None:
+def test_fingerprint_method_returns_the_digest() -> None:
     digest = fingerprint("anything")
     assert fingerprint(Known(digest)) == digest
     assert fingerprint([Known(digest)]) != fingerprint([digest])
 
 
-def test_storable_counts_by_its_blob() -> None:
+def test_storable_has_the_digest_of_its_blob() -> None:
     blob = Blob(meta={"a": 1})
     assert fingerprint(Stored(blob)) == blob.digest() == fingerprint(blob)
     assert fingerprint((Stored(blob),)) == fingerprint((Known(blob.digest()),))
 
 
-def test_storable_without_blob_and_without_fingerprint_is_refused() -> None:
+def test_storable_without_blob_and_fingerprint_is_rejected() -> None:
     with pytest.raises(InternalError, match=r"Stored has neither; at options\.items\."):
         fingerprint(Holder(Stored(None)), "options")
 
 
-def test_own_fingerprint_that_is_no_digest_is_refused() -> None:
+def test_fingerprint_method_must_return_a_digest() -> None:
     with pytest.raises(InternalError, match=r"Known\.__fingerprint__ must return a Digest; got str"):
         fingerprint(Known("00"))
 
@@ -259,12 +259,12 @@ def test_own_fingerprint_that_is_no_digest_is_refused() -> None:
     ],
     ids=lambda item: str(item)[:20],
 )
-def test_values_without_content_are_refused_with_their_place(value: Any, complaint: str) -> None:
+def test_values_without_content_are_rejected_with_their_position(value: Any, complaint: str) -> None:
     with pytest.raises(InternalError, match=complaint):
         fingerprint(value, "options")
 
 
-def test_value_that_contains_itself_is_refused() -> None:
+def test_value_that_contains_itself_is_rejected() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(InternalError, match="must not contain itself"):
@@ -272,7 +272,7 @@ def test_value_that_contains_itself_is_refused() -> None:
 
 
 @given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
-def test_layout_and_byte_order_of_an_array_do_not_count(array: np.ndarray) -> None:
+def test_fingerprint_ignores_layout_and_byte_order_of_an_array(array: np.ndarray) -> None:
     wide = np.repeat(array[..., None], 2, axis=-1)
     same = [
         np.asfortranarray(array).reshape(array.shape),
@@ -286,14 +286,14 @@ def test_layout_and_byte_order_of_an_array_do_not_count(array: np.ndarray) -> No
 @pytest.mark.parametrize(
     "dtype", [ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float8_e4m3fn], ids=str
 )
-def test_arrays_of_ml_dtypes_count_by_dtype_and_elements(dtype: Any) -> None:
+def test_arrays_of_ml_dtypes_differ_by_dtype_and_elements(dtype: Any) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
     assert fingerprint(array) == fingerprint(array.T.copy().T)
     assert fingerprint(array) != fingerprint(array.T)
     assert fingerprint(array) != fingerprint(array + array)
 
 
-def test_file_counts_by_its_bytes(tmp_path: Path) -> None:
+def test_fingerprint_of_a_file_depends_on_its_bytes(tmp_path: Path) -> None:
     content = bytes(range(256)) * 5000
     (tmp_path / "a").write_bytes(content)
     (tmp_path / "b").write_bytes(content)
@@ -305,7 +305,7 @@ def test_file_counts_by_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ab", "A" * 64, "g" * 64, "a" * 33, "../" * 20])
-def test_digest_refuses_other_text(text: str) -> None:
+def test_digest_rejects_other_text(text: str) -> None:
     with pytest.raises(InternalError, match="hexadecimal"):
         Digest(text)
 
@@ -347,12 +347,12 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("value", "start"), GOLDEN, ids=lambda item: repr(item)[:30])
-def test_scheme_is_what_stores_in_the_field_hold(value: Any, start: str) -> None:
-    """A failure here means that every existing store goes cold: change the scheme on purpose or not at all."""
+def test_scheme_is_that_of_existing_stores(value: Any, start: str) -> None:
+    """A failure here means that all results in existing stores become unknown; change the scheme only on purpose."""
     assert fingerprint(value).startswith(start)
 
 
-def test_scheme_is_hash_of_tagged_and_counted_bytes() -> None:
+def test_scheme_is_the_hash_of_bytes_with_tags_and_lengths() -> None:
     number = b"i" + (1).to_bytes(8, "little") + b"1"
     text = b"s" + (2).to_bytes(8, "little") + b"ab"
     written = b"quantry value 1\n" + b"T" + (2).to_bytes(8, "little") + number + text

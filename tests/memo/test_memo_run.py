@@ -40,7 +40,7 @@ class Numbers:
 
 @dataclasses.dataclass(frozen=True)
 class Bulky(Numbers):
-    """Too large to keep."""
+    """Too large to store."""
 
     def to_blob(self) -> Blob | None:
         return None
@@ -51,7 +51,7 @@ class Bulky(Numbers):
 
 @dataclasses.dataclass(frozen=True)
 class Forgetful(Numbers):
-    """Does not come back as it was."""
+    """Changes its value when it is read back."""
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
@@ -200,7 +200,7 @@ def test_name_version_and_environment_are_part_of_the_key() -> None:
     assert len({entry.result for entry in memo.trace.entries}) == 1
 
 
-def test_scheme_of_keys_is_what_stores_in_the_field_hold() -> None:
+def test_scheme_of_keys_is_that_of_existing_stores() -> None:
     constant = versioned(3, environment=lambda _arguments: {"library": "1.0"})
     assert constant.key({}).startswith("20190049a31af3e6")
     assert scale.key({"numbers": Numbers(np.arange(4.0)), "by": 2.0}).startswith("dc11b03c684ddfd6")
@@ -241,7 +241,7 @@ def test_lost_blob_is_computed_and_stored_again(lossy: Any) -> None:
     assert fresh.trace.computed("total") == 0
 
 
-def test_value_too_large_to_keep_is_known_and_computed_when_needed() -> None:
+def test_value_too_large_to_store_is_known_and_computed_when_needed() -> None:
     store = MemoryStore()
     digest = Memo(store).run(inflate, Memo(store).run(count, 2)).digest
     memo = Memo(store)
@@ -253,7 +253,7 @@ def test_value_too_large_to_keep_is_known_and_computed_when_needed() -> None:
     np.testing.assert_array_equal(memo.run(total, handle).value.data, [3])
 
 
-def test_value_that_is_still_held_is_shared_with_another_memo_on_the_same_store() -> None:
+def test_value_in_memory_is_shared_with_another_memo_on_the_same_store() -> None:
     store = MemoryStore()
     held = Memo(store).run(count, 2)
     assert Memo(store).run(count, 2).value is held.value
@@ -306,7 +306,7 @@ def test_internal_error_of_a_stage_is_wrapped() -> None:
         Memo(None).run(failing(InternalError("broken")), Numbers(np.ones(1)))
 
 
-def test_errors_are_not_kept() -> None:
+def test_errors_are_not_stored() -> None:
     attempts = iter([ValueError("first"), None])
 
     @stage(name="flaky", version=1)
@@ -379,7 +379,7 @@ class TestNotes:
 
 
 class Dice:
-    """A store that loses every blob, and two stages of which the first returns something else each time."""
+    """A store that loses every blob, and a chain whose first stage returns another value each time."""
 
     def __init__(self) -> None:
         self.store = MemoryStore(limit_bytes=1)
@@ -419,7 +419,7 @@ class TestRecomputedResultThatDiffers:
             assert scaled.value.data == [10]
         assert thrown.value.data == [1]
         assert scaled.digest == fingerprint(scaled.value)
-        # Both of the new results are known now, and nothing is computed from a mixture of old and new.
+        # Both new results are known now, and neither was computed from an old one.
         del scaled
         again = Memo(given.store)
         assert again.run(scale, thrown, by=10.0).digest == fingerprint(Numbers(np.array([10.0])))
@@ -447,13 +447,13 @@ class TestRecomputedResultThatDiffers:
         assert shifted.digest != before
         assert memo.run(shift, thrown).digest == shifted.digest
 
-    def test_without_a_change_warns_of_nothing(self) -> None:
+    def test_equal_result_causes_no_warning(self) -> None:
         store = MemoryStore(limit_bytes=1)
         chain(Memo(store))
         np.testing.assert_array_equal(chain(Memo(store)).value.data, [12])
 
 
-def test_argument_without_content_is_refused_with_its_place() -> None:
+def test_argument_without_content_is_rejected_with_its_position() -> None:
     with pytest.raises(InternalError, match=r"got builtins\.object; at scale\(by\)\."):
         Memo(None).run(scale, Numbers(np.ones(1)), by=object())
 
@@ -496,7 +496,7 @@ def test_verify_inputs_finds_a_value_that_does_not_survive_the_store() -> None:
         memo.run(scale, memo.run(forget), by=1.0)
 
 
-def test_unreadable_blob_asks_for_another_version() -> None:
+def test_unreadable_blob_needs_another_version() -> None:
     memo, other = Memo(MemoryStore()), MemoryStore()
     handle = memo.run(count, 2)
     other.remember(memo.trace.entries[0].key, handle.digest)
@@ -507,7 +507,7 @@ def test_unreadable_blob_asks_for_another_version() -> None:
         _ = Memo(other).run(count, 2).value
 
 
-def test_result_of_another_type_is_refused() -> None:
+def test_result_of_another_type_is_rejected() -> None:
     @stage(name="liar", version=1)
     def liar() -> Bulky:
         return Numbers(np.ones(1))  # type: ignore[return-value]
@@ -516,7 +516,7 @@ def test_result_of_another_type_is_refused() -> None:
         Memo(None).run(liar)
 
 
-def test_stage_without_a_usable_annotation_is_refused() -> None:
+def test_stage_without_a_usable_annotation_is_rejected() -> None:
     @stage(name="vague", version=1)
     def vague() -> int:
         return 1
@@ -553,7 +553,7 @@ def test_trace_has_rows_for_printing() -> None:
     assert repr(handle) == f"Handle(count, {handle.digest.short})"
 
 
-def test_result_that_is_not_kept_is_made_when_asked_for_and_never_stored() -> None:
+def test_result_of_a_stage_that_stores_nothing_is_computed_on_demand() -> None:
     memo = Memo(store := MemoryStore(), verify_inputs=True)
     numbers = memo.run(count, 3)
     promise = memo.run(shift, numbers)
@@ -564,7 +564,7 @@ def test_result_that_is_not_kept_is_made_when_asked_for_and_never_stored() -> No
     assert store.lookup(promise.digest) is None
 
 
-def test_later_stages_are_reused_without_a_result_that_is_not_kept() -> None:
+def test_later_stages_are_reused_without_a_result_that_is_not_stored() -> None:
     store = MemoryStore()
     first = Memo(store, verify_inputs=True)
     expected = first.run(total, first.run(shift, first.run(count, 3))).value
@@ -574,7 +574,7 @@ def test_later_stages_are_reused_without_a_result_that_is_not_kept() -> None:
     assert again.trace.reused("total") == 1
 
 
-def test_result_that_is_not_kept_is_shared_while_somebody_holds_it() -> None:
+def test_result_that_is_not_stored_is_shared_while_it_is_in_memory() -> None:
     memo = Memo(MemoryStore())
     held = memo.run(shift, memo.run(count, 3))
     assert memo.run(shift, memo.run(count, 3)) is held

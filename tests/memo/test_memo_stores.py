@@ -50,7 +50,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return MemoryStore(limit) if request.param == "memory" else DirectoryStore(tmp_path, limit)
 
 
-def test_least_recently_used_blob_goes_first(small: Store) -> None:
+def test_least_recently_used_blob_is_evicted_first(small: Store) -> None:
     first, second, third = (put(small, number) for number in range(3))
     assert small.get(first) is not None
     fourth = put(small, 3)
@@ -58,7 +58,7 @@ def test_least_recently_used_blob_goes_first(small: Store) -> None:
     assert [small.get(kept) == numbered(number) for kept, number in ((first, 0), (third, 2), (fourth, 3))] == [True] * 3
 
 
-def test_putting_again_is_a_use(small: Store) -> None:
+def test_put_of_a_stored_blob_counts_as_use(small: Store) -> None:
     first, second, _ = (put(small, number) for number in range(3))
     put(small, 0)
     put(small, 3)
@@ -66,7 +66,7 @@ def test_putting_again_is_a_use(small: Store) -> None:
     assert small.get(first) is not None
 
 
-def test_blob_larger_than_the_limit_is_not_kept_and_evicts_nothing(small: Store) -> None:
+def test_blob_larger_than_the_limit_is_not_stored_and_evicts_nothing(small: Store) -> None:
     first = put(small, 1)
     large = put(small, 2, size=40_000)
     assert small.get(large) is None
@@ -97,7 +97,7 @@ def test_directory_stays_within_its_limit(tmp_path: Path) -> None:
     assert size_on_disk(tmp_path) > 50_000
 
 
-def test_constructor_and_reading_touch_nothing(tmp_path: Path) -> None:
+def test_constructor_and_reading_write_nothing(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path / "store")
     assert store.lookup(fingerprint("a")) is None
     assert store.get(fingerprint("a")) is None
@@ -112,7 +112,7 @@ def test_two_stores_on_one_path_see_each_other(tmp_path: Path) -> None:
     assert second.lookup(fingerprint("key")) == result
 
 
-def test_layout_is_as_documented_and_nothing_temporary_stays(tmp_path: Path) -> None:
+def test_layout_is_as_documented_without_temporary_files(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     result, key = put(store, 1), fingerprint("key")
     store.remember(key, result)
@@ -147,12 +147,12 @@ def become_a_directory(path: Path) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("damage", [flip_a_bit, cut, empty, Path.unlink, become_a_directory])
-def test_damaged_blob_is_dropped_and_can_be_put_again(tmp_path: Path, part: str, damage) -> None:
+def test_damaged_blob_is_deleted_and_can_be_stored_again(tmp_path: Path, part: str, damage) -> None:
     store = DirectoryStore(tmp_path)
     result = put(store, 1)
     directory = tmp_path / "blobs" / result[:2] / result
     if part == "manifest.json" and damage is cut:
-        damage = empty  # The last byte is a line's end, which nobody misses.
+        damage = empty  # The last byte is a newline; without it the file is still valid JSON.
     damage(directory / part)
     assert store.get(result) is None
     assert not directory.exists()
@@ -160,7 +160,7 @@ def test_damaged_blob_is_dropped_and_can_be_put_again(tmp_path: Path, part: str,
     assert store.get(result) == numbered(1)
 
 
-def test_no_flipped_bit_in_a_manifest_gives_a_wrong_blob(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_manifest_never_returns_a_wrong_blob(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     blob = Blob(meta={"a": 1}, files={"f": b"12"})
     store.put(blob.digest(), blob)
@@ -174,7 +174,7 @@ def test_no_flipped_bit_in_a_manifest_gives_a_wrong_blob(tmp_path: Path) -> None
         assert store.get(blob.digest()) in (None, blob)
 
 
-def test_put_repairs_a_blob_without_manifest(tmp_path: Path) -> None:
+def test_put_replaces_a_blob_without_manifest(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     result = put(store, 1)
     (tmp_path / "blobs" / result[:2] / result / "manifest.json").unlink()
@@ -230,7 +230,7 @@ def run(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def test_full_disk_is_a_store_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """A limit on the size of files makes the kernel refuse a write midway, as a full disk does."""
+    """A limit on the size of files makes a write fail midway, like a full disk."""
     script = """
 import resource
 from quantry.errors import StoreError
@@ -249,8 +249,8 @@ except StoreError as error:
     assert list((tmp_path / "store" / "temp").iterdir()) == []
 
 
-def test_directory_without_rights_is_a_store_error(tmp_path: Path) -> None:
-    """For reading and for writing; root gives its rights up first, because it may write everywhere."""
+def test_directory_without_permissions_is_a_store_error(tmp_path: Path) -> None:
+    """For reading and for writing; root drops its privileges first, because it may write everywhere."""
     script = """
 import os
 from quantry.errors import StoreError
@@ -275,12 +275,14 @@ for use in (
     assert output.count(f"at {tmp_path / 'locked'}. ") == 4
 
 
-def test_blob_that_another_process_kept_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blob_that_another_process_stored_meanwhile_is_not_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, blob = DirectoryStore(tmp_path), numbered(1)
 
     def overtaken(size: int) -> None:
         put(DirectoryStore(tmp_path), 1)
-        (tmp_path / "blobs" / blob.digest()[:2] / blob.digest() / "manifest.json").unlink()  # Its eviction has begun.
+        (tmp_path / "blobs" / blob.digest()[:2] / blob.digest() / "manifest.json").unlink()  # Its eviction has started.
 
     monkeypatch.setattr(store, "_make_room", overtaken)
     store.put(blob.digest(), blob)
@@ -315,7 +317,7 @@ def test_many_processes_read_write_and_evict_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0, errors
         assert int(output) > 0
     assert list((tmp_path / "temp").iterdir()) == []
-    # Each of the four may pass the limit by one blob and a thirty-second.
+    # Each of the four may exceed the limit by one blob and 1/32.
     assert size_on_disk(tmp_path) <= 300_000 + 4 * (21_000 + 10_000)
 
 
@@ -350,12 +352,12 @@ def test_killed_writer_leaves_a_usable_store(tmp_path: Path) -> None:
             assert store.get(result) is not None
         shutil.rmtree(tmp_path / "blobs", ignore_errors=True)
         shutil.rmtree(tmp_path / "index", ignore_errors=True)
-        mended = put(store, repetition)
-        assert store.get(mended) == numbered(repetition)
+        restored = put(store, repetition)
+        assert store.get(restored) == numbered(repetition)
     assert kept > 0
 
 
-def test_threads_that_find_a_damaged_blob_at_once_lose_no_whole_one(tmp_path: Path) -> None:
+def test_threads_that_find_a_damaged_blob_at_once_keep_intact_ones(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
 
     def damaged() -> Iterator[Blob]:
@@ -368,10 +370,8 @@ def test_threads_that_find_a_damaged_blob_at_once_lose_no_whole_one(tmp_path: Pa
     assert all(found_at_once(store, damaged()))
 
 
-def test_a_whole_blob_that_takes_the_place_of_a_damaged_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process replaces it between the look at it and the rename."""
+def test_intact_blob_that_replaces_a_damaged_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process replaces it between the check and the rename."""
     store, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
     digest = put(store, 1)
     (part,) = tmp_path.glob("blobs/*/*/arrays.safetensors")
