@@ -22,7 +22,7 @@ from quantry.plan import kept_by_choice, names_are_found, plan
 from quantry.prepare import convert, prepare
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import scale
-from quantry.tune import Tuned, retouch, tune, tuned_params
+from quantry.tune import Tuned, tune, tuned_model, tuned_params
 
 DataLike = CalibrationData | Callable[[], CalibrationData]
 """Calibration data, or a function that opens it, called only if a stage reads the data."""
@@ -113,7 +113,7 @@ def run_quantize(
         # Distillation trains towards the user's model, even where the target replaces some of its operators.
         teacher = prepared if isinstance(step, Distill) else equalized
         tuned.append(memo.run(tune, teacher, written, planned, params, _opened(data), step))
-        written = memo.run(retouch, written, tuned[-1])
+        written = memo.run(tuned_model, written, tuned[-1])
         params = memo.run(tuned_params, written, planned, tuned[-1], recipe.scale.npu)
         noted.append(params)
     quantized = memo.run(emit, written, planned, params, recipe.emit, model_metadata(recipe))

@@ -101,9 +101,7 @@ DIFFERENCES: dict[str, Difference] = {
     "Max": Difference(_NO_RULE, ours=("y",)),
     "AveragePool": Difference(_OWN_RANGE, scales=("y",)),
     "linear Resize": Difference(_OWN_RANGE, scales=("y",)),
-    "last Concat": Difference(
-        "parts of the output keep their own scales; a joint one would be coarser", theirs=("y",)
-    ),
+    "last Concat": Difference("parts of the output keep their own scales; a joint one would be coarser", theirs=("y",)),
     "Gather from a table": Difference("a table lookup does no arithmetic; our table stays float", theirs=("w", "y")),
     "Pad with a value": Difference("the fill value is a scalar and is not quantized", theirs=("v",)),
     "LayerNormalization": Difference(_NORM, theirs=("b", "g")),

@@ -70,7 +70,7 @@ from quantry.recipe import (
     TuneStep,
 )
 from quantry.scale import scale
-from quantry.tune import Tuned, retouch, tune, tuned_params
+from quantry.tune import Tuned, tune, tuned_model, tuned_params
 
 FILE = Path(__file__).with_name("stages.txt")
 HEADING = "# stage, version, case, digest of the result; written by regenerate.py\n"
@@ -265,7 +265,7 @@ def _tune_digests() -> Iterator[tuple[str, str, Digest]]:
         tuned = tune(model, model, planned, params, data, step)
         yield "tune", f"rough-{type(step).__name__}", _rounded(tuned)
     corrected = tune(model, model, planned, params, data, BiasCorrection())
-    yield "retouch", "rough", fingerprint(retouch(model, corrected))
+    yield "tuned_model", "rough", fingerprint(tuned_model(model, corrected))
     yield "tuned_params", "rough", fingerprint(tuned_params(model, planned, corrected, None))
 
 

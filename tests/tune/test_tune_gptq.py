@@ -13,7 +13,7 @@ from quantry.emit import emit
 from quantry.memo import Memo, MemoryStore
 from quantry.recipe import EmitOptions, Gptq
 from quantry.runtime.sessions import simulation_session
-from quantry.tune import TuneTask, retouch, tune
+from quantry.tune import TuneTask, tune, tuned_model
 from quantry.tune.column_rounding import WeightGrid, damped, descend, least_squares, round_with_feedback
 from quantry.tune.tuned import Tuned
 
@@ -24,7 +24,7 @@ def step_of(task: TuneTask, step: Gptq) -> Tuned:
 
 def output_error(task: TuneTask, tuned: Tuned | None, samples: list[dict[str, np.ndarray]]) -> float:
     """Return the mean squared distance of the emitted model's output from the float one's."""
-    model = task.model if tuned is None else retouch(task.model, tuned)
+    model = task.model if tuned is None else tuned_model(task.model, tuned)
     params = task.params if tuned is None else tuned.params
     quantized = simulation_session(emit(model, task.plan, params, EmitOptions(), {}).to_bytes())
     reference = simulation_session(task.reference.model)

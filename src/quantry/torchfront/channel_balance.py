@@ -37,7 +37,7 @@ from quantry.torchfront.error_prices import Importance, check_scales_are_free, f
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of
 from quantry.torchfront.scale_choice import tied_scales
-from quantry.tune import Tuned, retouch
+from quantry.tune import Tuned, tuned_model
 
 _REACH, _SETTLE, _SWEEPS = 4, 2, 8
 _LEAST_GAIN = 0.003
@@ -328,7 +328,7 @@ def _rebuilt(module: QuantizedModule, prices: Mapping[str, Prices], places: list
         params = refine_for_npu(model, start.plan, params, start.recipe.scale.npu)
     untuned = dict(start.untuned)
     if untuned:
-        known, _, _ = _scaled(retouch(start.model, Tuned(start.untuned, start.params)).model, powers)
+        known, _, _ = _scaled(tuned_model(start.model, Tuned(start.untuned, start.params)).model, powers)
         untuned = {name: np.asarray(array_of(known.graph.initializers[name]), np.float32) for name in untuned}
     note = f"balanced the channels of {len(powers)} tensors: the estimated cost of rounding fell by {fall}"
     final = replace(

@@ -20,7 +20,7 @@ from quantry.torchfront.conversions import with_originals
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import enable_quantizers
-from quantry.tune import Tuned, retouch
+from quantry.tune import Tuned, tuned_model
 
 _SMALLEST = 1e-8
 
@@ -57,7 +57,7 @@ def float_teacher(module: QuantizedModule) -> QuantizedModule:
             "in float_teacher"
         )
     start = module.blueprint
-    model = with_originals(retouch(start.model, Tuned(start.untuned, start.params)), start.originals)
+    model = with_originals(tuned_model(start.model, Tuned(start.untuned, start.params)), start.originals)
     teacher = build(replace(start, model=model, untuned={}, originals={}))
     teacher.to(_device(module))
     return float_twin(teacher)

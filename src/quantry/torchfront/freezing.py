@@ -16,7 +16,7 @@ from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import refuse_switched_off
-from quantry.tune import Tuned, retouch
+from quantry.tune import Tuned, tuned_model
 
 
 @known_keywords("freeze")
@@ -48,7 +48,7 @@ def frozen_blueprint(module: QuantizedModule) -> Blueprint:
     """Return model, plan and parameters as they are after training, without batch normalizations of their own."""
     start = module.blueprint
     params = current_params(module)
-    model = retouch(start.model, Tuned(_weights(module), params))
+    model = tuned_model(start.model, Tuned(_weights(module), params))
     if start.recipe.scale.npu is not None:
         params = refine_for_npu(model.model, start.plan, params, start.recipe.scale.npu)
     return replace(start, model=model, params=params, batch_norms={}, arrays={}, final=True)

@@ -28,7 +28,7 @@ from quantry.torchfront.cut_off import cut_off_nodes
 from quantry.torchfront.lowering import Lowered, lower
 from quantry.torchfront.quantized_module import QuantizedModule, build, refuse_quantized
 from quantry.torchfront.scopes import FloatScopes, nodes_in
-from quantry.tune import Tuned, retouch
+from quantry.tune import Tuned, tuned_model
 
 GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | bytes"
 """A captured graph, or a float ONNX model."""
@@ -116,7 +116,7 @@ def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationDat
 def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> Blueprint:
     final: FloatModel = stages.equalized.value
     for step in stages.tuned:
-        final = retouch(final, step.value)
+        final = tuned_model(final, step.value)
     norms, arrays = find_batch_norms(lowered.model, stages.prepared.value, final)
     folded = sum(node.op_type == "BatchNormalization" for node in lowered.model.graph) - len(norms)
     notes = [*pending, *stages.notes]

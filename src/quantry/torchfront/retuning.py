@@ -12,7 +12,7 @@ from quantry.recipe import TuneStep
 from quantry.torchfront.calibration_samples import on_cpu
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of, require_quantized
-from quantry.tune import retouch, tune, tuned_params
+from quantry.tune import tune, tuned_model, tuned_params
 
 
 def retune(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> QuantizedModule:
@@ -42,7 +42,7 @@ def retune(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> Qua
     changed: set[str] = set()
     for step in chosen:
         done = tune(start.model, model, start.plan, params, samples, step)
-        model = retouch(model, done)
+        model = tuned_model(model, done)
         params = tuned_params(model, start.plan, done, start.recipe.scale.npu)
         changed |= set(done.weights)
     initializers = start.model.model.graph.initializers

@@ -1,4 +1,4 @@
-"""What a tuning step returns."""
+"""The result of a tuning step, and the two cheap stages that turn it into a model and its parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,8 +8,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from quantry.memo import Blob
+from quantry.errors import InternalError
+from quantry.graph.float_model import FloatModel
+from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.weights import tensor_from_array
+from quantry.memo import Blob, stage
 from quantry.numerics.tensor_params import QuantParams
+from quantry.recipe import NpuLimits
+from quantry.scale.npu import refine_for_npu
 
 _WEIGHT = "weight/"
 _PARAMS = "params/"
@@ -17,13 +23,13 @@ _PARAMS = "params/"
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """New values of weights and biases, and the parameters they are to be rounded with.
+    """New values of weights and biases, and the scales and zero points to round them with.
 
     Attributes:
-        weights: float32 arrays by initializer name, only of those that changed. The ordinary rounding of the emit stage
-            turns them into the tuned integers.
+        weights: float32 arrays by initializer name, only of those that changed. The emit stage rounds them to the tuned
+            integers like any other weight.
         params: Scales and zero points of all tensors, changed or not.
-        notes: What was done, and what its user should know.
+        notes: What was done, and what the user should know.
     """
 
     weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
@@ -54,3 +60,39 @@ class Tuned:
             params=QuantParams.from_blob(Blob(meta["params"], arrays)),
             notes=blob.notes,
         )
+
+
+# Neither of the two stages is stored: they take less time than reading a model.
+@stage(name="tuned_model", version=1, stored=False)
+def tuned_model(model: FloatModel, tuned: Tuned) -> FloatModel:
+    """Return a copy of the model with the tuned weights and biases.
+
+    Args:
+        model: The model whose weights were tuned.
+        tuned: The result of the tuning step.
+    """
+    copy = model.model.clone()
+    for name, values in tuned.weights.items():
+        value = copy.graph.initializers.get(name)
+        if value is None or value.const_value is None:
+            raise InternalError(f"a tuned weight must be an initializer of the model, got {name!r}; in tuned_model")
+        if tuple(value.const_value.shape.numpy()) != values.shape:
+            raise InternalError(
+                f"a tuned weight must keep its shape {tuple(value.const_value.shape.numpy())}, got {values.shape}; "
+                f"weight {name!r}, in tuned_model"
+            )
+        value.const_value = tensor_from_array(np.asarray(values, value.const_value.dtype.numpy()), name)
+    return FloatModel(copy)
+
+
+@stage(name="tuned_params", version=1, stored=False)
+def tuned_params(model: FloatModel, plan: QuantPlan, tuned: Tuned, limits: NpuLimits | None) -> QuantParams:
+    """Return the scales and zero points after a tuning step, within an NPU's limits if there are any.
+
+    Args:
+        model: The float model that was planned.
+        plan: Which tensors are quantized.
+        tuned: The result of the tuning step.
+        limits: Limits on power-of-two positions, or None.
+    """
+    return tuned.params if limits is None else refine_for_npu(model.model, plan, tuned.params, limits)
