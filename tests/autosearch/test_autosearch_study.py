@@ -33,8 +33,8 @@ def defined(text: str) -> Evaluator:
         "WEIGHT = 4\ndef evaluator(path): return WEIGHT",
         "def half(): return 0.5\ndef evaluator(path): return half()",
         "def half(): return 0.25\ndef evaluator(path): return half()",
-        "def outer(k):\n    def evaluator(path): return k\n    return evaluator\njudge = outer(1)",
-        "def outer(k):\n    def evaluator(path): return k\n    return evaluator\njudge = outer(2)",
+        "def outer(k):\n    def evaluator(path): return k\n    return evaluator\nevaluator = outer(1)",
+        "def outer(k):\n    def evaluator(path): return k\n    return evaluator\nevaluator = outer(2)",
     ],
 )
 def test_digest_changes_with_what_a_function_does(other: str) -> None:
@@ -46,7 +46,7 @@ def test_digest_changes_with_what_a_function_does(other: str) -> None:
             "def evaluator(path): return [2.0 for _ in path][0]",
             "WEIGHT = 2\ndef evaluator(path): return WEIGHT",
             "def half(): return 0.75\ndef evaluator(path): return half()",
-            "def outer(k):\n    def evaluator(path): return k\n    return evaluator\njudge = outer(3)",
+            "def outer(k):\n    def evaluator(path): return k\n    return evaluator\nevaluator = outer(3)",
         )
     }
     assert len(digests) == 6
