@@ -140,10 +140,13 @@ def test_what_no_recipe_can_say_names_the_field(layer: QLayerConfig, field: str)
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"specific_layer_config": {QLayerConfig(): ["a"]}}, "specific_layer_config must say what layers become"),
+        ({"specific_layer_config": {QLayerConfig(): ["a"]}}, "specific_layer_config must have a type"),
         ({"specific_layer_config": {"a": INT8}}, "specific_layer_config must have QLayerConfig as keys"),
         ({"specific_layer_config": {INT8: "a"}}, "specific_layer_config must have lists of names"),
-        ({"specific_layer_config": {INT8: [("a", "b")]}}, "specific_layer_config can hold pairs only where the model"),
+        (
+            {"specific_layer_config": {INT8: [("a", "b")]}},
+            "specific_layer_config can have pairs of nodes only with a model",
+        ),
         ({"algo_config": ["adaround"]}, "algo_config"),
         ({"algo_config": [AdaRoundConfig(), AdaQuantConfig()]}, "one algorithm for include_fast_ft, got AdaRoundConf"),
         ({"exclude": [("a", "b", "c")]}, "exclude"),
@@ -266,7 +269,7 @@ def test_configuration_is_plain_data_and_back() -> None:
         QConfig.from_dict({"exclud": []})
     with pytest.raises(RecipeError, match="did you mean 'Int8Spec'"):
         QConfig.from_dict({"global_config": {"$": "Int8Specs"}})
-    with pytest.raises(RecipeError, match=r"extra_options\['EvalDataReader'\] must hold data"):
+    with pytest.raises(RecipeError, match=r"extra_options\['EvalDataReader'\] must hold plain data"):
         QConfig(INT8, EvalDataReader=Reader()).to_dict()
 
 

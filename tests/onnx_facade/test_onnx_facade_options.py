@@ -424,7 +424,7 @@ def test_master_switches_win_over_single_ones() -> None:
 
 
 def test_alpha_outside_its_range_names_the_option() -> None:
-    with pytest.raises(RecipeError, match=r"extra_options\['SmoothAlpha'\] must be from 0 to 1, got 2"):
+    with pytest.raises(RecipeError, match=r"extra_options\['SmoothAlpha'\] must be between 0 and 1, got 2"):
         translate(with_option("SmoothAlpha", 2, {"include_sq": True}))
     assert translate(with_option("SmoothAlpha", 0.5)).draft.notes == ("SmoothAlpha has no effect without include_sq",)
 
@@ -600,7 +600,7 @@ def test_algorithms_run_in_a_fixed_order() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"scale": 0.1}, "'scale'.*cannot be had: scales are found from data"),
+        ({"scale": 0.1}, "'scale'.*is not supported: scales come from calibration"),
         ({"quant_typ": QuantType.QInt8}, "did you mean 'quant_type'"),
     ],
 )
@@ -635,8 +635,8 @@ def test_keys_of_mixed_precision_make_one_goal(settings: dict[str, Any], goal: A
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "must say what layers may become"),
-        ({"TargetQuantType": QuantType.QInt8}, "must say what to reach"),
+        ({}, "must have target types"),
+        ({"TargetQuantType": QuantType.QInt8}, "must have a goal"),
         ({**MIX, "Top1AccTarget": 0.1}, "'Top1AccTarget'.* needs EvaluateFunction"),
         ({**MIX, "EvaluateFunction": "top1"}, "must be a function"),
         ({**MIX, "MetricDefault": "cosin"}, "did you mean 'cosine'"),

@@ -1,6 +1,6 @@
-"""The API of AMD Quark for ONNX (``quark.onnx``) over quantry: the same names, translated by one table.
+"""The API of AMD Quark for ONNX (``quark.onnx``) on top of quantry; one table translates its options.
 
-Named configurations are to be had as ``XINT8_QCONFIG`` and the like, a new copy with each access.
+Named configurations are attributes such as ``XINT8_QCONFIG``; each access returns a new copy.
 """
 
 from functools import partial

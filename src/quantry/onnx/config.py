@@ -1,7 +1,4 @@
-"""Configurations of which only fields can be set, so that a misspelt one never passes in silence.
-
-Configurations as AMD Quark spells them.
-"""
+"""Configurations: `QuantizationConfig` and `Config`."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -11,7 +8,7 @@ from quantry.recipe.checked import KnownArguments, field_names, unknown_name
 
 
 class KnownAttributes:
-    """A dataclass of which only fields can be set.
+    """Base of dataclasses that reject assignments to unknown attributes.
 
     Example:
         >>> from quantry.onnx import QuantizationConfig
@@ -28,7 +25,7 @@ did you mean 'calibrate_method'?
         """Set a field.
 
         Raises:
-            RecipeError: There is no such field; the message has the nearest spelling.
+            RecipeError: There is no such field; the message suggests the nearest spelling.
         """
         if name not in field_names(type(self)):
             raise unknown_name(type(self), "attributes", name)
@@ -37,47 +34,47 @@ did you mean 'calibrate_method'?
 
 @dataclass
 class QuantizationConfig(KnownAttributes, KnownArguments):
-    """Everything about one quantization, with the defaults of AMD's documents.
+    """A configuration for the whole model, with the defaults of AMD's documentation.
 
-    These are the defaults of AMD Quark 0.13 but for ``include_cle``, which is False as its documents say, and True in
-    that version. The named configurations of `get_default_config` set it.
+    These are the defaults of AMD Quark 0.13, except ``include_cle``: it is False as in AMD's documentation, and True in
+    that version. The named configurations of `get_default_config` set it to True.
 
-    The table of docs/reference/options.md says what each field and each key of ``extra_options`` means, what it becomes
-    in a `quantry.Recipe`, and which are refused. Members of onnxruntime's enumerations are taken as well as ours.
+    docs/reference/options.md lists the meaning of each field and each key of ``extra_options``, the fields of a
+    `quantry.Recipe` that it sets, and what is not supported. Members of onnxruntime's enumerations are accepted too.
 
     Attributes:
-        calibrate_method: How ranges are found.
-        quant_format: How the model is written.
+        calibrate_method: The calibration method.
+        quant_format: The format.
         activation_type: Type of activations.
         weight_type: Type of weights.
         input_nodes: Nodes before these stay float.
-        output_nodes: Nodes behind these stay float.
-        op_types_to_quantize: Only these operator types.
-        nodes_to_quantize: Only these nodes.
-        extra_op_types_to_quantize: Also these operator types.
-        nodes_to_exclude: Not these nodes.
-        subgraphs_to_exclude: Not what lies between these pairs of nodes.
-        specific_tensor_precision: Types of single tensors.
-        execution_providers: Where onnxruntime runs the float model.
-        per_channel: One weight scale for each channel.
-        reduce_range: One bit less for weights.
+        output_nodes: Nodes after these stay float.
+        op_types_to_quantize: Quantize only these operator types.
+        nodes_to_quantize: Quantize only these nodes.
+        extra_op_types_to_quantize: Also quantize these operator types.
+        nodes_to_exclude: Do not quantize these nodes.
+        subgraphs_to_exclude: Do not quantize the nodes between these pairs of nodes.
+        specific_tensor_precision: Apply MixedPrecisionTensor.
+        execution_providers: onnxruntime's execution providers for calibration.
+        per_channel: One weight scale per channel.
+        reduce_range: Use one bit less for weights.
         optimize_model: Fold BatchNormalization.
-        use_dynamic_quant: Find scales while the model runs.
-        use_external_data_format: Write weights beside the model.
-        convert_fp16_to_fp32: Convert a float16 model first.
-        convert_nchw_to_nhwc: Change the layout of inputs.
+        use_dynamic_quant: Quantize activations at run time.
+        use_external_data_format: Store weights outside the model file.
+        convert_fp16_to_fp32: Convert a float16 model to float32 first.
+        convert_nchw_to_nhwc: Change the model's inputs to channels-last.
         include_sq: SmoothQuant.
         include_rotation: QuaRot.
         include_cle: Cross-layer equalization.
         include_auto_mp: Mixed precision.
         include_fast_ft: AdaRound or AdaQuant.
-        enable_npu_cnn: The rules of AMD's integer NPU.
-        enable_npu_transformer: MatMul and Gemm only.
+        enable_npu_cnn: Apply the rules of AMD's integer NPU.
+        enable_npu_transformer: Quantize only MatMul and Gemm.
         debug_mode: Keep intermediate models.
-        crypto_mode: Leave nothing readable on the disk.
-        print_summary: Log a line about the result.
-        ignore_warnings: Log options without bearing as information only.
-        log_severity_level: How much is logged.
+        crypto_mode: Write nothing readable to disk.
+        print_summary: Log a summary of the result.
+        ignore_warnings: Log options without effect as information instead of warnings.
+        log_severity_level: Logging level.
         extra_options: Further options by name.
     """
 

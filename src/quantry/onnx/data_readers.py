@@ -19,9 +19,9 @@ Sample = dict[str, NDArray[Any]]
 
 
 class CalibrationDataReader(ABC):
-    """Hands out one sample at a time; the protocol of onnxruntime.
+    """Returns one sample at a time; onnxruntime's protocol.
 
-    A reader needs nothing but `get_next`, and need not inherit from this class.
+    A reader only needs `get_next`; it does not have to inherit from this class.
     """
 
     @abstractmethod
@@ -39,7 +39,7 @@ class CalibrationDataReader(ABC):
 
 
 class _ListReader(CalibrationDataReader):
-    """A reader over samples in memory, which can start again."""
+    """A reader over samples in memory that can be rewound."""
 
     def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
         self._samples = list(samples)
@@ -73,7 +73,7 @@ class CachedDataReader(_ListReader):
 
     Args:
         dr: The reader.
-        data_size: At most so many samples; None takes all.
+        data_size: Maximum number of samples; None takes all.
 
     Raises:
         DataError: The reader has no samples.
@@ -92,16 +92,16 @@ class CachedDataReader(_ListReader):
 
 
 class RandomDataReader(_ListReader):
-    """One random sample, drawn with seed 42, for a first look at a model.
+    """One random sample with a fixed seed, to try a model without data.
 
     Args:
         model_input: The model: a path or an ``onnx.ModelProto``.
-        input_shape: Shapes of inputs by name, where they are not the model's. Dynamic axes become 1 for the first, and
-            3 channels of 32 x 32 for inputs of rank 4, 16 for rank 2 and 32 otherwise.
-        input_data_range: Lowest and highest value of inputs by name; [0, 1) where nothing is given.
+        input_shape: Shapes of inputs by name, if they differ from the model's. A dynamic batch axis becomes 1; other
+            dynamic axes become 3 x 32 x 32 for inputs of rank 4, 16 for rank 2 and 32 otherwise.
+        input_data_range: Lowest and highest value of inputs by name; [0, 1) by default.
 
     Raises:
-        DataError: A name is no input of the model, or a range is empty.
+        DataError: A name is not an input of the model, or a range is empty.
     """
 
     def __init__(
@@ -125,12 +125,12 @@ class RandomDataReader(_ListReader):
 
 
 class PathDataReader(_ListReader):
-    """Samples from ``.npy`` files in a folder, or in one sub-folder for each input.
+    """Samples from ``.npy`` files in a directory, or in one subdirectory per input.
 
     Args:
         model: The model: a path or an ``onnx.ModelProto``.
-        data_path: The folder.
-        input_shape: Shapes that arrays are given, by name of the input, where they are stored in another one.
+        data_path: The directory.
+        input_shape: Shapes that arrays are reshaped to, by input, if they are stored in another shape.
 
     Raises:
         DataError: There are no files, or they do not fit the model.
@@ -146,7 +146,7 @@ class PathDataReader(_ListReader):
         shapes = {name: tuple(shape) for name, shape in (input_shape or {}).items()}
         for name in shapes:
             _check_name(name, inputs, "PathDataReader")
-        # Arrays are first taken as they are stored, and then given the shape that was asked for.
+        # Read the arrays as they are stored, then reshape them.
         open_shapes = tuple(_open(signature) if signature.name in shapes else signature for signature in inputs)
         data = calibration_data(data_path, open_shapes)
         super().__init__({name: _shaped(array, shapes.get(name)) for name, array in sample.items()} for sample in data)
@@ -165,7 +165,9 @@ def _shaped(array: NDArray[Any], shape: tuple[int, ...] | None) -> NDArray[Any]:
     if shape is None:
         return array
     if array.size != np.prod(shape):
-        raise DataError(f"arrays must have the values of input_shape {shape}, got {list(array.shape)}; PathDataReader")
+        raise DataError(
+            f"arrays must have as many values as input_shape {shape}, got {list(array.shape)}; PathDataReader"
+        )
     return array.reshape(shape)
 
 
@@ -173,5 +175,5 @@ def _check_name(name: str, inputs: tuple[InputSignature, ...], where: str) -> No
     known = [signature.name for signature in inputs]
     if name not in known:
         raise DataError(
-            f"{where} takes names of inputs ({', '.join(known)}), got {name!r}{nearest_spelling(name, known)}"
+            f"{where} must be given names of inputs ({', '.join(known)}), got {name!r}{nearest_spelling(name, known)}"
         )

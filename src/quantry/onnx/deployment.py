@@ -1,7 +1,4 @@
-"""Dumps the tensors of a quantized model to files, to compare them with those of a device.
-
-The library of custom operators that models written here do without.
-"""
+"""Tools for running quantized models elsewhere: dumped tensors to compare with a device, and the operator library."""
 
 import os
 import re
@@ -31,13 +28,13 @@ def dump_model(
 ) -> None:
     """Run a quantized model on one sample and write its quantized tensors, weights included.
 
-    Each tensor becomes two files named for it: ``.bin`` with the raw values and ``.txt`` with one value in a line.
-    Tensors of Q/DQ pairs are written as integers; formats with one node for a tensor have the rounded floats.
+    Each tensor becomes two files named after it: ``.bin`` with the raw values and ``.txt`` with one value per line.
+    Tensors of Q/DQ pairs are written as integers; formats with one node per tensor have rounded floats.
 
     Args:
         model: The quantized model: a path or an ``onnx.ModelProto``.
         dump_data_reader: Its first sample is used; None takes a random one.
-        output_dir: The folder, which is made where it is missing.
+        output_dir: The directory; it is created if it is missing.
         dump_float: Also write the float tensors between the nodes.
 
     Raises:
@@ -61,7 +58,7 @@ def dump_model(
 
 
 def _tensors(model: ir.Model) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Return the values that hold quantized tensors, and the other ones."""
+    """Return the values that hold quantized tensors, and all others."""
     quantized: list[ir.Value] = []
     others: list[ir.Value] = []
     for node in model.graph:
@@ -87,7 +84,7 @@ def _run(model: ir.Model, values: list[ir.Value], sample: Mapping[str, Any]) -> 
 
 
 def _file_name(tensor: str, taken: set[str]) -> str:
-    """Return a name for a tensor's files that no other tensor has: ``a/b`` and ``a_b`` are both ``a_b``."""
+    """Return a unique file name for a tensor: ``a/b`` and ``a_b`` would both be ``a_b``."""
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in tensor)
     name, count = plain, 1
     while name.casefold() in taken:
@@ -104,31 +101,31 @@ def _write(stem: Path, array: NDArray[Any]) -> None:
 
 
 NO_LIBRARY = "quantry: no library is needed"
-"""What `get_library_path` returns where sessions know to skip it."""
+"""Placeholder that `get_library_path` returns to scripts whose sessions ignore it."""
 
 _skipped: list[str] = []
 
 
 def skip_library(*, skipped: bool) -> None:
-    """Say whether sessions skip `NO_LIBRARY`, as they do in a script that ``quantry compat`` runs."""
+    """Set whether sessions ignore `NO_LIBRARY`, as they do in scripts that ``quantry compat`` runs."""
     _skipped[:] = [NO_LIBRARY] if skipped else []
 
 
 def get_library_path(device: str = "CPU") -> str:
-    """Return what to give to ``register_custom_ops_library``.
+    """Return the argument for ``register_custom_ops_library``.
 
-    Vendors' operators are written together with functions that define them in standard operators, so stock onnxruntime
-    runs every model and there is no library.
+    Vendor operators are written with model-local functions that define them in standard operators, so stock onnxruntime
+    runs every model and no library exists.
 
     Args:
-        device: "CPU", "CUDA" or "ROCM"; the same for all.
+        device: "CPU", "CUDA" or "ROCM"; it makes no difference.
 
     Raises:
-        RecipeError: Always, but in a script that ``quantry compat`` runs.
+        RecipeError: Always, except in a script that ``quantry compat`` runs.
     """
     if not _skipped:
         raise RecipeError(
             "get_library_path must not be called, because models need no library of custom operators; got a call for "
-            f"{device!r}; leave register_custom_ops_library out, or run the script with `quantry compat`"
+            f"{device!r}; remove register_custom_ops_library, or run the script with `quantry compat`"
         )
     return _skipped[0]

@@ -1,4 +1,4 @@
-"""Configurations as plain data: dicts, lists, numbers and texts, as JSON and YAML files hold them.
+"""Configurations as plain data: dicts, lists, numbers and strings, as JSON and YAML files hold them.
 
 An object is a dict whose ``$`` names its class, such as ``{"$": "Int8Spec", "symmetric": False}``; a member of an
 enumeration is ``{"$": "QuantType.QInt8"}``.
@@ -28,7 +28,7 @@ def to_plain(value: Any, where: str) -> Any:
         where: The field, for messages.
 
     Raises:
-        RecipeError: It holds something that is no data, such as a function; the message names the place.
+        RecipeError: It holds something that is not data, such as a function; the message has its path.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -43,13 +43,13 @@ def to_plain(value: Any, where: str) -> Any:
         given = {part.name: to_plain(entry, f"{where}.{part.name}") for part, entry in parts if entry != part.default}
         return {_TAG: type(value).__name__, **given}
     raise RecipeError(
-        f"{where} must hold data to be written as a dict, got {value!r} of type {type(value).__name__}; set it after "
+        f"{where} must hold plain data for to_dict, got {value!r} of type {type(value).__name__}; set it after "
         "from_dict"
     )
 
 
 def from_plain(value: Any, where: str) -> Any:
-    """Return what `to_plain` was given.
+    """Return the value that `to_plain` was given.
 
     Args:
         value: Plain data.
@@ -72,6 +72,7 @@ def from_plain(value: Any, where: str) -> Any:
     if kind is None or member not in kind.__members__:
         known = [*_CLASSES, *(f"{kind}.{entry}" for kind, found in _ENUMS.items() for entry in found.__members__)]
         raise RecipeError(
-            f"{where} must name a known class or member, got {value[_TAG]!r}{nearest_spelling(str(value[_TAG]), known)}"
+            f"{where} must name a known class or enumeration member, got {value[_TAG]!r}"
+            f"{nearest_spelling(str(value[_TAG]), known)}"
         )
     return kind[member]

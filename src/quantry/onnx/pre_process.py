@@ -1,6 +1,6 @@
-"""Pre-processing of the float model, with the name and the arguments of onnxruntime's ``quant_pre_process``.
+"""`quant_pre_process`: preparation of a float model, with the arguments of onnxruntime's function of that name.
 
-Optimization here is quantry's own clean-up, which has no limit of 2 GB on the model.
+The clean-up is quantry's own, which has no limit of 2 GB on the model.
 """
 
 import logging
@@ -42,36 +42,37 @@ def quant_pre_process(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
 
     Args:
         input_model_path: The float model: a path or an ``onnx.ModelProto``.
-        output_model_path: Where the result goes.
+        output_model_path: Path of the result.
         skip_optimization: Fold and remove nothing.
         skip_onnx_shape: Do not infer shapes by ONNX's rules alone. Symbolic inference includes these rules, so shapes
-            are left out only where ``skip_symbolic_shape`` is True as well.
-        skip_symbolic_shape: Do not follow the values of shapes.
-        auto_merge: Go on where two symbolic lengths conflict; inference here always does, an inferred length replaces
-            an annotated one.
-        int_max: What counts as boundless in slices; the largest int32 is the only value, as lengths are exact here.
-        guess_output_rank: Guess the shape of what unknown operators return; refused, as a guess may be folded into the
-            model.
-        verbose: 0 logs errors, 1 warnings, 2 what was done, 3 everything.
-        save_as_external_data: Write weights beside the model; over 1.5 GB they always are.
-        all_tensors_to_one_file: One file for all weights instead of one for each.
-        external_data_location: With one file its name, relative to the model, ``<model>.data`` by default; with many
-            the folder, that of the model by default.
-        external_data_size_threshold: Weights of fewer bytes stay inside the model.
+            are missing only if ``skip_symbolic_shape`` is True as well.
+        skip_symbolic_shape: Do not propagate the values of shapes.
+        auto_merge: Continue if two symbolic dimensions conflict. quantry always does: an inferred dimension replaces an
+            annotated one.
+        int_max: The value that means "no bound" in slices; only the largest int32 is supported, because quantry
+            computes exact dimensions.
+        guess_output_rank: Guess the output shapes of unknown operators; not supported, because a guess could be folded
+            into the model.
+        verbose: 0 logs errors, 1 warnings, 2 information, 3 everything.
+        save_as_external_data: Store weights outside the model file; above 1.5 GB they always are.
+        all_tensors_to_one_file: One file for all weights instead of one per weight.
+        external_data_location: With one file its name, relative to the model, ``<model>.data`` by default; otherwise
+            the directory, by default that of the model.
+        external_data_size_threshold: Smaller weights, in bytes, stay inside the model.
 
     Raises:
-        UserError: The model cannot be used, or an argument cannot be had; the message says why.
+        UserError: The model cannot be used, or an argument is not supported; the message says why.
     """
     del auto_merge
     _check(int_max, verbose, guess_output_rank=guess_output_rank)
     target = Path(output_model_path)
-    place = _Place(all_tensors_to_one_file, external_data_location, external_data_size_threshold)
+    place = _ExternalData(all_tensors_to_one_file, external_data_location, external_data_size_threshold)
     before = _LOG.level
     _LOG.setLevel(_LEVELS[verbose])
     try:
         model = _prepared(input_model_path, not skip_optimization, not skip_onnx_shape, not skip_symbolic_shape)
         if save_as_external_data:
-            _write_beside(model, target, place)
+            _write_external(model, target, place)
         else:
             write_model(model, target)
     finally:
@@ -79,8 +80,8 @@ def quant_pre_process(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where external data go."""
+class _ExternalData:
+    """Where external data is stored."""
 
     one_file: bool
     location: str | None
@@ -90,12 +91,12 @@ class _Place:
 def _check(int_max: int, verbose: int, *, guess_output_rank: bool) -> None:
     if int_max != _INT_MAX:
         raise RecipeError(
-            f"int_max must be {_INT_MAX}, because lengths are computed exactly and nothing counts as boundless, "
+            f"int_max must be {_INT_MAX}, because dimensions are computed exactly and need no bound, "
             f"got {int_max!r} in quant_pre_process"
         )
     if guess_output_rank:
         raise RecipeError(
-            "guess_output_rank must be False, because a guessed shape may be folded into the model, got True in "
+            "guess_output_rank must be False, because a guessed shape could be folded into the model, got True in "
             "quant_pre_process; annotate the outputs of unknown operators with their shapes instead"
         )
     if verbose not in _LEVELS:
@@ -118,7 +119,7 @@ def _prepared(model: Any, optimize: bool, by_rules: bool, symbolic: bool) -> ir.
     return graph
 
 
-def _write_beside(model: ir.Model, target: Path, place: _Place) -> None:
+def _write_external(model: ir.Model, target: Path, place: _ExternalData) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if place.one_file:
         location = f"{target.name}.data" if place.location in (None, "", ".", "./") else str(place.location)

@@ -23,7 +23,7 @@ from quantry.onnx.enums import (
     spec_of,
     type_of,
 )
-from quantry.onnx.options.draft import own_bias_spec
+from quantry.onnx.options.recipe_draft import own_bias_spec
 from quantry.onnx.options.types import block_attributes
 from quantry.onnx.qconfig import QConfig
 from quantry.onnx.specs import QLayerConfig, QTensorConfig, spec_class

@@ -1,7 +1,4 @@
-"""From the layers that a `QConfig` names to what a recipe says of single layers.
-
-Configurations by layer, as AMD Quark 0.10 and later spell them.
-"""
+"""`QConfig`: a configuration by tensors and layers, as AMD Quark 0.10 and later spell it."""
 
 import re
 from collections import deque
@@ -15,7 +12,7 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.load import model_source
 from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, KnownAttributes
-from quantry.onnx.options import FIELDS, ROWS, Draft
+from quantry.onnx.options import FIELDS, ROWS, RecipeDraft
 from quantry.onnx.options.preprocessing import WRITTEN_DIFFERENTLY
 from quantry.onnx.plain_data import from_plain, to_plain
 from quantry.onnx.specs import QLayerConfig, QTensorConfig
@@ -43,16 +40,16 @@ from quantry.recipe import (
 def layer_entries(
     where: str, layers: Mapping[QLayerConfig | None, Iterable[Any]], model: Any, *, operators: bool = False
 ) -> tuple[LayerTypes, ...]:
-    """Return what single layers become, in the order in which they are named.
+    """Return the types of single layers, in the order of the mapping.
 
     Args:
         where: The field, for messages.
-        layers: Names of layers by what they become; None leaves them float.
+        layers: Names of layers by specification; the key None leaves them float.
         model: The float model, in which pairs of first and last nodes are looked up.
         operators: Whether the names are operator types.
 
     Raises:
-        RecipeError: Something is no name, or a layer's configuration says nothing.
+        RecipeError: Something is not a name, or a specification is empty.
     """
     made = []
     for layer, names in layers.items():
@@ -68,7 +65,7 @@ def layer_entries(
 
 
 def bias_of(bias: QTensorConfig, where: str) -> Bias:
-    """Return what a bias of this specification is.
+    """Return the bias for a specification: int32 with a float scale is derived from activation and weight.
 
     Args:
         bias: The specification.
@@ -88,24 +85,24 @@ def _types(where: str, layer: QLayerConfig | None) -> dict[str, Any]:
     if layer.bias is not None:
         given["bias"] = bias_of(layer.bias, f"{where}: QLayerConfig.bias")
     if not given:
-        raise RecipeError(f"{where} must say what layers become, got an empty QLayerConfig; None leaves them float")
+        raise RecipeError(f"{where} must have a type, got an empty QLayerConfig; use None to leave layers float")
     return given
 
 
 def _pattern(where: str, entry: Any, model: Any) -> str:
-    """Return an entry as a name or a pattern."""
+    """Return an entry as a name or a regular expression; a pair of nodes becomes the names of all nodes between."""
     if isinstance(entry, str):
         return entry
     if not isinstance(entry, tuple | list) or len(entry) != 2:
         raise RecipeError(f"{where} must hold names or pairs (first nodes, last nodes), got {entry!r}")
     if model is None:
-        raise RecipeError(f"{where} can hold pairs only where the model is known, got {entry!r}; use ModelQuantizer")
+        raise RecipeError(f"{where} can have pairs of nodes only with a model, got {entry!r}; use ModelQuantizer")
     nodes = list(model_source(model).load().graph)
     ends = [{found for name in _listed(part) for found in matching(nodes, name, where)} for part in entry]
     between = _reached(ends[0], _successors) & _reached(ends[1], _predecessors)
     if not between:
         raise RecipeError(f"{where} must name nodes joined by a path, got no path from {entry[0]!r} to {entry[1]!r}")
-    # One pattern, since preparing may fold some of them away.
+    # One pattern instead of many names, because the prepare stage may remove some of the nodes.
     names = (name for node in between for name in (node.name, *(output.name for output in node.outputs)))
     return f"^({'|'.join(sorted(re.escape(name) for name in names if name))})$"
 
@@ -144,17 +141,17 @@ _PAIRS = ("specific_layer_config", "layer_type_config")
 class QConfig(KnownAttributes):
     """A configuration by tensors, for `ModelQuantizer`.
 
-    Unlike in `Config`, cross-layer equalization runs only with a `CLEConfig`. Both specifications with power-of-two
-    scales ask for the rules of AMD's integer NPU.
+    Cross-layer equalization runs only with a `CLEConfig`. If activations and weights both have power-of-two scales, the
+    rules of AMD's integer NPU apply.
 
     Attributes:
-        global_config: What the tensors of all layers become.
-        specific_layer_config: What single layers become: names of nodes or of their outputs, patterns that start with
-            ^, pairs of first and last nodes. What a layer's configuration leaves open is as in ``global_config``.
-        layer_type_config: What layers of some operator types become; the key None leaves those types float.
-        exclude: Nodes that stay float: names, patterns that start with ^, pairs of first and last nodes.
+        global_config: Types of the whole model.
+        specific_layer_config: Types of single layers: names of nodes or of their outputs, regular expressions that
+            start with ^, or pairs of first and last nodes. What a QLayerConfig does not set is as in ``global_config``.
+        layer_type_config: Types of layers by operator type; the key None leaves these operator types float.
+        exclude: Nodes that stay float: names, regular expressions that start with ^, or pairs of first and last nodes.
         algo_config: Algorithms.
-        use_external_data_format: Write weights beside the model.
+        use_external_data_format: Store weights outside the model file.
         extra_options: Further options by name, given as keywords or in a dict of that name.
 
     Example:
@@ -194,30 +191,30 @@ class QConfig(KnownAttributes):
 
     @staticmethod
     def get_default_config(config_name: str) -> Config:
-        """Return a copy of a named configuration, to be changed as one likes.
+        """Return a copy of a named configuration; change it as you like.
 
-        As in AMD Quark it is a `Config`, whose ``global_quant_config`` holds the settings. The same as a `QConfig` is
-        to be had by names such as ``quantry.onnx.XINT8_QCONFIG``.
+        As in AMD Quark it is a `Config`, whose ``global_quant_config`` holds the settings. The same configuration as a
+        `QConfig` is ``quantry.onnx.XINT8_QCONFIG``, for example.
 
         Args:
             config_name: Its name, such as "XINT8" or "S8S8_AAWS".
 
         Raises:
-            RecipeError: There is no such name; the message has the nearest.
+            RecipeError: There is no such name; the message suggests the nearest spelling.
 
         Example:
             >>> QConfig.get_default_config("XINT8").global_quant_config.enable_npu_cnn
             True
         """
-        from quantry.onnx.presets import get_default_config  # presets are made of QConfig
+        from quantry.onnx.presets import get_default_config  # Imported here because presets imports QConfig.
 
         return Config(get_default_config(config_name))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as plain data, from which `from_dict` makes an equal one.
+        """Return the configuration as plain data for `from_dict`.
 
         Raises:
-            RecipeError: An option holds something that is no data, such as a function; the message names it.
+            RecipeError: An option holds something that is not data, such as a function; the message names it.
         """
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
         for name in _PAIRS:
@@ -232,7 +229,7 @@ class QConfig(KnownAttributes):
             data: Plain data.
 
         Raises:
-            RecipeError: Something in it is unknown; the message has the nearest spelling.
+            RecipeError: A name is unknown; the message suggests the nearest spelling.
 
         Example:
             >>> config = QConfig(QLayerConfig())
@@ -242,21 +239,23 @@ class QConfig(KnownAttributes):
         known = [part.name for part in fields(cls)]
         for name in data:
             if name not in known:
-                raise RecipeError(f"QConfig.from_dict must hold fields, got {name!r}{nearest_spelling(name, known)}")
+                raise RecipeError(
+                    f"QConfig.from_dict must be given fields, got {name!r}{nearest_spelling(name, known)}"
+                )
         parts = {name: from_plain(value, f"QConfig.{name}") for name, value in data.items()}
         for name in _PAIRS:
             parts[name] = dict(parts.get(name, ()))
         return cls(**parts)
 
     def to_job(self, algorithms: Iterable[AlgoConfig] = (), model: Any = None) -> Job:
-        """Return what the configuration asks for.
+        """Translate the configuration.
 
         Args:
-            algorithms: Algorithms on top of ``algo_config``.
+            algorithms: Algorithms in addition to ``algo_config``.
             model: The float model, in which pairs of first and last nodes are looked up.
 
         Raises:
-            RecipeError: Something cannot be had; the message names the field.
+            RecipeError: Something is not supported; the message names the field.
         """
         options = checked_options(self.extra_options)
         draft = self._selected(_draft_of(self.global_config, layers := self._layers(model)))
@@ -282,7 +281,7 @@ class QConfig(KnownAttributes):
             *layer_entries("QConfig.specific_layer_config", self.specific_layer_config, model),
         )
 
-    def _selected(self, draft: Draft) -> Draft:
+    def _selected(self, draft: RecipeDraft) -> RecipeDraft:
         names = tuple(entry for entry in self.exclude if isinstance(entry, str))
         pairs = tuple(_subgraph(entry) for entry in self.exclude if not isinstance(entry, str))
         floats = tuple(self.layer_type_config.get(None, ()))
@@ -314,16 +313,16 @@ def _checked_algorithms(algorithms: tuple[Any, ...]) -> tuple[AlgoConfig, ...]:
     return algorithms
 
 
-def _draft_of(layer: QLayerConfig, layers: tuple[LayerTypes, ...]) -> Draft:
+def _draft_of(layer: QLayerConfig, layers: tuple[LayerTypes, ...]) -> RecipeDraft:
     activations, weights = layer.activations(), layer.weight or layer.activations()
     activation = activations.to_spec("QLayerConfig.input_tensors")
     weight = weights.to_spec("QLayerConfig.weight")
     method = activations.to_method("QLayerConfig.input_tensors")
     weight_method = weights.to_method("QLayerConfig.weight")
     if not isinstance(weight.scale, PowerOfTwoScale) and not isinstance(weight_method, MinMSE):
-        # Weights are known as they are: percentiles and divergences are for what was only sampled.
+        # Weights are fully known: percentiles and divergences are for values that are only sampled.
         weight_method = MinMax()
-    draft = Draft(summary=True)
+    draft = RecipeDraft(summary=True)
     plan = replace(draft.plan, activation=activation, weight=weight)
     draft = replace(draft, plan=plan, scale=replace(draft.scale, activation=method, weight=weight_method))
     if layer.bias is not None and not isinstance(bias := bias_of(layer.bias, "QLayerConfig.bias"), DerivedBias):

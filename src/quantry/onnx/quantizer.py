@@ -1,9 +1,4 @@
-"""Models that take images with their channels last, as cameras and decoders give them.
-
-The quantizer that takes AMD Quark's configurations.
-
-Quantization as one function.
-"""
+"""`ModelQuantizer` and the functions `quantize_static` and `quantize_dynamic`."""
 
 import logging
 import os
@@ -26,25 +21,25 @@ from quantry.mix import Score
 from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.data_readers import RandomDataReader
-from quantry.onnx.options import Draft
+from quantry.onnx.options import RecipeDraft
 from quantry.onnx.qconfig import QConfig
 from quantry.onnx.translate import Job, translate
 from quantry.quantization import QuantizationResult, quantize
-from quantry.recipe import VitisDialect, WithinDrop
+from quantry.recipe import WithinDrop
 
 _TO_FIRST = (0, 3, 1, 2)
 _TO_LAST = (0, 2, 3, 1)
 
 
 def inputs_with_channels_last(model: ir.Model) -> ir.Model:
-    """Give every input with four axes its channels last, and put a Transpose behind it.
+    """Change every input with four axes to channels-last and insert a Transpose after it.
 
     ::
 
         image [n, c, h, w] -> ...      becomes      image [n, h, w, c] -> Transpose -> ...
 
     Args:
-        model: The model, which is changed.
+        model: The model, changed in place.
 
     Returns:
         The same model.
@@ -80,10 +75,10 @@ ModelInput: TypeAlias = str | os.PathLike[str] | onnx.ModelProto
 
 
 class ModelQuantizer:
-    """Quantizes models as AMD Quark's class of that name does.
+    """Quantizes models; AMD Quark's class of that name.
 
     Attributes:
-        config: What is asked for; read at each call and never written.
+        config: The configuration; it is read at each call and never changed.
 
     Example:
         >>> from quantry.onnx import ModelQuantizer, get_default_config
@@ -105,15 +100,15 @@ class ModelQuantizer:
         """Quantize a model.
 
         Args:
-            model_input: The float model: a path or a proto, which is only read.
-            model_output: Where the result goes; None returns it instead.
+            model_input: The float model: a path or a proto, which is not changed.
+            model_output: Path of the result; None returns it instead.
             calibration_data_reader: An object with ``get_next()``, or any other form of data that `quantry.quantize`
-                takes. None uses one random sample, with a warning.
-            calibration_data_path: A folder of ``.npy`` files instead of a reader.
-            algorithms: Algorithms on top of those of a `QConfig`.
+                accepts. None uses one random sample, with a warning.
+            calibration_data_path: A directory of ``.npy`` files instead of a reader.
+            algorithms: Algorithms in addition to those of a `QConfig`.
 
         Returns:
-            The quantized model where ``model_output`` is None, else None.
+            The quantized model if ``model_output`` is None, else None.
 
         Raises:
             UserError: The model, the data or the configuration cannot be used; the message says why.
@@ -126,7 +121,7 @@ class ModelQuantizer:
             return self.config.to_job(algorithms, model)
         if algorithms:
             raise RecipeError(
-                f"algorithms go with a QConfig, got a {type(self.config).__name__}; use its switches such as "
+                f"algorithms must be used with a QConfig, got a {type(self.config).__name__}; use its switches such as "
                 "include_cle, or a QConfig"
             )
         inner = self.config.global_quant_config if isinstance(self.config, Config) else self.config
@@ -145,17 +140,17 @@ def run_job(
     reader: Any = None,
     data_path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto | None:
-    """Quantize a model as a job says.
+    """Quantize a model with a translated configuration.
 
     Args:
-        job: The recipe and what goes with it.
+        job: The configuration.
         model_input: The float model.
-        model_output: Where the result goes; None returns it.
+        model_output: Path of the result; None returns it.
         reader: Calibration data.
-        data_path: A folder of ``.npy`` files instead.
+        data_path: A directory of ``.npy`` files instead.
 
     Returns:
-        The quantized model where ``model_output`` is None, else None.
+        The quantized model if ``model_output`` is None, else None.
     """
     draft = job.draft
     with _logged_at(draft.log_severity), _selection_named(job.selection):
@@ -178,13 +173,13 @@ def run_job(
 
 
 def _score(job: Job) -> Score | None:
-    """Return the caller's function of outputs where the goal asks for it; NumTarget and L2Target go before it."""
+    """Return the caller's score if the goal uses it; NumTarget and L2Target have priority."""
     mixed = job.recipe.mix.mixed
     wanted = mixed is not None and isinstance(mixed.goal, WithinDrop)
     return job.draft.mix.score if wanted and job.draft.mix is not None else None
 
 
-def _with_shapes(model: ModelInput, draft: Draft) -> ModelInput | ir.Model:
+def _with_shapes(model: ModelInput, draft: RecipeDraft) -> ModelInput | ir.Model:
     if not draft.fixed_shapes:
         return model
     graph = model_source(model).load()
@@ -205,11 +200,11 @@ def _with_shapes(model: ModelInput, draft: Draft) -> ModelInput | ir.Model:
     return graph
 
 
-def _with_channels_last(model: Any, draft: Draft) -> Any:
+def _with_channels_last(model: Any, draft: RecipeDraft) -> Any:
     return inputs_with_channels_last(model_source(model).load()) if draft.channels_last else model
 
 
-def _data(model: Any, draft: Draft, reader: Any, path: str | os.PathLike[str] | None) -> Any:
+def _data(model: Any, draft: RecipeDraft, reader: Any, path: str | os.PathLike[str] | None) -> Any:
     if reader is not None and path is not None:
         raise DataError(
             "calibration data must come from one place, got calibration_data_reader and calibration_data_path; "
@@ -229,13 +224,13 @@ def _data(model: Any, draft: Draft, reader: Any, path: str | os.PathLike[str] | 
     return None
 
 
-def _random(model: Any, draft: Draft) -> Any:
+def _random(model: Any, draft: RecipeDraft) -> Any:
     if not draft.random.shapes and not draft.random.ranges:
         return RandomData()
     return RandomDataReader(model, draft.random.shapes, draft.random.ranges)
 
 
-def _report(result: QuantizationResult, draft: Draft) -> None:
+def _report(result: QuantizationResult, draft: RecipeDraft) -> None:
     if draft.summary:
         quantized = len(result.plan.quantized_nodes)
         _LOG.info("%d nodes quantized, %d stayed float", quantized, len(result.declined))
@@ -244,7 +239,7 @@ def _report(result: QuantizationResult, draft: Draft) -> None:
         _LOG.info("cosine %.6g, l2 %.6g against the float model", scores["cosine"].value, scores["l2"].value)
 
 
-def _save(result: QuantizationResult, path: Path, draft: Draft) -> None:
+def _save(result: QuantizationResult, path: Path, draft: RecipeDraft) -> None:
     if draft.external_data:
         write_model(result.model, path, external_data_threshold=0)
     else:
@@ -253,18 +248,18 @@ def _save(result: QuantizationResult, path: Path, draft: Draft) -> None:
 
 @contextmanager
 def _selection_named(names: Mapping[str, str]) -> Iterator[None]:
-    """Let errors of the selection speak of the options that the caller set, not of the recipe made from them."""
+    """Make errors of the selection name the caller's options instead of the fields of the recipe."""
     try:
         yield
     except SelectionError as error:
-        # The same exception, which keeps its notes and its traceback.
+        # Edit the same exception, so that it keeps its notes and its traceback.
         error.args = (re.sub(r"\bSelection\.(\w+)", lambda found: names.get(found[1], found[0]), str(error)),)
         raise
 
 
 @contextmanager
 def _logged_at(severity: int | None) -> Iterator[None]:
-    """Log as much as onnxruntime's level of severity says, for the duration of a call."""
+    """Set the logging level by onnxruntime's severity for the duration of a call."""
     if severity is None:
         yield
         return
@@ -278,25 +273,6 @@ def _logged_at(severity: int | None) -> Iterator[None]:
         _LOG.setLevel(before)
 
 
-def run_config(
-    config: QuantizationConfig,
-    model_input: ModelInput,
-    model_output: str | os.PathLike[str] | None,
-    reader: Any,
-    dialect: VitisDialect | None = None,
-) -> onnx.ModelProto | None:
-    """Quantize a model as a configuration says.
-
-    Args:
-        config: The configuration.
-        model_input: The float model.
-        model_output: Where the result goes; None returns it.
-        reader: Calibration data.
-        dialect: The dialect of a Vitis QDQ format.
-    """
-    return run_job(translate(config, dialect), model_input, model_output, reader)
-
-
 def quantize_static(
     model_input: ModelInput,
     model_output: str | os.PathLike[str] | None = None,
@@ -304,17 +280,17 @@ def quantize_static(
     calibration_data_path: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> onnx.ModelProto | None:
-    """Quantize a model with scales found from calibration data.
+    """Quantize a model with scales from calibration data.
 
     Args:
         model_input: The float model: a path or a proto.
-        model_output: Where the result goes; None returns it.
+        model_output: Path of the result; None returns it.
         calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
-        calibration_data_path: A folder of ``.npy`` files instead.
+        calibration_data_path: A directory of ``.npy`` files instead.
         settings: Fields of `QuantizationConfig` by name.
 
     Returns:
-        The quantized model where ``model_output`` is None, else None.
+        The quantized model if ``model_output`` is None, else None.
 
     Raises:
         UserError: The model, the data or a setting cannot be used; the message says why.
@@ -327,15 +303,15 @@ def quantize_static(
 def quantize_dynamic(
     model_input: ModelInput, model_output: str | os.PathLike[str] | None = None, **settings: Any
 ) -> onnx.ModelProto | None:
-    """Quantize the weights of a model; activations are quantized while it runs, which needs no data.
+    """Quantize the weights of a model; activations are quantized at run time, so no data is needed.
 
     Args:
         model_input: The float model: a path or a proto.
-        model_output: Where the result goes; None returns it.
+        model_output: Path of the result; None returns it.
         settings: Fields of `QuantizationConfig` by name, such as ``weight_type`` or ``per_channel``.
 
     Returns:
-        The quantized model where ``model_output`` is None, else None.
+        The quantized model if ``model_output`` is None, else None.
 
     Raises:
         UserError: The model or a setting cannot be used; the message says why.

@@ -1,4 +1,4 @@
-"""From a configuration in AMD Quark's terms to a job in ours."""
+"""Translates a configuration of AMD Quark into a recipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from quantry.errors import ConflictError, RecipeError, nearest_spelling
 from quantry.onnx.config import QuantizationConfig
-from quantry.onnx.options import FIELDS, ROWS, Draft
+from quantry.onnx.options import FIELDS, ROWS, RecipeDraft
 from quantry.onnx.vocabulary import OptionWords
 from quantry.recipe import Recipe, VitisDialect, VitisQdq
 from quantry.recipe.compatibility import conflict_error
@@ -25,31 +25,28 @@ _SELECTION = {
 
 @dataclass(frozen=True)
 class Job:
-    """What a configuration asks for.
+    """A translated configuration.
 
     Attributes:
         recipe: The recipe.
-        draft: What it was made from, which also holds what no recipe has: random data, files, logging.
-        selection: What the fields of `quantry.recipe.Selection` are called there, for messages.
+        draft: What it was made from; it also holds what recipes do not have: random data, files, logging.
+        selection: The facade's names for the fields of `quantry.recipe.Selection`, for messages.
     """
 
     recipe: Recipe
-    draft: Draft
+    draft: RecipeDraft
     selection: Mapping[str, str] = field(default_factory=_SELECTION.copy)
 
 
 def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -> Job:
-    """Return what a configuration asks for; the configuration is only read.
+    """Translate a configuration, which is not changed.
 
     Args:
         config: The configuration.
         dialect: The dialect of a Vitis or extended QDQ format; None takes what AMD Quark 0.13 writes for the types.
 
-    Returns:
-        The job.
-
     Raises:
-        RecipeError: An option is unknown, has the wrong type, cannot be had or does not go with another.
+        RecipeError: An option is unknown, has the wrong type, is not supported or does not go with another.
 
     Example:
         >>> from quantry.onnx import CalibrationMethod
@@ -58,7 +55,7 @@ def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -
         Percentile(percentile=99.999, symmetric=True)
     """
     options = checked_options(config.extra_options)
-    draft = Draft()
+    draft = RecipeDraft()
     for key, value in _fields(config, options).items():
         draft = FIELDS[key].applied(draft, value, key)
     if dialect is not None and draft.format is None:
@@ -67,17 +64,19 @@ def translate(config: QuantizationConfig, dialect: VitisDialect | None = None) -
     return finished(draft, options, {**changed, **options})
 
 
-def finished(draft: Draft, options: Mapping[str, Any], given: Mapping[str, Any], *, by_layer: bool = False) -> Job:
-    """Return the job of a draft and the options on top of it.
+def finished(
+    draft: RecipeDraft, options: Mapping[str, Any], given: Mapping[str, Any], *, by_layer: bool = False
+) -> Job:
+    """Apply ``extra_options`` to a draft and return the job.
 
     Args:
-        draft: What the fields of a configuration ask for.
-        options: Keys of ``extra_options``, known ones only.
+        draft: The fields of a configuration.
+        options: Keys of ``extra_options``; all are known.
         given: Everything that the caller set, for messages.
         by_layer: Whether types come from specifications of layers, for messages.
 
     Raises:
-        RecipeError: An option has the wrong type, cannot be had or does not go with another.
+        RecipeError: An option has the wrong type, is not supported or does not go with another.
     """
     for key, row in ROWS.items():
         if key in options:
@@ -89,13 +88,13 @@ def finished(draft: Draft, options: Mapping[str, Any], given: Mapping[str, Any],
 
 
 def checked_options(options: object) -> dict[str, Any]:
-    """Return a copy of ``extra_options`` in which every key is known.
+    """Return a copy of ``extra_options`` after checking that every key is known.
 
     Args:
         options: A mapping, or None for no options.
 
     Raises:
-        RecipeError: It is no mapping, or a key is unknown; the message has the nearest spelling.
+        RecipeError: It is not a mapping, or a key is unknown; the message suggests the nearest spelling.
     """
     if options is None:
         return {}
@@ -110,7 +109,7 @@ def checked_options(options: object) -> dict[str, Any]:
 
 
 def _fields(config: QuantizationConfig, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields, in the order of the table; other spellings among the options count."""
+    """Return the values of the fields in the order of the table, including options that are other names for fields."""
     values = {key: getattr(config, key) for key in FIELDS}
     for key, value in options.items():
         row = ROWS[key]

@@ -118,7 +118,7 @@ class OptionWords(Vocabulary):
     def allowed(self, conflict: Conflict) -> str:
         """Return the values that are allowed."""
         if self._is_bias_option(conflict.field):
-            return "left out"
+            return "omitted"
         if PowerOfTwoScale() in conflict.allowed and not self._is_spec(conflict.field):
             return "a PowerOfTwoMethod"
         return super().allowed(conflict)
@@ -133,7 +133,7 @@ class OptionWords(Vocabulary):
     def fix(self, conflict: Conflict) -> str:
         """Return how to change the option itself."""
         if self._is_bias_option(conflict.field):
-            return f"leave {self._option(conflict.field)} out"
+            return f"omit {self._option(conflict.field)}"
         return super().fix(conflict)
 
     def _is_spec(self, field: str) -> bool:

@@ -1,4 +1,4 @@
-"""The API of vai_q_onnx over quantry: the same names, signature and defaults."""
+"""The API of vai_q_onnx on top of quantry: the same names, signature and defaults."""
 
 from quantry import module_paths
 from quantry.onnx.data_readers import CalibrationDataReader

@@ -1,4 +1,4 @@
-"""Quantization with vai_q_onnx's signature."""
+"""`quantize_static` with vai_q_onnx's signature."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 from quantry.errors import RecipeError, known_keywords
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, QuantType, VitisQuantFormat
-from quantry.onnx.quantizer import ModelInput, run_config
-from quantry.onnx.translate import checked_options
+from quantry.onnx.quantizer import ModelInput, run_job
+from quantry.onnx.translate import checked_options, translate
 from quantry.recipe import VitisDialect
 
 
@@ -43,39 +43,39 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     convert_nchw_to_nhwc: bool = False,
     print_summary: bool = True,
 ) -> None:
-    """Quantize a model with scales found from calibration data.
+    """Quantize a model with scales from calibration data.
 
-    Arguments mean what the fields of `quantry.onnx.QuantizationConfig` mean. A Vitis QDQ format writes
+    Arguments mean the same as the fields of `quantry.onnx.QuantizationConfig`. A Vitis QDQ format writes
     VAIQuantizeLinear and VAIDequantizeLinear of com.vai.quantize.
 
     Args:
         model_input: The float model: a path or an ``onnx.ModelProto``.
-        model_output: Where the result goes.
+        model_output: Path of the result.
         calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
-        quant_format: How the model is written.
+        quant_format: The format.
         input_nodes: Nodes before these stay float.
-        output_nodes: Nodes behind these stay float.
-        op_types_to_quantize: Only these operator types.
-        per_channel: One weight scale for each channel.
-        reduce_range: One bit less for weights.
+        output_nodes: Nodes after these stay float.
+        op_types_to_quantize: Quantize only these operator types.
+        per_channel: One weight scale per channel.
+        reduce_range: Use one bit less for weights.
         activation_type: Type of activations.
         weight_type: Type of weights.
-        nodes_to_quantize: Only these nodes.
-        nodes_to_exclude: Not these nodes.
+        nodes_to_quantize: Quantize only these nodes.
+        nodes_to_exclude: Do not quantize these nodes.
         optimize_model: Fold BatchNormalization.
-        use_external_data_format: Write weights beside the model.
-        calibrate_method: How ranges are found.
-        execution_providers: Where onnxruntime runs the float model.
-        use_dpu: The rules of AMD's integer NPU; the four spellings are those of four versions.
-        extra_options: Further options by name, as in docs/reference/options.md.
+        use_external_data_format: Store weights outside the model file.
+        calibrate_method: The calibration method.
+        execution_providers: onnxruntime's execution providers for calibration.
+        use_dpu: Apply the rules of AMD's integer NPU; four versions of vai_q_onnx have four names for it.
+        extra_options: Further options by name, see docs/reference/options.md.
         enable_dpu: As ``use_dpu``.
         enable_ipu_cnn: As ``use_dpu``.
         enable_npu_cnn: As ``use_dpu``.
         include_cle: Cross-layer equalization.
         include_fast_ft: AdaRound or AdaQuant.
         convert_fp16_to_fp32: Convert a float16 model first.
-        convert_nchw_to_nhwc: Change the layout of inputs.
-        print_summary: Log a line about the result.
+        convert_nchw_to_nhwc: Change the model's inputs to channels-last.
+        print_summary: Log a summary of the result.
 
     Raises:
         UserError: The model, the data or an argument cannot be used; the message says why.
@@ -105,9 +105,9 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         print_summary=print_summary,
         extra_options=checked_options(extra_options),
     )
-    run_config(config, model_input, model_output, calibration_data_reader, VitisDialect.VAI)
+    run_job(translate(config, VitisDialect.VAI), model_input, model_output, calibration_data_reader)
 
 
 def _listed(names: Sequence[str]) -> Any:
-    """Return names as a list of the caller's; anything else goes on as it is, to be refused with the field's name."""
+    """Return names as a list; anything else stays as it is, so that the error names the field."""
     return list(names) if isinstance(names, list | tuple) else names

@@ -9,20 +9,20 @@ from quantry.onnx.options import (
     preprocessing,
     types,
 )
-from quantry.onnx.options.draft import Draft, RandomInputs
 from quantry.onnx.options.option_row import Kind, OptionRow
+from quantry.onnx.options.recipe_draft import RandomInputs, RecipeDraft
 
 SECTIONS: tuple[tuple[str, tuple[OptionRow, ...]], ...] = (
     ("Types, symmetry, biases", types.ROWS),
     ("Nodes and pairs", placement.ROWS),
-    # Equalization before preprocessing, since ReplaceClip6Relu belongs to it.
+    # Equalization before preprocessing, because ReplaceClip6Relu is an option of it.
     ("Equalization and other algorithms", algorithms.ROWS),
     ("Preprocessing and conversions", preprocessing.ROWS),
     ("Calibration", calibration.ROWS),
     ("Integer NPUs", preprocessing.NPU_ROWS),
     ("Evaluation and files", calibration.EVALUATION_ROWS),
 )
-"""Every key of ``extra_options``; they are applied in this order, whatever the order of the dictionary."""
+"""Every key of ``extra_options``; they are applied in this order, not in the order of the dict."""
 
 ROWS: dict[str, OptionRow] = {row.key: row for _, rows in SECTIONS for row in rows}
 
@@ -32,9 +32,9 @@ NESTED: dict[str, tuple[OptionRow, ...]] = {
     "GPTQParams": algorithms.GPTQ_ROWS,
     "MatMulNBitsParams": types.N_BITS_ROWS,
 }
-"""Every key of the options that are dicts of options themselves."""
+"""Every key of the options that are dicts of options."""
 
 FIELDS: dict[str, OptionRow] = {row.key: row for row in config_fields.ROWS}
 """Every field of ``QuantizationConfig``, in its order."""
 
-__all__ = ["FIELDS", "NESTED", "ROWS", "SECTIONS", "Draft", "Kind", "OptionRow", "RandomInputs"]
+__all__ = ["FIELDS", "NESTED", "ROWS", "SECTIONS", "Kind", "OptionRow", "RandomInputs", "RecipeDraft"]

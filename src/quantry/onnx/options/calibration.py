@@ -1,7 +1,4 @@
-"""Options of calibration.
-
-Options of evaluation, files and the rest.
-"""
+"""Options of calibration, evaluation and files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -9,21 +6,21 @@ from typing import Any
 
 from quantry.errors import RecipeError
 from quantry.onnx.enums import METHODS, method_of, own_member
-from quantry.onnx.options.draft import Draft, RandomInputs, refuse
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.recipe_draft import RandomInputs, RecipeDraft, refuse
 from quantry.recipe import Entropy, LayerWisePercentile, Method, MinMax, NonOverflow, Percentile
 
-_BOUNDED = "the float pass keeps counts and no activations, in bounded memory, whatever this says"
+_BOUNDED = "the float pass keeps histograms instead of activations, so memory is bounded in any case"
 _DEFAULT_AVERAGE = 0.01
 
 
 def _method_option(key: str, method: type[Method], owner: str, change: Callable[[Any, Any], Method]) -> Apply:
-    """Return what changes a field of the activation's method, or notes that another method was chosen."""
+    """Return a function that changes a field of the calibration method, or notes that another method was chosen."""
 
-    def apply(draft: Draft, value: Any) -> Draft:
+    def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
         current = draft.scale.activation
         if not isinstance(current, method):
-            return draft.noted(f"{key} has no effect without {owner}")
+            return draft.with_note(f"{key} has no effect without {owner}")
         return replace(draft, scale=replace(draft.scale, activation=change(current, value)))
 
     return apply
@@ -33,14 +30,14 @@ def _moving_average(current: MinMax, value: bool) -> MinMax:
     return replace(current, moving_average=_DEFAULT_AVERAGE if value else None)
 
 
-def _average_constant(draft: Draft, value: float) -> Draft:
+def _average_constant(draft: RecipeDraft, value: float) -> RecipeDraft:
     current = draft.scale.activation
     if not isinstance(current, MinMax) or current.moving_average is None:
-        return draft.noted("CalibMovingAverageConstant has no effect without CalibMovingAverage")
+        return draft.with_note("CalibMovingAverageConstant has no effect without CalibMovingAverage")
     return replace(draft, scale=replace(draft.scale, activation=MinMax(float(value))))
 
 
-def _symmetric_range(draft: Draft, value: bool) -> Draft:
+def _symmetric_range(draft: RecipeDraft, value: bool) -> RecipeDraft:
     current = draft.scale.activation
     if isinstance(current, Percentile):
         return replace(draft, scale=replace(draft.scale, activation=replace(current, symmetric=value)))
@@ -50,32 +47,32 @@ def _symmetric_range(draft: Draft, value: bool) -> Draft:
     raise refuse(
         "extra_options['CalibTensorRangeSymmetric']",
         value,
-        f"only Percentile has both forms, got {type(current).__name__}; use ActivationSymmetric={value}",
+        f"only Percentile supports both values, got {type(current).__name__}; use ActivationSymmetric={value}",
     )
 
 
-def _bins(draft: Draft, value: int) -> Draft:
+def _bins(draft: RecipeDraft, value: int) -> RecipeDraft:
     current = draft.scale.activation
     if isinstance(current, Entropy):
         return replace(draft, scale=replace(draft.scale, activation=replace(current, bins=value)))
     if isinstance(current, MinMax | NonOverflow):
-        return draft.noted("NumBins has no effect on a method without histogram")
+        return draft.with_note("NumBins has no effect on a method without a histogram")
     raise refuse(
         "extra_options['NumBins']",
         value,
-        f"{type(current).__name__} reads a histogram of 65,536 bins that serves every method; leave it out",
+        f"{type(current).__name__} reads a histogram of 65,536 bins that all methods share; leave it out",
     )
 
 
-def _quantized_bins(draft: Draft, value: int) -> Draft:
+def _quantized_bins(draft: RecipeDraft, value: int) -> RecipeDraft:
     current = draft.scale.activation
     if not isinstance(current, Entropy):
-        return draft.noted("NumQuantizedBins has no effect without CalibrationMethod.Entropy")
+        return draft.with_note("NumQuantizedBins has no effect without CalibrationMethod.Entropy")
     bins = max(current.bins, value)
     return replace(draft, scale=replace(draft.scale, activation=Entropy(bins, value)))
 
 
-def _weight_method(draft: Draft, value: object) -> Draft:
+def _weight_method(draft: RecipeDraft, value: object) -> RecipeDraft:
     if value is None:
         return draft
     member = own_member(value, METHODS, "extra_options['WeightCalibrateMethod']")
@@ -84,12 +81,12 @@ def _weight_method(draft: Draft, value: object) -> Draft:
     )
 
 
-def _random_shapes(draft: Draft, value: Mapping[str, Iterable[int]]) -> Draft:
+def _random_shapes(draft: RecipeDraft, value: Mapping[str, Iterable[int]]) -> RecipeDraft:
     shapes = {name: tuple(int(length) for length in shape) for name, shape in value.items()}
     return replace(draft, random=replace(draft.random, shapes=shapes))
 
 
-def _random_ranges(draft: Draft, value: Mapping[str, Iterable[float]] | None) -> Draft:
+def _random_ranges(draft: RecipeDraft, value: Mapping[str, Iterable[float]] | None) -> RecipeDraft:
     ranges: dict[str, tuple[float, float]] = {}
     for name, bounds in (value or {}).items():
         pair = tuple(float(bound) for bound in bounds)
@@ -111,13 +108,13 @@ _LAYER_WISE = "LayerWiseMethod.LayerWisePercentile"
 
 ROWS = (
     OptionRow(
-        "CalibDataSize", Kind.INT, "all", "Use at most so many samples.", "observe.samples", sets("observe.samples")
+        "CalibDataSize", Kind.INT, "all", "Maximum number of samples.", "observe.samples", sets("observe.samples")
     ),
     OptionRow(
         "Percentile",
         Kind.FLOAT,
         "99.999",
-        "How many percent of the values stay inside the range.",
+        "Percentage of values inside the range.",
         "scale.activation = Percentile(...)",
         _method_option("Percentile", Percentile, _FLOAT_PERCENTILE, lambda old, new: replace(old, percentile=new)),
     ),
@@ -125,7 +122,7 @@ ROWS = (
         "CalibTensorRangeSymmetric",
         Kind.BOOL,
         "True for PowerOfTwoMethod, Percentile and LayerWisePercentile, else False",
-        "One threshold for both signs. Percentile has both forms; other methods accept the one that is theirs.",
+        "One threshold for both signs. Percentile supports both values, other methods only their own.",
         "scale.activation = Percentile(symmetric=...)",
         _symmetric_range,
     ),
@@ -133,7 +130,7 @@ ROWS = (
         "CalibMovingAverage",
         Kind.BOOL,
         "False",
-        "MinMax: average the extremes of the samples instead of taking the farthest.",
+        "MinMax: average the extremes over batches instead of taking the overall ones.",
         "scale.activation = MinMax(moving_average=...)",
         _method_option("CalibMovingAverage", MinMax, "CalibrationMethod.MinMax", _moving_average),
     ),
@@ -141,7 +138,7 @@ ROWS = (
         "CalibMovingAverageConstant",
         Kind.FLOAT,
         "0.01",
-        "How much less each older sample counts; 0 is the plain mean. In AMD Quark 0.13 it has no effect.",
+        "How much less each older batch counts; 0 is the plain mean. It has no effect in AMD Quark 0.13.",
         "scale.activation = MinMax(moving_average=...)",
         _average_constant,
     ),
@@ -149,7 +146,7 @@ ROWS = (
         "LWPMetric",
         Kind.TEXT,
         "'mae'",
-        "The error that decides between percentiles: 'mae' or 'mse'.",
+        "The error that chooses between percentiles: 'mae' or 'mse'.",
         "scale.activation = LayerWisePercentile(metric=...)",
         _method_option("LWPMetric", LayerWisePercentile, _LAYER_WISE, lambda old, new: replace(old, metric=new)),
     ),
@@ -157,7 +154,7 @@ ROWS = (
         "PercentileCandidates",
         Kind.LIST,
         "[99.99, 99.999, 99.99999]",
-        "The percentiles that are tried.",
+        "The percentiles to try.",
         "scale.activation = LayerWisePercentile(candidates=...)",
         _method_option(
             "PercentileCandidates",
@@ -170,14 +167,14 @@ ROWS = (
         "LWPUseHistogram",
         Kind.BOOL,
         "Measure the error on a histogram.",
-        "errors are measured on a histogram of 65,536 bins, which is as good as the values; leave it out",
+        "errors are measured on a histogram of 65,536 bins, which is as accurate as the values; leave it out",
         harmless=True,
     ),
     OptionRow(
         "NumQuantizedBins",
         Kind.INT,
         "128",
-        "Entropy: levels that candidate ranges are reduced to.",
+        "Entropy: levels of the quantized histogram.",
         "scale.activation = Entropy(quantized_bins=...)",
         _quantized_bins,
     ),
@@ -193,20 +190,20 @@ ROWS = (
         "Scenario",
         Kind.TEXT,
         "Variant of the Distribution method.",
-        "the Distribution method is for float8 only and is not there; use CalibrationMethod.Percentile",
+        "the Distribution method is for float8 only, which is not supported; use CalibrationMethod.Percentile",
         harmless="same",
     ),
     _only(
         "MinMSEModePof2Scale",
         Kind.TEXT,
-        "What a power-of-two MinMSE searches over.",
+        "Which values a power-of-two MinMSE searches over.",
         "the search covers all values of all samples; leave it out",
         harmless="All",
     ),
     _only(
         "MinMSEModeFloatScale",
         Kind.TEXT,
-        "What a MinMSE with float scales searches over.",
+        "Which values MinMSE with float scales searches over.",
         "the search covers all values; leave it out",
         harmless="All",
     ),
@@ -214,31 +211,33 @@ ROWS = (
         "WeightCalibrateMethod",
         Kind.MEMBER,
         "None",
-        "Another method for weights.",
+        "A different method for weights.",
         "scale.weight",
         _weight_method,
     ),
-    OptionRow("CalibOptimizeMem", Kind.BOOL, "True", "Keep activations on disk while calibrating.", satisfied=_BOUNDED),
-    OptionRow("CalibOptimizeDisk", Kind.BOOL, "False", "Use less of the disk for that.", satisfied=_BOUNDED),
+    OptionRow(
+        "CalibOptimizeMem", Kind.BOOL, "True", "Keep activations on disk during calibration.", satisfied=_BOUNDED
+    ),
+    OptionRow("CalibOptimizeDisk", Kind.BOOL, "False", "Use less disk space for that.", satisfied=_BOUNDED),
     OptionRow(
         "CalibWorkerNum",
         Kind.INT,
         "1",
-        "Threads that count.",
-        satisfied="counting goes on beside inference on the machine's cores and gives the same numbers with any number",
+        "Number of calibration threads.",
+        satisfied="counting runs in parallel with inference, and the number of threads does not change the result",
     ),
     _only(
         "CalibPassthroughOpTypes",
         Kind.LIST,
         "Operator types whose output takes the range of their input.",
-        "operators that only move data share the scale of their input already; others have a range of their own",
+        "operators that only move data already share the scale of their input; others have their own range",
         harmless=[],
     ),
     OptionRow(
         "UseRandomData",
         Kind.BOOL,
         "False",
-        "Calibrate with one random sample where no data are given, without a warning.",
+        "Calibrate with one random sample if there is no data, without a warning.",
         "random data",
         sets("random_given"),
     ),
@@ -262,29 +261,29 @@ ROWS = (
         "SaveTensorHistFig",
         Kind.BOOL,
         "Draw histograms of tensors.",
-        "take the statistics of quantry.quantize(...).stages.statistics and draw them",
+        "plot quantry.quantize(...).stages.statistics instead",
         harmless=False,
     ),
     _only(
         "SaveAndRestore",
         Kind.TEXT,
-        "A file that keeps ranges for the next run.",
-        "every stage's result is kept already, under its content, in $QUANTRY_CACHE or ~/.cache/quantry; leave it out",
+        "A file that caches ranges for the next run.",
+        "the results of all stages are already cached in $QUANTRY_CACHE or ~/.cache/quantry; leave it out",
         harmless=None,
     ),
     _only(
         "TensorsRangeFile",
         Kind.TEXT,
-        "A file that keeps ranges for the next run.",
-        "every stage's result is kept already, under its content, in $QUANTRY_CACHE or ~/.cache/quantry; leave it out",
+        "A file that caches ranges for the next run.",
+        "the results of all stages are already cached in $QUANTRY_CACHE or ~/.cache/quantry; leave it out",
         harmless=None,
     ),
 )
 
 
-def _data(draft: Draft, value: object) -> Draft:
+def _data(draft: RecipeDraft, value: object) -> RecipeDraft:
     if not draft.evaluate and value is not None:
-        return draft.noted("EvalDataReader has no effect without EvalMetrics")
+        return draft.with_note("EvalDataReader has no effect without EvalMetrics")
     return replace(draft, evaluation_data=value)
 
 
@@ -301,7 +300,7 @@ EVALUATION_ROWS = (
         "EvalDataReader",
         Kind.ANY,
         "None",
-        "Data for EvalMetrics; else the calibration data.",
+        "Data for EvalMetrics; None takes the calibration data.",
         "evaluation_data",
         _data,
     ),
@@ -309,16 +308,16 @@ EVALUATION_ROWS = (
         "TmpDir",
         Kind.TEXT,
         "None",
-        "The folder of temporary files.",
-        refused="temporary files lie where Python's tempfile puts them; set the environment variable TMPDIR",
+        "Directory of temporary files.",
+        refused="temporary files are where Python's tempfile puts them; set the environment variable TMPDIR",
         harmless=(None,),
     ),
     OptionRow(
         "UserCustomOpLibPath",
         Kind.TEXT,
         "None",
-        "A library of operators to load into every session.",
-        refused="sessions load no libraries; give operators of your own as functions inside the model",
+        "A library of custom operators to load into every session.",
+        refused="sessions load no libraries; define custom operators as functions in the model",
         harmless=(None,),
     ),
     OptionRow(
@@ -326,16 +325,16 @@ EVALUATION_ROWS = (
         Kind.TEXT,
         "None",
         "Encrypt files.",
-        refused="nothing is encrypted; take the model from memory (model_output=None) and encrypt it yourself",
+        refused="encryption is not supported; use model_output=None and encrypt the returned model yourself",
         harmless=(None,),
     ),
     OptionRow(
         "QuantizationPreference",
         Kind.TEXT,
         "None",
-        "Choose several of these options at once: 'accuracy', 'speed' or 'resource_efficiency'.",
-        refused="it would overwrite what was chosen; for accuracy use PowerOfTwoMethod.MinMSE or "
-        "LayerWiseMethod.LayerWisePercentile, memory is bounded and the float pass is made once in any case",
+        "Set several of these options at once: 'accuracy', 'speed' or 'resource_efficiency'.",
+        refused="it would overwrite other options; for accuracy use PowerOfTwoMethod.MinMSE or "
+        "LayerWiseMethod.LayerWisePercentile; memory is bounded and the float pass runs only once in any case",
         harmless=(None,),
     ),
 )

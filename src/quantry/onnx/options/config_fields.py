@@ -1,4 +1,4 @@
-"""The fields of QuantizationConfig."""
+"""The fields of `QuantizationConfig`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,9 +17,9 @@ from quantry.onnx.enums import (
     own_member,
     spec_of,
 )
-from quantry.onnx.options.draft import Draft, MixDraft, refuse, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.options.preprocessing import WRITTEN_DIFFERENTLY
+from quantry.onnx.options.recipe_draft import MixDraft, RecipeDraft, refuse, with_field
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import (
     AdaRound,
@@ -43,17 +43,17 @@ _DYNAMIC_OPERATORS = ("Conv", *MATRIX_PRODUCTS)
 _LIST_OF_NAMES = "Names of nodes or of their outputs."
 
 
-def _activation_type(draft: Draft, value: object) -> Draft:
+def _activation_type(draft: RecipeDraft, value: object) -> RecipeDraft:
     spec = spec_of(own_member(value, TYPES, "activation_type"), "activation_type")
     return replace(draft, plan=replace(draft.plan, activation=replace(spec, symmetric=not spec.dtype.is_integer)))
 
 
-def _weight_type(draft: Draft, value: object) -> Draft:
+def _weight_type(draft: RecipeDraft, value: object) -> RecipeDraft:
     spec = spec_of(own_member(value, TYPES, "weight_type"), "weight_type")
     return replace(draft, plan=replace(draft.plan, weight=replace(spec, symmetric=spec.dtype.is_signed)))
 
 
-def _calibrate_method(draft: Draft, value: object) -> Draft:
+def _calibrate_method(draft: RecipeDraft, value: object) -> RecipeDraft:
     member = own_member(value, METHODS, "calibrate_method")
     method = method_of(member, "calibrate_method")
     power_of_two = isinstance(member, PowerOfTwoMethod)
@@ -67,7 +67,7 @@ def _calibrate_method(draft: Draft, value: object) -> Draft:
     return draft
 
 
-def _quant_format(draft: Draft, value: object) -> Draft:
+def _quant_format(draft: RecipeDraft, value: object) -> RecipeDraft:
     member = own_member(value, FORMATS, "quant_format")
     if member is QuantFormat.QDQ:
         return replace(draft, format=Qdq())
@@ -79,8 +79,8 @@ def _quant_format(draft: Draft, value: object) -> Draft:
     return replace(draft, format=None, prepare=replace(draft.prepare, npu=WRITTEN_DIFFERENTLY))
 
 
-def _npu_cnn(draft: Draft, value: bool) -> Draft:
-    if not value and draft.npu:  # A QConfig of powers of two has it on by itself.
+def _npu_cnn(draft: RecipeDraft, value: bool) -> RecipeDraft:
+    if not value and draft.npu:  # A QConfig with power-of-two scales has switched it on.
         prepare, scale = replace(draft.prepare, npu=None), replace(draft.scale, npu=None)
         return replace(draft, npu=False, prepare=prepare, scale=scale)
     if not value:
@@ -90,7 +90,7 @@ def _npu_cnn(draft: Draft, value: bool) -> Draft:
     return replace(draft, npu=True, plan=plan, prepare=prepare, scale=replace(draft.scale, npu=NpuLimits()))
 
 
-def _npu_transformer(draft: Draft, value: bool) -> Draft:
+def _npu_transformer(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
     draft = _operators(draft, MATRIX_PRODUCTS)
@@ -98,9 +98,8 @@ def _npu_transformer(draft: Draft, value: bool) -> Draft:
     return replace(draft, plan=plan, prepare=replace(draft.prepare, npu=draft.prepare.npu or WRITTEN_DIFFERENTLY))
 
 
-def _operators(draft: Draft, operators: Iterable[str]) -> Draft:
-    changed: Draft = with_field(draft, "plan.selection.operators", tuple(operators))
-    return changed
+def _operators(draft: RecipeDraft, operators: Iterable[str]) -> RecipeDraft:
+    return with_field(draft, "plan.selection.operators", tuple(operators))
 
 
 def _check_operators(operators: Iterable[str], where: str) -> tuple[str, ...]:
@@ -108,19 +107,19 @@ def _check_operators(operators: Iterable[str], where: str) -> tuple[str, ...]:
     for operator in listed:
         if operator not in RULE_OF_OPERATOR:
             raise RecipeError(
-                f"{where} must hold operator types that a rule knows, got {operator!r}"
+                f"{where} must hold operator types that quantry has a rule for, got {operator!r}"
                 f"{nearest_spelling(str(operator), RULE_OF_OPERATOR)}"
             )
     return listed
 
 
-def _op_types(draft: Draft, value: Iterable[str]) -> Draft:
+def _op_types(draft: RecipeDraft, value: Iterable[str]) -> RecipeDraft:
     listed = _check_operators(value, "op_types_to_quantize")
-    # One pattern: a list of types may name some that the model does not have, but not only such.
+    # One pattern for all types: some of them may be absent from the model, but not all.
     return _operators(draft, (f"^({'|'.join(listed)})$",)) if listed else draft
 
 
-def _extra_op_types(draft: Draft, value: Iterable[str]) -> Draft:
+def _extra_op_types(draft: RecipeDraft, value: Iterable[str]) -> RecipeDraft:
     listed = _check_operators(value, "extra_op_types_to_quantize")
     chosen = draft.plan.selection.operators
     if not listed or not chosen:
@@ -134,7 +133,7 @@ def _names(path: str) -> Apply:
     return lambda draft, value: sets(path)(draft, tuple(value))
 
 
-def _subgraphs(draft: Draft, value: Iterable[Any]) -> Draft:
+def _subgraphs(draft: RecipeDraft, value: Iterable[Any]) -> RecipeDraft:
     found = []
     for entry in value:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or any(isinstance(part, str) for part in entry):
@@ -143,28 +142,26 @@ def _subgraphs(draft: Draft, value: Iterable[Any]) -> Draft:
                 f"got {entry!r} in QuantizationConfig.subgraphs_to_exclude"
             )
         found.append(Subgraph(tuple(entry[0]), tuple(entry[1])))
-    changed: Draft = with_field(draft, "plan.selection.exclude_subgraphs", tuple(found))
-    return changed
+    return with_field(draft, "plan.selection.exclude_subgraphs", tuple(found))
 
 
-def _per_channel(draft: Draft, value: bool) -> Draft:
+def _per_channel(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
     if draft.plan.weight.dtype.is_block:
-        raise refuse("per_channel", value, "block formats have no scales to give to each channel; use False")
-    changed: Draft = with_field(draft, "plan.weight.granularity", PerChannel())
-    return changed
+        raise refuse("per_channel", value, "block formats have no scales per channel; use False")
+    return with_field(draft, "plan.weight.granularity", PerChannel())
 
 
-def _include_cle(draft: Draft, value: bool) -> Draft:
+def _include_cle(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, equalize=replace(draft.equalize, cross_layer=CrossLayer() if value else None))
 
 
-def _smooth_quant(draft: Draft, value: bool) -> Draft:
+def _smooth_quant(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, equalize=replace(draft.equalize, smooth=SmoothQuant(alpha=0.5) if value else None))
 
 
-def _dynamic(draft: Draft, value: bool) -> Draft:
+def _dynamic(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
     chosen = draft.plan.selection.operators or _DYNAMIC_OPERATORS
@@ -172,11 +169,11 @@ def _dynamic(draft: Draft, value: bool) -> Draft:
     return replace(draft, plan=plan, bias=FloatBias(), format=Dynamic())
 
 
-def _mixed(draft: Draft, value: bool) -> Draft:
+def _mixed(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, mix=MixDraft() if value else None)
 
 
-def _fast_finetune(draft: Draft, value: bool) -> Draft:
+def _fast_finetune(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, finetune=AdaRound() if value else None)
 
 
@@ -199,7 +196,7 @@ ROWS = (
         "calibrate_method",
         Kind.MEMBER,
         "CalibrationMethod.MinMax",
-        "How ranges are found; a PowerOfTwoMethod makes scales powers of two.",
+        "How ranges are chosen; a PowerOfTwoMethod gives power-of-two scales.",
         "scale.activation, scale.weight, plan.*.scale",
         _calibrate_method,
     ),
@@ -207,22 +204,26 @@ ROWS = (
         "quant_format",
         Kind.MEMBER,
         "QuantFormat.QDQ",
-        "How the model is written. FixNeuron writes FixNeuron; an extended or Vitis QDQ writes com.microsoft pairs, or "
-        "com.amd.quark ones for types that have no others.",
+        "The format. FixNeuron writes FixNeuron nodes; an extended or Vitis QDQ format writes com.microsoft pairs, or "
+        "com.amd.quark pairs for types that com.microsoft does not have.",
         "emit.format",
         _quant_format,
     ),
-    _switch("per_channel", "False", "One weight scale for each channel.", "plan.weight.granularity", _per_channel),
-    _switch("reduce_range", "False", "One bit less for weights.", "scale.reduce_range", sets("scale.reduce_range")),
+    _switch("per_channel", "False", "One weight scale per channel.", "plan.weight.granularity", _per_channel),
+    _switch("reduce_range", "False", "Use one bit less for weights.", "scale.reduce_range", sets("scale.reduce_range")),
     _name_list("input_nodes", "Nodes before these stay float.", "plan.selection.input_nodes"),
-    _name_list("output_nodes", "Nodes behind these stay float.", "plan.selection.output_nodes"),
-    _name_list("nodes_to_quantize", f"Only these. {_LIST_OF_NAMES}", "plan.selection.include"),
-    _name_list("nodes_to_exclude", "Not these; an entry that starts with ^ is a pattern.", "plan.selection.exclude"),
+    _name_list("output_nodes", "Nodes after these stay float.", "plan.selection.output_nodes"),
+    _name_list("nodes_to_quantize", f"Quantize only these. {_LIST_OF_NAMES}", "plan.selection.include"),
+    _name_list(
+        "nodes_to_exclude",
+        "Do not quantize these; an entry that starts with ^ is a regular expression.",
+        "plan.selection.exclude",
+    ),
     OptionRow(
         "op_types_to_quantize",
         Kind.LIST,
         "[]",
-        "Only these operator types; empty for all that a rule knows.",
+        "Quantize only these operator types; empty for all that have a rule.",
         "plan.selection.operators",
         _op_types,
     ),
@@ -230,7 +231,7 @@ ROWS = (
         "extra_op_types_to_quantize",
         Kind.LIST,
         "[]",
-        "Also these operator types; without op_types_to_quantize all that a rule knows are quantized already.",
+        "Also quantize these operator types; without op_types_to_quantize, all that have a rule are quantized anyway.",
         "plan.selection.operators",
         _extra_op_types,
     ),
@@ -238,7 +239,7 @@ ROWS = (
         "subgraphs_to_exclude",
         Kind.LIST,
         "[]",
-        "Pairs of first and last nodes; nothing between them is quantized.",
+        "Pairs of first and last nodes; nodes between them are not quantized.",
         "plan.selection.exclude_subgraphs",
         _subgraphs,
     ),
@@ -253,7 +254,7 @@ ROWS = (
     _switch(
         "optimize_model",
         "True",
-        "Fold BatchNormalization; constants belong to SimplifyModel.",
+        "Fold BatchNormalization; SimplifyModel folds constants.",
         "prepare.fold_batch_norm",
         sets("prepare.fold_batch_norm"),
     ),
@@ -267,7 +268,7 @@ ROWS = (
     _switch(
         "use_external_data_format",
         "False",
-        "Write weights beside the model; over 1.5 GB they always are.",
+        "Store weights outside the model file; above 1.5 GB they always are.",
         "how the file is written",
         sets("external_data"),
     ),
@@ -278,19 +279,21 @@ ROWS = (
         "equalize.cross_layer",
         _include_cle,
     ),
-    _switch("enable_npu_cnn", "False", "The rules of AMD's integer NPU.", "prepare.npu, scale.npu, bias", _npu_cnn),
+    _switch(
+        "enable_npu_cnn", "False", "Apply the rules of AMD's integer NPU.", "prepare.npu, scale.npu, bias", _npu_cnn
+    ),
     _switch(
         "enable_npu_transformer",
         "False",
-        "Quantize MatMul with a constant operand and Gemm only.",
+        "Quantize only Gemm and MatMul with a constant operand.",
         "plan.selection.operators, plan.constant_right_operand_only",
         _npu_transformer,
     ),
-    _switch("print_summary", "True", "Log a line about the result.", "logger quantry, INFO", sets("summary")),
+    _switch("print_summary", "True", "Log a summary of the result.", "logger quantry, INFO", sets("summary")),
     _switch(
         "ignore_warnings",
         "True",
-        "False logs options without bearing as warnings; that random data are no calibration is always warned of.",
+        "False logs options without effect as warnings. Random calibration data always gives a warning.",
         "logger quantry",
         sets("quiet"),
     ),
@@ -298,29 +301,29 @@ ROWS = (
         "log_severity_level",
         Kind.INT,
         "None",
-        "How much is logged during the call, from 0 (everything) to 4 (nothing).",
+        "Logging level during the call, from 0 (everything) to 4 (nothing).",
         "logger quantry",
         sets("log_severity"),
     ),
     _switch(
         "specific_tensor_precision",
         "False",
-        "Let MixedPrecisionTensor count.",
+        "Apply MixedPrecisionTensor.",
         "plan.tensors",
         sets("tensor_types"),
     ),
     _switch(
         "use_dynamic_quant",
         "False",
-        "Find scales of activations while the model runs, for Conv, Gemm and MatMul; needs no data.",
+        "Quantize activations of Conv, Gemm and MatMul at run time; needs no data.",
         "emit.format = Dynamic(), plan.weights_only",
         _dynamic,
     ),
     _switch(
         "convert_nchw_to_nhwc",
         "False",
-        "Give the model inputs with their channels last; data must have them last too.",
-        "a Transpose behind every input with four axes",
+        "Change the model's inputs to channels-last; the data must be channels-last too.",
+        "a Transpose after every input with four axes",
         sets("channels_last"),
     ),
     _switch(
@@ -330,31 +333,31 @@ ROWS = (
         "equalize.smooth = SmoothQuant(0.5)",
         _smooth_quant,
     ),
-    _off("include_rotation", "QuaRot.", "QuaRot is not there yet; include_cle=True is the nearest"),
+    _off("include_rotation", "QuaRot.", "QuaRot is not supported yet; the nearest is include_cle=True"),
     _switch(
         "include_auto_mp",
         "False",
-        "Mixed precision, with the settings of AutoMixprecision.",
+        "Mixed precision, with the settings in AutoMixprecision.",
         "mix.mixed = MixedPrecision(...)",
         _mixed,
     ),
     _switch(
         "include_fast_ft",
         "False",
-        "AdaRound or AdaQuant, with the settings of FastFinetune; needs torch.",
+        "AdaRound or AdaQuant, with the settings in FastFinetune; needs torch.",
         "tune.steps = (AdaRound(),)",
         _fast_finetune,
     ),
     _off(
         "debug_mode",
         "Keep intermediate models.",
-        "use quantry.quantize, whose result holds what each stage returned, and "
+        "use quantry.quantize, whose result has the result of every stage, and "
         "logging.getLogger('quantry').setLevel('DEBUG')",
     ),
     _off(
         "crypto_mode",
-        "Leave nothing readable on the disk.",
-        "the store and temporary files are plain; take the model from memory with model_output=None, and keep no "
-        "store with quantry.quantize(..., store=None)",
+        "Write nothing readable to disk.",
+        "the cache and temporary files are not encrypted; get the model in memory with model_output=None, and use no "
+        "cache with quantry.quantize(..., store=None)",
     ),
 )

@@ -1,4 +1,4 @@
-"""Options of mixed precision: the dict ``AutoMixprecision``, in the keys of both generations of AMD Quark."""
+"""Options of mixed precision: the dict ``AutoMixprecision``, with the keys of both generations of AMD Quark."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx.enums import TYPES, own_member, spec_of
-from quantry.onnx.options.draft import Draft, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, nested
+from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import DataType, DerivedBias, FloatBias, FloatScale, LayerTarget, OwnBias, PerBlock, TensorSpec
 
 _KEY = "AutoMixprecision"
@@ -16,13 +16,13 @@ _METRICS = ("l2", "cosine", "sqnr", "psnr")
 _DIRECTIONS = ("speed", "quality")
 
 
-def _place(key: str) -> str:
+def _where(key: str) -> str:
     return f"extra_options[{_KEY!r}][{key!r}]"
 
 
 def _spec(key: str, value: Any, like: TensorSpec) -> TensorSpec:
-    """Return what a tensor of another type becomes; the rest of it is as in the whole model."""
-    where = _place(key)
+    """Return the specification of a target type; symmetry and scale are those of the whole model."""
+    where = _where(key)
     dtype = value if isinstance(value, DataType) else spec_of(own_member(value, TYPES, where), where).dtype
     if dtype.is_block:
         return TensorSpec(dtype, granularity=PerBlock())
@@ -32,7 +32,7 @@ def _spec(key: str, value: Any, like: TensorSpec) -> TensorSpec:
 
 
 def _type(key: str, *names: str) -> Apply:
-    def apply(draft: Draft, value: Any) -> Draft:
+    def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
         for name in names:
             like = draft.plan.activation if name == "activation" else draft.plan.weight
             spec = _spec(key, value, like)
@@ -44,15 +44,14 @@ def _type(key: str, *names: str) -> Apply:
 
 
 def _sets(name: str) -> Apply:
-    def apply(draft: Draft, value: Any) -> Draft:
+    def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
         given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-        changed: Draft = with_field(draft, f"mix.{name}", given)
-        return changed
+        return with_field(draft, f"mix.{name}", given)
 
     return apply
 
 
-def _target(draft: Draft, layer: Any, where: str) -> LayerTarget:
+def _target(draft: RecipeDraft, layer: Any, where: str) -> LayerTarget:
     if not hasattr(layer, "inputs") or not hasattr(layer, "weight"):
         raise RecipeError(f"{where} must be a QLayerConfig, a list of them or a dict of one, got {layer!r}")
     reads, weight, bias = layer.inputs(), layer.weight, layer.bias
@@ -65,61 +64,59 @@ def _target(draft: Draft, layer: Any, where: str) -> LayerTarget:
     )
 
 
-def _kept_float(draft: Draft) -> FloatBias | None:
-    """Return that a bias stays float where that was asked for of the whole model."""
+def _kept_float(draft: RecipeDraft) -> FloatBias | None:
+    """Return the float bias if biases of the whole model stay float."""
     return draft.bias if isinstance(draft.bias, FloatBias) else None
 
 
-def _layer_config(draft: Draft, value: Any) -> Draft:
-    where = _place("TargetLayerConfig")
+def _layer_config(draft: RecipeDraft, value: Any) -> RecipeDraft:
+    where = _where("TargetLayerConfig")
     if isinstance(value, Mapping):
         if len(value) != 1:
-            raise RecipeError(f"{where} must be a dict of one QLayerConfig, got {len(value)} entries; run one by one")
+            raise RecipeError(
+                f"{where} must be a dict with one QLayerConfig, got {len(value)} entries; use one at a time"
+            )
         ((layer, names),) = value.items()
         draft = with_field(draft, "mix.include", tuple(names))
         value = layer
     layers = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    changed: Draft = with_field(draft, "mix.targets", tuple(_target(draft, layer, where) for layer in layers))
-    return changed
+    return with_field(draft, "mix.targets", tuple(_target(draft, layer, where) for layer in layers))
 
 
-def _score(draft: Draft, value: Callable[..., float]) -> Draft:
+def _score(draft: RecipeDraft, value: Callable[..., float]) -> RecipeDraft:
     def score(outputs: Sequence[Any]) -> float:
-        # Functions are written for tensors by those who have torch; nobody else needs it.
+        # Users of torch expect a tensor. If torch is not imported, the function cannot need one.
         torch = sys.modules.get("torch")
         first = outputs[0] if torch is None else torch.from_numpy(outputs[0])
         return float(value(first))
 
     if not callable(value):
-        raise RecipeError(f"{_place('EvaluateFunction')} must be a function of the outputs, got {value!r}")
-    changed: Draft = with_field(draft, "mix.score", score)
-    return changed
+        raise RecipeError(f"{_where('EvaluateFunction')} must be a function of the outputs, got {value!r}")
+    return with_field(draft, "mix.score", score)
 
 
-def _metric(draft: Draft, value: str) -> Draft:
+def _metric(draft: RecipeDraft, value: str) -> RecipeDraft:
     if value not in _METRICS:
         raise RecipeError(
-            f"{_place('MetricDefault')} must be one of {', '.join(_METRICS)}, got {value!r}"
+            f"{_where('MetricDefault')} must be one of {', '.join(_METRICS)}, got {value!r}"
             f"{nearest_spelling(value, _METRICS)}"
         )
-    changed: Draft = with_field(draft, "mix.metric", value)
-    return changed
+    return with_field(draft, "mix.metric", value)
 
 
-def _threshold(draft: Draft, value: float | None) -> Draft:
+def _threshold(draft: RecipeDraft, value: float | None) -> RecipeDraft:
     if value is None:
         raise RecipeError(
-            f"{_place('MetricThreshold')} cannot be None: it would only analyse; use `quantry quantize --report`, "
-            "which says how much each tensor costs"
+            f"{_where('MetricThreshold')} cannot be None, with which AMD Quark only analyses; use "
+            "`quantry quantize --report`, which shows the error of each tensor"
         )
-    changed: Draft = with_field(draft, "mix.threshold", float(value))
-    return changed
+    return with_field(draft, "mix.threshold", float(value))
 
 
-def _direction(draft: Draft, value: str) -> Draft:
+def _direction(draft: RecipeDraft, value: str) -> RecipeDraft:
     if value not in _DIRECTIONS:
         raise RecipeError(
-            f"{_place('MetricOptimizeObject')} must be 'speed' or 'quality', got {value!r}"
+            f"{_where('MetricOptimizeObject')} must be 'speed' or 'quality', got {value!r}"
             f"{nearest_spelling(value, _DIRECTIONS)}"
         )
     return draft
@@ -138,7 +135,7 @@ MIX_ROWS = (
         "TargetQuantType",
         Kind.ANY,
         "None",
-        "Both at once.",
+        "Target type of activations and weights that have no other target.",
         "targets",
         _type("TargetQuantType", "activation", "weight"),
     ),
@@ -146,7 +143,7 @@ MIX_ROWS = (
         "ActTargetQuantType",
         Kind.ANY,
         "None",
-        "What layers may read.",
+        "Target type of activations.",
         "targets",
         _type("ActTargetQuantType", "activation"),
     ),
@@ -154,7 +151,7 @@ MIX_ROWS = (
         "WeightTargetQuantType",
         Kind.ANY,
         "None",
-        "What weights may become.",
+        "Target type of weights.",
         "targets",
         _type("WeightTargetQuantType", "weight"),
     ),
@@ -162,7 +159,7 @@ MIX_ROWS = (
         "BiasTargetQuantType",
         Kind.ANY,
         "None",
-        "What biases may become.",
+        "Target type of biases.",
         "targets",
         _type("BiasTargetQuantType", "bias"),
     ),
@@ -170,33 +167,52 @@ MIX_ROWS = (
         "TargetLayerConfig",
         Kind.ANY,
         "None",
-        "What layers may become: a QLayerConfig, a list of them, or a dict of one with the names of layers.",
+        "Target types: a QLayerConfig, a list of them, or a dict of one with the names of layers.",
         "targets",
         _layer_config,
     ),
     _row(
-        "TargetOpType", Kind.LIST, "Conv, ConvTranspose, Gemm, MatMul", "Their types.", "operators", _sets("operators")
+        "TargetOpType",
+        Kind.LIST,
+        "Conv, ConvTranspose, Gemm, MatMul",
+        "Operator types of the layers that may change.",
+        "operators",
+        _sets("operators"),
     ),
-    _row("IncludeLayers", Kind.LIST, "[]", "Only these layers.", "include", _sets("include")),
-    _row("TargetTensors", Kind.LIST, "[]", "Only the layers that write these.", "include", _sets("include")),
-    _row("ExcludeLayers", Kind.LIST, "[]", "Not these layers.", "exclude", _sets("exclude")),
-    _row("DataSize", Kind.INT, "8", "Samples that say how much a layer matters.", "samples", _sets("samples")),
-    _row("OutputIndex", Kind.INT, "None", "Which output counts; None counts all.", "output", _sets("output")),
+    _row("IncludeLayers", Kind.LIST, "[]", "Only these layers may change.", "include", _sets("include")),
+    _row(
+        "TargetTensors",
+        Kind.LIST,
+        "[]",
+        "Only the layers that write these tensors may change.",
+        "include",
+        _sets("include"),
+    ),
+    _row("ExcludeLayers", Kind.LIST, "[]", "These layers may not change.", "exclude", _sets("exclude")),
+    _row("DataSize", Kind.INT, "8", "Samples that sensitivity is measured on.", "samples", _sets("samples")),
+    _row("OutputIndex", Kind.INT, "None", "The output that is compared; None compares all.", "output", _sets("output")),
     _row("MetricOutputIndex", Kind.INT, "None", "As OutputIndex.", "output", _sets("output")),
     _row(
         "NoInputQDQShared",
         Kind.BOOL,
         "False",
-        "Leave layers alone that share their input.",
+        "Skip layers whose input other nodes read too.",
         "unshared_inputs",
         _sets("unshared_inputs"),
     ),
-    _row("Top1AccTarget", Kind.FLOAT, "None", "How far EvaluateFunction may fall.", "goal = WithinDrop", _sets("drop")),
+    _row(
+        "Top1AccTarget",
+        Kind.FLOAT,
+        "None",
+        "How far the score of EvaluateFunction may fall.",
+        "goal = WithinDrop",
+        _sets("drop"),
+    ),
     _row(
         "EvaluateFunction",
         Kind.ANY,
         "None",
-        "From the stacked output, a torch tensor where torch is imported, to a score; larger is better.",
+        "Returns a score for the stacked first output, a torch tensor if torch is imported; larger is better.",
         "goal = WithinDrop",
         _score,
     ),
@@ -205,17 +221,17 @@ MIX_ROWS = (
         "L2Target",
         Kind.FLOAT,
         "None",
-        "How large the mean square error may become.",
+        "Limit of the mean squared error.",
         "goal = WithinError",
         _sets("error"),
     ),
-    _row("NumTarget", Kind.INT, "None", "How many layers change.", "goal = LayerCount", _sets("count")),
+    _row("NumTarget", Kind.INT, "None", "Number of layers that change.", "goal = LayerCount", _sets("count")),
     _row("MetricDefault", Kind.TEXT, "'l2'", "l2, cosine, sqnr or psnr.", "goal = WithinError", _metric),
     _row(
         "MetricThreshold",
         Kind.FLOAT,
         "None",
-        "The limit of the metric or of the fall of MetricEvaluateFn; 0 lets all layers change.",
+        "Limit of the metric, or of the drop of MetricEvaluateFn; 0 changes all layers.",
         "goal",
         _threshold,
     ),
@@ -223,7 +239,7 @@ MIX_ROWS = (
         "MetricOptimizeObject",
         Kind.TEXT,
         "'speed'",
-        "Coarser targets are taken as far as the limit allows, finer ones as far as it demands, whatever this says.",
+        "No effect: coarser targets are used as far as the limit allows, finer ones as far as it requires.",
         "goal",
         _direction,
     ),
@@ -231,7 +247,7 @@ MIX_ROWS = (
         "MetricDistanceFn",
         Kind.ANY,
         (None,),
-        "A distance of outputs.",
+        "A distance between outputs.",
         "use MetricDefault, or MetricEvaluateFn, which scores the outputs of one model",
     ),
     _refused(
@@ -239,7 +255,7 @@ MIX_ROWS = (
         Kind.TEXT,
         (None,),
         "Groups of nodes.",
-        "layers that read the same tensor change together; name single ones with IncludeLayers and ExcludeLayers",
+        "layers that read the same tensor change together; select layers with IncludeLayers and ExcludeLayers",
     ),
     _refused("TargetIndices", Kind.LIST, ([],), "Layers by number.", "name layers with IncludeLayers"),
     _refused("ExcludeIndices", Kind.LIST, ([],), "Layers by number.", "name layers with ExcludeLayers"),
@@ -247,29 +263,29 @@ MIX_ROWS = (
         "AutoMixUseFastFT",
         Kind.BOOL,
         (False,),
-        "Finetune while mixing.",
+        "Finetune during the search for types.",
         "set include_fast_ft=True, which finetunes the mixed model",
     ),
     OptionRow(
         "SensitivityCacheFile",
         Kind.TEXT,
         "None",
-        "Keep how much each layer matters.",
-        satisfied="what was measured is kept in the store under its content and found again; no file is written",
+        "A file that caches sensitivities.",
+        satisfied="sensitivities are cached like the results of all stages; no file is written",
     ),
-    OptionRow("WorkerNum", Kind.INT, "1", "Threads.", satisfied="one walk measures all layers"),
+    OptionRow("WorkerNum", Kind.INT, "1", "Number of threads.", satisfied="one pass measures all layers"),
     OptionRow(
         "DualQuantNodes",
         Kind.BOOL,
         "False",
-        "Two pairs where types meet.",
-        satisfied="readers of another type always have a pair of their own",
+        "Two Q/DQ pairs where types change.",
+        satisfied="readers of another type always have a separate Q/DQ pair",
     ),
     OptionRow(
         "SharedParamMode",
         Kind.TEXT,
         "'propagate'",
-        "What happens to shared weights.",
+        "How shared weights are treated.",
         satisfied="weights with several readers are always copied",
     ),
 )
@@ -280,7 +296,7 @@ ROWS = (
         _KEY,
         Kind.DICT,
         "{}",
-        "Settings of mixed precision, below.",
+        "Settings of mixed precision; see the table below.",
         "mix.mixed",
         nested(_KEY, MIX_ROWS, "include_auto_mp", lambda draft: draft.mix is not None),
     ),

@@ -1,7 +1,4 @@
-"""One row of the table that translates AMD Quark's options.
-
-Options that are dicts of options themselves.
-"""
+"""One row of the table that translates AMD Quark's options, and options that are dicts of options."""
 
 import enum
 import numbers
@@ -12,15 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.options.draft import Draft, refuse, with_field
+from quantry.onnx.options.recipe_draft import RecipeDraft, refuse, with_field
 
-Apply = Callable[[Draft, Any], Draft]
+Apply = Callable[[RecipeDraft, Any], RecipeDraft]
 
 _FIELD = re.compile(r"\b(?:prepare|equalize|observe|plan|scale|mix|tune|emit)\.[a-z_.*]*[a-z_]")
 
 
 class Kind(enum.Enum):
-    """The type of an option's value; the value is its name in the table."""
+    """The type of an option's values; the member's value is its name in the documentation."""
 
     BOOL = "bool"
     INT = "int"
@@ -45,7 +42,7 @@ class Kind(enum.Enum):
         return known.get(self, object)
 
     def holds(self, value: object) -> bool:
-        """Say whether a value is of this type."""
+        """Return whether a value is of this type."""
         if self is Kind.BOOL:
             return isinstance(value, bool)
         if self is Kind.INT:
@@ -54,28 +51,28 @@ class Kind(enum.Enum):
             return isinstance(value, numbers.Real) and not isinstance(value, bool)
         if self is Kind.LIST:
             return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-        # Which enumeration is meant only the option itself can say: `own_member` judges its value.
+        # Only the option itself knows its enumeration: `own_member` checks the value.
         types: dict[Kind, type] = {Kind.TEXT: str, Kind.DICT: Mapping}
         return isinstance(value, types.get(self, object))
 
 
 @dataclass(frozen=True)
 class OptionRow:
-    """One option: what it is called and means there, and what it becomes here.
+    """One option: its name and meaning in AMD Quark, and its effect on a recipe.
 
-    Exactly one of ``apply``, ``spelling_of``, ``satisfied`` and ``refused`` says what becomes of it.
+    Exactly one of ``apply``, ``spelling_of``, ``satisfied`` and ``refused`` is set.
 
     Attributes:
         key: Its name.
-        kind: Type of its value; None is allowed as well where ``default`` is "None".
+        kind: Type of its values; None is also allowed if ``default`` is "None".
         default: Its default, as text.
-        meaning: What it asks for.
-        becomes: What it sets in a recipe, for the page.
+        meaning: What it does in AMD Quark.
+        becomes: The fields of a recipe that it sets, for the documentation and for messages.
         apply: Applies a value to the draft of a recipe.
-        spelling_of: The field of QuantizationConfig of which this is another spelling.
-        satisfied: Why every value gives the same result here, so that nothing is left to set.
-        refused: Why it cannot be had, and what to use instead.
-        harmless: With ``refused``, the values that ask for nothing and are accepted.
+        spelling_of: The field of QuantizationConfig that this is another name for.
+        satisfied: Why every value has the same result, so that there is nothing to set.
+        refused: Why it is not supported, and what to use instead.
+        harmless: With ``refused``, the values that are accepted because they request nothing.
     """
 
     key: str
@@ -93,20 +90,20 @@ class OptionRow:
         ways = (self.apply is not None, bool(self.spelling_of), bool(self.satisfied), bool(self.refused))
         assert sum(ways) == 1, self.key
 
-    def applied(self, draft: Draft, value: object, where: str) -> Draft:
-        """Return the draft with this option.
+    def applied(self, draft: RecipeDraft, value: object, where: str) -> RecipeDraft:
+        """Return the draft with this option applied.
 
         Args:
-            draft: What the options read before ask for.
-            value: The value given.
-            where: What messages call the option, such as ``extra_options['CLESteps']``.
+            draft: The options read before.
+            value: The value.
+            where: Name of the option in messages, such as ``extra_options['CLESteps']``.
 
         Raises:
-            RecipeError: The value has the wrong type, or cannot be had.
+            RecipeError: The value has the wrong type or is not supported.
         """
         self.check(value, where)
         if self.refused:
-            if self._asks_for_nothing(value):
+            if self._is_harmless(value):
                 return draft
             raise refuse(where, value, self.refused)
         return draft if self.apply is None else self.apply(draft, value)
@@ -123,16 +120,16 @@ class OptionRow:
     def _fields(self) -> tuple[str, ...]:
         return tuple(_FIELD.findall(self.becomes))
 
-    def _asks_for_nothing(self, value: object) -> bool:
+    def _is_harmless(self, value: object) -> bool:
         if isinstance(value, list | tuple | Mapping):
             return not value and any(isinstance(nothing, list | Mapping) for nothing in self.harmless)
         return any(type(value) is type(nothing) and value == nothing for nothing in self.harmless)
 
     def check(self, value: object, where: str) -> None:
-        """Refuse a value of the wrong type.
+        """Reject a value of the wrong type.
 
         Raises:
-            RecipeError: It is of another type.
+            RecipeError: The value has another type.
         """
         if value is None and self.default == "None":
             return
@@ -143,37 +140,36 @@ class OptionRow:
 
 
 def sets(path: str) -> Apply:
-    """Return what puts a value into one field of the draft."""
+    """Return a function that sets one field of the draft."""
 
-    def apply(draft: Draft, value: Any) -> Draft:
-        changed: Draft = with_field(draft, path, value)
-        return changed
+    def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
+        return with_field(draft, path, value)
 
     return apply
 
 
-def without_bearing(key: str, owner: str) -> Apply:
-    """Return what notes that an option belongs to a feature that is off."""
+def no_effect(key: str, owner: str) -> Apply:
+    """Return a function that notes that an option belongs to a feature that is off."""
 
-    def apply(draft: Draft, value: Any) -> Draft:
+    def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
         del value
-        return draft.noted(f"{key} has no effect without {owner}")
+        return draft.with_note(f"{key} has no effect without {owner}")
 
     return apply
 
 
-def nested(key: str, rows: tuple[OptionRow, ...], owner: str, is_on: Callable[[Draft], bool]) -> Apply:
-    """Return what applies a dict of options.
+def nested(key: str, rows: tuple[OptionRow, ...], owner: str, is_on: Callable[[RecipeDraft], bool]) -> Apply:
+    """Return a function that applies a dict of options.
 
     Args:
         key: The option that holds the dict.
-        rows: What may stand in it; applied in this order, whatever the order of the dict.
+        rows: The options in the dict; applied in this order, not in the order of the dict.
         owner: The switch of the feature.
-        is_on: Whether the feature is on; where it is off, keys and types are checked and the rest is noted.
+        is_on: Whether the feature is on; if it is off, keys and types are checked and the dict has no effect.
     """
     known = {row.key: row for row in rows}
 
-    def apply(draft: Draft, value: Mapping[str, Any]) -> Draft:
+    def apply(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
         for name, setting in value.items():
             row = known.get(name)
             if row is None:
@@ -182,7 +178,7 @@ def nested(key: str, rows: tuple[OptionRow, ...], owner: str, is_on: Callable[[D
                 )
             row.check(setting, _place(key, name))
         if not is_on(draft):
-            return draft.noted(f"{key} has no effect without {owner}")
+            return draft.with_note(f"{key} has no effect without {owner}")
         for row in rows:
             if row.key in value:
                 draft = _applied(row, draft, value[row.key], _place(key, row.key))
@@ -195,11 +191,11 @@ def _place(key: str, name: str) -> str:
     return f"extra_options[{key!r}][{name!r}]"
 
 
-def _applied(row: OptionRow, draft: Draft, value: Any, where: str) -> Draft:
+def _applied(row: OptionRow, draft: RecipeDraft, value: Any, where: str) -> RecipeDraft:
     try:
         return row.applied(draft, value, where)
     except RecipeError as error:
         if where in str(error):
             raise
-        # The recipe's value speaks of its own field; the caller has set another.
+        # The error names the field of the recipe; the caller knows the option.
         raise RecipeError(f"{where} cannot be {value!r}: {error}") from error

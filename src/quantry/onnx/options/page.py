@@ -1,6 +1,6 @@
-"""The page of docs/reference/options.md, written from the table.
+"""Writes docs/reference/options.md from the option table.
 
-``python -m quantry.onnx.options.page > docs/reference/options.md`` writes it anew.
+``python -m quantry.onnx.options.page > docs/reference/options.md`` updates the page.
 """
 
 import sys
@@ -10,20 +10,20 @@ from quantry.onnx.options import FIELDS, NESTED, SECTIONS, OptionRow
 
 _HEAD = """# Options of AMD Quark and vai_q_onnx
 
-What each field of `QuantizationConfig` and each key of `extra_options` becomes in quantry. This page is written from
-the table that translates them (`src/quantry/onnx/options/`); a test holds the two together.
+How quantry treats each field of `QuantizationConfig` and each key of `extra_options`. This page is generated from the
+table that translates the options (`src/quantry/onnx/options/`); a test compares the two.
 
-The last column says one of these:
+The last column has one of these:
 
-- a field of a [recipe](../../README.md#recipes): the option sets it;
-- *spelling of*: another name of a field of `QuantizationConfig`;
-- *always so*: every value gives the same result here, for the reason given;
-- *refused*: an error with this text, unless the value is the harmless one named.
+- the fields of a [recipe](../../README.md#recipes) that the option sets;
+- *same as*: another name for a field of `QuantizationConfig`;
+- *no effect*: every value has the same result, for the reason given;
+- *not supported*: an error with this text, except for the value named.
 
-An unknown key is an error with the nearest spelling. An option of a feature that is off (`Percentile` beside MinMax)
-has no effect, as in AMD Quark, and is logged.
+An unknown key is an error that suggests the nearest spelling. An option of a feature that is off (`Percentile` with
+MinMax) has no effect, as in AMD Quark, and is logged.
 """
-_COLUMNS = "| name | type | default | asks for | becomes |\n|---|---|---|---|---|\n"
+_COLUMNS = "| name | type | default | meaning | in quantry |\n|---|---|---|---|---|\n"
 
 
 def options_page() -> str:
@@ -45,12 +45,12 @@ def _table(rows: Iterable[OptionRow]) -> str:
 
 def _outcome(row: OptionRow) -> str:
     if row.spelling_of:
-        return f"*spelling of* `{row.spelling_of}`"
+        return f"*same as* `{row.spelling_of}`"
     if row.satisfied:
-        return f"*always so*: {row.satisfied}"
+        return f"*no effect*: {row.satisfied}"
     if row.refused:
         harmless = " or ".join(f"`{value!r}`" for value in row.harmless)
-        return f"*refused* unless {harmless}: {row.refused}"
+        return f"*not supported* except {harmless}: {row.refused}"
     return row.becomes
 
 

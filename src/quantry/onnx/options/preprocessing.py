@@ -1,65 +1,62 @@
-"""Options of integer NPUs: conversions and limits.
-
-Options of the clean-up of the float graph, and conversions.
-"""
+"""Options of preprocessing: clean-up of the float graph, conversions, and the rules of integer NPUs."""
 
 import re
 from dataclasses import fields, replace
 
 from quantry.errors import RecipeError
 from quantry.graph.operators import ALIGNED
-from quantry.onnx.options.draft import Draft, with_field
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
+from quantry.onnx.options.recipe_draft import RecipeDraft, with_field
 from quantry.recipe import NpuConversions, NpuLimits
 
 _SIMULATED = ("leaky_relu", "sigmoid_to_hard_sigmoid", "hard_sigmoid", "average_pool", "reduce_mean", "clip")
 NO_CONVERSIONS = NpuConversions(**{part.name: False for part in fields(NpuConversions)})
-"""Every switch off."""
+"""All switches off."""
 
 WRITTEN_DIFFERENTLY = NpuConversions(**dict.fromkeys(_SIMULATED, False))
-"""Only the conversions that keep the function, as extended formats have them."""
+"""Only the conversions that do not change the function, which extended formats use."""
 
 
 def conversion(name: str) -> Apply:
-    """Return what switches one conversion on or off, whether or not the NPU's others are on."""
+    """Return a function that switches one conversion on or off, independent of the others."""
 
-    def apply(draft: Draft, value: bool) -> Draft:
+    def apply(draft: RecipeDraft, value: bool) -> RecipeDraft:
         changed = replace(draft.prepare.npu or NO_CONVERSIONS, **{name: value})
         return _with_conversions(draft, changed)
 
     return apply
 
 
-def _with_conversions(draft: Draft, changed: NpuConversions) -> Draft:
+def _with_conversions(draft: RecipeDraft, changed: NpuConversions) -> RecipeDraft:
     return replace(draft, prepare=replace(draft.prepare, npu=None if changed == NO_CONVERSIONS else changed))
 
 
-def _simulate(draft: Draft, value: bool) -> Draft:
+def _simulate(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if value or draft.prepare.npu is None:
         return draft
     return _with_conversions(draft, replace(draft.prepare.npu, **dict.fromkeys(_SIMULATED, False)))
 
 
 def _limit(key: str, name: str) -> Apply:
-    def apply(draft: Draft, value: bool) -> Draft:
+    def apply(draft: RecipeDraft, value: bool) -> RecipeDraft:
         if draft.scale.npu is not None:
             return replace(draft, scale=replace(draft.scale, npu=replace(draft.scale.npu, **{name: value})))
         if not value:
             return draft
         if name in ALIGNED:
             return replace(draft, scale=replace(draft.scale, align=(*draft.scale.align, *ALIGNED[name])))
-        return draft.noted(f"{key} has no effect without enable_npu_cnn")
+        return draft.with_note(f"{key} has no effect without enable_npu_cnn")
 
     return apply
 
 
-def _rounds(draft: Draft, value: int) -> Draft:
+def _rounds(draft: RecipeDraft, value: int) -> RecipeDraft:
     if draft.scale.npu is None:
-        return draft.noted("MaxLoopNum has no effect without enable_npu_cnn")
+        return draft.with_note("MaxLoopNum has no effect without enable_npu_cnn")
     return replace(draft, scale=replace(draft.scale, npu=NpuLimits(**{**vars(draft.scale.npu), "max_rounds": value})))
 
 
-def _limits(draft: Draft, value: bool) -> Draft:
+def _limits(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return draft if value else replace(draft, scale=replace(draft.scale, npu=None))
 
 
@@ -78,7 +75,7 @@ def _unconverted(operator: str) -> OptionRow:
         Kind.BOOL,
         "False",
         f"Replace {operator} by what the NPU computes.",
-        refused=f"there is no conversion of {operator}; it is quantized as the operator it is",
+        refused=f"quantry has no conversion of {operator}; the operator is quantized as it is",
         harmless=(False,),
     )
 
@@ -96,16 +93,16 @@ NPU_ROWS = (
         "SimulateDPU",
         Kind.BOOL,
         "True",
-        "False switches all of the conversions above off, whatever they say themselves.",
+        "False switches all of the conversions above off, even those set to True.",
         "prepare.npu",
         _simulate,
     ),
-    _limit_row("AdjustShiftCut", "shift_cut", "The accumulator is cut by 0 to 16 bits."),
-    _limit_row("AdjustShiftBias", "shift_bias", "The bias is within reach of the accumulator."),
-    _limit_row("AdjustShiftRead", "shift_read", "Operands of Add are at most 7 positions apart."),
-    _limit_row("AdjustShiftWrite", "shift_write", "Results of Add and Mul are within reach of the shifter."),
-    _limit_row("AdjustHardSigmoid", "hard_sigmoid", "HardSigmoid is within the positions of its table."),
-    _limit_row("AdjustShiftSwish", "swish", "x * HardSigmoid(x) is cut by 0 to 15 bits."),
+    _limit_row("AdjustShiftCut", "shift_cut", "The accumulator is shifted right by 0 to 16 bits."),
+    _limit_row("AdjustShiftBias", "shift_bias", "The accumulator's shifter reaches the bias."),
+    _limit_row("AdjustShiftRead", "shift_read", "Operands of Add differ by at most 7 fraction bits."),
+    _limit_row("AdjustShiftWrite", "shift_write", "The output shifter reaches the results of Add and Mul."),
+    _limit_row("AdjustHardSigmoid", "hard_sigmoid", "HardSigmoid is within the range of its table."),
+    _limit_row("AdjustShiftSwish", "swish", "x * HardSigmoid(x) is shifted right by 0 to 15 bits."),
     _limit_row("AlignConcat", "align_concat", "One scale for the inputs and the output of Concat."),
     _limit_row("AlignPool", "align_pool", "One scale for the input and the output of pools."),
     _limit_row("AlignPad", "align_pad", "One scale for the input and the output of Pad."),
@@ -124,12 +121,14 @@ NPU_ROWS = (
         "One scale for the input and the output of Reshape.",
         satisfied="operators that only move data always share the scale of their input",
     ),
-    OptionRow("MaxLoopNum", Kind.INT, "5", "How often the limits are gone through.", "scale.npu.max_rounds", _rounds),
+    OptionRow(
+        "MaxLoopNum", Kind.INT, "5", "Maximum number of passes over the limits.", "scale.npu.max_rounds", _rounds
+    ),
     OptionRow(
         "NPULimitationCheck",
         Kind.BOOL,
         "True",
-        "False switches all of the limits above off, whatever they say themselves.",
+        "False switches all of the limits above off, even those set to True.",
         "scale.npu = None",
         _limits,
     ),
@@ -137,8 +136,8 @@ NPU_ROWS = (
         "AdjustBiasScale",
         Kind.BOOL,
         "True",
-        "Put int32 biases on the product of the input's and the weight's scale.",
-        refused="int32 biases lie on that product from the start; for scales of their own use Int32Bias=False",
+        "Give int32 biases the product of input scale and weight scale.",
+        refused="int32 biases always have that scale; for separate scales use Int32Bias=False",
         harmless=(True,),
     ),
     OptionRow(
@@ -146,55 +145,54 @@ NPU_ROWS = (
         Kind.BOOL,
         "False",
         "Widen weight scales until the int32 bias does not overflow.",
-        satisfied="weight scales are always widened where an int32 bias would overflow, and only there",
+        satisfied="weight scales are always widened exactly where an int32 bias would overflow",
     ),
     OptionRow(
         "AlignEltwiseQuantType",
         Kind.BOOL,
         "False",
         "One type for both operands of elementwise operators.",
-        satisfied="an operator reads its activations in one type, unless a tensor was given another by name",
+        satisfied="an operator reads its activations in one type, unless a tensor has its own type",
     ),
 )
 
 
-_NO_FUSION = "operators written out as patterns stay as they are; export the model with the operator itself"
+_NO_FUSION = "patterns are not fused into operators; export the model with the operator itself"
 _SHAPE = re.compile(r"\s*([^:;\[\]]+?)\s*:\s*\[([\d\s,]*)\]\s*")
 
 
-def _skip(draft: Draft, value: bool) -> Draft:
+def _skip(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
-    bare = replace(draft.prepare, fold_constants=False, fold_batch_norm=False, remove_identities=False)
-    return replace(draft, prepare=bare)
+    untouched = replace(draft.prepare, fold_constants=False, fold_batch_norm=False, remove_identities=False)
+    return replace(draft, prepare=untouched)
 
 
-def _simplify(draft: Draft, value: bool) -> Draft:
+def _simplify(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, prepare=replace(draft.prepare, fold_constants=value, remove_identities=value))
 
 
-def _fix_shapes(draft: Draft, value: str) -> Draft:
+def _fix_shapes(draft: RecipeDraft, value: str) -> RecipeDraft:
     shapes: dict[str, tuple[int, ...]] = {}
     for part in filter(None, (part.strip() for part in value.split(";"))):
         match = _SHAPE.fullmatch(part)
         if match is None:
             raise RecipeError(
-                "extra_options['FixShapes'] must read like 'input:[1,3,224,224];mask:[1,16]', "
+                "extra_options['FixShapes'] must have the form 'input:[1,3,224,224];mask:[1,16]', "
                 f"got {part!r} in {value!r}"
             )
         shapes[match[1]] = tuple(int(length) for length in match[2].split(",") if length.strip())
     return replace(draft, fixed_shapes=shapes)
 
 
-def _clip6(draft: Draft, value: bool) -> Draft:
+def _clip6(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if draft.equalize.cross_layer is None:
-        return draft.noted("ReplaceClip6Relu has no effect without include_cle")
-    changed: Draft = with_field(draft, "equalize.cross_layer.clip6_to_relu", value)
-    return changed
+        return draft.with_note("ReplaceClip6Relu has no effect without include_cle")
+    return with_field(draft, "equalize.cross_layer.clip6_to_relu", value)
 
 
 def _spelling(key: str, field: str, kind: Kind = Kind.BOOL, default: str = "False") -> OptionRow:
-    return OptionRow(key, kind, default, f"QConfig's spelling of the field {field}.", spelling_of=field)
+    return OptionRow(key, kind, default, f"QConfig's name for the field {field}.", spelling_of=field)
 
 
 def _no_fusion(operator: str) -> OptionRow:
@@ -202,7 +200,7 @@ def _no_fusion(operator: str) -> OptionRow:
         f"Fuse{operator}",
         Kind.BOOL,
         "False",
-        f"Find {operator} written out in simpler operators.",
+        f"Fuse a pattern of simpler operators into {operator}.",
         refused=_NO_FUSION,
         harmless=(False,),
     )
@@ -222,7 +220,7 @@ ROWS = (
         "SkipPreprocess",
         Kind.BOOL,
         "False",
-        "Leave the float graph as it is: only opset, names and shapes are seen to.",
+        "Do not clean up the float graph; only the opset, names and shapes are adjusted.",
         "prepare: fold_constants, fold_batch_norm and remove_identities off",
         _skip,
     ),
@@ -235,20 +233,20 @@ ROWS = (
         _simplify,
     ),
     _refused(
-        "SimplifyModelOptions", Kind.DICT, "Options of onnxslim.", "no such tool is used; leave it out", harmless={}
+        "SimplifyModelOptions", Kind.DICT, "Options of onnxslim.", "onnxslim is not used; leave it out", harmless={}
     ),
     _refused(
         "RemoveInputInit",
         Kind.BOOL,
         "Remove initializers from the graph's inputs.",
-        "initializers among the inputs are always removed, because they would not be constants",
+        "initializers are always removed from the inputs, because they would not be constant otherwise",
         harmless=True,
     ),
     OptionRow(
         "ConvertOpsetVersion",
         Kind.INT,
         "None",
-        "Raise the model to at least this opset.",
+        "Convert the model to at least this opset.",
         "prepare.opset",
         sets("prepare.opset"),
     ),
@@ -256,30 +254,30 @@ ROWS = (
         "FixShapes",
         Kind.TEXT,
         "''",
-        "Give inputs fixed shapes: 'input:[1,3,224,224];mask:[1,16]'.",
-        "the model's inputs before it is quantized",
+        "Fix the shapes of inputs: 'input:[1,3,224,224];mask:[1,16]'.",
+        "the model's inputs, before quantization",
         _fix_shapes,
     ),
     _refused(
         "FillAllValueInfo",
         Kind.BOOL,
         "Write the shape of every tensor into the result.",
-        "shapes that follow from others are not written; run onnx.shape_inference on the result",
+        "inferred shapes are not written; run onnx.shape_inference on the result",
         harmless=False,
     ),
     OptionRow(
         "CopySharedInit",
         Kind.LIST,
         "None",
-        "Give each reader of a shared constant a copy of its own.",
-        satisfied="weights and biases with several readers are always copied where their scales may differ",
+        "Give each reader of a shared constant its own copy.",
+        satisfied="weights and biases with several readers are always copied if their scales may differ",
     ),
     OptionRow(
         "CopyBiasInit",
         Kind.LIST,
         "['Conv', 'ConvTranspose', 'Gemm']",
-        "Give each reader of a shared bias a copy of its own.",
-        satisfied="weights and biases with several readers are always copied where their scales may differ",
+        "Give each reader of a shared bias its own copy.",
+        satisfied="weights and biases with several readers are always copied if their scales may differ",
     ),
     OptionRow(
         "FoldBatchNorm",
@@ -290,7 +288,9 @@ ROWS = (
         sets("prepare.fold_batch_norm"),
     ),
     *(_no_fusion(operator) for operator in ("InstanceNorm", "L2Norm", "LayerNorm", "Gelu")),
-    _conversion("ConvertBNToConv", "batch_norm_to_conv", "Write BatchNormalization left over as a depthwise Conv."),
+    _conversion(
+        "ConvertBNToConv", "batch_norm_to_conv", "Write BatchNormalization that cannot be folded as a depthwise Conv."
+    ),
     _conversion(
         "ConvertReduceMeanToGlobalAvgPool",
         "reduce_mean_to_pool",
@@ -301,12 +301,12 @@ ROWS = (
         "split_large_pool",
         "Write GlobalAveragePool over more than 512 values as AveragePool and GlobalAveragePool.",
     ),
-    _conversion("ConvertSplitToSlice", "split_to_slice", "Write Split as one Slice for each output."),
+    _conversion("ConvertSplitToSlice", "split_to_slice", "Write Split as one Slice per output."),
     _refused(
         "ConvertClipToRelu",
         Kind.BOOL,
-        "Replace Clip by Relu where its upper bound was never reached.",
-        "Clip is kept, as its bound may be reached later; ReplaceClip6Relu=True with include_cle=True replaces "
+        "Replace Clip by Relu if its upper bound was never reached.",
+        "Clip is kept, because its bound may be reached later; ReplaceClip6Relu=True with include_cle=True replaces "
         "Clip(0, 6)",
         harmless=False,
     ),
@@ -322,21 +322,21 @@ ROWS = (
         "FoldRelu",
         Kind.BOOL,
         "False",
-        "Remove a Relu whose quantized output clips already.",
-        satisfied="such a Relu changes nothing, so the model computes the same; runtimes fold it themselves",
+        "Remove a Relu whose quantized output already clips.",
+        satisfied="such a Relu has no effect on the result, and runtimes fold it themselves",
     ),
     _refused(
         "ShapeShifterYaml",
         Kind.TEXT,
         "A list of graph rewrites.",
-        "rewrite the model before quantizing it, with onnx_ir or onnxscript",
+        "rewrite the model with onnx_ir or onnxscript before you quantize it",
         harmless=None,
     ),
     _refused(
         "PreprocessYAML",
         Kind.TEXT,
         "A list of graph rewrites.",
-        "rewrite the model before quantizing it, with onnx_ir or onnxscript",
+        "rewrite the model with onnx_ir or onnxscript before you quantize it",
         harmless=None,
     ),
     _spelling("ConvertFP16ToFP32", "convert_fp16_to_fp32"),

@@ -1,11 +1,4 @@
-"""Options that give single tensors other types: ``MixedPrecisionTensor`` and ``TensorQuantOverrides``.
-
-The dictionaries that describe AMD Quark's block number formats.
-
-Options that leave activations float: ``WeightsOnly``, ``UseMatMulNBits`` and the dict ``MatMulNBitsParams``.
-
-Options of types, symmetry and biases.
-"""
+"""Options of data types, symmetry, biases, single tensors, block formats and weight-only quantization."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,8 +7,8 @@ from typing import Any
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
-from quantry.onnx.options.draft import Draft, own_bias_spec, with_field
 from quantry.onnx.options.option_row import Kind, OptionRow, nested, sets
+from quantry.onnx.options.recipe_draft import RecipeDraft, own_bias_spec, with_field
 from quantry.recipe import (
     DataType,
     DerivedBias,
@@ -33,19 +26,19 @@ from quantry.recipe import (
 )
 
 _KNOWN = ("quant_type", "symmetric", "axis")
-_NOT_HAD = {
-    "scale": "scales are found from data",
-    "zero_point": "zero points are found from data",
-    "rmin": "ranges are found from data",
-    "rmax": "ranges are found from data",
-    "reduce_range": "it is for the weights of the whole model; use the field reduce_range",
-    "convert": "pairs that convert between types are put where neighbours differ",
+_UNSUPPORTED = {
+    "scale": "scales come from calibration",
+    "zero_point": "zero points come from calibration",
+    "rmin": "ranges come from calibration",
+    "rmax": "ranges come from calibration",
+    "reduce_range": "it applies to the weights of the whole model; use the field reduce_range",
+    "convert": "pairs that convert between types are inserted automatically where types change",
 }
 
 
-def _mixed(draft: Draft, value: Mapping[Any, Iterable[str]]) -> Draft:
+def _mixed(draft: RecipeDraft, value: Mapping[Any, Iterable[str]]) -> RecipeDraft:
     if not draft.tensor_types:
-        return draft.noted("MixedPrecisionTensor has no effect without specific_tensor_precision")
+        return draft.with_note("MixedPrecisionTensor has no effect without specific_tensor_precision")
     where = "extra_options['MixedPrecisionTensor']"
     for kind, names in value.items():
         if isinstance(names, str):
@@ -55,20 +48,20 @@ def _mixed(draft: Draft, value: Mapping[Any, Iterable[str]]) -> Draft:
     return draft
 
 
-def _overrides(draft: Draft, value: Mapping[str, Any]) -> Draft:
+def _overrides(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     for name, entries in value.items():
         where = f"extra_options['TensorQuantOverrides'][{name!r}]"
         listed = [entries] if isinstance(entries, Mapping) else list(entries)
         if len(listed) != 1 or not isinstance(listed[0], Mapping):
-            raise RecipeError(f"{where} must be a list of one dict, got {entries!r}; a 'axis' gives channels scales")
+            raise RecipeError(f"{where} must be a list of one dict, got {entries!r}; 'axis' gives each channel a scale")
         draft = _with(draft, (name,), _overridden(draft, listed[0], where))
     return draft
 
 
-def _overridden(draft: Draft, entry: Mapping[str, Any], where: str) -> TensorSpec:
+def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], where: str) -> TensorSpec:
     for key in entry:
-        if key in _NOT_HAD:
-            raise RecipeError(f"{where}[{key!r}] cannot be had: {_NOT_HAD[key]}; leave it out")
+        if key in _UNSUPPORTED:
+            raise RecipeError(f"{where}[{key!r}] is not supported: {_UNSUPPORTED[key]}; leave it out")
         if key not in _KNOWN:
             raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), _KNOWN)}")
     spec = draft.plan.weight if "axis" in entry else draft.plan.activation
@@ -80,11 +73,11 @@ def _overridden(draft: Draft, entry: Mapping[str, Any], where: str) -> TensorSpe
     return replace(spec, granularity=PerChannel(entry["axis"])) if "axis" in entry else spec
 
 
-def _symmetric(spec: TensorSpec, draft: Draft) -> TensorSpec:
+def _symmetric(spec: TensorSpec, draft: RecipeDraft) -> TensorSpec:
     return replace(spec, symmetric=draft.plan.activation.symmetric or not spec.dtype.is_integer)
 
 
-def _with(draft: Draft, names: tuple[str, ...], spec: TensorSpec) -> Draft:
+def _with(draft: RecipeDraft, names: tuple[str, ...], spec: TensorSpec) -> RecipeDraft:
     return replace(draft, plan=replace(draft.plan, tensors=(*draft.plan.tensors, TensorTypes(names, spec))))
 
 
@@ -94,7 +87,7 @@ _TENSOR_TYPES = (
         Kind.DICT,
         "{}",
         "Types of single tensors, by name: [{'quant_type', 'symmetric', 'axis'}]; 'axis' is for weights. Ranges and "
-        "scales cannot be given.",
+        "scales cannot be set.",
         "plan.tensors",
         _overrides,
     ),
@@ -125,7 +118,7 @@ _BFP_FIXED = {"rounding_mode": 2, "sub_block_size": 2, "sub_block_shift_bits": 1
 _MX_FIXED = {"rounding_mode": 2}
 
 
-def bfp_attributes(draft: Draft, value: Mapping[str, Any]) -> Draft:
+def bfp_attributes(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     """Apply ``BFPAttributes`` to the tensors of a block floating-point type."""
     _check(value, "BFPAttributes", ("bfp_method", "bit_width", "axis", "block_size"), _BFP_FIXED)
     choice = (value.get("bfp_method", "to_bfp"), value.get("bit_width", 16))
@@ -137,7 +130,7 @@ def bfp_attributes(draft: Draft, value: Mapping[str, Any]) -> Draft:
     return _with_blocks(draft, _BFP_TYPES, _BFP[choice], value, "BFPAttributes")
 
 
-def mx_attributes(draft: Draft, value: Mapping[str, Any]) -> Draft:
+def mx_attributes(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     """Apply ``MXAttributes`` to the tensors of a microscaling type."""
     _check(value, "MXAttributes", ("element_dtype", "axis", "block_size"), _MX_FIXED)
     element = value.get("element_dtype", "int8")
@@ -166,25 +159,25 @@ def _check(value: Mapping[str, Any], key: str, known: tuple[str, ...], fixed: Ma
     for name, given in value.items():
         if name not in (*known, *fixed):
             raise RecipeError(
-                f"extra_options[{key!r}] has the keys {', '.join((*known, *fixed))}; got {name!r}"
+                f"extra_options[{key!r}] must hold known keys ({', '.join((*known, *fixed))}), got {name!r}"
                 f"{nearest_spelling(name, (*known, *fixed))}"
             )
         if name in fixed and given != fixed[name]:
             raise RecipeError(
-                f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only form that is written, got {given!r}"
+                f"extra_options[{key!r}][{name!r}] must be {fixed[name]}, the only supported value, got {given!r}"
             )
 
 
 def _with_blocks(
-    draft: Draft, family: tuple[DataType, ...], dtype: DataType, value: Mapping[str, Any], key: str
-) -> Draft:
+    draft: RecipeDraft, family: tuple[DataType, ...], dtype: DataType, value: Mapping[str, Any], key: str
+) -> RecipeDraft:
     blocks = PerBlock(size=value.get("block_size"), axis=value.get("axis", 1))
     if blocks.size == dtype.block_size:
         blocks = replace(blocks, size=None)
     spec = TensorSpec(dtype, granularity=blocks)
     plan = draft.plan
     if plan.activation.dtype not in family and plan.weight.dtype not in family:
-        return draft.noted(f"{key} has no effect without a type of {'QBFP' if family is _BFP_TYPES else 'QMX'}")
+        return draft.with_note(f"{key} has no effect without a type of {'QBFP' if family is _BFP_TYPES else 'QMX'}")
     if plan.activation.dtype in family:
         plan = replace(plan, activation=spec)
     if plan.weight.dtype in family:
@@ -196,7 +189,7 @@ _WIDTHS = {4: DataType.INT4, 8: DataType.INT8}
 _ALGORITHMS = ("DEFAULT", "GPTQ")
 
 
-def _n_bits(draft: Draft, value: bool) -> Draft:
+def _n_bits(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
     selection = replace(draft.plan.selection, operators=draft.plan.selection.operators or MATRIX_PRODUCTS)
@@ -205,19 +198,17 @@ def _n_bits(draft: Draft, value: bool) -> Draft:
     return replace(draft, plan=plan, bias=FloatBias(), format=MatMulNBits())
 
 
-def _bits(draft: Draft, value: int) -> Draft:
+def _bits(draft: RecipeDraft, value: int) -> RecipeDraft:
     if value not in _WIDTHS:
         raise RecipeError(f"extra_options['MatMulNBitsParams']['Bits'] must be 4 or 8, got {value!r}")
-    changed: Draft = with_field(draft, "plan.weight.dtype", _WIDTHS[value])
-    return changed
+    return with_field(draft, "plan.weight.dtype", _WIDTHS[value])
 
 
-def _group(draft: Draft, value: int) -> Draft:
-    changed: Draft = with_field(draft, "plan.weight.granularity", PerGroup(value))
-    return changed
+def _group(draft: RecipeDraft, value: int) -> RecipeDraft:
+    return with_field(draft, "plan.weight.granularity", PerGroup(value))
 
 
-def _algorithm(draft: Draft, value: str) -> Draft:
+def _algorithm(draft: RecipeDraft, value: str) -> RecipeDraft:
     if value.upper() not in _ALGORITHMS:
         raise RecipeError(
             f"extra_options['MatMulNBitsParams']['Algorithm'] must be 'DEFAULT' or 'GPTQ', got {value!r}"
@@ -231,7 +222,7 @@ N_BITS_ROWS = (
         "Algorithm",
         Kind.TEXT,
         "'DEFAULT'",
-        "'DEFAULT' rounds to the nearest, 'GPTQ' lets later columns make up for the error of earlier ones.",
+        "'DEFAULT' rounds to nearest, with 'GPTQ' later columns compensate the error of earlier ones.",
         "tune.steps = (Gptq(),)",
         _algorithm,
     ),
@@ -251,12 +242,12 @@ N_BITS_ROWS = (
         "plan.weight.symmetric",
         sets("plan.weight.symmetric"),
     ),
-    OptionRow("Bits", Kind.INT, "4", "Width of weights: 4 or 8.", "plan.weight.dtype", _bits),
+    OptionRow("Bits", Kind.INT, "4", "Bits of weights: 4 or 8.", "plan.weight.dtype", _bits),
     OptionRow(
         "AccuracyLevel",
         Kind.INT,
         "0",
-        "Precision of the kernel: 0 the input's, 1 float32, 2 float16, 3 bfloat16, 4 int8.",
+        "Precision of the kernel: 0 that of the input, 1 float32, 2 float16, 3 bfloat16, 4 int8.",
         "emit.format = MatMulNBits(accuracy_level)",
         sets("format.accuracy_level"),
     ),
@@ -268,7 +259,7 @@ _WEIGHTS_ONLY = (
         "WeightsOnly",
         Kind.BOOL,
         "False",
-        "Quantize weights and leave activations float.",
+        "Quantize only weights; activations stay float.",
         "plan.weights_only",
         sets("plan.weights_only"),
     ),
@@ -284,28 +275,28 @@ _WEIGHTS_ONLY = (
         "MatMulNBitsParams",
         Kind.DICT,
         "{}",
-        "Settings of MatMulNBits, below.",
+        "Settings of MatMulNBits; see the table below.",
         "plan.weight, emit.format",
         nested("MatMulNBitsParams", N_BITS_ROWS, "UseMatMulNBits", lambda draft: isinstance(draft.format, MatMulNBits)),
     ),
 )
 
 
-def _quantize_bias(draft: Draft, value: bool) -> Draft:
+def _quantize_bias(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return draft if value else replace(draft, bias=FloatBias())
 
 
-def _int32_bias(draft: Draft, value: bool) -> Draft:
+def _int32_bias(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if draft.bias is not None:
-        return draft.noted("Int32Bias has no effect beside QuantizeBias=False")
+        return draft.with_note("Int32Bias has no effect with QuantizeBias=False")
     return replace(draft, bias=DerivedBias() if value else OwnBias(own_bias_spec(draft.plan.weight)))
 
 
-def _int16_bias(draft: Draft, value: bool) -> Draft:
+def _int16_bias(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, bias=OwnBias(TensorSpec(DataType.INT16, scale=draft.plan.weight.scale))) if value else draft
 
 
-def _power_of_two(draft: Draft, value: bool) -> Draft:
+def _power_of_two(draft: RecipeDraft, value: bool) -> RecipeDraft:
     for path in ("plan.activation.scale", "plan.weight.scale"):
         draft = with_field(draft, path, PowerOfTwoScale() if value else FloatScale())
     return draft
@@ -317,7 +308,7 @@ ROWS = (
         "UsePowerOf2Scale",
         Kind.BOOL,
         "True with a PowerOfTwoMethod, else False",
-        "Scales that are powers of two, whatever the method.",
+        "Power-of-two scales with any calibration method.",
         "plan.activation.scale, plan.weight.scale",
         _power_of_two,
     ),
@@ -341,7 +332,7 @@ ROWS = (
         "WeightsSymmetric",
         Kind.BOOL,
         "as WeightSymmetric",
-        "The spelling of WeightSymmetric in AMD's page on accuracy.",
+        "Another spelling of WeightSymmetric in AMD's documentation.",
         "plan.weight.symmetric",
         sets("plan.weight.symmetric"),
     ),
@@ -349,9 +340,9 @@ ROWS = (
         "UseUnsignedReLU",
         Kind.BOOL,
         "False",
-        "Give symmetric int8 activations that are never negative an unsigned range.",
-        refused="one model has one activation type here; use activation_type=QuantType.QUInt8 with "
-        "ActivationSymmetric=False, which spends no step on negative numbers",
+        "Use an unsigned range for symmetric int8 activations that are never negative.",
+        refused="a model has one activation type; use activation_type=QuantType.QUInt8 with "
+        "ActivationSymmetric=False, which wastes no codes on negative numbers",
         harmless=(False,),
     ),
     OptionRow(
@@ -366,8 +357,8 @@ ROWS = (
         "Int32Bias",
         Kind.BOOL,
         "True; False with enable_npu_cnn, FixNeuron and for types without scale",
-        "True: int32 biases on the product of the input's and the weight's scale. False: the weight's width, with a "
-        "scale of their own.",
+        "True: int32 biases with the product of input scale and weight scale. False: biases of the weight's width with "
+        "their own scale.",
         "plan.bias = DerivedBias() or OwnBias(...)",
         _int32_bias,
     ),
@@ -375,7 +366,7 @@ ROWS = (
         "Int16Bias",
         Kind.BOOL,
         "False",
-        "Biases in int16, with a scale of their own.",
+        "int16 biases with their own scale.",
         "plan.bias = OwnBias(TensorSpec(DataType.INT16))",
         _int16_bias,
     ),
@@ -384,7 +375,7 @@ ROWS = (
         Kind.BOOL,
         "False",
         "Scale 16-bit float activations into +-2 first.",
-        refused="float16 and bfloat16 are written without scale here; leave it out",
+        refused="float16 and bfloat16 are written without a scale; leave it out",
         harmless=(False,),
     ),
     OptionRow(
@@ -392,7 +383,7 @@ ROWS = (
         Kind.BOOL,
         "False",
         "Scale 16-bit float weights into +-2 first.",
-        refused="float16 and bfloat16 are written without scale here; leave it out",
+        refused="float16 and bfloat16 are written without a scale; leave it out",
         harmless=(False,),
     ),
     OptionRow(
@@ -408,7 +399,7 @@ ROWS = (
         Kind.BOOL,
         "as QuantizeFP16",
         "Keep scales in float32.",
-        refused="scales are float32 here, as the stages compute in it; leave it out",
+        refused="scales are always float32; leave it out",
         harmless=(True,),
     ),
     *_WEIGHTS_ONLY,

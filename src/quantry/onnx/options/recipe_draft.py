@@ -1,11 +1,8 @@
-"""Mixed precision under construction: the keys of ``AutoMixprecision`` before they are one goal.
-
-A recipe under construction: options may contradict each other until all of them are known.
-"""
+"""A recipe under construction: options may contradict each other until all of them are known."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from quantry.errors import RecipeError
 from quantry.recipe import (
@@ -42,33 +39,33 @@ from quantry.recipe import (
 )
 from quantry.recipe.layers import can_derive_bias
 
-_ALL = 10**9
+_ALL = 10**9  # More layers than any model has.
 _DICT = "extra_options['AutoMixprecision']"
 
-Score = Callable[..., Any]
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class MixDraft:
-    """What the keys read so far ask for.
+    """The keys of ``AutoMixprecision`` that have been read so far.
 
     Attributes:
-        activation: What layers may read instead.
-        weight: What weights may become instead.
-        bias: What biases may become instead.
-        targets: What layers may become, given whole.
-        operators: Operator types of the layers that may change; empty for those that usually do.
-        include: Only these layers.
-        exclude: Not these layers.
-        output: Index of the output that counts.
-        samples: Samples that say how much a layer matters; None for as many as usual.
-        unshared_inputs: Leave layers alone whose input other nodes read too.
+        activation: Target type of activations.
+        weight: Target type of weights.
+        bias: Target type of biases.
+        targets: Complete targets; they replace the three above.
+        operators: Operator types of the layers that may change; empty for the default ones.
+        include: Only these layers may change.
+        exclude: These layers may not change.
+        output: Index of the output that is compared.
+        samples: Samples that sensitivity is measured on; None for the default number.
+        unshared_inputs: Skip layers whose input other nodes read too.
         drop: How far the score may fall.
-        error: How large the mean square error may become.
-        count: How many layers change.
-        threshold: The limit of the metric; 0 lets all layers change.
+        error: Limit of the mean squared error.
+        count: Number of layers that change.
+        threshold: Limit of the metric; 0 changes all layers.
         metric: The metric.
-        score: The user's function of outputs.
+        score: The user's score of outputs.
     """
 
     activation: TensorSpec | None = None
@@ -86,13 +83,13 @@ class MixDraft:
     count: int | None = None
     threshold: float = 0.0
     metric: str = "l2"
-    score: Score | None = None
+    score: Callable[..., Any] | None = None
 
     def mixed(self) -> MixedPrecision:
         """Return the finished options.
 
         Raises:
-            RecipeError: A key is missing that another needs; the message names it.
+            RecipeError: A key that another one needs is missing; the message names it.
         """
         fixed: dict[str, Any] = {"operators": self.operators} if self.operators else {}
         if self.samples is not None:
@@ -112,14 +109,14 @@ class MixDraft:
             return self.targets
         if self.activation is None and self.weight is None:
             raise RecipeError(
-                f"{_DICT} must say what layers may become with include_auto_mp=True: ActTargetQuantType and "
+                f"{_DICT} must have target types with include_auto_mp=True: ActTargetQuantType and "
                 "WeightTargetQuantType, or TargetLayerConfig; got none of them"
             )
         return (LayerTarget(self.activation, self.weight, self.bias),)
 
     def _goal(self) -> WithinError | WithinDrop | LayerCount:
         if self.drop is not None and self.score is None:
-            raise RecipeError(f"{_DICT}['Top1AccTarget'] needs EvaluateFunction, which scores outputs; got none")
+            raise RecipeError(f"{_DICT}['Top1AccTarget'] needs EvaluateFunction, which scores the outputs; got none")
         if self.drop is not None:
             return WithinDrop(self.drop)
         if self.error is not None:
@@ -132,22 +129,22 @@ class MixDraft:
             return WithinError(_limit(self.metric, self.threshold), self.metric)
         if not self.targets:
             raise RecipeError(
-                f"{_DICT} must say what to reach: Top1AccTarget with EvaluateFunction, L2Target or NumTarget; got none"
+                f"{_DICT} must have a goal: Top1AccTarget with EvaluateFunction, L2Target or NumTarget; got none"
             )
         return LayerCount(_ALL)
 
 
 def _limit(metric: str, threshold: float) -> float:
-    """Return a threshold of AMD Quark, where less is always better, in the unit of our metric."""
+    """Return AMD Quark's threshold as a limit of our metric: in AMD Quark smaller is always better."""
     return {"l2": threshold, "cosine": 1 - threshold}.get(metric, -threshold)
 
 
 @dataclass(frozen=True)
 class RandomInputs:
-    """Random calibration data that were asked for.
+    """Settings of random calibration data.
 
     Attributes:
-        shapes: Shapes of inputs by name, where they are not the model's.
+        shapes: Shapes of inputs by name, if they differ from the model's.
         ranges: Lowest and highest value of inputs by name.
     """
 
@@ -156,35 +153,35 @@ class RandomInputs:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What the options read so far ask for.
+class RecipeDraft:
+    """The options that have been read so far.
 
     Attributes:
         prepare: Options of the stage.
         equalize: Options of the stage.
         observe: Options of the stage.
-        plan: Options of the stage, but for the bias.
-        bias: What biases become; None follows from the types.
+        plan: Options of the stage, except the bias.
+        bias: Type of biases; None follows from the other types.
         scale: Options of the stage.
-        mix: Mixed precision; None keeps the plan.
-        gptq: GPTQ; None rounds weights to the nearest.
-        bias_correction: Bias correction; None leaves biases.
+        mix: Mixed precision; None keeps the types of the plan.
+        gptq: GPTQ; None rounds weights to nearest.
+        bias_correction: Bias correction; None skips it.
         finetune: AdaRound or AdaQuant; None trains nothing.
-        format: The format; None for the vendor's pairs, whose dialect follows from the types.
-        tensor_types: Whether types of single tensors count.
-        channels_last: Whether inputs are given with their channels last.
-        npu: Whether the rules of an integer NPU are asked for.
-        random: Random calibration data; None takes the caller's.
-        dedicated_pairs: Whether every reader of an activation gets a pair of its own.
-        random_given: Whether random data were asked for by name.
+        format: The format; None for vendor pairs, whose dialect follows from the types.
+        tensor_types: Whether MixedPrecisionTensor is applied.
+        channels_last: Whether the model's inputs become channels-last.
+        npu: Whether the rules of an integer NPU apply.
+        random: Settings of random calibration data.
+        dedicated_pairs: Whether every reader of an activation gets a separate Q/DQ pair.
+        random_given: Whether random data was requested explicitly.
         fixed_shapes: New shapes of inputs by name.
         evaluate: Whether the result is compared with the float model.
         evaluation_data: Data for that; None takes the calibration data.
-        external_data: Whether weights are written beside the model.
-        summary: Whether a line about the result is logged.
-        quiet: Whether options without bearing are logged as information and not as warnings.
-        log_severity: How much is logged, as onnxruntime counts: 0 everything to 4 nothing; None as it is set.
-        notes: Options that have no bearing on what was chosen.
+        external_data: Whether weights are stored outside the model file.
+        summary: Whether a summary is logged.
+        quiet: Whether options without effect are logged as information instead of warnings.
+        log_severity: onnxruntime's logging level, 0 (everything) to 4 (nothing); None keeps the current one.
+        notes: Options that have no effect.
     """
 
     prepare: PrepareOptions = PrepareOptions()
@@ -213,7 +210,7 @@ class Draft:
     log_severity: int | None = None
     notes: tuple[str, ...] = ()
 
-    def noted(self, note: str) -> "Draft":
+    def with_note(self, note: str) -> "RecipeDraft":
         """Return the draft with one more note."""
         return replace(self, notes=(*self.notes, note))
 
@@ -224,9 +221,9 @@ class Draft:
             name: Its label.
 
         Raises:
-            RecipeError: Two options do not go together; the message has the nearest setting that works.
+            ConflictError: Two options do not go together, in the names of a recipe.
         """
-        plan = replace(self.plan, bias=self.bias or self._natural_bias())
+        plan = replace(self.plan, bias=self.bias or self._default_bias())
         return Recipe(
             name=name,
             prepare=self.prepare,
@@ -240,11 +237,11 @@ class Draft:
         )
 
     def _steps(self) -> tuple[TuneStep, ...]:
-        # In the order of AMD Quark, whatever the order of the options.
+        # AMD Quark's order, independent of the order of the options.
         found = (self.gptq, self.bias_correction, self.finetune)
         return tuple(step for step in found if step is not None)
 
-    def _natural_bias(self) -> DerivedBias | OwnBias:
+    def _default_bias(self) -> DerivedBias | OwnBias:
         activation, weight = self.plan.activation, self.plan.weight
         if self.plan.weights_only:
             return DerivedBias()
@@ -272,7 +269,7 @@ class Draft:
 
 
 def own_bias_spec(weight: TensorSpec) -> TensorSpec:
-    """Return what a bias with a scale of its own is quantized to beside such weights."""
+    """Return the type of a bias with its own scale for weights of this type: signed, at least 8 bits."""
     if not weight.dtype.is_integer:
         return weight
     signed = {DataType.UINT8: DataType.INT8, DataType.UINT16: DataType.INT16, DataType.UINT32: DataType.INT32}
@@ -281,8 +278,8 @@ def own_bias_spec(weight: TensorSpec) -> TensorSpec:
     return TensorSpec(dtype, scale=weight.scale)
 
 
-def with_field(value: Any, path: str, new: Any) -> Any:
-    """Return a copy of nested frozen values with one field replaced.
+def with_field(value: _Value, path: str, new: Any) -> _Value:
+    """Return a copy of nested dataclasses with one field replaced.
 
     Args:
         value: A dataclass.
@@ -290,7 +287,7 @@ def with_field(value: Any, path: str, new: Any) -> Any:
         new: Its new value.
 
     Example:
-        >>> with_field(Draft(), "prepare.opset", 17).prepare.opset
+        >>> with_field(RecipeDraft(), "prepare.opset", 17).prepare.opset
         17
     """
     head, _, rest = path.partition(".")
@@ -300,5 +297,5 @@ def with_field(value: Any, path: str, new: Any) -> Any:
 
 
 def refuse(where: str, given: object, reason: str) -> RecipeError:
-    """Return the error of an option that cannot be had."""
+    """Return the error for an unsupported value of an option."""
     return RecipeError(f"{where} cannot be {given!r}: {reason}")
