@@ -6,7 +6,7 @@ quantry does this for whole models, with many methods, types and rules; every id
     range     decide which real numbers shall be representable
     scale     from the range to a scale and a zero point
     emit      write an ONNX model with QuantizeLinear and DequantizeLinear
-    evaluate  run it beside the float one and measure the difference
+    evaluate  run it next to the float model and measure the difference
 
 Run it: ``python docs/tour/mini.py``. Then read src/quantry/pipeline.py, which is the same list of calls.
 """
