@@ -227,7 +227,7 @@ def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
     return store
 
 
+# One object for each directory: calls on the same store object share the results that are still in memory.
 @functools.cache
 def _directory_store(path: Path) -> DirectoryStore:
-    # One object for each directory: calls on the same store object share the results that are still in memory.
     return DirectoryStore(path)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import trials
 import tuned_trial
-from equivalence_models import cnn, samples
+from equivalence_models import cnn, samples, transformer
 from trials import MODELS, RECIPES, TRIALS, Trial, run_trials, shuffled
 
 from quantry import QuantizationResult, quantize
@@ -24,6 +24,8 @@ from quantry.memo import DirectoryStore, Memo, MemoryStore, Trace
 from quantry.pipeline import run_evaluate, run_prepare, run_quantize
 from quantry.recipe import (
     BiasCorrection,
+    CrossLayer,
+    EqualizeOptions,
     EvaluateOptions,
     MinMax,
     Percentile,
@@ -160,6 +162,24 @@ def test_recomputed_result_that_differs_replaces_the_old_one_with_a_warning(
 
 def _shifted(tuned: Tuned) -> Tuned:
     return replace(tuned, weights={name: array + np.float32(0.5) for name, array in tuned.weights.items()})
+
+
+def test_notes_do_not_depend_on_the_store_or_on_the_order_of_trials(tmp_path: Path) -> None:
+    """Trials that share the results of stages, because only their notes differ, keep their own notes."""
+    recipes = [
+        replace(Recipe(), equalize=equalize, tune=tune_options)
+        for equalize in (EqualizeOptions(), EqualizeOptions(CrossLayer()), EqualizeOptions(CrossLayer(steps=2)))
+        for tune_options in (TuneOptions(), TuneOptions((BiasCorrection(),)))
+    ]
+    alone = [quantize(transformer(), samples(transformer()), recipe, store=None).notes for recipe in recipes]
+    assert len(set(alone)) > 2
+    for order in (recipes, recipes[::-1]):
+        # A new store object for each call, so that nothing comes from memory.
+        found = {
+            recipe: quantize(transformer(), samples(transformer()), recipe, store=DirectoryStore(tmp_path)).notes
+            for recipe in order
+        }
+        assert [found[recipe] for recipe in recipes] == alone
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -33,6 +33,12 @@ def test_every_stage_has_golden_digests() -> None:
     assert used <= set(STAGES)
 
 
+def test_every_stage_that_uses_a_library_has_its_version_in_the_key() -> None:
+    """These decide in plain Python, or only pass on what another stage computed."""
+    independent = {"plan", "tuned_model", "tuned_params"}
+    assert {name for name, stage in STAGES.items() if stage.environment is None} == independent
+
+
 def test_every_tuning_algorithm_has_a_golden_digest() -> None:
     algorithms = set(get_args(TuneStep))
     assert {type(step) for step in TUNE_STEPS} == algorithms

@@ -344,7 +344,7 @@ def test_observation_holds_two_segments_of_buffers_whatever_the_number_of_sample
 
 def test_stage_declares_what_its_result_depends_on():
     assert observe.name == "observe"
-    assert set(observe.environment({"options": ObserveOptions()})) == {"onnxruntime", "kernels", "devices"}
+    assert set(observe.environment({"options": ObserveOptions()})) == {"onnxruntime", "numpy", "kernels", "devices"}
     assert list(inspect.signature(observe.function).parameters) == ["model", "data", "options", "needs"]
 
 

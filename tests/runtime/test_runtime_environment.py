@@ -2,12 +2,13 @@
 
 import platform
 
+import numpy as np
 import onnxruntime
 import pytest
 
 from quantry.recipe import AdaRound, BiasCorrection, ObserveOptions
 from quantry.runtime import environment as module
-from quantry.runtime.environment import device_kind, environment, processor_kind
+from quantry.runtime.environment import depends_on, device_kind, environment, processor_kind
 from quantry.tune import tune
 
 
@@ -16,6 +17,10 @@ def test_versions_of_libraries_are_named_and_a_missing_one_is_too() -> None:
     assert found["onnxruntime"] == onnxruntime.__version__
     assert found["no_such_library"] == "none"
     assert "kernels" not in found
+
+
+def test_stage_of_numpy_depends_on_its_version_and_on_the_processor() -> None:
+    assert depends_on("numpy")({}) == {"numpy": np.__version__, "devices": processor_kind()}
 
 
 def test_switching_the_kernels_off_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +43,7 @@ def test_gpu_is_named_by_its_model(device: str, monkeypatch: pytest.MonkeyPatch)
 def test_key_of_a_tuning_step_contains_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tune.environment is not None
     on_cpu = tune.environment({"step": AdaRound()})
-    assert set(on_cpu) == {"onnxruntime", "torch", "kernels", "devices"}
+    assert set(on_cpu) == {"onnxruntime", "torch", "numpy", "kernels", "devices"}
     assert on_cpu["devices"] == processor_kind() == tune.environment({"step": BiasCorrection()})["devices"]
     seen = set()
     for gpu in ("one", "another"):

@@ -116,7 +116,7 @@ class ScenePrecision:
         return match_scenes(run, _scenes(self.scenes))
 
 
+# Drawing a scene takes as long as running the detector on it, and a search uses the same scenes in every trial.
 @functools.lru_cache(maxsize=2)
 def _scenes(count: int) -> tuple[Scene, ...]:
-    # Drawing a scene takes as long as running the detector on it, and a search runs on the same ones again and again.
     return tuple(evaluation_scenes(count))

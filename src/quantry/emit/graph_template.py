@@ -122,6 +122,7 @@ class TemplateCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Entries go with their float model; a plan that is gone never matches again.
         self._kept: WeakKeyDictionary[FloatModel, deque[tuple[ref[QuantPlan], Signature, GraphTemplate]]] = (
             WeakKeyDictionary()
         )

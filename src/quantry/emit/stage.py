@@ -35,6 +35,7 @@ from quantry.recipe import (
     TensorSpec,
     VitisQdq,
 )
+from quantry.runtime.environment import depends_on
 
 EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], Mapping[str, Origin] | None]] = {
     Qdq: emit_qdq,
@@ -53,7 +54,7 @@ _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
 
 
 # Writing the graph takes less time than storing it and reading it back would.
-@stage(name="emit", version=2, stored=False)
+@stage(name="emit", version=2, environment=depends_on("onnx", "onnx_ir"), stored=False)
 def emit(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> QuantizedModel:

@@ -25,6 +25,7 @@ from quantry.graph.weights import new_initializer, rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics
 from quantry.recipe import BiasAbsorption
+from quantry.runtime.environment import depends_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ def absorb_needs(model: FloatModel, options: BiasAbsorption) -> Needs:
     return Needs(tuple((site.head.output.name or "", site.head.output_axis) for site in sites))
 
 
-@stage(name="absorb", version=1)
+@stage(name="absorb", version=1, environment=depends_on("onnx_ir", "numpy"))
 def absorb(model: FloatModel, statistics: Statistics, options: BiasAbsorption) -> FloatModel:
     """Return a model that computes the same on the observed data, with smaller activations before and behind Relus.
 

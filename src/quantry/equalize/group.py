@@ -17,12 +17,13 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.recipe import ChannelGroups, PerTensor, PowerOfTwoScale, TensorSpec
+from quantry.runtime.environment import depends_on
 
 _ENOUGH = 4
 """A convolution of fewer channels is not worth splitting."""
 
 
-@stage(name="group_channels", version=1)
+@stage(name="group_channels", version=1, environment=depends_on("onnx_ir", "numpy"))
 def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec) -> FloatModel:
     """Return a model that computes the same, in which some convolutions are several.
 

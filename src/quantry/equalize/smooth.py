@@ -26,6 +26,7 @@ from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics
 from quantry.recipe import Bias, OwnBias, PerTensor, SmoothQuant, TensorSpec
+from quantry.runtime.environment import depends_on
 
 _FREE_GAIN = 0.1
 """What costs no operator is worth doing where the error falls by this part of it."""
@@ -70,7 +71,7 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=2)
+@stage(name="smooth", version=2, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,

@@ -21,9 +21,10 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.recipe import OutlierSplitting, TensorSpec
+from quantry.runtime.environment import depends_on
 
 
-@stage(name="split_outliers", version=1)
+@stage(name="split_outliers", version=1, environment=depends_on("onnx_ir", "numpy"))
 def split_outliers(model: FloatModel, options: OutlierSplitting, weight: TensorSpec) -> FloatModel:
     """Return a model that computes the same, in which some channels are made twice and read half each.
 

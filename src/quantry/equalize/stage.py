@@ -5,9 +5,10 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.recipe import EqualizeOptions
+from quantry.runtime.environment import depends_on
 
 
-@stage(name="equalize", version=1)
+@stage(name="equalize", version=1, environment=depends_on("onnx_ir", "numpy"))
 def equalize(model: FloatModel, options: EqualizeOptions) -> FloatModel:
     """Return a model whose weights are easier to quantize and whose outputs are those of the given one.
 

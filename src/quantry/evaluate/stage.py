@@ -21,7 +21,7 @@ from quantry.runtime.sessions import LoadableModel, deployment_session, loadable
 
 def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
     """Return what scores and times depend on besides the arguments; times depend on the model of the processor."""
-    return {**environment(libraries=("onnxruntime",)), "machine": machine_name()}
+    return {**environment(libraries=("onnxruntime", "numpy")), "machine": machine_name()}
 
 
 @stage(name="evaluate", version=1, environment=machine_environment)

@@ -282,7 +282,7 @@ _ENCODERS: tuple[tuple[type, _Encoder], ...] = (
 )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # See `_digester_of`.
 def _encoder_of(cls: type) -> _Encoder:
     parameters = getattr(cls, "__dataclass_params__", None)
     # Before the table, because a dataclass that is also a Mapping or a tuple is still identified by its class.

@@ -214,7 +214,7 @@ class Kernels:
         self._functions["train_rows"](ctypes.byref(layer), steps, len(schedule), rows.start, rows.stop, memory, written)
 
 
-@functools.cache
+@functools.cache  # Every call of a kernel asks; binding its functions takes longer than a small call.
 def loaded(level: str | None = None) -> Kernels | None:
     """Return the compiled kernels, or None if no library can be used; the log then says so once.
 

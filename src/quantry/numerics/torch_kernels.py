@@ -200,7 +200,7 @@ def run_in_torch_threads(function: Any, task: ctypes.Structure, *, alone: bool) 
         openmp(function, ctypes.pointer(task), threads)
 
 
-@functools.cache
+@functools.cache  # The library is searched and its function bound once per process.
 def torch_openmp() -> Callable[[Any, Any, int], None] | None:
     """Return a function that calls a C function in torch's OpenMP threads, or None if torch's OpenMP is not found.
 

@@ -152,7 +152,7 @@ def _kernels(values: Tensor) -> ModuleType | None:
     return None
 
 
-@functools.cache
+@functools.cache  # Python retries a failed import, which would cost time in every forward pass.
 def _triton_kernels() -> ModuleType | None:
     try:
         from quantry.numerics import triton_kernels

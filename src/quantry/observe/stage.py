@@ -19,7 +19,7 @@ from quantry.runtime.sessions import check_providers
 def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     # The kernel that counts codes must return the same integers as NumPy. The build id is in the key all the same, so
     # that a defect of one build does not spread through a shared store.
-    return environment(libraries=("onnxruntime",), kernels=True, devices=arguments["options"].providers)
+    return environment(libraries=("onnxruntime", "numpy"), kernels=True, devices=arguments["options"].providers)
 
 
 @stage(name="observe", version=3, environment=_environment)

@@ -29,6 +29,7 @@ from quantry.memo import stage
 from quantry.prepare.npu import convert
 from quantry.prepare.preflight import check_model
 from quantry.recipe import PrepareOptions
+from quantry.runtime.environment import depends_on
 
 OLDEST_OPSET = 13
 """First operator set with per-axis QuantizeLinear and with axes and limits as inputs: one form for all later rules."""
@@ -36,7 +37,7 @@ OLDEST_OPSET = 13
 _ROUNDS = 8  # folding a shape reveals the next one; real models settle in two or three rounds
 
 
-@stage(name="prepare", version=3)
+@stage(name="prepare", version=3, environment=depends_on("onnx", "onnx_ir", "numpy"))
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     """Return the clean float model.
 

@@ -6,9 +6,10 @@ machines that compute different bytes can share a store.
 
 import functools
 import platform
-from collections.abc import Iterable
-from importlib import import_module, util
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module, metadata, util
 from pathlib import Path
+from typing import Any
 
 # Vector extensions, widest first, by the flags of /proc/cpuinfo. Libraries choose their float kernels by them, and the
 # width of a vector decides in which order a sum is computed: OpenBLAS and onnxruntime return other last bits with each.
@@ -21,7 +22,7 @@ def environment(
     """Return the part of a stage's key that describes this machine and its installation, as texts by name.
 
     Args:
-        libraries: Modules whose version changes results; a missing one is part of the key too.
+        libraries: Packages whose version changes results; a missing one is part of the key too.
         kernels: Whether the stage uses compiled kernels. The build id differs between versions of the kernels, and
             without kernels NumPy computes instead, which rounds differently.
         devices: Where the stage runs: ``cpu``, ``cuda:N``, ``hip:N``, or names of onnxruntime execution providers.
@@ -33,6 +34,21 @@ def environment(
 
         found["kernels"] = build_id()
     return {**found, "devices": ", ".join(dict.fromkeys(map(device_kind, devices)))}
+
+
+def depends_on(*libraries: str) -> Callable[[Mapping[str, Any]], Mapping[str, str]]:
+    """Return the environment of a stage that computes with libraries on the processor.
+
+    Args:
+        *libraries: Packages whose version changes results.
+
+    Example:
+        ::
+
+            @stage(name="scale", version=1, environment=depends_on("numpy"))
+            def scale(...) -> QuantParams: ...
+    """
+    return lambda _arguments: environment(libraries=libraries)
 
 
 def device_kind(device: str) -> str:
@@ -65,16 +81,16 @@ def processor_kind() -> str:
     return f"{platform.machine()} {extension}".strip()
 
 
+@functools.cache  # Reading the metadata of a package takes 1 ms, and every key needs it.
 def _version(library: str) -> str:
-    if util.find_spec(library) is None:
+    if library == "onnxruntime":
+        # It is distributed under several names, so its own attribute is the only reliable source.
+        return str(import_module(library).__version__) if util.find_spec(library) is not None else "none"
+    # Without importing the library: importing torch takes seconds, which a known result must not cost.
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
         return "none"
-    if library == "torch":
-        # Importing torch takes seconds, which a known result must not cost.
-        from importlib.metadata import version
-
-        return version(library)
-    # onnxruntime is distributed under several names, so its own attribute is the only reliable source.
-    return str(import_module(library).__version__)
 
 
 @functools.cache  # Opening the GPU takes seconds.

@@ -10,6 +10,7 @@ from quantry.numerics.bias import derived_bias_params, overflow_note, with_room_
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
 from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
+from quantry.runtime.environment import depends_on
 from quantry.scale.activations import activation_params, conversion_params, responses, unusual_values
 from quantry.scale.alignment import aligned
 from quantry.scale.npu import refine_for_npu
@@ -17,7 +18,7 @@ from quantry.scale.parameter_cache import cached_constant_params
 from quantry.scale.weights import measure_constant
 
 
-@stage(name="scale", version=4)
+@stage(name="scale", version=4, environment=depends_on("numpy"))
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
     """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 

@@ -84,6 +84,7 @@ def quantize_graph(
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
     if float_scopes is not None:
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
+    # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: _calibration(data, prepared.value, recipe))
     if data is not None:
         calibration()  # data that do not fit are told now, needed or not

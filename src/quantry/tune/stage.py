@@ -46,7 +46,7 @@ def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     step = arguments["step"]
     devices = [getattr(step, name) for name in ("inference_device", "device") if hasattr(step, name)]
     # The processor is always in the key: what a step does not run on its devices, NumPy and the kernels compute.
-    return environment(libraries=("onnxruntime", "torch"), kernels=True, devices=["cpu", *devices])
+    return environment(libraries=("onnxruntime", "torch", "numpy"), kernels=True, devices=["cpu", *devices])
 
 
 @stage(name="tune", version=7, environment=_environment)

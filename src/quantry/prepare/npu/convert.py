@@ -20,6 +20,7 @@ from quantry.prepare.npu.batch_norm_to_conv import batch_norm_to_conv
 from quantry.prepare.npu.pools import average_pool, reduce_mean, reduce_mean_to_pool, split_large_pool
 from quantry.prepare.npu.split_to_slice import split_to_slice
 from quantry.recipe import NpuConversions
+from quantry.runtime.environment import depends_on
 
 _CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] = (
     split_to_slice,
@@ -54,7 +55,7 @@ def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collect
     return tuple(note for conversion in chosen for note in conversion(model, kept))
 
 
-@stage(name="convert", version=1)
+@stage(name="convert", version=1, environment=depends_on("onnx", "onnx_ir"))
 def convert(model: FloatModel, options: NpuConversions, untouched: tuple[str, ...] = ()) -> FloatModel:
     """Return the model with operators replaced by what the NPU computes in their place.
 
