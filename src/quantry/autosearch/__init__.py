@@ -8,7 +8,6 @@ from quantry.autosearch.finetuning import (
     finetune_space,
     run_two_stage,
     with_checkpoints,
-    without_limits,
 )
 from quantry.autosearch.options import (
     OBJECTIVES,
@@ -59,5 +58,4 @@ __all__ = [
     "unknown_option",
     "with_checkpoints",
     "with_fields",
-    "without_limits",
 ]

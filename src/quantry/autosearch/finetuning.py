@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantry.autosearch.options import SearchOptions
-from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
+from quantry.autosearch.parameter import Parameter
 from quantry.autosearch.run import SearchResult, run_search
-from quantry.autosearch.space import AnySpace, Assignment, Space
+from quantry.autosearch.space import AnySpace, Assignment, Space, as_parameter
 from quantry.errors import RecipeError
 from quantry.memo import Store
 from quantry.recipe import AdaQuant, Brecq, Distill, Recipe, Tqt, TuneOptions
@@ -72,9 +72,9 @@ def finetune_space(
         raise RecipeError(f"finetune_space needs a recipe whose last tuning step trains, got {base.tune}")
     if checkpoint_every is not None:
         with_checkpoints(base, checkpoint_every)
-    parameters = {"iterations": _parameter(iterations)}
+    parameters = {"iterations": as_parameter("iterations", iterations)}
     if learning_rate is not None:
-        parameters["learning_rate"] = _parameter(learning_rate)
+        parameters["learning_rate"] = as_parameter("learning_rate", learning_rate)
     return Space(parameters, FinetuneBuild(base, checkpoint_every), name="finetuning")
 
 
@@ -128,7 +128,7 @@ def run_two_stage(
     chosen = options or SearchOptions()
     shared = store if store is not None else chosen.output_dir / "store"
     first_options = dataclasses.replace(
-        without_limits(chosen), sampler="grid", output_dir=chosen.output_dir / "calibration"
+        chosen.without_limits(), sampler="grid", output_dir=chosen.output_dir / "calibration"
     )
     first = run_search(model, data, evaluator, stages[0], first_options, shared)
     if first.best is None:
@@ -136,11 +136,6 @@ def run_two_stage(
     second_options = dataclasses.replace(chosen, output_dir=chosen.output_dir / "finetuning")
     second = run_search(model, data, evaluator, stages[1](first.best.recipe), second_options, shared)
     return TwoStageResult(first, second)
-
-
-def without_limits(options: SearchOptions) -> SearchOptions:
-    """Return the options of a search that stops only when every configuration was tried."""
-    return dataclasses.replace(options, n_trials=None, budget=None, n_candidates=None, patience=None)
 
 
 def with_checkpoints(recipe: Recipe, every: int) -> Recipe:
@@ -166,7 +161,3 @@ def with_checkpoints(recipe: Recipe, every: int) -> Recipe:
     lengths = [every] * whole + ([rest] if rest else [])
     steps = (dataclasses.replace(last, iterations=length) for length in lengths)
     return dataclasses.replace(recipe, tune=TuneOptions((*(step for step in before if step is not None), *steps)))
-
-
-def _parameter(given: Parameter | Sequence[Any]) -> Parameter:
-    return given if isinstance(given, Choice | Uniform | IntRange) else Choice(tuple(given))

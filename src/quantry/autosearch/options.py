@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,10 @@ class SearchOptions:
     def log_file(self) -> Path:
         """Where the log goes."""
         return self.output_dir / "auto_search.log" if self.log_path is None else self.log_path
+
+    def without_limits(self) -> "SearchOptions":
+        """Return the options of a search that stops only when every configuration was tried."""
+        return replace(self, n_trials=None, budget=None, n_candidates=None, patience=None)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

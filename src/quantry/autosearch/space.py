@@ -88,7 +88,7 @@ class Space:
                     "equalize.cross_layer.steps": Choice([1, 2], only_if={"equalize.cross_layer": CrossLayer()}),
                 })
         """
-        parameters = {path: _parameter(path, given) for path, given in fields.items()}
+        parameters = {path: as_parameter(path, given) for path, given in fields.items()}
         space = cls(parameters, RecipeChanges(base), name=name, first=first)
         _check_paths(space, base)
         return space
@@ -227,7 +227,12 @@ def _joined(where: str, part: str) -> str:
     return f"{where}.{part}" if where else part
 
 
-def _parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
+def as_parameter(path: str, given: Parameter | Sequence[Any]) -> Parameter:
+    """Return a parameter; a list of values is a `Choice`.
+
+    Raises:
+        RecipeError: It is neither.
+    """
     if isinstance(given, Choice | Uniform | IntRange):
         return given
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -52,8 +53,6 @@ _OTHER_NAMES = {
     "calib_data_reader": "calibration_data_reader",
     "eval_data_reader": "eval_dataloader",
 }
-# Two-stage search: each stage tries everything.
-_NO_LIMITS = {"n_trials": None, "budget": None, "n_candidates": None, "patience": None, "racing": False}
 
 
 class AutoSearch:
@@ -217,18 +216,19 @@ class AutoSearch:
     def _search_in_stages(self) -> list[Candidate]:
         """Search calibration without finetuning, then finetuning of the best calibration, both without limits."""
         output = Path(self.settings.search_output_dir)
+        options = replace(self.settings.options().without_limits(), sampler="grid", racing=False)
         everything = self.all_configs
         first = calibration_stage(everything)
         calibrated = self._run(
             list_space(self._maker, first, "calibration"),
-            self.settings.options(sampler="grid", output_dir=output / "calibration", **_NO_LIMITS),
+            replace(options, output_dir=output / "calibration"),
         )
         if calibrated.best is None:
             raise RecipeError(f"every calibration of two_stage_search failed: {'; '.join(calibrated.notes)}")
         second = finetuning_stage(first[index_of(calibrated.best.assignment)], everything)
         tuned = self._run(
             list_space(self._maker, second, "finetuning"),
-            self.settings.options(sampler="grid", output_dir=output / "finetuning", **_NO_LIMITS),
+            replace(options, output_dir=output / "finetuning"),
         )
         self.stages = (calibrated, tuned)
         result, configurations = self._better((calibrated, first), (tuned, second))

@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -52,12 +52,11 @@ _LIMITS = ("find_n_candidates", "find_best_candidate", "iteration_limit", "time_
 _ADVANCED = ("sampler_algo", "direction", "n_trials", "checkpoint_every")
 
 
-def search_options(given: Mapping[str, Any], **changes: Any) -> SearchOptions:
+def search_options(given: Mapping[str, Any]) -> SearchOptions:
     """Return the options that AMD Quark's names stand for.
 
     Args:
         given: Names of `OPTION_NAMES` to values; other names are ignored.
-        **changes: Fields of `SearchOptions` that replace given ones.
 
     Raises:
         RecipeError: A value is invalid; the message has AMD Quark's name.
@@ -76,7 +75,7 @@ def search_options(given: Mapping[str, Any], **changes: Any) -> SearchOptions:
         except RecipeError as error:
             raise RecipeError(f"{error}; given as {name!r}") from error
         values[field_name] = value
-    return SearchOptions(**{**values, **changes})
+    return SearchOptions(**values)
 
 
 def sampler_name(name: object, where: str) -> str:
@@ -219,18 +218,15 @@ class Settings:
         _check_keys(self.advanced_fastft_params, _ADVANCED, f"{where}.advanced_fastft_params")
         self.advanced_options()
 
-    def options(self, **changes: Any) -> SearchOptions:
+    def options(self) -> SearchOptions:
         """Return the options of the search.
-
-        Args:
-            **changes: Fields of `SearchOptions` that replace given ones.
 
         Raises:
             RecipeError: A value is invalid.
         """
         _check_keys(self.search_stop_condition, _LIMITS, "search_stop_condition")
         given = {part.name: getattr(self, part.name) for part in fields(self)}
-        return search_options({**given, **self.search_stop_condition}, **changes)
+        return search_options({**given, **self.search_stop_condition})
 
     def advanced_options(self) -> SearchOptions:
         """Return the options of the search of finetuning parameters, with ``n_trials`` for each worker.
@@ -247,17 +243,11 @@ class Settings:
                 f"got {params['direction']!r}{nearest_spelling(str(params['direction']), ('minimize', 'maximize'))}"
             )
         advanced = search_options({name: params[name] for name in ("sampler_algo", "n_trials")})
-        assert advanced.n_trials is not None
+        if advanced.n_trials is None:
+            raise RecipeError(f"advanced_fastft_params['n_trials'] must be at least 1, got {params['n_trials']!r}")
         jobs = max(self.n_jobs, len(device_names(self.search_devices)) or 1)
-        return self.options(
-            sampler=advanced.sampler,
-            n_trials=advanced.n_trials * jobs,
-            n_jobs=jobs,
-            budget=None,
-            n_candidates=None,
-            patience=None,
-            racing=False,
-        )
+        options = self.options().without_limits()
+        return replace(options, sampler=advanced.sampler, n_trials=advanced.n_trials * jobs, n_jobs=jobs, racing=False)
 
 
 class AutoSearchConfig:

@@ -141,7 +141,8 @@ class AutoSearchPro:
             UserError: The model, the data or a setting is invalid.
         """
         model, data, evaluation = self._subjects()
-        options = search_options({**self.config, "study_storage_db": self._storage()}, keep_models="best")
+        options = search_options({**self.config, "study_storage_db": self._storage()})
+        options = replace(options, keep_models="best")
         evaluator = self._evaluator(model, evaluation)
         store = None if self.config["temp_dir"] is None else Path(self.config["temp_dir"]) / "store"
         first = {name: entry for name, entry in self._parameters.items() if name.partition(".")[0] not in FINETUNING}
