@@ -1,4 +1,4 @@
-"""What tests of the search share."""
+"""Shared fixtures of the search tests."""
 
 from pathlib import Path
 

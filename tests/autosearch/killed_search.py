@@ -1,4 +1,4 @@
-"""A search in a process of its own, for tests that kill it: python killed_search.py NETWORK OUTPUT JOBS."""
+"""A search in its own process, for tests that kill it: python killed_search.py NETWORK OUTPUT JOBS."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from quantry.autosearch import SearchOptions, run_search
 
 
 class Witness(Distance):
-    """Writes down every model that it has evaluated."""
+    """Writes the name of every model it has evaluated to a file."""
 
     size = None  # type: ignore[assignment]
 

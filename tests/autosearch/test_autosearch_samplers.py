@@ -76,7 +76,7 @@ def recipes(trials: list[Trial]) -> list[Recipe]:
 
 
 def nearness(assignment: Any) -> float:
-    """Best is the percentile 97."""
+    """Return a score that is best for the percentile 97."""
     return -abs(assignment.get("scale.activation.percentile", 80.0) - 97.0)
 
 

@@ -48,7 +48,7 @@ def samples(count: int = 4) -> list[dict[str, np.ndarray]]:
 
 
 class Reader:
-    """The least that the protocol of onnxruntime asks for; can be read once."""
+    """A minimal onnxruntime data reader, which can be read once."""
 
     def __init__(self) -> None:
         self._rest = iter(samples())
@@ -58,7 +58,7 @@ class Reader:
 
 
 def space() -> dict[str, Any]:
-    """The calibration space of document 000 without its one-valued keys: three times two configurations."""
+    """The calibration space of document 000 without keys that have one value: six configurations."""
     return {
         "calibrate_method": [CalibrationMethod.MinMax, CalibrationMethod.Percentile],
         "activation_type": [QuantType.QInt8, QuantType.QInt16],
@@ -67,6 +67,6 @@ def space() -> dict[str, Any]:
 
 
 def settings(folder: Path, **changes: Any) -> type[AutoSearchConfig]:
-    """A configuration class of its own."""
+    """Return a new configuration class."""
     attributes = {"search_space": space(), "search_output_dir": str(folder / "out"), **changes}
     return type("MySearch", (AutoSearchConfig,), attributes)

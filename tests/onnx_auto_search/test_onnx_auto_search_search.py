@@ -1,4 +1,4 @@
-"""AutoSearch as documents 000 and 001 describe it, without what AMD Quark gets wrong."""
+"""AutoSearch as documents 000 and 001 describe it, without the bugs of AMD Quark."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ def start() -> QuantizationConfig:
 
 
 def mean_of_outputs(path: str) -> float:
-    """A score: how near the first output of the first sample is to the float model's."""
+    """Return a score: how close the first output of the first sample is to that of the float model."""
     session = onnxruntime.InferenceSession(path)
     (output,) = session.run(None, samples(1)[0])
     return -float(np.abs(output).sum())

@@ -24,6 +24,7 @@ _RESULT = (
     *("content", "same_as", "worker_died"),
 )
 _NAME_SUFFIX = "-found-by-search"
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Trial:
 
     number: int
     recipe: Recipe
-    assignment: Mapping[str, Any] = field(default_factory=dict)
+    assignment: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
     space: str = "space"
     space_index: int = 0
     state: TrialState = "waiting"
@@ -67,10 +68,10 @@ class Trial:
     samples: int | None = None
     drop: float | None = None
     accepted: bool = False
-    objectives: Mapping[str, float] = field(default_factory=dict)
+    objectives: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     error: str | None = None
     seconds: float = 0.0
-    computed: Mapping[str, float] = field(default_factory=dict)
+    computed: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
     reused: tuple[str, ...] = ()
     same_as: int | None = None
     model_path: Path | None = None
@@ -79,7 +80,10 @@ class Trial:
 
     def __post_init__(self) -> None:
         for name in _MAPPINGS:
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+            value = getattr(self, name)
+            # A large grid creates thousands of trials, and every step of a trial copies it: wrap only what is new.
+            if not isinstance(value, MappingProxyType):
+                object.__setattr__(self, name, MappingProxyType(dict(value)))
         object.__setattr__(self, "reused", tuple(self.reused))
 
     def __getstate__(self) -> dict[str, Any]:
