@@ -1,18 +1,20 @@
-# The whole interface: make demo | test | lint | accuracy | bench | clean.
+# The whole interface: make demo | test | lint | accuracy | bench | wheels | clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick clean
+.PHONY: demo test lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
-$(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt
+# Installing builds the compiled kernels into the source tree, so it is repeated when their sources change.
+$(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt build_kernels.py $(wildcard src/quantry/numerics/c/*)
 	$(PIP) -e .
 	@touch $@
 
@@ -27,8 +29,8 @@ demo: $(VENV)/.core
 	$(BIN)/quantry demo
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests examples benchmarks docs
-	$(BIN)/ruff format --check src tests examples benchmarks docs
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev
@@ -56,5 +58,10 @@ accuracy: $(VENV)/.dev
 accuracy-quick: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.accuracy --quick
 
+# The sdist and a wheel for each platform into dist/, checked; see tools/wheels.py.
+wheels: $(VENV)/.core
+	$(PIP) hatchling ziglang
+	$(BIN)/python tools/wheels.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) dist src/quantry/numerics/_kernels.* .mypy_cache .ruff_cache .pytest_cache

@@ -91,8 +91,14 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         Args:
             version: ``editable`` or ``standard``.
             build_data: What hatchling puts into the wheel; changed.
+
+        Raises:
+            ValueError: ``QUANTRY_WHEEL_TARGET`` names no platform.
         """
-        target = TARGETS.get(os.environ.get("QUANTRY_WHEEL_TARGET") or this_machine())
+        wanted = os.environ.get("QUANTRY_WHEEL_TARGET", "")
+        if wanted and wanted not in TARGETS:
+            raise ValueError(f"QUANTRY_WHEEL_TARGET must be one of {', '.join(TARGETS)}, got {wanted!r}")
+        target = TARGETS.get(wanted or this_machine())
         if target is None or not has_zig():
             self.app.display_warning("quantry: no compiler for this platform, so there are no compiled kernels")
             return
