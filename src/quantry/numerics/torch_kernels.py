@@ -207,6 +207,10 @@ def torch_openmp() -> Callable[[Any, Any, int], None] | None:
     Torch's threads spin for a while after each operation. Threads of our own would compete with them for the cores, so
     we run in torch's. ``GOMP_parallel`` is the entry point that gcc's compiled OpenMP code calls.
     """
+    # Measured on two cores of an AMD EPYC, best of 250 training steps of a net of depthwise and pointwise convolutions
+    # with a quantizer after each, 4x16x64x64 values: 11.9 ms in torch's threads, 12.4 ms in one thread and 14.2 ms in
+    # Python threads; with learned scales 6.4, 7.5 and 7.9 ms; candidate errors alone 0.12, 0.18 and 0.21 ms. The gain
+    # grows with the number of cores, because torch's own operations use all of them.
     home = Path(torch.__file__).parent
     bundled = [
         file for folder in (home / "lib", home.parent / "torch.libs") for file in sorted(folder.glob("lib*omp*"))
