@@ -152,10 +152,10 @@ def test_result_does_not_depend_on_the_number_of_threads(monkeypatch: pytest.Mon
     problem = problem_of((1, 37, 50), rounds=True)
     results = []
     for count in (1, 2, 5):
-        monkeypatch.setattr("quantry.runtime.threads.threads", lambda count=count: count)
+        monkeypatch.setattr("quantry.runtime.threads.thread_count", lambda count=count: count)
         rows = compiled_rows(problem)
-        rows.advance(schedule(0, 40, 0.1, AdaRound(iterations=40)))
-        results.append(rows.trained()[0].copy())
+        losses = rows.advance(schedule(0, 40, 0.1, AdaRound(iterations=40)))
+        results.append(np.concatenate([rows.trained()[0].ravel(), losses]))
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
 
