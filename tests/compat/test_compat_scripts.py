@@ -1,4 +1,4 @@
-"""Scripts for AMD's packages: what is missing is told before they start, and the rest runs unchanged."""
+"""Scripts for AMD's packages: missing names are reported before a script starts, and scripts run unchanged."""
 
 import importlib
 import subprocess
@@ -170,16 +170,16 @@ def test_what_is_missing_is_named_with_its_line_and_the_nearest_spelling(tmp_pat
     write(tmp_path, "from quark.onnx import Missing1\ndef helper(): ...\n", "beside.py")
     found = [str(entry).removeprefix(f"{tmp_path}/") for entry in scan_script(write(tmp_path, FAULTS))]
     wanted = (
-        "beside.py:1: quark.onnx.Missing1 is not there",
-        "script.py:3: quark.onnx.tools.convert_fp16_to_fp32 is a module that we lack",
-        "script.py:4: quark.onnx.QuantizeConfig is not there; did you mean 'QuantizationConfig'?",
-        "script.py:6: quark.contrib.llm_eval is a module that we lack",
-        "script.py:9: get_default_config('XINT9') is not there: get_default_config must",
-        "script.py:10: vai_q_onnx.PowerOfTwoMethod.MinMES is not there; did you mean 'MinMSE'?",
-        "script.py:11: vai_q_onnx.quantize_static(enable_npu_cn=...) is not there; did you mean 'enable_npu_cnn'?",
-        "script.py:11: extra_options['ActivationSymetric'] is not there; did you mean 'ActivationSymmetric'?",
-        "script.py:11: extra_options['EnableSubgraph'] = True cannot be had: ",
-        "script.py:11: extra_options['FastFinetune']['LearnRate'] is not there; did you mean 'LearningRate'?",
+        "beside.py:1: quark.onnx.Missing1 does not exist",
+        "script.py:3: quark.onnx.tools.convert_fp16_to_fp32 is a module that quantry does not have",
+        "script.py:4: quark.onnx.QuantizeConfig does not exist; did you mean 'QuantizationConfig'?",
+        "script.py:6: quark.contrib.llm_eval is a module that quantry does not have",
+        "script.py:9: get_default_config('XINT9') does not exist: get_default_config must",
+        "script.py:10: vai_q_onnx.PowerOfTwoMethod.MinMES does not exist; did you mean 'MinMSE'?",
+        "script.py:11: vai_q_onnx.quantize_static(enable_npu_cn=...) does not exist; did you mean 'enable_npu_cnn'?",
+        "script.py:11: extra_options['ActivationSymetric'] does not exist; did you mean 'ActivationSymmetric'?",
+        "script.py:11: extra_options['EnableSubgraph'] = True is not supported: ",
+        "script.py:11: extra_options['FastFinetune']['LearnRate'] does not exist; did you mean 'LearningRate'?",
     )
     assert len(found) == len(wanted)
     for line, start in zip(sorted(found), sorted(wanted), strict=True):
@@ -225,9 +225,9 @@ def test_command_starts_nothing_where_something_is_missing(tmp_path: Path) -> No
 
 
 def test_script_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="SCRIPT must be a file"):
+    with pytest.raises(RecipeError, match="SCRIPT must be a readable file"):
         scan_script(tmp_path / "none.py")
-    with pytest.raises(RecipeError, match="SCRIPT must be Python"):
+    with pytest.raises(RecipeError, match="SCRIPT must be valid Python"):
         scan_script(write(tmp_path, "def"))
 
 

@@ -3,6 +3,7 @@
 import enum
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -41,7 +42,7 @@ from quantry.torch import (
     ZeroPointType,
 )
 from quantry.torch.enums import DATA_TYPES, REFUSED
-from quantry.torch.translate import Place, recipe_of
+from quantry.torch.translate import NodeNames, recipe_of
 
 
 def spec(dtype: Dtype = Dtype.int8, **changes: object) -> QTensorConfig:
@@ -123,7 +124,7 @@ def test_missing_fields_are_named_once_with_values_that_work(given: dict[str, ob
 
 
 def test_missing_type_is_named_with_an_example_that_works() -> None:
-    with pytest.raises(RecipeError, match=r"QTensorConfig\.dtype must say") as caught:
+    with pytest.raises(RecipeError, match=r"QTensorConfig\.dtype must be set") as caught:
         QTensorConfig()
     assert eval(str(caught.value).split("for example ")[1], vars(facade)).is_integer
 
@@ -135,7 +136,7 @@ def test_scheme_in_the_message_fits_the_observer_given() -> None:
 
 def test_configuration_of_layers_must_be_given() -> None:
     with pytest.raises(
-        RecipeError, match=r"QConfig\.global_quant_config must say .* for example QConfig\(QLayerConfig"
+        RecipeError, match=r"QConfig\.global_quant_config must be set, .* for example QConfig\(QLayerConfig"
     ):
         QConfig(exclude=["head"])
 
@@ -244,7 +245,7 @@ def test_equalizations_come_with_the_algorithms() -> None:
     recipe = recipe_of(QConfig(layer(), algo_config=["gptq", "cle", SmoothQuant(sweeps=2)]))
     assert recipe.tune.steps == (Gptq(),)
     assert recipe.equalize == EqualizeOptions(CrossLayer(), SmoothQuant(sweeps=2))
-    with pytest.raises(RecipeError, match="each equalization once"):
+    with pytest.raises(RecipeError, match="each equalization at most once"):
         QConfig(layer(), algo_config=["smoothquant", SmoothQuant(sweeps=2)])
 
 
@@ -265,8 +266,8 @@ def test_fields_of_other_flows_are_refused(name: str, value: object) -> None:
 
 
 PLACES = (
-    Place("stem/conv", ("stem", "stem.conv", "conv2d", "stem/conv"), ("Net", "Conv2d")),
-    Place("head/gemm", ("head", "linear", "head/gemm"), ("Net", "Linear")),
+    NodeNames("stem/conv", ("stem", "stem.conv", "conv2d", "stem/conv"), ("Net", "Conv2d")),
+    NodeNames("head/gemm", ("head", "linear", "head/gemm"), ("Net", "Linear")),
 )
 
 
@@ -302,3 +303,10 @@ def test_older_paths_lead_to_the_same_names() -> None:
     assert Config is QConfig
     assert OlderDtype is Dtype
     assert PerTensorPowOf2MinMSEObserver is facade.PerTensorPowOf2MinMSEObserver
+
+
+def test_conflict_of_types_names_the_fields_of_the_layer() -> None:
+    wide = QConfig(layer(input_tensors=spec(Dtype.int16), output_tensors=spec(Dtype.int16), weight=spec(Dtype.int16)))
+    wide = QConfig(replace(wide.global_quant_config, bias=spec(Dtype.int32)))
+    with pytest.raises(RecipeError, match=r"^QLayerConfig\.bias must be .* QLayerConfig\.weight\.dtype = Dtype\.int16"):
+        recipe_of(wide)

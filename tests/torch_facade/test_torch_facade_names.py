@@ -95,5 +95,5 @@ def test_path_of_a_file_is_a_file(frozen: QuantizedModule, tmp_path: Path) -> No
     exporter = ModelExporter(ExporterConfig(), tmp_path / "other.onnx")
     assert exporter.export_onnx_model(frozen, EXAMPLE).path == tmp_path / "other.onnx"
     assert export_onnx(frozen, tmp_path, EXAMPLE).path == tmp_path / "quark_model.onnx"
-    with pytest.raises(RecipeError, match="must be a directory where a file name is given too"):
+    with pytest.raises(RecipeError, match="must be a directory if file_name is set too"):
         export_onnx(frozen, wanted, EXAMPLE, onnx_config=OnnxExporterConfig(file_name="another.onnx"))

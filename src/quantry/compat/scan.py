@@ -1,7 +1,4 @@
-"""Arguments of a call that ours does not take.
-
-What a script uses of AMD's packages that we lack, found without running it.
-"""
+"""Finds what a script uses of AMD's packages that quantry does not have, without running the script."""
 
 import ast
 import inspect
@@ -16,18 +13,17 @@ from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx import QConfig, get_default_config
 from quantry.onnx.options import NESTED, ROWS, OptionRow
 
-_UNKNOWN = object()
 Fault = tuple[str, str]
-"""What is missing, and what is known about it."""
+"""What is missing, and why or what to use instead."""
 
 
 def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]:
-    """Return what a call asks for that ours does not take, as far as it stands there as a literal.
+    """Yield the arguments of a call that our function does not accept; only literals are checked.
 
     Args:
         node: The call.
-        function: What is called of ours, or None where that is not known.
-        spelling: What is called, as the script has it.
+        function: Our function, or None if it is unknown.
+        spelling: The function's name in the script.
     """
     if function is None or not callable(function):
         return
@@ -43,7 +39,7 @@ def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]
         elif function is QConfig and keyword.arg in ROWS:
             yield from _option(ROWS[keyword.arg], keyword.value, f"{spelling}({keyword.arg}=...)")
         elif known is not None and keyword.arg not in known:
-            yield f"{spelling}({keyword.arg}=...)", f"is not there{nearest_spelling(keyword.arg, known)}"
+            yield f"{spelling}({keyword.arg}=...)", f"does not exist{nearest_spelling(keyword.arg, known)}"
 
 
 def _named(node: ast.Call, spelling: str) -> Iterator[Fault]:
@@ -52,11 +48,11 @@ def _named(node: ast.Call, spelling: str) -> Iterator[Fault]:
         try:
             get_default_config(str(name))
         except RecipeError as error:
-            yield f"{spelling}({name!r})", f"is not there: {error}"
+            yield f"{spelling}({name!r})", f"does not exist: {error}"
 
 
 def _parameters(function: Any) -> tuple[str, ...] | None:
-    """Return the names of arguments, or None where any is taken."""
+    """Return the names of the parameters, or None if any keyword is accepted."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -76,7 +72,7 @@ def _options(node: ast.Dict, known: Mapping[str, OptionRow], where: str) -> Iter
         place = f"{where}[{key.value!r}]"
         row = known.get(key.value)
         if row is None:
-            yield place, f"is not there{nearest_spelling(key.value, known)}"
+            yield place, f"does not exist{nearest_spelling(key.value, known)}"
         elif key.value in NESTED and isinstance(value, ast.Dict):
             yield from _options(value, {inner.key: inner for inner in NESTED[key.value]}, place)
         else:
@@ -89,7 +85,7 @@ def _option(row: OptionRow, node: ast.expr, where: str) -> Iterator[Fault]:
     except (ValueError, TypeError, SyntaxError):
         return
     if row.refused and value not in row.harmless:
-        yield f"{where} = {value!r}", f"cannot be had: {row.refused}"
+        yield f"{where} = {value!r}", f"is not supported: {row.refused}"
 
 
 _ABSENT = object()
@@ -97,13 +93,13 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that a script uses and we lack.
+    """Something that a script uses and quantry does not have.
 
     Attributes:
         path: The file.
-        line: The line in it.
+        line: The line.
         name: What is missing, in AMD's spelling.
-        why: What is known about it; may be empty.
+        why: The reason or a suggestion; may be empty.
     """
 
     path: Path
@@ -116,13 +112,13 @@ class Missing:
 
 
 def scan_script(script: Path) -> tuple[Missing, ...]:
-    """Return what a script, and the modules beside it that it imports, use of AMD's packages that we lack.
+    """Return what a script and the local modules it imports use of AMD's packages that quantry does not have.
 
     Args:
         script: The script.
 
     Raises:
-        RecipeError: It cannot be read, or is no Python.
+        RecipeError: It cannot be read or is not valid Python.
     """
     found: dict[tuple[str, str], Missing] = {}
     waiting, seen = [script], {script.resolve()}
@@ -142,9 +138,9 @@ def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
-        raise RecipeError(f"SCRIPT must be a file that can be read, got {path}: {error.strerror}") from error
+        raise RecipeError(f"SCRIPT must be a readable file, got {path}: {error.strerror}") from error
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise RecipeError(f"SCRIPT must be Python, got {path}: {error}") from error
+        raise RecipeError(f"SCRIPT must be valid Python, got {path}: {error}") from error
 
 
 def _local_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
@@ -160,7 +156,7 @@ def _local_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
 
 
 class _Scan:
-    """One file: first its imports, which say what names mean, then what is done with these names."""
+    """Checks one file: first its imports, which define names, then the use of these names."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -226,7 +222,7 @@ class _Scan:
         value, spelling = self._names[chain[0]], self._spellings[chain[0]]
         for name in chain[1:]:
             if not isinstance(value, ModuleType | type):
-                return  # What objects have is known when they are there.
+                return  # Attributes of objects are known only at run time.
             owner, spelling, value = value, f"{spelling}.{name}", _member(value, spelling, name)
             if value is _ABSENT:
                 yield Missing(self._path, node.lineno, spelling, _hint(owner, name))
@@ -241,9 +237,9 @@ class _Scan:
 
 
 def _module(name: str) -> tuple[ModuleType | None, str]:
-    """Return our module for one of AMD's, or why there is none."""
+    """Return our module for one of AMD's, and the reason if there is none."""
     try:
-        return our_module(name), "is a module that we lack"
+        return our_module(name), "is a module that quantry does not have"
     except ImportError as error:
         return None, f"cannot be imported: {error}"
 
@@ -266,11 +262,11 @@ def _member(owner: Any, spelling: str, name: str) -> Any:
 
 def _hint(owner: Any, name: str) -> str:
     known = [known for known in getattr(owner, "__all__", dir(owner)) if not known.startswith("_")]
-    return f"is not there{nearest_spelling(name, known)}"
+    return f"does not exist{nearest_spelling(name, known)}"
 
 
 def _guarded(tree: ast.Module) -> set[int]:
-    """Return the imports whose failure the script deals with itself."""
+    """Return the imports whose failure the script handles itself."""
     found: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and any(_catches_import(handler) for handler in node.handlers):

@@ -1,7 +1,7 @@
-"""Façade with the names of Quark for PyTorch, old and new, and the short forms of quantry.
+"""The API of Quark for PyTorch (``quark.torch``), old and new names, and quantry's own functions for PyTorch.
 
-``from quantry.torch import ModelQuantizer`` in place of ``from quark.torch import ModelQuantizer`` runs an existing
-script. Importing this gives ``torch.export.export_for_training`` back to a torch that no longer has it.
+Replace ``from quark.torch import ModelQuantizer`` by ``from quantry.torch import ModelQuantizer`` to run an existing
+script. Importing this package restores ``torch.export.export_for_training`` in versions of torch that removed it.
 """
 
 from importlib import import_module, util

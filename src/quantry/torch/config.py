@@ -1,7 +1,4 @@
-"""What one tensor becomes, in the words of Quark for PyTorch.
-
-What layers and models become, in the words of Quark for PyTorch.
-"""
+"""Configurations of Quark for PyTorch: `QTensorConfig`, `QLayerConfig` and `QConfig`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,22 +53,22 @@ _MANDATORY = {
     "round_method": "RoundType.half_even",
     "scale_type": "ScaleType.float",
 }
-"""What an integer needs, as the peer has it, with a value that can be used."""
+"""Fields that integers need, as in AMD Quark, each with a valid value for messages."""
 _UNUSED = {
-    "group_size": "groups have no scale of their own in ONNX",
-    "block_size": "blocks have no scale of their own in ONNX",
+    "group_size": "ONNX has no scales per group",
+    "block_size": "ONNX has no scales per block",
     "scale_format": "scales are float32 in ONNX",
-    "scale_calculation_mode": "it belongs to block formats",
-    "mx_element_dtype": "it belongs to block formats",
-    "is_scale_quant": "scales are not quantized in ONNX",
-    "enable_buffer_reuse": "it belongs to block formats",
+    "scale_calculation_mode": "it is for block formats",
+    "mx_element_dtype": "it is for block formats",
+    "is_scale_quant": "ONNX does not quantize scales",
+    "enable_buffer_reuse": "it is for block formats",
 }
 _DEFAULT_NUMEL = 4_194_304
 
 
 def _no_dtype() -> Dtype:
     raise RecipeError(
-        "QTensorConfig.dtype must say which number type a tensor gets, got none; give for example "
+        "QTensorConfig.dtype must be set, got none; give for example "
         "QTensorConfig(dtype=Dtype.int8, observer_cls=PerTensorMinMaxObserver, is_dynamic=False, "
         "qscheme=QSchemeType.per_tensor, symmetric=True, round_method=RoundType.half_even, scale_type=ScaleType.float)"
     )
@@ -79,27 +76,27 @@ def _no_dtype() -> Dtype:
 
 @dataclass(frozen=True)
 class QTensorConfig(KnownArguments):
-    """What one kind of tensor becomes; older scripts call it ``QuantizationSpec``.
+    """How one kind of tensor is quantized; older scripts call it ``QuantizationSpec``.
 
     Attributes:
-        dtype: The number type; must be given.
+        dtype: The data type; required.
         observer_cls: The observer, which chooses the calibration method.
-        is_dynamic: Whether scales are found at run time; only False.
-        qscheme: How many scales.
+        is_dynamic: Whether scales are computed at run time; must be False.
+        qscheme: Number of scales.
         ch_axis: Channel axis of ``per_channel``.
-        group_size: Only None.
-        block_size: Only None.
+        group_size: Must be None.
+        block_size: Must be None.
         symmetric: Whether the zero point is fixed.
         round_method: How halves are rounded.
-        scale_type: ``pof2`` asks for powers of two; the observers named PowOf2 give them whatever it says.
-        scale_format: Only None.
-        scale_calculation_mode: Only None.
+        scale_type: ``pof2`` for power-of-two scales; observers named PowOf2 have them with any value.
+        scale_format: Must be None.
+        scale_calculation_mode: Must be None.
         qat_spec: `TQTSpec` or `LSQSpec` for scales that training learns, or None.
-        mx_element_dtype: Only None.
+        mx_element_dtype: Must be None.
         zero_point_type: Type of the zero point.
-        is_scale_quant: Only False.
-        enable_buffer_reuse: Only False.
-        max_input_numel: Only its default; observation here has no such limit.
+        is_scale_quant: Must be False.
+        enable_buffer_reuse: Must be False.
+        max_input_numel: Must have its default; observers have no such limit.
     """
 
     dtype: Dtype = field(default_factory=_no_dtype)
@@ -126,15 +123,15 @@ class QTensorConfig(KnownArguments):
         check_member(self.zero_point_type, ZeroPointType, "QTensorConfig.zero_point_type")
         for name, reason in _UNUSED.items():
             if getattr(self, name):
-                raise RecipeError(f"QTensorConfig.{name} must be left out, got {getattr(self, name)!r}: {reason}")
+                raise RecipeError(f"QTensorConfig.{name} must be omitted, got {getattr(self, name)!r}: {reason}")
         if self.max_input_numel != _DEFAULT_NUMEL:
             raise RecipeError(
-                f"QTensorConfig.max_input_numel must be left out, got {self.max_input_numel!r}: there is no limit"
+                f"QTensorConfig.max_input_numel must be omitted, got {self.max_input_numel!r}: there is no limit"
             )
         if self.is_dynamic:
             raise RecipeError(
-                "QTensorConfig.is_dynamic must be False: NPUs have no scales at run time; for CPUs use quantry.onnx, "
-                "which quantizes dynamically"
+                "QTensorConfig.is_dynamic must be False, because NPUs do not compute scales at run time; got "
+                f"{self.is_dynamic!r}; for CPUs use quantry.onnx, which has dynamic quantization"
             )
         if DATA_TYPES[self.dtype].is_integer:
             self._check_integer()
@@ -144,8 +141,8 @@ class QTensorConfig(KnownArguments):
         if missing:
             examples = ", ".join(f"{name}={self._example(name)}" for name in missing)
             raise RecipeError(
-                f"QTensorConfig of {self.dtype.name} must say how its grid is found, got no value for {len(missing)} "
-                f"of its fields; give for example {examples}"
+                f"QTensorConfig of {self.dtype.name} must have a value for every field of its grid, got none for "
+                f"{len(missing)} fields; give for example {examples}"
             )
         check_member(self.qscheme, QSchemeType, "QTensorConfig.qscheme")
         check_member(self.round_method, RoundType, "QTensorConfig.round_method")
@@ -156,10 +153,10 @@ class QTensorConfig(KnownArguments):
         if self.qscheme == QSchemeType.per_channel and not isinstance(self.ch_axis, int):
             raise RecipeError(f"QTensorConfig.ch_axis must be an axis with per_channel, got {self.ch_axis!r}")
         if self.qscheme == QSchemeType.per_tensor and self.ch_axis is not None:
-            raise RecipeError(f"QTensorConfig.ch_axis must be left out with per_tensor, got {self.ch_axis!r}")
+            raise RecipeError(f"QTensorConfig.ch_axis must be omitted with per_tensor, got {self.ch_axis!r}")
 
     def _example(self, name: str) -> str:
-        """Return a value for a missing field that goes with those given."""
+        """Return a valid value for a missing field that fits the other fields."""
         if name == "observer_cls" and self.qscheme == QSchemeType.per_channel:
             return "PerChannelMinMaxObserver"
         if name == "qscheme" and getattr(self.observer_cls, "scheme", None) == QSchemeType.per_channel:
@@ -202,7 +199,7 @@ class QTensorConfig(KnownArguments):
         return DATA_TYPES[self.dtype].is_integer
 
     def tensor_spec(self) -> TensorSpec:
-        """Return the same in quantry's own words."""
+        """Return the recipe's specification."""
         dtype = DATA_TYPES[self.dtype]
         if not dtype.is_integer:
             return TensorSpec(dtype)
@@ -216,7 +213,7 @@ class QTensorConfig(KnownArguments):
 
     @property
     def is_accumulator(self) -> bool:
-        """Whether it is the int32 of a bias on the accumulator's grid."""
+        """Whether it is an int32 bias with the scale of the accumulator."""
         return DATA_TYPES[self.dtype] == DataType.INT32
 
 
@@ -231,7 +228,7 @@ EQUALIZATIONS: Mapping[type, str] = {
     OutlierSplitting: "split",
     ChannelGroups: "groups",
 }
-"""Algorithms that come before calibration, and their fields in ``EqualizeOptions``."""
+"""Algorithms that run before calibration, and their fields in ``EqualizeOptions``."""
 
 _ALGORITHMS: Mapping[str, type] = {
     "cle": CrossLayer,
@@ -258,15 +255,15 @@ _LANGUAGE_MODELS = {
 
 @dataclass(frozen=True)
 class QLayerConfig(KnownArguments):
-    """What a layer's tensors become; older scripts call it ``QuantizationConfig``.
+    """How the tensors of a layer are quantized; older scripts call it ``QuantizationConfig``.
 
     Attributes:
-        input_tensors: What it reads.
-        output_tensors: What it writes; the same as what is read, since one layer's output is the next one's input.
-        weight: Its weight.
-        bias: Its bias; int32 puts it on the accumulator's grid, None keeps it float.
-        target_device: ``IPU`` also replaces operators by what the NPU computes in their place, as Sigmoid by
-            HardSigmoid, which changes what the model computes; train afterwards. None and ``CPU`` keep them.
+        input_tensors: Inputs.
+        output_tensors: Outputs; must equal the inputs, because the output of one layer is the input of the next.
+        weight: The weight.
+        bias: The bias; int32 takes the scale of the accumulator, None keeps it float.
+        target_device: ``IPU`` also replaces operators by what the NPU computes instead, for example Sigmoid by
+            HardSigmoid. This changes the function of the model, so train afterwards. None and ``CPU`` keep them.
     """
 
     input_tensors: QTensorConfig | None = None
@@ -279,20 +276,20 @@ class QLayerConfig(KnownArguments):
         for name in ("input_tensors", "output_tensors", "weight", "bias"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, QTensorConfig):
-                hint = "; lists of specifications have no meaning in a graph" if isinstance(value, list) else ""
+                hint = "; lists of specifications are not supported" if isinstance(value, list) else ""
                 raise RecipeError(f"QLayerConfig.{name} must be a QTensorConfig, got {type(value).__name__}{hint}")
         if self.target_device is not None:
             check_member(self.target_device, DeviceType, "QLayerConfig.target_device")
         first, second = self.input_tensors, self.output_tensors
         if first is not None and second is not None and first != second:
             raise RecipeError(
-                "QLayerConfig.output_tensors must equal input_tensors, because a tensor that one layer writes another "
-                "reads; give a layer types of its own in layer_quant_config"
+                "QLayerConfig.output_tensors must equal input_tensors, because the output of one layer is the input of "
+                "the next; got two that differ; set the types of single layers with layer_quant_config"
             )
 
     @property
     def activation(self) -> QTensorConfig | None:
-        """What activations become."""
+        """The specification of activations."""
         return self.input_tensors or self.output_tensors
 
 
@@ -302,7 +299,7 @@ QuantizationConfig = QLayerConfig
 
 def _no_global_config() -> QLayerConfig:
     raise RecipeError(
-        "QConfig.global_quant_config must say what layers become, got none; give for example "
+        "QConfig.global_quant_config must be set, got none; give for example "
         "QConfig(QLayerConfig(input_tensors=spec, output_tensors=spec, weight=spec, bias=spec), exclude=[...]) with a "
         "QTensorConfig as spec"
     )
@@ -310,29 +307,29 @@ def _no_global_config() -> QLayerConfig:
 
 @dataclass(frozen=True)
 class QConfig(KnownArguments):
-    """What a model becomes; older scripts call it ``Config``.
+    """How a model is quantized; older scripts call it ``Config``.
 
     Attributes:
-        global_quant_config: What every layer becomes; must be given.
-        exclude: What stays float: names of submodules, of nodes or of tensors of the captured graph, with ``*`` for
-            anything; starting with ``^``, regular expressions.
-        algo_config: Algorithms, as values of ``quantry.recipe`` such as ``SmoothQuant()`` and ``AdaRound()`` or by
-            their names. Those that equalize run before calibration, the others behind it, in order.
-        log_severity_level: Only its default; use Python's logging.
-        version: Of the peer's format; any.
-        layer_type_quant_config: Types of layers by module class or its name, which win over the global ones.
-        layer_quant_config: The same by name, as in `exclude`; None leaves the layer float.
-        kv_cache_quant_config: Only its default, as the other fields of language models.
-        kv_cache_group: Only its default.
-        min_kv_scale: Only its default.
-        kv_cache_post_rope: Only its default.
-        shared_scale_groups: Only its default.
-        softmax_quant_spec: Only its default.
-        quant_mode: Only ``fx_graph_mode``.
-        quant_flow: Only ``standard``.
-        gpu_resident_blocks: Only its default.
-        sync_moe_expert_input_amax: Only its default.
-        keep_prequantized_layers: Only its default.
+        global_quant_config: Types of all layers; required.
+        exclude: What stays float: names of submodules, nodes or tensors of the captured graph. ``*`` matches anything;
+            a name that starts with ``^`` is a regular expression.
+        algo_config: Algorithms, as values of ``quantry.recipe`` such as ``SmoothQuant()`` and ``AdaRound()``, or by
+            name. Equalizations run before calibration, the others after it, in order.
+        log_severity_level: Must have its default; use Python's logging.
+        version: Version of AMD's format; any value.
+        layer_type_quant_config: Types of layers by module class or class name; they override the global ones.
+        layer_quant_config: Types of layers by name, as in `exclude`; None leaves a layer float.
+        kv_cache_quant_config: Must have its default, like the other fields for language models.
+        kv_cache_group: Must have its default.
+        min_kv_scale: Must have its default.
+        kv_cache_post_rope: Must have its default.
+        shared_scale_groups: Must have its default.
+        softmax_quant_spec: Must have its default.
+        quant_mode: Must be ``fx_graph_mode``.
+        quant_flow: Must be ``standard``.
+        gpu_resident_blocks: Must have its default.
+        sync_moe_expert_input_amax: Must have its default.
+        keep_prequantized_layers: Must have its default.
     """
 
     global_quant_config: QLayerConfig = field(default_factory=_no_global_config)
@@ -364,19 +361,25 @@ class QConfig(KnownArguments):
         for name, default in _LANGUAGE_MODELS.items():
             if getattr(self, name) != default and (default is None or getattr(self, name)):
                 raise RecipeError(
-                    f"QConfig.{name} must be left out, got {getattr(self, name)!r}: it serves language models"
+                    f"QConfig.{name} must be omitted, got {getattr(self, name)!r}: it is for language models"
                 )
         if self.log_severity_level != 1:
-            raise RecipeError("QConfig.log_severity_level must be left out; use logging.getLogger('quantry').setLevel")
+            raise RecipeError(
+                f"QConfig.log_severity_level must be omitted, got {self.log_severity_level!r}; use "
+                "logging.getLogger('quantry').setLevel"
+            )
         if self.keep_prequantized_layers is not True:
-            raise RecipeError("QConfig.keep_prequantized_layers must be left out: captured models are float")
+            raise RecipeError(
+                f"QConfig.keep_prequantized_layers must be omitted, got {self.keep_prequantized_layers!r}: captured "
+                "models are float"
+            )
         object.__setattr__(self, "exclude", _listed(self.exclude))
         self._check_layers()
         algorithms = tuple(_algorithm(entry) for entry in _listed(self.algo_config))
         object.__setattr__(self, "algo_config", algorithms)
         equalizing = [type(entry) for entry in algorithms if type(entry) in EQUALIZATIONS]
         if len(set(equalizing)) < len(equalizing):
-            raise RecipeError(f"QConfig.algo_config must have each equalization once, got {list(algorithms)!r}")
+            raise RecipeError(f"QConfig.algo_config must have each equalization at most once, got {list(algorithms)!r}")
 
     def _check_layers(self) -> None:
         for name in ("layer_type_quant_config", "layer_quant_config"):

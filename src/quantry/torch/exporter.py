@@ -1,4 +1,4 @@
-"""``ModelExporter``: writes ONNX."""
+"""`ModelExporter` and `export_onnx`: write quantized ONNX models."""
 
 import os
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ FILE_NAME = "quark_model.onnx"
 
 @dataclass(frozen=True)
 class JsonExporterConfig(KnownArguments):
-    """How weights of language models are packed; of no consequence for ONNX, so only its defaults are taken.
+    """Packing of the weights of language models. It does not apply to ONNX, so every field must have its default.
 
     Attributes:
-        weight_merge_groups: Only None.
-        kv_cache_group: Only empty.
-        min_kv_scale: Only 0.
-        weight_format: Only "real_quantized".
-        pack_method: Only "reorder".
+        weight_merge_groups: Must be None.
+        kv_cache_group: Must be empty.
+        min_kv_scale: Must be 0.
+        weight_format: Must be "real_quantized".
+        pack_method: Must be "reorder".
     """
 
     weight_merge_groups: Sequence[Sequence[str]] | None = None
@@ -37,17 +37,17 @@ class JsonExporterConfig(KnownArguments):
     def __post_init__(self) -> None:
         given = (self.weight_merge_groups, tuple(self.kv_cache_group), self.min_kv_scale)
         if given != (None, (), 0.0) or (self.weight_format, self.pack_method) != ("real_quantized", "reorder"):
-            raise RecipeError(f"JsonExporterConfig must be left at its defaults for export to ONNX, got {self}")
+            raise RecipeError(f"JsonExporterConfig must have its defaults for export to ONNX, got {self}")
 
 
 @dataclass(frozen=True)
 class OnnxExporterConfig(Checked):
-    """How ONNX is written.
+    """Options of the ONNX file.
 
     Attributes:
         file_name: Name of the file in the export directory.
-        format: The dialect, such as ``quantry.recipe.VitisQdq()``; None writes standard QDQ.
-        dynamic_batch: Leave the first axis free; False writes the example's sizes.
+        format: The format, such as ``quantry.recipe.VitisQdq()``; None writes standard QDQ.
+        dynamic_batch: Make the first axis dynamic; False uses the sizes of the example.
     """
 
     file_name: str = FILE_NAME
@@ -64,11 +64,11 @@ class OnnxExporterConfig(Checked):
 
 @dataclass(frozen=True)
 class ExporterConfig(KnownArguments):
-    """What an exporter is made with.
+    """Configuration of a `ModelExporter`.
 
     Attributes:
-        json_export_config: Accepted at its defaults.
-        onnx_export_config: How ONNX is written; None for the defaults.
+        json_export_config: Must have its defaults.
+        onnx_export_config: Options of the ONNX file; None for the defaults.
     """
 
     json_export_config: JsonExporterConfig = JsonExporterConfig()
@@ -89,8 +89,8 @@ class ModelExporter:
     """Writes models to a directory.
 
     Attributes:
-        config: How.
-        export_dir: Where to.
+        config: The configuration.
+        export_dir: The directory.
     """
 
     @known_keywords("ModelExporter", {"output_dir": "export_dir"})
@@ -103,15 +103,15 @@ class ModelExporter:
         self.export_dir = Path(export_dir)
 
     def export_onnx_model(self, model: Any, input_args: Any, **arguments: Any) -> "Exported":
-        """Write a model as quantized ONNX, and compare it with the torch one on the example.
+        """Write a model as quantized ONNX and compare it with the torch module on the example.
 
         Args:
-            model: A quantized module, or a model with one inside.
+            model: A quantized module, or a model that contains one.
             input_args: Example arguments: a tensor or a tuple.
             arguments: ``input_names``, ``output_names`` and the other arguments of `export_onnx`.
 
         Returns:
-            What was written and how it compares; the peer returns nothing.
+            The file and the result of the comparison; AMD's method returns nothing.
         """
         onnx_config = self.config.onnx_export_config or OnnxExporterConfig()
         return export_onnx(model, self.export_dir, input_args, onnx_config=onnx_config, **arguments)
@@ -133,24 +133,24 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
     *,
     onnx_config: OnnxExporterConfig | None = None,
 ) -> "Exported":
-    """Write a model as quantized ONNX, and compare it with the torch one on the example.
+    """Write a model as quantized ONNX and compare it with the torch module on the example.
 
     Args:
-        model: A quantized module, or a model with one inside.
-        output_dir: The directory, made where it is missing; or the file, by a name that ends in ``.onnx``.
+        model: A quantized module, or a model that contains one.
+        output_dir: The directory, created if it is missing; or the file, if the name ends in ``.onnx``.
         input_args: Example arguments: a tensor or a tuple.
-        opset_version: Smallest operator set of the file; None takes what the types need.
+        opset_version: Minimum opset of the file; None takes what the types need.
         input_names: Names of the inputs.
         output_names: Names of the outputs.
-        verbose: Only False; use Python's logging.
-        do_constant_folding: Only True.
-        operator_export_type: Only None or torch's ``ONNX``.
-        uint4_int4_flag: Only False: 4-bit types are written as such whenever the configuration has them.
-        dynamo: Only False: neither of torch's exporters is used.
-        onnx_config: File name, dialect and batch.
+        verbose: Must be False; use Python's logging.
+        do_constant_folding: Must be True.
+        operator_export_type: Must be None or torch's ``ONNX``.
+        uint4_int4_flag: Must be False: 4-bit types are always written as 4-bit types.
+        dynamo: Must be False: torch's exporters are not used.
+        onnx_config: File name, format and batch.
 
     Returns:
-        What was written and how it compares.
+        The file and the result of the comparison.
     """
     from quantry.torchfront import ExportOptions, export
 
@@ -163,7 +163,7 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
     }
     for name, wrong in refused.items():
         if wrong:
-            raise RecipeError(f"export_onnx takes {name} at its default only; the documentation of it says why")
+            raise RecipeError(f"{name} must have its default, got another value in export_onnx; see its documentation")
     config = onnx_config or OnnxExporterConfig()
     if not isinstance(output_dir, str | os.PathLike):
         raise RecipeError(f"output_dir must be a path, got {type(output_dir).__name__}; in export_onnx")
@@ -179,13 +179,13 @@ def export_onnx(  # noqa: PLR0913, PLR0917 - the documented signature
     return export(model, path, input_args, options)
 
 
-def _file(place: Path, config: OnnxExporterConfig) -> Path:
-    """Return the file to write: the place itself where that is named like a model."""
-    if place.suffix.lower() != ".onnx" or place.is_dir():
-        return place / config.file_name
-    if config.file_name not in (FILE_NAME, place.name):
+def _file(path: Path, config: OnnxExporterConfig) -> Path:
+    """Return the file to write; a path that ends in ``.onnx`` is the file itself."""
+    if path.suffix.lower() != ".onnx" or path.is_dir():
+        return path / config.file_name
+    if config.file_name not in (FILE_NAME, path.name):
         raise RecipeError(
-            f"output_dir must be a directory where a file name is given too, got {str(place)!r} and "
+            f"output_dir must be a directory if file_name is set too, got {str(path)!r} and "
             f"{config.file_name!r}; in export_onnx"
         )
-    return place
+    return path

@@ -1,4 +1,4 @@
-"""``ModelQuantizer``: calibrates, and freezes after training."""
+"""`ModelQuantizer`: calibrates a model, and freezes it after training."""
 
 import inspect
 from collections.abc import Mapping
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.torch.config import QConfig, QLayerConfig, QTensorConfig
-from quantry.torch.translate import Place, recipe_of
+from quantry.torch.translate import NodeNames, recipe_of
 
 if TYPE_CHECKING:
     from quantry.torchfront import QuantizedModule
 
 
 class ModelQuantizer:
-    """Quantizes captured models as a configuration says.
+    """Quantizes PyTorch models.
 
-    Made with a `QConfig`, or with whatever ``quantry.quantize`` takes for a recipe: a `Recipe`, the name of a preset,
+    It takes a `QConfig`, or a recipe in any form that ``quantry.quantize`` accepts: a `Recipe`, the name of a preset,
     the path of a recipe file, or plain data.
 
     Attributes:
-        config: The configuration; a `Recipe` unless a `QConfig` was given.
+        config: The configuration: a `QConfig` if one was given, else a `Recipe`.
 
     Raises:
-        RecipeError: It is neither, or there is no such preset or file.
+        RecipeError: The configuration is neither, or there is no such preset or file.
 
     Example:
         >>> quantizer = ModelQuantizer("XINT8")  # doctest: +SKIP
@@ -35,26 +35,25 @@ class ModelQuantizer:
     def __init__(self, config: QConfig | Recipe | str | Path | Mapping[str, Any]) -> None:
         if not isinstance(config, QConfig | Recipe | str | Path | Mapping):
             raise RecipeError(
-                "ModelQuantizer.config must be a QConfig, a Recipe, a preset's name, a recipe file or a mapping, got "
+                "ModelQuantizer.config must be a QConfig, a Recipe, a preset name, a recipe file or a mapping, got "
                 f"{type(config).__name__}"
             )
         self.config: QConfig | Recipe = config if isinstance(config, QConfig) else resolve_recipe(config)[0]
 
     @known_keywords("ModelQuantizer.quantize_model", {"data": "dataloader", "calibration_data": "dataloader"})
     def quantize_model(self, model: Any, dataloader: Any = None) -> "QuantizedModule":
-        """Calibrate a model and return its quantized twin, ready to be evaluated, trained or frozen.
+        """Calibrate a model and return a quantized module, ready to be evaluated, trained or frozen.
 
         Args:
-            model: A captured graph, or a module, which is captured with the first sample. It is left as it was.
+            model: A captured graph, or a module, which is captured with the first sample. It is not changed.
             dataloader: Calibration data: a list of tensors, dicts or tuples, or a DataLoader.
 
         Returns:
             The quantized module, in evaluation mode.
 
         Raises:
-            ModelError: The model is quantized already, cannot be captured, or has an operator that cannot be quantized
-                here.
-            DataError: The data do not fit the model, or there are none to capture a module with.
+            ModelError: The model is already quantized, cannot be captured, or has an unsupported operator.
+            DataError: The data does not fit the model, or there is none to capture a module with.
         """
         from quantry.torchfront import capture, is_captured, is_module, quantize_graph
         from quantry.torchfront.quantized_module import refuse_quantized
@@ -67,16 +66,16 @@ class ModelQuantizer:
             model = capture(model, positional, named)
         if isinstance(self.config, Recipe):
             return quantize_graph(model, dataloader, self.config)
-        quantized = quantize_graph(model, dataloader, recipe_of(self.config, _places(model)))
+        quantized = quantize_graph(model, dataloader, recipe_of(self.config, _node_names(model)))
         _learn(quantized, self.config.global_quant_config)
         return quantized
 
     @staticmethod
     def freeze(model: Any) -> Any:
-        """Return the final model: batch normalizations folded as trained, scales fixed and within the NPU's limits.
+        """Return the final model: batch normalization folded, scales fixed and within the NPU's limits.
 
         Args:
-            model: A quantized module, or a model with quantized modules inside, in which these are replaced.
+            model: A quantized module, or a model that contains quantized modules, which are replaced in it.
 
         Raises:
             ModelError: There is no quantized module.
@@ -90,7 +89,7 @@ class ModelQuantizer:
         inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
         if not inside:
             raise ModelError(
-                f"a model to freeze must be or have a quantized module, got {type(model).__name__} without any"
+                f"a model to freeze must be or contain a quantized module, got {type(model).__name__} without any"
             )
         for path in inside:
             holder, _, leaf = path.rpartition(".")
@@ -99,14 +98,14 @@ class ModelQuantizer:
 
 
 def _first_sample(data: Any) -> tuple[Any, Any]:
-    """Return data that still have their first sample, and that sample as arguments of a call."""
+    """Return the data, including its first sample, and that sample as call arguments."""
     if hasattr(data, "shape") and len(data) > 0:
         return data, (data[:1],)  # samples in one tensor
     samples = data if isinstance(data, list | tuple) else list(data or ())
     if not samples:
         raise DataError(
-            "a plain module is captured with the first calibration sample, got no data; capture it with "
-            "quantry.torch.capture(model, example), or give data"
+            "a module needs data, because it is captured with the first calibration sample, got no data; give data, or "
+            "capture it with quantry.torch.capture(model, example)"
         )
     first = samples[0]
     if isinstance(first, dict):
@@ -115,21 +114,21 @@ def _first_sample(data: Any) -> tuple[Any, Any]:
 
 
 def _taken(model: Any, sample: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return as many items of a sample as the model takes; labels and the like come behind them."""
+    """Return as many items of a sample as the model has parameters; labels follow them."""
     parameters = inspect.signature(model.forward).parameters.values()
     if any(entry.kind is entry.VAR_POSITIONAL for entry in parameters):
         return sample
     return sample[: sum(entry.kind in (entry.POSITIONAL_ONLY, entry.POSITIONAL_OR_KEYWORD) for entry in parameters)]
 
 
-def _places(graph: Any) -> tuple[Place, ...]:
+def _node_names(graph: Any) -> tuple[NodeNames, ...]:
     from quantry.torchfront import is_captured
     from quantry.torchfront.lowering import lower
 
     if not is_captured(graph):
-        return _places_in_onnx(graph)
+        return _onnx_node_names(graph)
     lowered = lower(graph)
-    places = []
+    known_nodes = []
     for node in lowered.model.graph:
         if node.op_type == "BatchNormalization":
             continue  # folded before anything is selected
@@ -138,19 +137,19 @@ def _places(graph: Any) -> tuple[Place, ...]:
         parts = scope.path.split(".") if scope.path else []
         paths = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
         tensors = [output.name or "" for output in node.outputs]
-        places.append(Place(name, (*paths, *tensors, name), scope.classes))
-    return tuple(places)
+        known_nodes.append(NodeNames(name, (*paths, *tensors, name), scope.classes))
+    return tuple(known_nodes)
 
 
-def _places_in_onnx(model: Any) -> tuple[Place, ...]:
-    """Return the nodes of an ONNX model, which has names of nodes and tensors, and operators in place of classes."""
+def _onnx_node_names(model: Any) -> tuple[NodeNames, ...]:
+    """Return the names of the nodes of an ONNX model, with operator types instead of module classes."""
     import onnx_ir as ir
 
     from quantry.graph.load import read_model
 
     graph = model if isinstance(model, ir.Model) else read_model(model)
     return tuple(
-        Place(node.name or "", (*(output.name or "" for output in node.outputs), node.name or ""), (node.op_type,))
+        NodeNames(node.name or "", (*(output.name or "" for output in node.outputs), node.name or ""), (node.op_type,))
         for node in graph.graph
         if node.op_type != "BatchNormalization"
     )

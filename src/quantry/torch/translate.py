@@ -1,10 +1,11 @@
-"""From the configuration of Quark for PyTorch to a recipe; one place."""
+"""Translates a `QConfig` of Quark for PyTorch into a recipe."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from quantry.errors import RecipeError, SelectionError, nearest_spelling
+from quantry.errors import ConflictError, RecipeError, SelectionError, nearest_spelling
 from quantry.plan.selection import meant, name_pattern
 from quantry.recipe import (
     Bias,
@@ -12,12 +13,14 @@ from quantry.recipe import (
     DerivedBias,
     EqualizeOptions,
     FloatBias,
+    FloatScale,
     LayerTypes,
     Method,
     MinMax,
     NpuConversions,
     NpuLimits,
     OwnBias,
+    PerChannel,
     PerTensor,
     PlanOptions,
     PowerOfTwoScale,
@@ -29,18 +32,19 @@ from quantry.recipe import (
     TuneOptions,
     TuneStep,
 )
+from quantry.recipe.compatibility import Vocabulary, conflict_error
 from quantry.torch.config import EQUALIZATIONS, QConfig, QLayerConfig, QTensorConfig
-from quantry.torch.enums import DeviceType
+from quantry.torch.enums import DATA_TYPES, DeviceType, QSchemeType, ScaleType
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a user may call one node of a captured graph by.
+class NodeNames:
+    """The names by which users may select one node of a captured graph.
 
     Attributes:
         node: Its name in the graph.
-        names: Its module's path and those above it, its tensors, and its name.
-        classes: Names of the classes of those modules.
+        names: Paths of its module and the modules above, its tensors, and its own name.
+        classes: Class names of these modules.
     """
 
     node: str
@@ -48,25 +52,25 @@ class Place:
     classes: tuple[str, ...]
 
 
-def recipe_of(config: QConfig, places: Iterable[Place] = ()) -> Recipe:
-    """Return the recipe that a configuration stands for.
+def recipe_of(config: QConfig, known_nodes: Iterable[NodeNames] = ()) -> Recipe:
+    """Return the recipe for a configuration.
 
     Args:
         config: The configuration.
-        places: The nodes that names in it may mean.
+        known_nodes: The names of all nodes.
 
     Raises:
-        RecipeError: The configuration asks for something that does not go together.
-        SelectionError: A name means no node.
+        RecipeError: Two options do not go together.
+        SelectionError: A name matches no node.
     """
     layer = config.global_quant_config
     activation, weight = layer.activation, layer.weight
     if activation is None or weight is None:
         raise RecipeError(
-            "QLayerConfig must say what activations and weights become, got "
-            f"{'no input_tensors' if activation is None else 'no weight'}; weights alone are quantized by quantry.onnx"
+            "QLayerConfig must have input_tensors and weight, got "
+            f"{'no input_tensors' if activation is None else 'no weight'}; for weights only, use quantry.onnx"
         )
-    known = tuple(places)
+    known = tuple(known_nodes)
     specs = activation.tensor_spec(), weight.tensor_spec()
     bias = bias_of(layer.bias)
     plan = PlanOptions(
@@ -82,42 +86,73 @@ def recipe_of(config: QConfig, places: Iterable[Place] = ()) -> Recipe:
     algorithms = tuple(config.algo_config or ())
     equalize = {EQUALIZATIONS[type(entry)]: entry for entry in algorithms if type(entry) in EQUALIZATIONS}
     steps = tuple(entry for entry in algorithms if isinstance(entry, TuneStep))
-    return Recipe(
-        name="quantry.torch",
-        prepare=PrepareOptions(npu=converted),
-        equalize=EqualizeOptions(**equalize),
-        plan=plan,
-        scale=ScaleOptions(
-            activation=_method(activation), weight=_method(weight), npu=NpuLimits() if npu and not plan.layers else None
-        ),
-        tune=TuneOptions(steps),
+    scale = ScaleOptions(
+        activation=_method(activation), weight=_method(weight), npu=NpuLimits() if npu and not plan.layers else None
     )
+    try:
+        return Recipe(
+            name="quantry.torch",
+            prepare=PrepareOptions(npu=converted),
+            equalize=EqualizeOptions(**equalize),
+            plan=plan,
+            scale=scale,
+            tune=TuneOptions(steps),
+        )
+    except ConflictError as error:
+        raise conflict_error(error.conflict, _LayerWords()) from error
+
+
+class _LayerWords(Vocabulary):
+    """Conflicts between types in the names of a `QLayerConfig`."""
+
+    def name(self, field: str) -> str:
+        """Return the field of a specification."""
+        parts = {"activation": "input_tensors", "weight": "weight", "bias": "bias"}
+        names = {"dtype": "dtype", "scale": "scale_type", "symmetric": "symmetric", "granularity": "qscheme"}
+        stage, part, *rest = field.replace(".spec", "").split(".")
+        if stage != "plan" or part not in parts:
+            return field
+        return ".".join(("QLayerConfig", parts[part], *(names[entry] for entry in rest)))
+
+    def value(self, field: str, value: Any) -> str:
+        """Return the member for a value."""
+        if isinstance(value, DataType):
+            return next((str(member) for member, dtype in DATA_TYPES.items() if dtype == value), value.value)
+        kind = value if isinstance(value, type) else type(value)
+        members: dict[type, Enum | None] = {
+            PerTensor: QSchemeType.per_tensor,
+            PerChannel: QSchemeType.per_channel,
+            PowerOfTwoScale: ScaleType.pof2,
+            FloatScale: ScaleType.float,
+            FloatBias: None,
+        }
+        return str(members[kind]) if kind in members else super().value(field, value)
 
 
 def bias_of(config: QTensorConfig | None) -> Bias:
-    """Return what biases become: float, on the accumulator's grid, or with a scale of their own."""
+    """Return the bias: float, with the scale of the accumulator, or with its own scale."""
     if config is None:
         return FloatBias()
     return DerivedBias() if config.is_accumulator else OwnBias(config.tensor_spec())
 
 
-def excluded(config: QConfig, places: tuple[Place, ...]) -> tuple[str, ...]:
+def excluded(config: QConfig, known_nodes: tuple[NodeNames, ...]) -> tuple[str, ...]:
     """Return the names of the nodes that stay float."""
     silent = [pattern for pattern, layer in config.layer_quant_config.items() if layer is None]
-    found = [node for pattern in (*(config.exclude or ()), *silent) for node in _nodes(pattern, places, "exclude")]
+    found = [node for pattern in (*(config.exclude or ()), *silent) for node in _nodes(pattern, known_nodes, "exclude")]
     for kind, layer in config.layer_type_quant_config.items():
         if layer is None:
-            found += _nodes_of_class(kind, places)
+            found += _nodes_of_class(kind, known_nodes)
     return tuple(dict.fromkeys(found))
 
 
-def layer_types(config: QConfig, places: tuple[Place, ...]) -> tuple[LayerTypes, ...]:
-    """Return the types of single layers; those by name win over those by class."""
+def layer_types(config: QConfig, known_nodes: tuple[NodeNames, ...]) -> tuple[LayerTypes, ...]:
+    """Return the types of single layers; names override classes."""
     by_class = [
-        (_nodes_of_class(kind, places), layer) for kind, layer in config.layer_type_quant_config.items() if layer
+        (_nodes_of_class(kind, known_nodes), layer) for kind, layer in config.layer_type_quant_config.items() if layer
     ]
     by_name = [
-        (_nodes(name, places, "layer_quant_config"), layer)
+        (_nodes(name, known_nodes, "layer_quant_config"), layer)
         for name, layer in config.layer_quant_config.items()
         if layer
     ]
@@ -133,11 +168,11 @@ def _layer_types(nodes: list[str], layer: QLayerConfig) -> LayerTypes:
     )
 
 
-def _nodes(pattern: str, places: tuple[Place, ...], where: str) -> list[str]:
+def _nodes(pattern: str, known_nodes: tuple[NodeNames, ...], where: str) -> list[str]:
     is_meant = name_pattern(pattern, f"QConfig.{where}")
-    hits = [place.node for place in places if any(map(is_meant, place.names))]
+    hits = [entry.node for entry in known_nodes if any(map(is_meant, entry.names))]
     if not hits:
-        names = sorted({name for place in places for name in place.names})
+        names = sorted({name for entry in known_nodes for name in entry.names})
         raise SelectionError(
             f"QConfig.{where} must name a submodule, a node or a tensor of the captured graph, got {pattern!r}"
             f"{meant(pattern, names)}"
@@ -145,11 +180,11 @@ def _nodes(pattern: str, places: tuple[Place, ...], where: str) -> list[str]:
     return hits
 
 
-def _nodes_of_class(kind: Any, places: tuple[Place, ...]) -> list[str]:
+def _nodes_of_class(kind: Any, known_nodes: tuple[NodeNames, ...]) -> list[str]:
     label = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
-    hits = [place.node for place in places if label in place.classes]
+    hits = [entry.node for entry in known_nodes if label in entry.classes]
     if not hits:
-        classes = sorted({name for place in places for name in place.classes})
+        classes = sorted({name for entry in known_nodes for name in entry.classes})
         raise SelectionError(
             f"QConfig.layer_type_quant_config must name a module class of the captured model, got {label!r}"
             f"{nearest_spelling(label, classes)}; it has {', '.join(classes)}"
@@ -162,7 +197,7 @@ def _method(config: QTensorConfig) -> Method:
 
 
 def _fits_npu(specs: tuple[TensorSpec, TensorSpec], bias: Bias) -> bool:
-    """Whether everything is what an integer NPU computes with; its limits then hold too."""
+    """Return whether an integer NPU can compute with these types; its limits then apply too."""
     tensors: Mapping[str, TensorSpec] = {"activation": specs[0], "weight": specs[1]}
     if not isinstance(bias, OwnBias):
         return False
