@@ -44,7 +44,7 @@ from quantry.torch import (
     balance_channels,
     choose_scales,
     qat,
-    retune,
+    tune_weights,
 )
 
 SHAPES = {"nano": yolox_model.NANO, "tiny": yolox_model.TINY}
@@ -108,7 +108,7 @@ def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = 
     if algorithms is None and hasattr(model, "importance"):
         choose_scales(quantized, pictures, model.importance)
         quantized = balance_channels(quantized, pictures, model.importance)
-        quantized = retune(quantized, pictures, model.rounding)
+        quantized = tune_weights(quantized, pictures, model.rounding)
     model.base_model = quantized
     return quantized
 

@@ -21,7 +21,7 @@ from quantry.torch import (
     PerTensorPercentileObserver,
     QatOptions,
     QuantizedModule,
-    float_twin,
+    float_copy,
     quantize_graph,
 )
 
@@ -196,7 +196,7 @@ class EmbeddedDetector(nn.Module):
         super().__init__()
         self.source = demo.MODEL_PATH
         sample = [torch.from_numpy(entry[demo.INPUT_NAME]) for entry in demo.calibration_inputs(1)]
-        self.base_model = float_twin(quantize_graph(self.source, sample, Recipe()))
+        self.base_model = float_copy(quantize_graph(self.source, sample, Recipe()))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the detector's rows."""

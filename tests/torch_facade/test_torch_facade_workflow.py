@@ -100,7 +100,7 @@ def test_whole_workflow_ends_in_onnx(model: Wrapped, data: list[Tensor], tmp_pat
 
 def test_plain_module_is_captured_with_the_first_sample(model: Wrapped, data: list[Tensor]) -> None:
     quantized = ModelQuantizer(config(exclude=["head"])).quantize_model(model.base_model, [(x, 1) for x in data])
-    assert "head.weight" not in quantized.blueprint.plan.weights
+    assert "head.weight" not in quantized.definition.plan.weights
     with pytest.raises(DataError, match="no data"):
         ModelQuantizer(config()).quantize_model(model.base_model)
 
@@ -115,7 +115,7 @@ def test_names_of_an_onnx_model_stay_float(data: list[Tensor]) -> None:
     source = float_model.SerializeToString()
     for pattern in ("gate", "b", "ga*"):
         quantized = ModelQuantizer(config(exclude=[pattern])).quantize_model(source, data)
-        assert quantized.blueprint.plan.quantized_nodes == ("relu", "mul")
+        assert quantized.definition.plan.quantized_nodes == ("relu", "mul")
     with pytest.raises(SelectionError, match="'gate'"):
         ModelQuantizer(config(exclude=["gat"])).quantize_model(source, data)
 

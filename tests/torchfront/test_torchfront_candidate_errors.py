@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from quantry.numerics import kernels
-from quantry.torchfront.candidate_errors import Candidates, candidate_errors
+from quantry.torchfront.error_costs import Candidates, candidate_errors
 
 SHAPES = [((), None), ((7,), None), ((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 6, 9, 11), 1), ((2, 6, 9, 11), None)]
 SHAPES += [((1, 3, 100, 100), 1), ((1, 3, 100, 100), None), ((0, 4), 1), ((6, 2, 1, 1), 3)]

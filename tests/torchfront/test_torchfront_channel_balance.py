@@ -19,12 +19,12 @@ from quantry.torchfront import (
     capture,
     choose_scales,
     export,
+    float_copy,
     float_teacher,
-    float_twin,
     freeze,
     learn_scales,
     quantize_graph,
-    retune,
+    tune_weights,
 )
 
 SPREAD = torch.tensor([4.0**-power for power in range(8)])
@@ -80,7 +80,7 @@ def weights(module: QuantizedModule) -> dict[str, Tensor]:
 def same_in_float(one: QuantizedModule, other: QuantizedModule) -> bool:
     x = batches(1, 4)[0]
     with torch.no_grad():
-        return torch.equal(float_twin(one)(x), float_twin(other)(x)) and torch.equal(
+        return torch.equal(float_copy(one)(x), float_copy(other)(x)) and torch.equal(
             float_teacher(one)(x), float_teacher(other)(x)
         )
 
@@ -96,7 +96,7 @@ def test_small_channels_get_resolution_and_the_float_model_is_kept_to_the_bit(
     balanced = balance_channels(plain, batches())
     assert same_in_float(balanced, plain)
     assert distance(balanced, net) < 0.3 * distance(plain, net)
-    assert "balanced the channels of 1 tensors" in balanced.blueprint.notes[-1]
+    assert "balanced the channels of 1 tensors" in balanced.definition.notes[-1]
 
 
 def test_what_is_given_is_left_as_it_was(npu_recipe: Recipe) -> None:
@@ -134,19 +134,19 @@ class Gated(nn.Module):
 def test_silu_is_passed_where_a_multiplication_gives_its_sigmoid_the_old_values(npu_recipe: Recipe) -> None:
     options = EqualizeOptions(smooth=SmoothQuant(gain=1.0, tolerance=0.0))
     plain = quantized_of(Gated(), replace(npu_recipe, equalize=options))
-    assert [node.op_type for node in plain.blueprint.model.model.graph].count("Mul") == 2  # one is before the Sigmoid
+    assert [node.op_type for node in plain.definition.model.model.graph].count("Mul") == 2  # one is before the Sigmoid
     counted = torch.zeros(8, 1, 1)
     counted[6:] = 1.0
     choose_scales(plain, batches(), counted.expand_as)
     balanced = balance_channels(plain, batches(), counted.expand_as)
-    assert "of 1 tensors" in balanced.blueprint.notes[-1]
+    assert "of 1 tensors" in balanced.definition.notes[-1]
     assert not torch.equal(weights(balanced)["first.weight"], weights(plain)["first.weight"])
     assert same_in_float(balanced, plain)
 
 
 def test_exported_model_gives_what_torch_gives(npu_recipe: Recipe, tmp_path: Path) -> None:
     net, x = Uneven(nn.ReLU()), batches(1, 3)[0]
-    tuned = retune(balance_channels(quantized_of(net, npu_recipe), batches()), batches(), [Gptq()])
+    tuned = tune_weights(balance_channels(quantized_of(net, npu_recipe), batches()), batches(), [Gptq()])
     done = export(tuned, tmp_path / "balanced.onnx", x)
     assert done.is_exact
     session = onnxruntime.InferenceSession(done.path, providers=["CPUExecutionProvider"])
@@ -157,7 +157,7 @@ def test_exported_model_gives_what_torch_gives(npu_recipe: Recipe, tmp_path: Pat
 
 
 def test_a_tuned_module_keeps_its_teacher(npu_recipe: Recipe) -> None:
-    tuned = retune(quantized_of(Uneven(nn.ReLU()), npu_recipe), batches(), [Gptq()])
+    tuned = tune_weights(quantized_of(Uneven(nn.ReLU()), npu_recipe), batches(), [Gptq()])
     balanced = balance_channels(tuned, batches())
     assert not torch.equal(weights(balanced)["first.weight"], weights(tuned)["first.weight"])
     assert same_in_float(balanced, tuned)
@@ -181,7 +181,7 @@ def test_scales_for_each_channel_leave_nothing_to_balance(npu_recipe: Recipe) ->
     )
     plain = quantized_of(Uneven(nn.ReLU()), recipe)
     balanced = balance_channels(plain, batches())
-    assert "of 0 tensors" in balanced.blueprint.notes[-1]
+    assert "of 0 tensors" in balanced.definition.notes[-1]
     assert same_in_float(balanced, plain)
 
 

@@ -66,7 +66,7 @@ def test_module_and_onnx_path_choose_the_same_scales(captured: fx.GraphModule, n
     module = quantize_graph(captured, batches(), npu_recipe)
     proto = ir.serde.serialize_model(lower(captured).model)
     result = quantry.quantize(proto, [{"x": x.numpy()} for x in batches()], npu_recipe, store=None)
-    ours, theirs = module.blueprint.params.tensors, result.params.tensors
+    ours, theirs = module.definition.params.tensors, result.params.tensors
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(entry.scale, theirs[name].scale) for name, entry in ours.items())
 
@@ -135,12 +135,12 @@ def test_other_types_are_trained_and_exported(captured: fx.GraphModule, tmp_path
 
 def test_scopes_stay_float_by_module_class_and_tensor(captured: fx.GraphModule, npu_recipe: Recipe) -> None:
     by_module = quantize_graph(captured, batches(), npu_recipe, float_scopes=FloatScopes(modules=("deep",)))
-    assert "deep.conv.weight" not in by_module.blueprint.plan.weights
-    assert "stem.conv.weight" in by_module.blueprint.plan.weights
+    assert "deep.conv.weight" not in by_module.definition.plan.weights
+    assert "stem.conv.weight" in by_module.definition.plan.weights
     by_class = quantize_graph(captured, batches(), npu_recipe, float_scopes=FloatScopes(types=(nn.Linear,)))
-    assert "head.weight" not in by_class.blueprint.plan.weights
+    assert "head.weight" not in by_class.definition.plan.weights
     by_tensor = quantize_graph(captured, batches(), npu_recipe, float_scopes=FloatScopes(tensors=("linear",)))
-    assert "head.weight" not in by_tensor.blueprint.plan.weights
+    assert "head.weight" not in by_tensor.definition.plan.weights
     with pytest.raises(SelectionError, match="'stem'"):
         quantize_graph(captured, batches(), npu_recipe, float_scopes=FloatScopes(modules=("stemm",)))
 
@@ -158,7 +158,7 @@ def test_opset_is_raised_on_request(quantized: QuantizedModule, tmp_path: Path) 
 def test_tuned_recipes_fold_batch_norms_for_good(captured: fx.GraphModule, npu_recipe: Recipe, tmp_path: Path) -> None:
     module = quantize_graph(captured, batches(), replace(npu_recipe, tune=TuneOptions((Gptq(),))))
     assert not module.layout.layers
-    assert any("no longer trained apart" in note for note in module.blueprint.notes)
+    assert any("no longer trained apart" in note for note in module.definition.notes)
     assert export(module, tmp_path / "model.onnx", batches(1, 2)[0]).is_exact
 
 

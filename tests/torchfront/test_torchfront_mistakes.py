@@ -19,8 +19,8 @@ from quantry.torchfront import (
     capture,
     enable_quantizers,
     export,
+    float_copy,
     float_teacher,
-    float_twin,
     freeze,
     freeze_batch_norm,
     freeze_observers,
@@ -46,11 +46,11 @@ def test_scales_of_a_frozen_module_stay(quantized: QuantizedModule, switch: obje
         switch(freeze(quantized))
 
 
-def test_frozen_module_has_a_float_twin_and_no_teacher(quantized: QuantizedModule) -> None:
+def test_frozen_module_has_a_float_copy_and_no_teacher(quantized: QuantizedModule) -> None:
     x = 4 * batches()[0]  # beyond the levels that were calibrated
     final = freeze(quantized)
     with torch.no_grad():
-        torch.testing.assert_close(float_twin(final)(x), float_twin(quantized)(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(float_copy(final)(x), float_copy(quantized)(x), rtol=1e-4, atol=1e-5)
     with pytest.raises(ModelError, match="trained weights alone"):
         float_teacher(final)
 
@@ -75,9 +75,9 @@ def test_switch_without_anything_to_switch_is_refused(quantized: QuantizedModule
 def test_random_calibration_is_recalled(captured: fx.GraphModule, npu_recipe: Recipe) -> None:
     with pytest.warns(UserWarning, match="no calibration data"):
         module = quantize_graph(captured, None, npu_recipe)
-    assert "no calibration data were given" in module.blueprint.notes[0]
+    assert "no calibration data were given" in module.definition.notes[0]
     # Without scales nothing is calibrated, and there is nothing to say.
-    assert not any("calibration" in note for note in quantize_graph(captured, None, "BF16").blueprint.notes)
+    assert not any("calibration" in note for note in quantize_graph(captured, None, "BF16").definition.notes)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_option_that_is_wrong_is_named(field: str, value: object) -> None:
         QatOptions(**{field: value})
 
 
-def test_float_twin_is_not_written_as_quantized(quantized: QuantizedModule, tmp_path: Path) -> None:
-    twin, x = float_twin(quantized), batches()[0]
+def test_float_copy_is_not_written_as_quantized(quantized: QuantizedModule, tmp_path: Path) -> None:
+    twin, x = float_copy(quantized), batches()[0]
     for model in (twin, Detector(twin)):
         with pytest.raises(ModelError, match="such as a float twin"):
             export(model, tmp_path / "model.onnx", x)

@@ -22,7 +22,7 @@ from quantry.torchfront import (
     freeze,
     learn_scales,
     quantize_graph,
-    retune,
+    tune_weights,
 )
 
 
@@ -122,7 +122,7 @@ def test_scales_of_channels_that_are_no_powers_of_two(captured: fx.GraphModule, 
 
 def test_retune_rounds_to_the_scales_of_now(quantized: QuantizedModule, net: SmallNet, tmp_path: Path) -> None:
     choose_scales(quantized, batches())
-    tuned = retune(quantized, batches(), [Gptq()])
+    tuned = tune_weights(quantized, batches(), [Gptq()])
     before, after = exponents(quantized), exponents(tuned)
     weights = [name for name in before if "weight" in name]
     assert all(torch.equal(before[name], after[name]) for name in weights)
@@ -142,11 +142,11 @@ def test_mistakes_are_named(quantized: QuantizedModule, net: SmallNet) -> None:
     with pytest.raises(ModelError, match="got SmallNet"):
         choose_scales(net, batches())
     with pytest.raises(RecipeError, match="at least one algorithm"):
-        retune(quantized, batches(), [])
+        tune_weights(quantized, batches(), [])
     with pytest.raises(ModelError, match="frozen"):
         choose_scales(freeze(quantized), batches())
     with pytest.raises(ModelError, match="frozen"):
-        retune(freeze(quantized), batches(), [Gptq()])
+        tune_weights(freeze(quantized), batches(), [Gptq()])
     learn_scales(quantized)
     with pytest.raises(RecipeError, match="before they are learned"):
         choose_scales(quantized, batches())

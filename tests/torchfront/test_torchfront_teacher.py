@@ -15,8 +15,8 @@ from quantry.torchfront import (
     QatOptions,
     QuantizedModule,
     capture,
+    float_copy,
     float_teacher,
-    float_twin,
     qat,
     quantize_graph,
 )
@@ -51,12 +51,12 @@ def recipe() -> Recipe:
 def test_teacher_is_the_model_before_conversions(net: type[nn.Module], recipe: Recipe) -> None:
     model, x = net().eval(), batches(1, 3)[0]
     module = quantized_as(model, recipe)
-    assert module.blueprint.originals
-    assert module.blueprint.untuned  # factors behind pools
+    assert module.definition.originals
+    assert module.definition.untuned  # factors behind pools
     for one in (module, pickle.loads(pickle.dumps(module))):
         with torch.no_grad():
             torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
-    assert "HardSigmoid" in {node.op_type for node in module.blueprint.model.model.graph}
+    assert "HardSigmoid" in {node.op_type for node in module.definition.model.model.graph}
 
 
 class Bounded(nn.Module):
@@ -85,11 +85,11 @@ def test_teacher_cuts_off_again_what_relu_let_pass(stage: str) -> None:
         recipe = replace(start, equalize=EqualizeOptions(CrossLayer(clip6_to_relu=True)))
     model, x = Bounded().eval(), batches(1, 3)[0]
     module = quantized_as(model, recipe)
-    assert {original.op_type for original in module.blueprint.originals.values()} >= {"Clip"}
+    assert {original.op_type for original in module.definition.originals.values()} >= {"Clip"}
     for one in (module, pickle.loads(pickle.dumps(module))):
         with torch.no_grad():
             torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
-            assert (float_twin(one)(x) - model(x)).abs().max() > 0.1  # without the bounds
+            assert (float_copy(one)(x) - model(x)).abs().max() > 0.1  # without the bounds
 
 
 def test_training_without_labels_recovers_what_conversions_cost(recipe: Recipe) -> None:

@@ -34,8 +34,8 @@ from quantry.torchfront import (
     QuantizedModule,
     capture,
     export,
+    float_copy,
     float_teacher,
-    float_twin,
     freeze,
     freeze_batch_norm,
     learn_scales,
@@ -58,10 +58,10 @@ def step(module: nn.Module, rate: float = 0.05, *, precision: torch.dtype | None
     return float(loss.detach())
 
 
-def test_float_twin_computes_what_the_model_computes(net: SmallNet, quantized: QuantizedModule) -> None:
+def test_float_copy_computes_what_the_model_computes(net: SmallNet, quantized: QuantizedModule) -> None:
     x = batches(1, 3)[0]
     with torch.no_grad():
-        torch.testing.assert_close(float_twin(quantized)(x), net(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(float_copy(quantized)(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_recommended_recipe_equalizes_and_rounds_and_its_teacher_is_the_float_model(tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_recommended_recipe_equalizes_and_rounds_and_its_teacher_is_the_float_mo
     smooth = replace(recipe.equalize, smooth=SmoothQuant(gain=1.0, tolerance=0.0))
     recipe = replace(recipe, equalize=smooth, prepare=PrepareOptions())  # an NPU averages a little differently
     module = quantize_graph(capture(net, data[0]), data, recipe)
-    assert any("SmoothQuant divided the channels of" in note for note in module.blueprint.notes)
-    assert module.blueprint.untuned
+    assert any("SmoothQuant divided the channels of" in note for note in module.definition.notes)
+    assert module.definition.untuned
     again = pickle.loads(pickle.dumps(module))
     with torch.no_grad():
         torch.testing.assert_close(float_teacher(module)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(float_teacher(again)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
-        assert not torch.allclose(float_twin(module)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(float_copy(module)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)
     qat(module, data, options=QatOptions(steps=4))
     assert export(module, tmp_path / "model.onnx", data[0]).is_exact
 
@@ -113,7 +113,7 @@ def test_batch_statistics_move_in_training_and_rest_when_frozen(quantized: Quant
 
 def test_training_with_batch_statistics_follows_the_float_model(net: SmallNet, quantized: QuantizedModule) -> None:
     x = batches(1, 16)[0]
-    reference, twin = copy.deepcopy(net).train(), float_twin(quantized).train()
+    reference, twin = copy.deepcopy(net).train(), float_copy(quantized).train()
     torch.testing.assert_close(twin(x), reference(x), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(twin.stem.bn.running_var, reference.stem.bn.running_var, rtol=1e-4, atol=1e-5)
 

@@ -64,14 +64,14 @@ _FRONT_END = (
     "export",
     "export_for_training",
     "float_teacher",
-    "float_twin",
+    "float_copy",
     "freeze",
     "freeze_batch_norm",
     "freeze_observers",
     "learn_scales",
     "qat",
     "quantize_graph",
-    "retune",
+    "tune_weights",
     "start_observers",
 )
 
@@ -130,16 +130,16 @@ __all__ = [
     "export",
     "export_for_training",
     "export_onnx",
+    "float_copy",
     "float_teacher",
-    "float_twin",
     "freeze",
     "freeze_batch_norm",
     "freeze_observers",
     "learn_scales",
     "qat",
     "quantize_graph",
-    "retune",
     "start_observers",
+    "tune_weights",
 ]
 
 if util.find_spec("torch") is None:

@@ -1,4 +1,9 @@
-r"""Channels scaled so that the one step that serves them all costs the results least.
+"""What the channels of tensors cost when they are enlarged against the one step that serves them all.
+
+A channel that is enlarged by 2^j is rounded with a step 2^j times as fine and is cut off 2^j times as early. In terms
+of the values as they were, it is the step that changes, so that nothing is run again when channels are scaled.
+
+Channels scaled so that the one step that serves them all costs the results least.
 
 ::
 
@@ -14,11 +19,14 @@ it. Factors are powers of two, so that the float model computes the same to the 
 import copy
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
+import torch
+from torch import Tensor
 
 from quantry.equalize.channel_layout import ChannelLayout
 from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
@@ -29,15 +37,133 @@ from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.numerics.power_of_two import nearest_exponent
+from quantry.numerics.rounding import round_and_clip
 from quantry.recipe import SmoothQuant
 from quantry.scale.npu import refine_for_npu
-from quantry.torchfront.blueprint import Blueprint
-from quantry.torchfront.channel_prices import ActivationPrices, ConstantPrices, Floats, Whole, is_shared
-from quantry.torchfront.error_prices import Importance, check_scales_are_free, fake_quantizers, price_errors
+from quantry.torchfront.error_costs import (
+    Candidates,
+    Importance,
+    candidate_errors,
+    check_scales_are_free,
+    fake_quantizers,
+    price_errors,
+)
+from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
+from quantry.torchfront.module_definition import ModuleDefinition
 from quantry.torchfront.quantized_module import QuantizedModule, build_in_place_of
 from quantry.torchfront.scale_choice import tied_scales
 from quantry.tune import Tuned, tuned_model
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+_SPAN = 6
+_COARSER, _FINER = 4.0, 16.0
+"""By what the cost grows with each power of two beyond those that were tried: by steps, and by what is cut off."""
+
+
+@dataclass(eq=False)
+class ActivationPrices:
+    """What an activation costs, channel by channel.
+
+    Attributes:
+        quantizer: Its quantizer.
+        costs: What was seen, [1 + 2 * span, channels], at powers of two from -span to span.
+        enlarged: By which powers of two channels are enlarged, [channels].
+        coarser: By which power of two the step is.
+    """
+
+    quantizer: FakeQuantizer
+    costs: Floats = field(default_factory=lambda: np.zeros((1 + 2 * _SPAN, 0)))
+    enlarged: Whole = field(default_factory=lambda: np.zeros(0, np.int64))
+    coarser: int = 0
+
+    def add(self, values: Tensor, gradient: Tensor) -> None:
+        """Add what errors of some values cost; channels are the second axis."""
+        steps = Candidates.of(self.quantizer, 2.0 ** -np.arange(-_SPAN, _SPAN + 1))
+        seen = candidate_errors(values, gradient, steps, 1 if values.dim() > 1 else None).numpy()
+        if self.costs.shape[1] not in (0, seen.shape[1]):  # tensors of several widths share the step
+            self.costs, seen = (part.sum(1, keepdims=True) for part in (self.costs, seen))
+        self.costs = self.costs + seen if self.costs.size else seen
+        self.enlarged = np.zeros(self.costs.shape[1], np.int64)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels; 1 where they differ, 0 where the results do not depend on the tensor."""
+        return int(self.costs.shape[1])
+
+    def at(self, power: int) -> Floats:
+        """Return the cost of each channel when all are enlarged by a power of two, [channels]."""
+        wanted = self.enlarged - self.coarser + power
+        found = self.costs[np.clip(wanted + _SPAN, 0, 2 * _SPAN), np.arange(self.channels)]
+        beyond = _FINER ** np.maximum(wanted - _SPAN, 0) * _COARSER ** np.maximum(-_SPAN - wanted, 0)
+        return np.asarray(found * beyond)
+
+    def total(self, power: int) -> float:
+        """Return the cost of all channels when all are enlarged by a power of two."""
+        return float(self.at(power).sum())
+
+
+@dataclass(eq=False)
+class ConstantPrices:
+    """What a weight or a bias costs.
+
+    Attributes:
+        quantizer: Its quantizer.
+        curvature: What a squared error of each of its numbers costs, in its own shape.
+        values: Its numbers, [groups, outputs / groups, inputs / groups, kernel].
+        outputs: By which powers of two output channels are enlarged, [outputs].
+        inputs: The same of input channels, [inputs].
+        coarser: By which power of two the step is.
+        share: How much of the cost is left after rounding is tuned.
+        placed: Whether the numbers are known.
+    """
+
+    quantizer: FakeQuantizer
+    share: float = 1.0
+    curvature: Floats = field(default_factory=lambda: np.zeros(()))
+    values: Floats = field(default_factory=lambda: np.zeros((1, 1, 1, 1)))
+    outputs: Whole = field(default_factory=lambda: np.zeros(1, np.int64))
+    inputs: Whole = field(default_factory=lambda: np.zeros(1, np.int64))
+    coarser: int = 0
+    placed: bool = False
+
+    def add(self, _: Tensor, gradient: Tensor) -> None:
+        """Add what is seen of a batch."""
+        self.curvature = self.curvature + gradient.square().double().cpu().numpy()
+
+    def place(self, values: npt.NDArray[np.float32], layout: ChannelLayout) -> None:
+        """Say what the numbers are and where their channels; the first word counts."""
+        if self.placed:
+            return
+        self.placed = True
+        self.values = layout.view(np.array(values, np.float64, order="C"))
+        self.curvature = layout.view(np.ascontiguousarray(np.broadcast_to(self.curvature, values.shape)))
+        self.outputs, self.inputs = np.zeros(layout.outputs, np.int64), np.zeros(layout.inputs, np.int64)
+
+    def at(self, power: int, *, of_inputs: bool = False) -> Floats:
+        """Return the cost of each output (or input) channel when all are enlarged by a power of two, [channels]."""
+        axes = (1, 3) if of_inputs else (2, 3)
+        return np.asarray(self._errors(power).sum(axes).reshape(-1))
+
+    def total(self, power: int) -> float:
+        """Return the cost of all numbers when all are enlarged by a power of two."""
+        return float(self._errors(power).sum())
+
+    def _errors(self, power: int) -> Floats:
+        groups = self.values.shape[0]
+        enlarged = self.outputs.reshape(groups, -1, 1, 1) + self.inputs.reshape(groups, 1, -1, 1)
+        step = float(self.quantizer.scale) * np.exp2(self.coarser - power - enlarged)
+        low, high = (limit - int(self.quantizer.zero_point) for limit in self.quantizer.limits)
+        error = round_and_clip(self.values / step, low, high) * step - self.values
+        return np.asarray(self.share * self.curvature * error * error)
+
+
+def is_shared(part: FakeQuantizer) -> bool:
+    """Whether one step serves all channels of a tensor."""
+    return part.axis is None and torch.numel(part.scale) == 1
+
 
 _REACH, _SETTLE, _SWEEPS = 4, 2, 8
 _LEAST_GAIN = 0.003
@@ -64,8 +190,8 @@ def balance_channels(
         seed: Of the random directions.
 
     Returns:
-        A new module in evaluation mode; the last of ``blueprint.notes`` says what was done. Weights are rounded to
-        nearest: `retune` does better. Batch normalizations of layers that changed are folded.
+        A new module in evaluation mode; the last of ``definition.notes`` says what was done. Weights are rounded to
+        nearest: `tune_weights` does better. Batch normalizations of layers that changed are folded.
 
     Raises:
         DataError: There are no batches.
@@ -74,17 +200,17 @@ def balance_channels(
 
     Example:
         >>> quantized = balance_channels(quantizer.quantize_model(graph, pictures), pictures)  # doctest: +SKIP
-        >>> quantized = retune(quantized, pictures, [Gptq()])  # doctest: +SKIP
+        >>> quantized = tune_weights(quantized, pictures, [Gptq()])  # doctest: +SKIP
     """
     check_scales_are_free(module, "balance_channels")
     parts = {name: part for name, part in fake_quantizers(module).items() if is_shared(part)}
     prices: dict[str, Prices] = {
-        name: ConstantPrices(part, _share(module.blueprint, name)) if part.constant else ActivationPrices(part)
+        name: ConstantPrices(part, _share(module.definition, name)) if part.constant else ActivationPrices(part)
         for name, part in parts.items()
     }
     price_errors(module, prices, batches, importance, seed)
-    model = module.blueprint.model.model.clone()
-    places = [place for found in _folds(model) if (place := _place(module.blueprint, prices, *found)) is not None]
+    model = module.definition.model.model.clone()
+    places = [place for found in _folds(model) if (place := _place(module.definition, prices, *found)) is not None]
     _place_others(model, prices)
     balance = _Balance(prices, tied_scales(module))
     before, after = balance.descend(places)
@@ -208,8 +334,8 @@ def _costs(tables: list[tuple[_Part, Floats]], channels: int, steps: tuple[int, 
     return costs
 
 
-def _share(blueprint: Blueprint, name: str) -> float:
-    return _BIAS_SHARE if name in blueprint.plan.biases else _WEIGHT_SHARE
+def _share(definition: ModuleDefinition, name: str) -> float:
+    return _BIAS_SHARE if name in definition.plan.biases else _WEIGHT_SHARE
 
 
 def _folds(model: ir.Model) -> list[tuple[Site, Fold]]:
@@ -225,13 +351,13 @@ def _folds(model: ir.Model) -> list[tuple[Site, Fold]]:
     ]
 
 
-def _place(blueprint: Blueprint, prices: Mapping[str, Prices], site: Site, fold: Fold) -> _Place | None:
+def _place(definition: ModuleDefinition, prices: Mapping[str, Prices], site: Site, fold: Fold) -> _Place | None:
     """Return what changes with a tensor, or None where some of that cannot be priced."""
     ends = {edit.layer.output: edit.channels for edit in fold.makers}
-    divided = _divided(site.value, 0, ends, blueprint)
+    divided = _divided(site.value, 0, ends, definition)
     if divided is None:
         return None
-    quantized = {name: channels for value, channels in divided for name in _quantizers(blueprint, value)}
+    quantized = {name: channels for value, channels in divided for name in _quantizers(definition, value)}
     parts = [_Part(name, channels, 0) for name, channels in quantized.items()]
     everywhere = slice(0, site.channels)
     layers = [(edit.layer, edit.channels, 1) for edit in fold.makers]
@@ -277,28 +403,28 @@ def _place_others(model: ir.Model, prices: Mapping[str, Prices]) -> None:
             known.place(array_of(value), ChannelLayout(1, 1, 1, input_first=False))
 
 
-def _quantizers(blueprint: Blueprint, value: ir.Value) -> list[str]:
+def _quantizers(definition: ModuleDefinition, value: ir.Value) -> list[str]:
     """Return the names of the quantizers that a tensor goes through."""
-    plan, name = blueprint.plan, value.name or ""
+    plan, name = definition.plan, value.name or ""
     own = [plan.root(name)] if name in plan.activations else []
     return own + [label for label, conversion in plan.conversions.items() if conversion.tensor == name]
 
 
 def _divided(
-    value: ir.Value, start: int, ends: Mapping[ir.Value, slice], blueprint: Blueprint
+    value: ir.Value, start: int, ends: Mapping[ir.Value, slice], definition: ModuleDefinition
 ) -> list[tuple[ir.Value, slice]] | None:
     """Return the tensors from a value back to what its makers give, each with its channels; None without a way."""
     width = value.shape[1] if value.shape is not None and len(value.shape) > 1 else None
     producer = value.producer()
     if value in ends:
         return [(value, ends[value])] if ends[value].start == start else None
-    original = None if producer is None else blueprint.originals.get(producer.name or "")
+    original = None if producer is None else definition.originals.get(producer.name or "")
     if producer is None or not isinstance(width, int) or (original is not None and original.limit is not None):
         return None
     own = [(value, slice(start, start + width))]
     if producer.op_type == "Concat":
         for source in producer.inputs:
-            found = None if source is None else _divided(source, start, ends, blueprint)
+            found = None if source is None else _divided(source, start, ends, definition)
             if found is None:
                 return None
             own += found
@@ -307,13 +433,13 @@ def _divided(
     through = producer.inputs if producer.op_type == "Mul" else producer.inputs[:1]
     if producer.op_type != "Mul" and passage(producer, Channels(1)) != Channels(1):
         return None
-    ways = [_divided(source, start, ends, blueprint) for source in through if source is not None]
+    ways = [_divided(source, start, ends, definition) for source in through if source is not None]
     return next((own + way for way in ways if way is not None), None)
 
 
 def _rebuilt(module: QuantizedModule, prices: Mapping[str, Prices], places: list[_Place], fall: str) -> QuantizedModule:
     """Return a module with scaled channels and the steps that were chosen."""
-    start = module.blueprint
+    start = module.definition
     powers = {place.name: place.powers for place in places if place.powers.any()}
     model, constants, changed = _scaled(start.model.model, powers)
     stepped = copy.deepcopy(module)

@@ -16,21 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from quantry.errors import ModelError, SelectionError, known_keywords, nearest_spelling
-from quantry.torchfront.conversions import with_originals
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import enable_quantizers
+from quantry.torchfront.undo_conversions import with_originals
 from quantry.tune import Tuned, tuned_model
 
 _SMALLEST = 1e-8
 
 
-@known_keywords("float_twin")
-def float_twin(module: QuantizedModule) -> QuantizedModule:
+@known_keywords("float_copy")
+def float_copy(module: QuantizedModule) -> QuantizedModule:
     """Return a copy that computes in float with the weights of now. It is in evaluation mode and is not trained."""
     if isinstance(module, QuantizedModule) and module.is_frozen:
         # Its tables know the levels of quantized tensors alone.
-        twin = build(replace(module.blueprint, final=False))
+        twin = build(replace(module.definition, final=False))
         twin.to(_device(module))
     else:
         twin = copy.deepcopy(module)
@@ -56,11 +56,11 @@ def float_teacher(module: QuantizedModule) -> QuantizedModule:
             "a teacher comes from what quantize_model returned, got a frozen module, which has trained weights alone; "
             "in float_teacher"
         )
-    start = module.blueprint
+    start = module.definition
     model = with_originals(tuned_model(start.model, Tuned(start.untuned, start.params)), start.originals)
     teacher = build(replace(start, model=model, untuned={}, originals={}))
     teacher.to(_device(module))
-    return float_twin(teacher)
+    return float_copy(teacher)
 
 
 class DistillationLoss:

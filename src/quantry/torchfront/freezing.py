@@ -12,8 +12,8 @@ from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
-from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.fake_quantizer import FakeQuantizer
+from quantry.torchfront.module_definition import ModuleDefinition
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import refuse_switched_off
 from quantry.tune import Tuned, tuned_model
@@ -35,8 +35,8 @@ def freeze(module: QuantizedModule) -> QuantizedModule:
     """
     require_quantized(module, "freeze")
     refuse_switched_off(module, "freeze")
-    blueprint = frozen_blueprint(module)
-    final = build(blueprint)
+    definition = frozen_definition(module)
+    final = build(definition)
     final.eval()
     final.requires_grad_(requires_grad=False)
     final.to(next((tensor.device for tensor in module.state_dict().values() if torch.is_tensor(tensor)), "cpu"))
@@ -44,9 +44,9 @@ def freeze(module: QuantizedModule) -> QuantizedModule:
     return final
 
 
-def frozen_blueprint(module: QuantizedModule) -> Blueprint:
+def frozen_definition(module: QuantizedModule) -> ModuleDefinition:
     """Return model, plan and parameters as they are after training, without batch normalizations of their own."""
-    start = module.blueprint
+    start = module.definition
     params = current_params(module)
     model = tuned_model(start.model, Tuned(_weights(module), params))
     if start.recipe.scale.npu is not None:
@@ -55,14 +55,14 @@ def frozen_blueprint(module: QuantizedModule) -> Blueprint:
 
 
 def _weights(module: QuantizedModule) -> dict[str, npt.NDArray[np.float32]]:
-    blueprint, layout = module.blueprint, module.layout
-    initializers = blueprint.model.model.graph.initializers
+    definition, layout = module.definition, module.layout
+    initializers = definition.model.model.graph.initializers
     weights = {
         name: _array(_at(module, path))
         for name, path in layout.tensors.items()
-        if name in initializers and name not in blueprint.batch_norms and _at(module, path).is_floating_point()
+        if name in initializers and name not in definition.batch_norms and _at(module, path).is_floating_point()
     }
-    for node in blueprint.model.model.graph:
+    for node in definition.model.model.graph:
         name = "" if len(node.inputs) < 2 or node.inputs[1] is None else node.inputs[1].name or ""
         if name not in layout.layers:
             continue
@@ -72,7 +72,7 @@ def _weights(module: QuantizedModule) -> dict[str, npt.NDArray[np.float32]]:
 
 
 def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    norm = module.blueprint.batch_norms[weight]
+    norm = module.definition.batch_norms[weight]
     layer = module.get_submodule(module.layout.layers[weight])
     assert isinstance(layer, BatchNormLayer)
     bias = None if norm.layer_bias is None else _at(module, module.layout.tensors[norm.layer_bias])
@@ -84,7 +84,7 @@ def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float3
 
 def current_params(module: QuantizedModule) -> QuantParams:
     """Return the parameters of every quantized tensor as they are in a module now."""
-    plan, start = module.blueprint.plan, module.blueprint.params
+    plan, start = module.definition.plan, module.definition.params
     found: dict[str, TensorParams] = {}
     for name, path in module.layout.quantizers.items():
         quantizer = module.get_submodule(path)

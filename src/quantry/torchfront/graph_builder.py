@@ -1,4 +1,12 @@
-"""Builds the torch graph of a quantized model: ONNX operators as torch functions, with quantizers where the plan says.
+"""A function of a quantized tensor as the table of its values.
+
+A tensor of 8 bits has 256 values, so that a function of it has no more. In a final module the table comes from
+onnxruntime itself: torch and onnxruntime compute Sigmoid with different polynomials, and a value that lies next to the
+middle between two levels would fall to either side.
+
+Inputs of a quantized module are of the sizes it was captured with, as those of the captured graph must be.
+
+Builds the torch graph of a quantized model: ONNX operators as torch functions, with quantizers where the plan says.
 
 ::
 
@@ -9,35 +17,119 @@
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.execute.interpreter.operators import interpretable
-from quantry.graph.operators import facts
+from quantry.graph.operators import facts, operators_where
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
 from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType, PerTensor, TensorSpec
+from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
-from quantry.torchfront.blueprint import BatchNormOf, Blueprint
-from quantry.torchfront.checked_input import checked_constant, checked_input
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
 from quantry.torchfront.interpreted_operator import InterpretedOperator
-from quantry.torchfront.level_table import LevelTable, is_tabulated
+from quantry.torchfront.module_definition import BatchNormOf, ModuleDefinition
 from quantry.torchfront.operators import OPERATORS, OperatorEntry
+
+TABULATED = operators_where(lambda row: row.torch and row.operands == 1 and row.homogeneous is False)
+"""Functions of one tensor that the two libraries may round differently."""
+
+
+class LevelTable(nn.Module):  # type: ignore[misc]
+    """Looks a function's values up.
+
+    Attributes:
+        values: float32 [levels], the function of each level of the input, lowest first.
+    """
+
+    def __init__(self, node: ir.Node, params: TensorParams, opset: int) -> None:
+        super().__init__()
+        levels = np.arange(params.lowest, params.highest + 1)
+        inputs = (levels - int(params.zero_point)).astype(np.float32) * params.scale
+        self.register_buffer("values", torch.from_numpy(_computed(node, inputs, opset)))
+        self.register_buffer("scale", torch.tensor(params.scale))
+        self._shift = int(params.zero_point) - params.lowest
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the function of values that lie on the grid."""
+        return self.values[torch.round(x / self.scale).long() + self._shift]
+
+
+def is_tabulated(node: ir.Node, params: TensorParams | None) -> bool:
+    """Whether a node's values can be looked up."""
+    return node.op_type in TABULATED and params is not None and params.axis is None and params.dtype.bits <= 8
+
+
+def _computed(node: ir.Node, inputs: np.ndarray, opset: int) -> np.ndarray:
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(inputs.shape))
+    copy = ir.node(node.op_type, [x], attributes=dict(node.attributes))
+    result = copy.outputs[0]
+    result.name, result.type, result.shape = "y", x.type, x.shape
+    graph = ir.Graph([x], [result], nodes=[copy], opset_imports={"": opset}, name="table")
+    session = simulation_session(ir.Model(graph, ir_version=8), threads=1)
+    return run_session(session, {"x": inputs})["y"]
+
+
+def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) -> Tensor:
+    """Return an input as it is.
+
+    The graph holds what the capture computed from the sizes of its example, such as kernels of pools: with other sizes
+    it would give other results than the user's model.
+
+    Args:
+        value: The input.
+        name: Its name.
+        sizes: The sizes it must have, None for those that may vary; None where nothing is known.
+
+    Raises:
+        DataError: It is no tensor, or has another rank or size.
+    """
+    if not isinstance(value, Tensor):
+        raise DataError(f"input {name!r} must be a tensor, got {type(value).__name__}; in QuantizedModule")
+    if sizes is None or (
+        len(value.shape) == len(sizes)
+        and all(wanted is None or wanted == given for wanted, given in zip(sizes, value.shape, strict=True))
+    ):
+        return value
+    shown = ", ".join("any" if size is None else str(size) for size in sizes)
+    raise DataError(
+        f"input {name!r} must have the sizes it was captured with, [{shown}], got {list(value.shape)}; capture the "
+        "model with dynamic_shapes for sizes that vary; in QuantizedModule"
+    )
+
+
+def checked_constant(value: object, captured: object, place: int) -> None:
+    """Refuse an argument that is no tensor and not what the graph was captured with, as it is part of the graph.
+
+    Args:
+        value: The argument.
+        captured: What it was at the capture.
+        place: Its place among the arguments.
+
+    Raises:
+        DataError: It is something else.
+    """
+    if type(value) is not type(captured) or value != captured:
+        raise DataError(
+            f"argument {place} must be what it was at the capture, {captured!r}, got {value!r}; capture the model "
+            "again with that; in QuantizedModule"
+        )
+
 
 _QUANTIZERS = "quantizers"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in a built module the tensors of its blueprint are, as dotted paths by their names.
+    """Where in a built module the tensors of its definition are, as dotted paths by their names.
 
     Attributes:
         tensors: Initializers: parameters and buffers.
@@ -58,11 +150,11 @@ class GraphBuilder:
         graph: The graph.
     """
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(self, definition: ModuleDefinition) -> None:
         self.root = nn.Module()
         self.graph = fx.Graph()
-        self._blueprint = blueprint
-        self._plan = blueprint.plan
+        self._definition = definition
+        self._plan = definition.plan
         self._paths: dict[str, str] = {}
         self._taken = {_QUANTIZERS}
         self._tensors: dict[str, fx.Node] = {}
@@ -75,9 +167,9 @@ class GraphBuilder:
 
     def build(self) -> None:
         """Write the graph."""
-        graph = self._blueprint.model.model.graph
+        graph = self._definition.model.model.graph
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-        fixed = self._blueprint.arguments
+        fixed = self._definition.arguments
         for place in range(len(inputs) + len(fixed)):
             if place in fixed:
                 given = self.graph.placeholder(f"fixed_{place}")
@@ -89,12 +181,12 @@ class GraphBuilder:
         for node in graph:
             self._node(node)
         leaves: list[Any] = [self._tensor(value, "") for value in graph.outputs]
-        for index, constant in sorted(self._blueprint.constants.items()):
+        for index, constant in sorted(self._definition.constants.items()):
             leaves.insert(index, constant)
-        plain = self._blueprint.signature is None and len(leaves) == 1
+        plain = self._definition.signature is None and len(leaves) == 1
         self.graph.output(leaves[0] if plain else tuple(leaves))
-        if self._blueprint.signature is not None:
-            self.graph.set_codegen(fx.graph._PyTreeCodeGen(self._blueprint.signature))
+        if self._definition.signature is not None:
+            self.graph.set_codegen(fx.graph._PyTreeCodeGen(self._definition.signature))
 
     @property
     def layout(self) -> Layout:
@@ -105,7 +197,7 @@ class GraphBuilder:
 
     def _node(self, node: ir.Node) -> None:
         entry = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        if self._blueprint.final and is_tabulated(node, self._levels(node)):
+        if self._definition.final and is_tabulated(node, self._levels(node)):
             self._tabulated(node)
             return
         if entry is None:
@@ -130,13 +222,13 @@ class GraphBuilder:
         names = [value.name or "" for value in node.inputs if value is not None]
         if len(names) != 1 or names[0] not in self._plan.activations or (names[0], node.name) in self._for_reader:
             return None
-        return self._blueprint.params.tensors.get(names[0])
+        return self._definition.params.tensors.get(names[0])
 
     def _tabulated(self, node: ir.Node) -> None:
         params, source = self._levels(node), node.inputs[0]
         assert params is not None
         assert source is not None
-        table = LevelTable(node, params, self._blueprint.model.opset)
+        table = LevelTable(node, params, self._definition.model.opset)
         path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", table)
         self._add_results(node, self.graph.call_module(path, (self._tensor(source, node.name or ""),)))
 
@@ -147,7 +239,7 @@ class GraphBuilder:
                 f"every operator must be one that can be trained in torch, got {node.op_type}: {reason}; node "
                 f"{node.name!r}; leave it outside of the captured module"
             )
-        module = InterpretedOperator(node, self._blueprint.model.opset)
+        module = InterpretedOperator(node, self._definition.model.opset)
         path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
         tensors = [None if value is None else self._tensor(value, node.name or "") for value in node.inputs]
         self._add_results(node, self.graph.call_module(path, tuple(tensors)))
@@ -163,7 +255,7 @@ class GraphBuilder:
     def _norm_of(self, node: ir.Node) -> BatchNormOf | None:
         if node.op_type not in ("Conv", "Gemm") or node.inputs[1] is None:
             return None
-        return self._blueprint.batch_norms.get(node.inputs[1].name or "")
+        return self._definition.batch_norms.get(node.inputs[1].name or "")
 
     def _batch_norm_layer(
         self, node: ir.Node, entry: OperatorEntry, options: Mapping[str, Any], norm: BatchNormOf
@@ -181,7 +273,7 @@ class GraphBuilder:
         self._attached |= {weight: f"{path}.weight_quantizer", bias: f"{path}.bias_quantizer"}
         names = (weight, norm.layer_bias, *norm.norm)
         arguments = [
-            None if name is None else self._attribute(name, self._blueprint.arrays[name], trained=index < 4)
+            None if name is None else self._attribute(name, self._definition.arrays[name], trained=index < 4)
             for index, name in enumerate(names)
         ]
         assert node.inputs[0] is not None
@@ -217,7 +309,9 @@ class GraphBuilder:
     def _constant(self, value: ir.Value, reader: str) -> fx.Node:
         assert value.const_value is not None
         name = value.name or ""
-        trained = name not in self._blueprint.frozen and any(use.idx in facts(use.node).learned for use in value.uses())
+        trained = name not in self._definition.frozen and any(
+            use.idx in facts(use.node).learned for use in value.uses()
+        )
         plain = self._attribute(name, value.const_value.numpy(), trained=trained)
         planned = self._plan.weights.get(name)
         quantized = name in self._plan.biases or (planned is not None and reader in planned.users)
@@ -264,7 +358,7 @@ class GraphBuilder:
                 f"the torch path quantizes to integers per tensor or per channel and to 16-bit floats, got "
                 f"{spec.dtype.value} with {spec.granularity} for {name!r}; use quantry.quantize on the exported model"
             )
-        return FakeQuantizer(self._blueprint.params.tensors[name], spec, constant=constant)
+        return FakeQuantizer(self._definition.params.tensors[name], spec, constant=constant)
 
     # -- attributes ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +367,7 @@ class GraphBuilder:
             tensor = torch.from_numpy(np.array(array))
             path = self._free(name)
             holder, leaf = self._holder(path)
-            if trained and tensor.is_floating_point() and name not in self._blueprint.frozen:
+            if trained and tensor.is_floating_point() and name not in self._definition.frozen:
                 holder.register_parameter(leaf, nn.Parameter(tensor))
             else:
                 holder.register_buffer(leaf, tensor)

@@ -1,9 +1,16 @@
-"""From a captured graph, or an ONNX model, to a quantized torch module."""
+"""Parts of the user's model that stay float, by the names the user knows them by.
+
+Calibration data of torch users as arrays.
+
+From a captured graph, or an ONNX model, to a quantized torch module.
+
+Tuning steps of a recipe on a module whose scales were chosen since it was quantized.
+"""
 
 import functools
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,20 +22,136 @@ from torch import fx
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
-from quantry.errors import ModelError, RecipeError, known_keywords
+from quantry.errors import ModelError, RecipeError, SelectionError, known_keywords
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source, read_model
 from quantry.memo import Handle, Memo, Store, Trace
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
-from quantry.recipe import Dynamic, Recipe, resolve_recipe
-from quantry.torchfront.blueprint import Blueprint, find_batch_norms
-from quantry.torchfront.calibration_samples import on_cpu
-from quantry.torchfront.conversions import converted_constants, converted_nodes
-from quantry.torchfront.cut_off import cut_off_nodes
-from quantry.torchfront.lowering import Lowered, lower
-from quantry.torchfront.quantized_module import QuantizedModule, build, refuse_quantized
-from quantry.torchfront.scopes import FloatScopes, nodes_in
-from quantry.tune import Tuned, tuned_model
+from quantry.plan.selection import meant, name_pattern
+from quantry.recipe import Dynamic, Recipe, TuneStep, resolve_recipe
+from quantry.recipe.checked import KnownArguments
+from quantry.torchfront.freezing import current_params
+from quantry.torchfront.lowering import Lowered, Scope, lower
+from quantry.torchfront.module_definition import ModuleDefinition, find_batch_norms
+from quantry.torchfront.quantized_module import (
+    QuantizedModule,
+    build,
+    build_in_place_of,
+    refuse_quantized,
+    require_quantized,
+)
+from quantry.torchfront.undo_conversions import converted_constants, converted_nodes, cut_off_nodes
+from quantry.tune import Tuned, tune, tuned_model, tuned_params
+
+
+@dataclass(frozen=True)
+class FloatScopes(KnownArguments):
+    """What is left in float.
+
+    Attributes:
+        modules: Dotted paths of submodules, with ``*`` for anything, or starting with ``^`` regular expressions;
+            everything inside stays float.
+        types: Module classes or their names; every instance stays float, with all inside it.
+        tensors: Names of tensors, as in the captured graph and written alike; the operator that makes each stays float.
+    """
+
+    modules: tuple[str, ...] = ()
+    types: tuple[Any, ...] = ()
+    tensors: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("modules", "types", "tensors"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str | type) else tuple(given))
+
+
+def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -> tuple[str, ...]:
+    """Return the names of the nodes that stay float.
+
+    Args:
+        scopes: What is left in float.
+        where: Where each node comes from, by its name.
+        model: The prepared model; nodes that folding has removed need no mention.
+
+    Raises:
+        RecipeError: It is something else.
+        SelectionError: An entry names nothing.
+    """
+    if not isinstance(scopes, FloatScopes):
+        raise RecipeError(
+            f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {scopes!r}; in quantize_graph"
+        )
+    present = {node.name or "": node for node in model.graph}
+    chosen: dict[str, None] = {}
+    for path in scopes.modules:
+        is_meant = name_pattern(path, "FloatScopes.modules")
+        hits = [name for name, scope in where.items() if any(map(is_meant, _around(scope.path)))]
+        paths = (outer for scope in where.values() for outer in _around(scope.path))
+        chosen |= dict.fromkeys(_checked(path, hits, paths, "module"))
+    for kind in scopes.types:
+        label = kind if isinstance(kind, str) else kind.__name__
+        hits = [name for name, scope in where.items() if label in scope.classes]
+        classes = (entry for scope in where.values() for entry in scope.classes)
+        chosen |= dict.fromkeys(_checked(label, hits, classes, "module class"))
+    makers = {output.name or "": name for name, node in present.items() for output in node.outputs}
+    for tensor in scopes.tensors:
+        is_meant = name_pattern(tensor, "FloatScopes.tensors")
+        hits = [maker for name, maker in makers.items() if is_meant(name)]
+        chosen |= dict.fromkeys(_checked(tensor, hits, makers, "tensor"))
+    return tuple(name for name in chosen if name in present)
+
+
+def _around(path: str) -> list[str]:
+    """Return the path and those of the modules around it."""
+    parts = path.split(".")
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def _checked(entry: str, hits: list[str], known: Iterable[str], kind: str) -> list[str]:
+    if not hits:
+        names = sorted(set(known) - {""})
+        raise SelectionError(
+            f"every float scope must name a {kind} of the captured model, got {entry!r}"
+            f"{meant(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        )
+    return hits
+
+
+def on_cpu(data: Any) -> Any:
+    """Return data whose tensors are arrays; what is not made of tensors is left as it is."""
+    if isinstance(data, torch.Tensor):
+        return data.detach().cpu().numpy()
+    if isinstance(data, list | tuple):
+        return [_sample(sample) for sample in data]
+    if isinstance(data, torch.utils.data.DataLoader):
+        return _converted(data)
+    return data
+
+
+def _converted(loader: Any) -> Iterator[Any]:
+    return (_sample(sample) for sample in loader)
+
+
+def _sample(sample: Any) -> Any:
+    if isinstance(sample, torch.Tensor):
+        return np.asarray(sample.detach().cpu().float() if sample.dtype == torch.bfloat16 else sample.detach().cpu())
+    if isinstance(sample, dict):
+        return dict(_named(sample))
+    if isinstance(sample, list | tuple):
+        return tuple(_sample(value) for value in torch.utils._pytree.tree_leaves(sample))
+    return sample
+
+
+def _named(sample: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield arrays by the names that a capture gives to what containers hold: ``p_x`` for ``p["x"]``."""
+    parts = sample.items() if isinstance(sample, dict) else enumerate(sample)
+    for key, value in parts:
+        name = f"{prefix}{key}"
+        if isinstance(value, dict | list | tuple):
+            yield from _named(value, f"{name}_")
+        else:
+            yield name, _sample(value)
+
 
 GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | bytes"
 """A captured graph, or a float ONNX model."""
@@ -92,8 +215,8 @@ def quantize_graph(
     if data is None and calibration.cache_info().currsize:
         pending = (_NO_DATA, *pending)
     cut_off, notes = cut_off_nodes(lowered.model, stages.equalized.value, recipe, memo, calibration)
-    blueprint = _blueprint(lowered, stages, recipe, (*pending, *notes))
-    module = build(replace(blueprint, originals={**blueprint.originals, **cut_off}))
+    definition = _definition(lowered, stages, recipe, (*pending, *notes))
+    module = build(replace(definition, originals={**definition.originals, **cut_off}))
     if isinstance(model, fx.GraphModule):
         module.to(next((tensor.device for tensor in model.parameters()), torch.device("cpu")))
         _keep_frozen(module, model)
@@ -114,7 +237,7 @@ def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationDat
     return calibration_samples(calibration_data(on_cpu(data), model.inputs), recipe)
 
 
-def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> Blueprint:
+def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> ModuleDefinition:
     final: FloatModel = stages.equalized.value
     for step in stages.tuned:
         final = tuned_model(final, step.value)
@@ -127,7 +250,7 @@ def _blueprint(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[
     if recipe.prepare.npu is not None:
         models = stages.prepared.value.model, stages.equalized.value.model
         originals, constants = converted_nodes(*models), converted_constants(*models)
-    return Blueprint(
+    return ModuleDefinition(
         model=final,
         plan=stages.plan.value,
         params=stages.params.value,
@@ -186,3 +309,47 @@ def _require_values(model: fx.GraphModule) -> None:
 def _with_exclusions(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
     selection = replace(recipe.plan.selection, exclude=(*recipe.plan.selection.exclude, *names))
     return replace(recipe, plan=replace(recipe.plan, selection=selection))
+
+
+def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> QuantizedModule:
+    """Run label-free algorithms such as GPTQ with the scales that a module has now.
+
+    In ``quantize_graph`` and ``ModelQuantizer`` they run right behind calibration. Where `choose_scales` comes between
+    the two, the algorithms have to round to the new scales. Weights start from those the module was quantized with.
+
+    Args:
+        module: What quantization after training returned; it is left as it was.
+        data: Calibration data, as ``quantize_graph`` takes them.
+        steps: The algorithms in order: objects of ``quantry.recipe`` such as ``Gptq()``.
+
+    Returns:
+        A new module in evaluation mode, with scales that are not learned. Batch normalizations of tuned layers are
+        folded.
+
+    Raises:
+        ModelError: The module is no quantized one, or is frozen.
+        RecipeError: There are no steps.
+    """
+    require_quantized(module, "tune_weights")
+    start, chosen = module.definition, tuple(steps)
+    _check(module, chosen)
+    model, params = start.model, current_params(module)
+    samples = calibration_data(on_cpu(data), model.inputs)
+    changed: set[str] = set()
+    for step in chosen:
+        done = tune(start.model, model, start.plan, params, samples, step)
+        model = tuned_model(model, done)
+        params = tuned_params(model, start.plan, done, start.recipe.scale.npu)
+        changed |= set(done.weights)
+    initializers = start.model.model.graph.initializers
+    before = {name: initializers[name].const_value for name in changed if name not in start.untuned}
+    untuned = {name: np.asarray(value.numpy(), np.float32) for name, value in before.items() if value is not None}
+    final = replace(start, model=model, params=params, untuned={**start.untuned, **untuned})
+    return build_in_place_of(module, final, changed)
+
+
+def _check(module: QuantizedModule, steps: tuple[TuneStep, ...]) -> None:
+    if not steps:
+        raise RecipeError("tune_weights needs at least one algorithm, got none; write such as steps=[Gptq()]")
+    if module.is_frozen:
+        raise ModelError("a module is tuned before it is frozen, got a frozen one; in tune_weights")

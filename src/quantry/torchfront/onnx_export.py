@@ -23,13 +23,11 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
 from quantry.recipe.checked import Checked
 from quantry.runtime.sessions import run_session, simulation_session
-from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.freezing import freeze
-from quantry.torchfront.graph_capture import capture
+from quantry.torchfront.graph_capture import capture, wrong_call
 from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
-from quantry.torchfront.region import frozen_inside, stand_ins
-from quantry.torchfront.splice import Spliced, regions
+from quantry.torchfront.submodules import Spliced, frozen_inside, regions, stand_ins
 from quantry.torchfront.switches import refuse_switched_off
 
 
@@ -146,7 +144,7 @@ def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: E
         whole.model = convert_opset(whole.model, options.opset)
     _fix_sizes(whole.model, arguments, options)
     whole.rename(_new_names(whole.model, options))
-    recipe = inside[0].blueprint.recipe
+    recipe = inside[0].definition.recipe
     written = recipe.emit if options.format is None else EmitOptions(options.format)
     metadata = {"quantry.version": quantry.__version__}
     quantized = emit(FloatModel(whole.model), whole.plan, whole.params, written, metadata)
@@ -158,7 +156,7 @@ def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: E
         model=quantized,
         differences=_differences(expected, arguments, quantized),
         violations=_violations(whole, quantized) if checked else (),
-        notes=(*(note for part in inside for note in part.blueprint.notes), *quantized.notes),
+        notes=(*(note for part in inside for note in part.definition.notes), *quantized.notes),
     )
 
 
@@ -173,8 +171,8 @@ def _assembled(
 ) -> tuple[Spliced, list[QuantizedModule]]:
     """Return the float graph of the whole model with the plan of its quantized parts."""
     if isinstance(model, QuantizedModule):
-        blueprint = model.blueprint
-        return Spliced(blueprint.model.model.clone(), blueprint.plan, blueprint.params), [model]
+        definition = model.definition
+        return Spliced(definition.model.model.clone(), definition.plan, definition.params), [model]
     with stand_ins(model) as found, _on_cpu(model):
         if not found:
             raise ModelError(
@@ -188,7 +186,7 @@ def _assembled(
         lowered = lower(graph, f"export the quantized module by itself: export_onnx(model.{first}, ...)")
     whole = Spliced(lowered.model)
     for key, node in regions(lowered.model).items():
-        whole.insert(node, found[key].blueprint)
+        whole.insert(node, found[key].definition)
     infer_shapes(whole.model)
     return whole, list(found.values())
 

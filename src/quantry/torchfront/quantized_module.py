@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
-from quantry.torchfront.blueprint import Blueprint
 from quantry.torchfront.graph_builder import GraphBuilder, Layout
+from quantry.torchfront.module_definition import ModuleDefinition
 
 
 class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
@@ -21,24 +21,24 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
     normalization as in any model; neither touches a scale.
 
     Attributes:
-        blueprint: What it was built from.
+        definition: What it was built from.
         layout: Where its parts are.
         is_frozen: Whether it is final: folded, and no longer trained.
     """
 
-    def __init__(self, root: nn.Module, graph: fx.Graph, blueprint: Blueprint, layout: Layout) -> None:
+    def __init__(self, root: nn.Module, graph: fx.Graph, definition: ModuleDefinition, layout: Layout) -> None:
         super().__init__(root, graph, "QuantizedModule")
-        self.blueprint = blueprint
+        self.definition = definition
         self.layout = layout
         self.is_frozen = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedModule":
-        twin = build(self.blueprint)
+        twin = build(self.definition)
         memo[id(self)] = twin
         return _restored(twin, copy.deepcopy(_state(self), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.blueprint, _state(self))
+        return _rebuilt, (self.definition, _state(self))
 
     def _apply(self, function: Callable[[Tensor], Tensor], *arguments: Any) -> "QuantizedModule":
         # What to(), half() and cuda() come down to, also those of a model around this module.
@@ -61,24 +61,26 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         super()._load_from_state_dict(*arguments)
 
 
-def build(blueprint: Blueprint) -> QuantizedModule:
-    """Return the module that a blueprint describes, in training mode, on the CPU."""
-    builder = GraphBuilder(blueprint)
+def build(definition: ModuleDefinition) -> QuantizedModule:
+    """Return the module that a definition describes, in training mode, on the CPU."""
+    builder = GraphBuilder(definition)
     builder.build()
-    return QuantizedModule(builder.root, builder.graph, blueprint, builder.layout)
+    return QuantizedModule(builder.root, builder.graph, definition, builder.layout)
 
 
-def build_in_place_of(module: QuantizedModule, blueprint: Blueprint, changed: Collection[str]) -> QuantizedModule:
+def build_in_place_of(
+    module: QuantizedModule, definition: ModuleDefinition, changed: Collection[str]
+) -> QuantizedModule:
     """Return a module like another one, on its device and in evaluation mode, whose weights are others.
 
     Args:
         module: The other one; it is left as it was.
-        blueprint: What the new one is built from.
+        definition: What the new one is built from.
         changed: Weights that are no longer those of the other one. Their layers no longer train a normalization apart:
             it keeps weights of its own, unfolded.
     """
-    apart = {name: norm for name, norm in blueprint.batch_norms.items() if name not in changed}
-    built = build(replace(blueprint, batch_norms=apart))
+    apart = {name: norm for name, norm in definition.batch_norms.items() if name not in changed}
+    built = build(replace(definition, batch_norms=apart))
     built.to(next((part.device for part in module.parameters()), torch.device("cpu")))
     built.eval()
     return built
@@ -129,5 +131,5 @@ def _restored(module: QuantizedModule, state: dict[str, Any]) -> QuantizedModule
     return module
 
 
-def _rebuilt(blueprint: Blueprint, state: dict[str, Any]) -> QuantizedModule:
-    return _restored(build(blueprint), state)
+def _rebuilt(definition: ModuleDefinition, state: dict[str, Any]) -> QuantizedModule:
+    return _restored(build(definition), state)

@@ -18,8 +18,14 @@ from torch import Tensor
 from quantry.numerics.power_of_two import nearest_exponent
 from quantry.recipe import PowerOfTwoScale
 from quantry.scale.npu import LIMITS, refine_for_npu
-from quantry.torchfront.candidate_errors import Candidates, candidate_errors
-from quantry.torchfront.error_prices import Importance, check_scales_are_free, fake_quantizers, price_errors
+from quantry.torchfront.error_costs import (
+    Candidates,
+    Importance,
+    candidate_errors,
+    check_scales_are_free,
+    fake_quantizers,
+    price_errors,
+)
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.quantized_module import QuantizedModule
@@ -124,7 +130,7 @@ def _joint(known: list[_Price]) -> list[npt.NDArray[np.float64]]:
 
 def tied_scales(module: QuantizedModule) -> list[list[str]]:
     """Return the names of quantizers in groups that must have one position."""
-    plan, limits = module.blueprint.plan, module.blueprint.recipe.scale.npu
+    plan, limits = module.definition.plan, module.definition.recipe.scale.npu
     leader = {name: name for name in module.layout.quantizers}
 
     def led(name: str) -> str:
@@ -134,7 +140,7 @@ def tied_scales(module: QuantizedModule) -> list[list[str]]:
 
     aligned = [limit for limit in LIMITS if hasattr(limit, "operators") and getattr(limits, limit.name, False)]
     operators = {operator for limit in aligned for operator in limit.operators}
-    for node in module.blueprint.model.model.graph:
+    for node in module.definition.model.model.graph:
         if node.op_type in operators and node.name in plan.quantized_nodes:
             values = [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
             roots = [plan.root(name) for name in values if name in plan.activations]
@@ -147,10 +153,10 @@ def tied_scales(module: QuantizedModule) -> list[list[str]]:
 
 
 def _keep_limits(module: QuantizedModule) -> None:
-    blueprint = module.blueprint
-    if blueprint.recipe.scale.npu is None:
+    definition = module.definition
+    if definition.recipe.scale.npu is None:
         return
-    model, params = blueprint.model.model, current_params(module)
-    refined = refine_for_npu(model, blueprint.plan, params, blueprint.recipe.scale.npu)
+    model, params = definition.model.model, current_params(module)
+    refined = refine_for_npu(model, definition.plan, params, definition.recipe.scale.npu)
     for name, part in fake_quantizers(module).items():
         part.scale.copy_(torch.tensor(refined.tensors[name].scale))

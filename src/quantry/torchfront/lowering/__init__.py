@@ -5,7 +5,6 @@ and keeps the names of the user's modules and parameters, which training needs t
 each operator, in tables by family.
 """
 
-from quantry.torchfront.lowering.graph import LOWERINGS, lower
-from quantry.torchfront.lowering.lowered import Lowered, Scope
+from quantry.torchfront.lowering.graph import LOWERINGS, Lowered, Scope, lower
 
 __all__ = ["LOWERINGS", "Lowered", "Scope", "lower"]

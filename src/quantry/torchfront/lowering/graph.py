@@ -1,7 +1,11 @@
-"""From a captured torch graph to float ONNX."""
+"""What lowering a captured graph gives.
+
+From a captured torch graph to float ONNX.
+"""
 
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,19 +14,52 @@ import torch
 from torch import fx
 
 from quantry.errors import ModelError
-from quantry.torchfront.lowering import convolution, elementwise, movement, normalization, reduction
-from quantry.torchfront.lowering.call import Call, meta_of
-from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Dimension, GraphWriter
-from quantry.torchfront.lowering.lowered import Lowered, Scope
+from quantry.torchfront.lowering import arithmetic, layers, reshaping
+from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Call, Dimension, GraphWriter, meta_of
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where in the user's model a node comes from.
+
+    Attributes:
+        path: Dotted path of the module, from outside in; empty for the root.
+        classes: Names of the modules' classes, outermost first.
+    """
+
+    path: str
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """The float ONNX model of a captured graph, and what ONNX cannot say.
+
+    Attributes:
+        model: The model; initializers have the names of the parameters they come from.
+        scopes: Of every node, by its name.
+        signature: How the module's arguments and results are flattened, as torch keeps it; None for plain tensors.
+        constants: Results that are no tensors, by their place among the flattened results.
+        arguments: Arguments that are no tensors, by their place among the flattened arguments.
+        parameters: Names of the initializers that the user's model trains.
+        buffers: Names of those that it keeps fixed.
+    """
+
+    model: ir.Model
+    scopes: Mapping[str, Scope]
+    signature: Any
+    constants: Mapping[int, Any]
+    arguments: Mapping[int, Any] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    buffers: frozenset[str] = frozenset()
+
 
 OPSET, IR_VERSION = 17, 8
 
 LOWERINGS: Mapping[str, Callable[[GraphWriter, Call], Any]] = {
-    **convolution.LOWERINGS,
-    **elementwise.LOWERINGS,
-    **movement.LOWERINGS,
-    **normalization.LOWERINGS,
-    **reduction.LOWERINGS,
+    **layers.LOWERINGS,
+    **arithmetic.LOWERINGS,
+    **reshaping.LOWERINGS,
 }
 """By the operator's name in ``torch.ops.aten``, without overload and without the underscore of in-place variants."""
 

@@ -9,8 +9,7 @@ import onnx_ir as ir
 import torch
 
 from quantry.errors import ModelError
-from quantry.torchfront.lowering.call import Call
-from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Dimension, GraphWriter
+from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Call, Dimension, GraphWriter
 
 Lowering = Callable[[GraphWriter, Call], Any]
 

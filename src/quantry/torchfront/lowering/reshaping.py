@@ -6,8 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.errors import ModelError
-from quantry.torchfront.lowering.call import Call, fixed, meta_of
-from quantry.torchfront.lowering.graph_writer import Dimension, GraphWriter
+from quantry.torchfront.lowering.graph_writer import Call, Dimension, GraphWriter, fixed, meta_of
 
 _END = np.iinfo(np.int64).max
 

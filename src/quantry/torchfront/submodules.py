@@ -1,15 +1,116 @@
-"""Puts the float graph of a quantized submodule into the graph of the model around it, with plan and parameters."""
+"""A quantized module inside a larger float one, as a single operator while the larger one is captured.
 
-from collections.abc import Mapping
+Puts the float graph of a quantized submodule into the graph of the model around it, with plan and parameters.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx_ir as ir
+import torch
+from torch import Tensor, nn
 
 from quantry.errors import RecipeError
 from quantry.graph.quant_plan import ActivationPlan, BiasPlan, DerivedBiasPlan, QuantPlan, SharedRange
 from quantry.numerics.tensor_params import QuantParams
-from quantry.torchfront.blueprint import Blueprint
-from quantry.torchfront.region import DOMAIN
+from quantry.torchfront.freezing import freeze
+from quantry.torchfront.module_definition import ModuleDefinition
+from quantry.torchfront.quantized_module import QuantizedModule
+
+OPERATOR = "Region"
+DOMAIN = "quantry.region"
+
+_MODULES: dict[str, QuantizedModule] = {}
+_SHAPES: dict[str, tuple[int, list[Tensor]]] = {}
+
+
+@torch.library.custom_op("quantry::region", mutates_args=())  # type: ignore[untyped-decorator]
+def region(inputs: list[Tensor], key: str) -> list[Tensor]:
+    """Run the module known under a key on its flattened arguments."""
+    results = [part.clone() for part in _flat_call(_MODULES[key], inputs)]
+    _SHAPES[key] = (inputs[0].shape[0], [torch.empty_like(part, device="meta") for part in results])
+    return results
+
+
+@region.register_fake  # type: ignore[untyped-decorator]
+def _(inputs: list[Tensor], key: str) -> list[Tensor]:
+    batch, examples = _SHAPES[key]
+    shapes = [
+        [inputs[0].shape[0] if size == batch and not axis else size for axis, size in enumerate(part.shape)]
+        for part in examples
+    ]
+    return [inputs[0].new_empty(shape, dtype=part.dtype) for shape, part in zip(shapes, examples, strict=True)]
+
+
+class _StandIn(nn.Module):  # type: ignore[misc]
+    """Calls the operator in place of the module."""
+
+    def __init__(self, key: str, out_spec: Any) -> None:
+        super().__init__()
+        self.key, self.out_spec = key, out_spec
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves((arguments, named)) if torch.is_tensor(leaf)]
+        results = torch.ops.quantry.region(leaves, self.key)
+        if self.out_spec is None:
+            return results[0]
+        return torch.utils._pytree.tree_unflatten(results, self.out_spec)
+
+
+@contextmanager
+def stand_ins(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
+    """Put operators in the place of the quantized submodules for the duration of a block.
+
+    Yields:
+        The quantized modules by their path in the model.
+    """
+    found = _inside(model)
+    _MODULES.update(found)
+    try:
+        for name, part in found.items():
+            signature = part.definition.signature
+            _replace(model, name, _StandIn(name, None if signature is None else signature.out_spec))
+        yield found
+    finally:
+        for name, part in found.items():
+            _replace(model, name, part)
+            _MODULES.pop(name, None)
+            _SHAPES.pop(name, None)
+
+
+@contextmanager
+def frozen_inside(model: nn.Module) -> Iterator[None]:
+    """Put the final forms of the quantized submodules in their places for the duration of a block."""
+    found = _inside(model)
+    try:
+        for name, part in found.items():
+            _replace(model, name, part if part.is_frozen else freeze(part))
+        yield
+    finally:
+        for name, part in found.items():
+            _replace(model, name, part)
+
+
+def _inside(model: nn.Module) -> dict[str, QuantizedModule]:
+    found = {name: part for name, part in model.named_modules() if isinstance(part, QuantizedModule)}
+    return {name: part for name, part in found.items() if not any(name.startswith(f"{other}.") for other in found)}
+
+
+def _flat_call(module: QuantizedModule, inputs: list[Tensor]) -> list[Tensor]:
+    signature = module.definition.signature
+    if signature is None:
+        result = module(*inputs)
+    else:
+        arguments, named = torch.utils._pytree.tree_unflatten(inputs, signature.in_spec)
+        result = module(*arguments, **named)
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(leaf)]
+
+
+def _replace(model: nn.Module, path: str, part: nn.Module) -> None:
+    holder, _, leaf = path.rpartition(".")
+    setattr(model.get_submodule(holder), leaf, part)
 
 
 @dataclass
@@ -26,24 +127,24 @@ class Spliced:
     plan: QuantPlan = field(default_factory=QuantPlan)
     params: QuantParams = field(default_factory=QuantParams)
 
-    def insert(self, region: ir.Node, blueprint: Blueprint) -> None:
+    def insert(self, region: ir.Node, definition: ModuleDefinition) -> None:
         """Replace one region by the graph of its module.
 
         Args:
             region: The node that stands for it.
-            blueprint: The frozen module.
+            definition: The frozen module.
 
         Raises:
             RecipeError: The module's graph has another operator set.
         """
-        inner = blueprint.model.model.clone()
+        inner = definition.model.model.clone()
         if inner.opset_imports[""] != self.model.opset_imports[""]:
             raise RecipeError(
                 f"a quantized submodule must keep the operator set {self.model.opset_imports['']} to be exported with "
                 f"the model around it, got {inner.opset_imports['']}; leave prepare.opset unset"
             )
         renamed = self._take_over(region, inner)
-        self._merge(blueprint, *renamed)
+        self._merge(definition, *renamed)
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give tensors of the graph other names, in the plan and the parameters too."""
@@ -82,8 +183,8 @@ class Spliced:
         graph.remove(region, safe=True)
         return tensors, nodes
 
-    def _merge(self, blueprint: Blueprint, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
-        plan = renamed_plan(blueprint.plan, tensors, nodes)
+    def _merge(self, definition: ModuleDefinition, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+        plan = renamed_plan(definition.plan, tensors, nodes)
         parts = ("activations", "weights", "biases", "conversions")
         merged = {name: {**getattr(self.plan, name), **getattr(plan, name)} for name in parts}
         self.plan = QuantPlan(
@@ -92,8 +193,8 @@ class Spliced:
             declined=(*self.plan.declined, *plan.declined),
             notes=(*self.plan.notes, *plan.notes),
         )
-        params = {tensors.get(name, name): entry for name, entry in blueprint.params.tensors.items()}
-        self.params = QuantParams({**self.params.tensors, **params}, (*self.params.notes, *blueprint.params.notes))
+        params = {tensors.get(name, name): entry for name, entry in definition.params.tensors.items()}
+        self.params = QuantParams({**self.params.tensors, **params}, (*self.params.notes, *definition.params.notes))
 
 
 def regions(model: ir.Model) -> dict[str, ir.Node]:

@@ -17,7 +17,7 @@ from quantry.graph.save import serialize
 from quantry.memo import Blob
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe, from_plain, to_plain
-from quantry.torchfront.conversions import Original
+from quantry.torchfront.undo_conversions import Original
 
 _LINEAR = {"Conv": 0, "Gemm": 0}
 
@@ -40,7 +40,7 @@ class BatchNormOf:
 
 
 @dataclass(frozen=True, eq=False)
-class Blueprint:
+class ModuleDefinition:
     """What a quantized module is built from.
 
     Attributes:
@@ -116,7 +116,7 @@ def _unpacked(packed: tuple[Any, ...] | None) -> Any:
     return kind(names, *(treespec_loads(text) for text in texts))
 
 
-def _restored(plain: dict[str, Any]) -> Blueprint:
+def _restored(plain: dict[str, Any]) -> ModuleDefinition:
     model, notes = plain["model"]
     values = {
         "model": FloatModel(read_model(model), notes),
@@ -125,7 +125,7 @@ def _restored(plain: dict[str, Any]) -> Blueprint:
         "recipe": from_plain(plain["recipe"]),
         "signature": _unpacked(plain["signature"]),
     }
-    return Blueprint(**{**plain, **values})
+    return ModuleDefinition(**{**plain, **values})
 
 
 def find_batch_norms(

@@ -1,5 +1,13 @@
-"""A short training loop for people without one."""
+"""When observers and batch statistics come to rest.
 
+Losses whose kernels are recorded once and replayed: starting many small ones takes longer than running them.
+
+Exponential moving average of a model's weights.
+
+A short training loop for people without one.
+"""
+
+import copy
 import inspect
 import itertools
 import math
@@ -8,19 +16,157 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
-from quantry.torchfront.capture_refusal import wrong_call
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.moving_average import MovingAverage
+from quantry.torchfront.graph_capture import wrong_call
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
-from quantry.torchfront.recorded_loss import Loss, RecordedLoss
-from quantry.torchfront.schedule import QatSchedule
-from quantry.torchfront.switches import learn_scales
+from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, learn_scales, start_observers
+
+
+@dataclass(frozen=True)
+class QatSchedule(Checked):
+    """Switches by step, for a loop of the user's own.
+
+    Attributes:
+        observe_until: Scales follow the data before this step; 0 never lets them.
+        batch_norm_until: Batch statistics are used and updated before this step; 0 never, None always.
+
+    Example:
+        >>> schedule = QatSchedule(observe_until=200, batch_norm_until=1000)
+        >>> for step, (images, labels) in enumerate(loader):  # doctest: +SKIP
+        ...     schedule.apply(model, step)
+    """
+
+    observe_until: int = 0
+    batch_norm_until: int | None = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("observe_until", "batch_norm_until"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise RecipeError(f"QatSchedule.{name} must not be negative, got {value!r}")
+
+    def apply(self, model: nn.Module, step: int) -> None:
+        """Set the switches for a step; calling it at every step costs next to nothing."""
+        if step in (0, self.observe_until):
+            (start_observers if step < self.observe_until else freeze_observers)(model)
+        if step in (0, self.batch_norm_until):
+            frozen = self.batch_norm_until is not None and step >= self.batch_norm_until
+            freeze_batch_norm(model, frozen=frozen)
+
+
+Loss = Callable[[Any, Any], Tensor]
+"""From the module and a batch of the user's loader to what is minimised."""
+
+
+class RecordedLoss:
+    """Computes a loss on a GPU by replaying what its first call did, forward and backward.
+
+    The module's switches must stay as they are at the first call, and the loss must not read numbers back from the
+    device. Batches of another shape than the first, and those on a CPU, are computed as they would be without this.
+
+    Attributes:
+        loss: What is recorded.
+
+    Example:
+        >>> loss = RecordedLoss(lambda model, batch: criterion(model(batch[0]), batch[1]))  # doctest: +SKIP
+        >>> loss(model, (images, labels)).backward()  # doctest: +SKIP
+    """
+
+    @known_keywords("RecordedLoss")
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self._step: Any = None
+        self._kind: Any = None
+
+    def __call__(self, module: nn.Module, batch: Any) -> Tensor:
+        """Return the loss of a batch."""
+        leaves, form = tree_flatten(batch)
+        if not all(torch.is_tensor(leaf) and leaf.is_cuda for leaf in leaves):
+            return self.loss(module, batch)
+        kind = (form, [(leaf.shape, leaf.dtype) for leaf in leaves], id(module))
+        if self._step is None:
+            plain = _Step(module, self.loss, form).train()
+            self._step = torch.cuda.make_graphed_callables(plain, tuple(leaves), allow_unused_input=True)
+            self._kind = kind
+        if kind != self._kind:
+            return self.loss(module, batch)
+        found: Tensor = self._step(*leaves)
+        return found
+
+
+class _Step(nn.Module):  # type: ignore[misc]
+    """The loss as a module, so that the gradients of its parameters are recorded."""
+
+    def __init__(self, module: nn.Module, loss: Loss, form: Any) -> None:
+        super().__init__()
+        self.module = module
+        self._loss, self._form = loss, form
+
+    def forward(self, *leaves: Tensor) -> Tensor:
+        return self._loss(self.module, tree_unflatten(leaves, self._form))
+
+
+class MovingAverage:
+    """Keeps an average of a model beside it; often the better one to export.
+
+    Attributes:
+        decay: Weight of the old average once warmed up.
+        warm_up: Steps in which the average follows faster.
+    """
+
+    @known_keywords("MovingAverage")
+    def __init__(self, model: nn.Module, decay: float = 0.999, warm_up: int = 100) -> None:
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"an averaged model must be a torch module, got {type(model).__name__}; in MovingAverage")
+        if not isinstance(decay, int | float) or not 0 <= decay < 1:
+            raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")
+        self.decay, self.warm_up = decay, warm_up
+        self._module = copy.deepcopy(model)
+        self._module.eval()
+        self._module.requires_grad_(requires_grad=False)
+        self._steps = 0
+        self._pairs: tuple[list[Tensor], ...] | None = None
+        self._behind: tuple[list[Tensor], list[Tensor]] = ([], [])
+
+    @property
+    def module(self) -> nn.Module:
+        """The averaged model, in evaluation mode; buffers such as running statistics and scales are the model's own."""
+        # Hundreds of scales: copying them at every step took longer than training a small model on a GPU.
+        kept, seen = self._behind
+        if kept:
+            with torch.no_grad():
+                torch._foreach_copy_(kept, seen)
+        self._behind = ([], [])
+        return self._module
+
+    def keep_pairs(self, model: nn.Module) -> None:
+        """Look up once what belongs together, for a model whose parameters stay the same objects from now on.
+
+        Looking at every step takes longer than averaging where a model has many parts.
+        """
+        self._pairs = self._found(model)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update(self, model: nn.Module) -> None:
+        """Take one step's weights in."""
+        self._steps += 1
+        decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
+        ours, theirs, kept, seen = self._pairs or self._found(model)
+        torch._foreach_lerp_(ours, theirs, 1 - decay)
+        self._behind = (kept, seen)
+
+    def _found(self, model: nn.Module) -> tuple[list[Tensor], ...]:
+        theirs = [part.detach() for part in model.parameters()]
+        return list(self._module.parameters()), theirs, list(self._module.buffers()), list(model.buffers())
+
 
 _SMALLEST = 1e-3
 _TINY = 1e-30
@@ -230,7 +376,7 @@ def _share(step: int, steps: int) -> float:
 def _label_free(module: QuantizedModule) -> Loss:
     distillation = DistillationLoss(module, tensors="all")
 
-    count = len(module.blueprint.model.inputs)
+    count = len(module.definition.model.inputs)
 
     def loss(_: QuantizedModule, batch: Any) -> Tensor:
         named = dict(batch) if isinstance(batch, Mapping) else {}
