@@ -25,7 +25,7 @@ _MEASURES = ("seconds", "cpu_seconds", "peak_bytes")
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Comparison:
     """One ratio then and now.
 
     Attributes:
@@ -48,23 +48,23 @@ class Verdict:
         return self.worse > self.tolerance
 
 
-def compare(before: dict[str, Any], now: dict[str, Any]) -> list[Verdict]:
-    """Return a verdict for each ratio that both results have.
+def compare(before: dict[str, Any], now: dict[str, Any]) -> list[Comparison]:
+    """Return a comparison for each ratio that both results have.
 
     Args:
         before: Stored entries of rows.
         now: Fresh entries of rows.
     """
-    verdicts = []
+    comparisons = []
     for name, entry in now.items():
         stored = {_sides(comparison): comparison for comparison in before.get(name, {}).get("comparisons", ())}
         for comparison in entry["comparisons"]:
             if _sides(comparison) in stored:
-                verdicts += _verdicts(name, stored[_sides(comparison)], comparison)
-    return verdicts
+                comparisons += _comparisons(name, stored[_sides(comparison)], comparison)
+    return comparisons
 
 
-def _verdicts(name: str, before: dict[str, Any], now: dict[str, Any]) -> list[Verdict]:
+def _comparisons(name: str, before: dict[str, Any], now: dict[str, Any]) -> list[Comparison]:
     found = []
     for measure in _MEASURES:
         if measure not in before["ratios"] or measure not in now["ratios"]:
@@ -72,7 +72,7 @@ def _verdicts(name: str, before: dict[str, Any], now: dict[str, Any]) -> list[Ve
         then, fresh = before["ratios"][measure], now["ratios"][measure]
         worse = then["median"] / fresh["median"] if now["larger_is_better"] else fresh["median"] / then["median"]
         tolerance = max(_LEAST_TOLERANCE, (then["noise"] or 1.0) * (fresh["noise"] or 1.0))
-        found.append(Verdict(f"{name}: {_sides(now)}: {measure}", then["median"], fresh["median"], tolerance, worse))
+        found.append(Comparison(f"{name}: {_sides(now)}: {measure}", then["median"], fresh["median"], tolerance, worse))
     return found
 
 
@@ -91,7 +91,7 @@ def main() -> int:
     fresh = ResultFile(OUT / "bench-check.json")
     fresh.start("python -m benchmarks.bench_check", fresh=True)
     run(tuple(row for row in ROWS if row.quick), fresh, _REPETITIONS)
-    verdicts = compare(stored["entries"], fresh.read()["entries"])
+    comparisons = compare(stored["entries"], fresh.read()["entries"])
     lines = [
         (
             v.name,
@@ -101,11 +101,11 @@ def main() -> int:
             f"{v.tolerance:.2f}",
             "WORSE" if v.regressed else "",
         )
-        for v in verdicts
+        for v in comparisons
     ]
     print("\n" + table(("ratio", "stored", "now", "worse by", "allowed", ""), lines))
-    regressed = sum(verdict.regressed for verdict in verdicts)
-    print(f"\n{regressed} of {len(verdicts)} ratios are worse than the noise explains.")
+    regressed = sum(comparison.regressed for comparison in comparisons)
+    print(f"\n{regressed} of {len(comparisons)} ratios are worse than the noise explains.")
     return 1 if regressed else 0
 
 

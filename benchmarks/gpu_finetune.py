@@ -1,4 +1,4 @@
-"""Fast finetuning on a GPU beside the same on two cores of the machine it is in.
+"""Fast finetuning on a GPU, compared with two CPU cores of the same machine.
 
     python -m benchmarks.gpu_finetune prepare FOLDER     models and samples of the shared data, packed
     python -m benchmarks.gpu_finetune compare FOLDER     time and output SQNR of every side, a process for each

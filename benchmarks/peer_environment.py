@@ -70,10 +70,10 @@ def _run(*command: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise NotAvailable(f"the peer cannot be had: {error}") from error
+        raise NotAvailable(f"the peer is not available: {error}") from error
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-        raise NotAvailable(f"the peer cannot be had: {' '.join(command[1:3])} failed: {last}")
+        raise NotAvailable(f"the peer is not available: {' '.join(command[1:3])} failed: {last}")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Where the time of one whole search goes, by kind of work, by library and by function.
 
-Run: python -m benchmarks.profile_search [--publish] [--trials 200] [--calibrate 32] [--judge 128]
+Run: python -m benchmarks.profile_search [--publish] [--trials 200] [--calibrate 32] [--evaluate 128]
 """
 
 import argparse
@@ -19,7 +19,7 @@ from benchmarks.tasks.quantry_search import search
 from benchmarks.workloads import SharedModel
 
 _TRIALS, _SHOWN = 200, 15
-_CALIBRATE, _JUDGE = 32, 128
+_CALIBRATE, _EVALUATE = 32, 128
 """As a user would: a hundred images, or more, are what it takes to tell two good configurations apart."""
 
 _INFERENCE, _TRAINING = "inference", "training"
@@ -38,7 +38,7 @@ def profiled(model: str, samples: str, count: int, trials: int, calibrate: int) 
             kinds[kind(path, name)] += seconds
             homes[home(path)] += seconds
         owners = [(place(path, name), seconds) for (path, name), seconds in profiler.owners.most_common(_SHOWN)]
-        known = {name: found[name] for name in ("trials", "judged", "observations")}
+        known = {name: found[name] for name in ("trials", "evaluated", "observations")}
         return {"kinds": dict(kinds), "homes": dict(homes), "owners": owners, **known}
 
     return job
@@ -63,16 +63,16 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help="put the tables into README.md")
     parser.add_argument("--trials", type=int, default=_TRIALS, help="how many configurations are tried")
     parser.add_argument("--calibrate", type=int, default=_CALIBRATE, help="how many images calibrate")
-    parser.add_argument("--judge", type=int, default=_JUDGE, help="how many images judge models")
+    parser.add_argument("--evaluate", type=int, default=_EVALUATE, help="how many images models are evaluated on")
     given = parser.parse_args()
     try:
-        made = SharedModel("yolox_nano", given.calibrate + given.judge).make()
+        made = SharedModel("yolox_nano", given.calibrate + given.evaluate).make()
     except NotAvailable as reason:
         print(f"skipped: {reason}")
         return 0
     arguments = {"trials": given.trials, "calibrate": given.calibrate}
     done = measure("benchmarks.profile_search:profiled", {**made, **arguments})
-    text = report({**done.facts, "calibrate": given.calibrate, "judge": given.judge}, done.seconds)
+    text = report({**done.facts, "calibrate": given.calibrate, "evaluate": given.evaluate}, done.seconds)
     print(text)
     if given.publish:
         README.write_text(replace_section(README.read_text(), "search profile", text))
@@ -86,8 +86,8 @@ def report(facts: dict[str, Any], seconds: float) -> str:
     opening = (
         f"One search of yolox_nano over {facts['trials']} configurations without finetuning: calibration methods, "
         f"weights per tensor and per channel, cross-layer equalization. {facts['calibrate']} images calibrate and "
-        f"{facts['judge']} others judge, by the mean squared difference of the outputs. The configurations give "
-        f"{facts['judged']} different models, each of which is written and judged once; the float model was observed "
+        f"{facts['evaluate']} others evaluate, by the mean squared difference of the outputs. The configurations give "
+        f"{facts['evaluated']} different models, each written and evaluated once; the float model was observed "
         f"{'once' if facts['observations'] == 1 else str(facts['observations']) + ' times'}. Into an empty store, in "
         f"one process: {seconds:.1f} s, in which its threads were busy for {total:.1f} s. **Inference or training: "
         f"{share:.1%}**. Time of compiled code counts for the Python code that calls it."

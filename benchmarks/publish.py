@@ -59,7 +59,7 @@ def _into_readme(name: str, text: str) -> None:
 
 
 def _page(name: str, text: str) -> None:
-    """Write the same text as a page that a browser shows beside the chart."""
+    """Write the same text as an HTML page with the chart."""
     page = f"<!doctype html><meta charset=utf-8><title>quantry {name}</title><pre>{html.escape(text)}</pre>"
     picture = f'<img src="{name}.png" alt="chart">'
     Path(CHARTS, f"{name}.html").write_text(f"{page}\n{picture}\n")

@@ -54,7 +54,7 @@ def document_recipe() -> Recipe:
 
 
 def recommended_recipe() -> Recipe:
-    """The same types, with all that the preset for NPUs does: SmoothQuant, ranges judged behind functions, GPTQ."""
+    """The same types, with all that the preset for NPUs does: SmoothQuant, ranges chosen by output error, GPTQ."""
     preset, _ = resolve_recipe("RECOMMENDED-NPU")
     return replace(preset, plan=document_recipe().plan)
 

@@ -58,7 +58,7 @@ class ImageNetSuite:
     def _images(self, folder: str) -> Iterator[Sample]:
         script = load_script(shared(self.name, "eval.py"))
         prepare, name = getattr(script, self.normalisation), input_name(self.model())
-        # The script imports what it needs of the library beside it, but not the function that reads one file.
+        # The script imports what it needs from its own library, but not the function that reads one file.
         from clslib import load_crop
 
         for path in sorted(shared("imagenet_val", folder).glob("*.jpg")):
@@ -101,7 +101,7 @@ class CifarSuite:
 
 
 def exported(name: str, weights: Path) -> Path:
-    """Return the ONNX file that the export function beside a shared model writes, in the benchmarks' cache."""
+    """Return the ONNX file that the export function of a shared model writes, in the benchmarks' cache."""
     path = cache() / "exported" / f"{name}.onnx"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def quark(preset: str) -> Contestant:
 
 
 def search_winner(preset: str) -> Contestant:
-    """Return what quantry's search finds with the types of a preset, judging models by their outputs alone."""
+    """Return what quantry's search finds with the types of a preset, scoring models by their outputs only."""
     return Contestant(f"quantry search {preset}", "benchmarks.tasks.search_winner:quantize", {"recipe": preset})
 
 

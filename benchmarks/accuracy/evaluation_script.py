@@ -1,4 +1,4 @@
-"""Loads the evaluation script that lies beside a shared model, instead of repeating what it does."""
+"""Loads the evaluation script of a shared model, instead of repeating it."""
 
 import importlib.util
 import sys

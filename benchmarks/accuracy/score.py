@@ -1,4 +1,4 @@
-"""What evaluating one model gives, and the resampling behind its confidence interval."""
+"""The result of evaluating one model, and the resampling for its confidence interval."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

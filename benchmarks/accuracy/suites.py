@@ -14,7 +14,7 @@ from benchmarks.workloads.sample_folder import Sample
 class Suite(Protocol):
     """A float model with calibration samples and a metric on held-out data.
 
-    Methods load the scripts beside the shared data, which change ``sys.path``: call them in a process of their own.
+    Methods load the scripts of the shared data, which change ``sys.path``: call them in a separate process.
     """
 
     @property
@@ -32,7 +32,7 @@ class Suite(Protocol):
         """Yield the calibration samples."""
 
     def more_samples(self) -> Iterator[Sample]:
-        """Yield held-out samples, for measuring time and judging; never to calibrate a model whose quality is told."""
+        """Yield held-out samples for timing and evaluation; never to calibrate a model whose quality is reported."""
 
     def score(self, model: Path, limit: int | None) -> Score:
         """Evaluate a model on the first ``limit`` held-out samples, or on all."""

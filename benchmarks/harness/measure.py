@@ -40,7 +40,7 @@ class Measurement:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Failure(Exception):  # noqa: N818 - an outcome that is told in the table
+class Failure(Exception):  # noqa: N818 - an outcome that the table reports
     """A side did not finish; the text says why."""
 
 

@@ -37,9 +37,9 @@ class Side:
         arguments: Keyword arguments of the task.
         workload: Adds its own arguments.
         peer: Run in the peer's environment.
-        judge: A task that is run behind each run of the side, with the same arguments, in the project's own environment
+        evaluate: A task that runs after each run of the side, with the same arguments, in the project's own environment
             and in a process of its own: what it takes counts nowhere. The facts it returns join those of the run; a
-            text called ``note`` is shown beside the measures.
+            text called ``note`` is shown next to the measurements.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Side:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     workload: Workload | None = None
     peer: bool = False
-    judge: str | None = None
+    evaluate: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class QualityGoal:
-    """What the side below the line shall keep of a number that judges tell: ``denominator >= numerator - loss``.
+    """What the denominator side must keep of a number that evaluations report: ``denominator >= numerator - loss``.
 
     Attributes:
         measure: Name of the number among the facts; larger is better.
@@ -108,12 +108,12 @@ class QualityGoal:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A ratio to be told: numerator divided by denominator.
+    """A ratio to report: numerator divided by denominator.
 
     Attributes:
         numerator: Label of a side.
         denominator: Label of a side.
-        goals: What the ratio, or the quality beside it, shall reach.
+        goals: What the ratio, or the quality next to it, should reach.
         larger_is_better: True where the peer is above and quantry below the line.
     """
 

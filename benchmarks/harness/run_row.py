@@ -40,7 +40,7 @@ class Repetitions:
         return self.failure is None and self.skipped is None
 
     def values(self, measure_name: str) -> list[float]:
-        """Return one measure of all runs, or a number that a judge told of them."""
+        """Return one measure of all runs, or a number that the evaluation reported."""
         if measure_name in MEASURES:
             return [getattr(run, measure_name) for run in self.runs]
         return [run.facts[measure_name] for run in self.runs if measure_name in run.facts]
@@ -92,9 +92,9 @@ def _take(side: Side, taken: Repetitions, timeout: float, run: Measure) -> None:
         return
     try:
         taken.runs.append(run(side.task, taken.arguments, peer=side.peer, timeout=timeout))
-        if side.judge is not None:
-            judged = run(side.judge, taken.arguments, peer=False, timeout=timeout).facts
-            taken.runs[-1] = replace(taken.runs[-1], facts={**taken.runs[-1].facts, **judged})
+        if side.evaluate is not None:
+            evaluated = run(side.evaluate, taken.arguments, peer=False, timeout=timeout).facts
+            taken.runs[-1] = replace(taken.runs[-1], facts={**taken.runs[-1].facts, **evaluated})
     except NotAvailable as reason:
         taken.skipped = str(reason)
     except Failure as reason:
@@ -131,7 +131,7 @@ def _compare(comparison: Comparison, sides: Mapping[str, Repetitions]) -> dict[s
         if found is not None:
             noises = [n for n in (noise(above.values(name)), noise(below.values(name))) if n is not None]
             ratios[name] = {**asdict(found), "noise": max(noises, default=None)}
-    goals = [_judge(goal, above, below) for goal in comparison.goals if above.runs and below.runs]
+    goals = [_check_goal(goal, above, below) for goal in comparison.goals if above.runs and below.runs]
     return {
         "numerator": comparison.numerator,
         "denominator": comparison.denominator,
@@ -141,9 +141,9 @@ def _compare(comparison: Comparison, sides: Mapping[str, Repetitions]) -> dict[s
     }
 
 
-def _judge(goal: Goal | QualityGoal, above: Repetitions, below: Repetitions) -> dict[str, Any]:
+def _check_goal(goal: Goal | QualityGoal, above: Repetitions, below: Repetitions) -> dict[str, Any]:
     ours, theirs = below.values(goal.measure), above.values(goal.measure)
-    # A side that ran and could not be judged has not shown that it keeps to the goal.
+    # A side that ran but could not be evaluated has not shown that it reaches the goal.
     told: dict[str, Any] = {"goal": str(goal), "reached": bool(ours and theirs)}
     if told["reached"]:
         told["reached"] = goal.reached(median(theirs), median(ours))

@@ -75,7 +75,7 @@ _IMAGES = Row(
 def _size_row(name: str, workload: LargeModel) -> Row:
     return Row(
         name=f"growth/size/{name}",
-        title=f"Matrix products with {name} of weights in a file beside the model, int8 symmetric, MinMax, 1 sample",
+        title=f"Matrix products with {name} of weights in an external file, int8 symmetric, MinMax, 1 sample",
         sides=(
             Side("quantry", QUANTRY, {"recipe": method_recipe(MinMax())}, workload),
             Side("onnxruntime", ONNXRUNTIME, {"activation": "QInt8", "symmetric": True, "method": "MinMax"}, workload),

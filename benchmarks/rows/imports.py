@@ -7,7 +7,7 @@ _TASK = "benchmarks.tasks.imports:import_module"
 ROWS = (
     Row(
         name="import",
-        title="Import of the library; quantry loads its parts on first use, so that is told beside it",
+        title="Import of the library; quantry loads its parts on first use, so both are reported",
         sides=(
             Side("quantry", _TASK, {"name": "quantry"}),
             Side("quantry, ready to quantize", _TASK, {"name": "quantry", "attribute": "quantize"}),

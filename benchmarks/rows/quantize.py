@@ -23,7 +23,7 @@ ONNXRUNTIME = "benchmarks.tasks.onnxruntime_tool:quantize"
 QUARK = "benchmarks.tasks.quark_tool:quantize"
 
 _PRESETS: tuple[tuple[str, dict[str, Any] | None], ...] = (
-    # Beside each preset, the nearest onnxruntime.quantization can do; it has no power-of-two scales.
+    # For each preset, the nearest that onnxruntime.quantization can do; it has no power-of-two scales.
     ("XINT8", None),
     ("S8S8_AAWS", {"activation": "QInt8", "method": "Percentile"}),
     ("A8W8", {"activation": "QInt8", "symmetric": True, "method": "MinMax"}),

@@ -1,4 +1,4 @@
-"""Automatic search: beside the peer's, with racing, and with two workers."""
+"""Automatic search: compared with the peer's, with racing, and with two workers."""
 
 from typing import Any
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from benchmarks.harness import Comparison, Goal, QualityGoal, Row, Side
 from benchmarks.rows.quantize import QUANTRY, QUARK
-from benchmarks.workloads import JudgedModel, SharedModel
+from benchmarks.workloads import EvaluatedModel, SharedModel
 from quantry.recipe import Gptq, LayerTraining, Recipe, TuneOptions, find_preset, to_plain
 
 _INFER = "benchmarks.tasks.inference:infer"
-_JUDGE = "benchmarks.tasks.output_quality:judge"
+_EVALUATE = "benchmarks.tasks.output_quality:evaluate"
 
 _UNTUNED = "XINT8"
 _GPTQ = Gptq(damping=0.1)
@@ -31,7 +31,7 @@ class _Model:
         samples: Number of calibration images, on both sides.
         iterations: For each layer, on both sides.
         held_out: Number of held-out images that outputs are compared on.
-        every: Take every so many of the held-out images, which may be sorted by class.
+        every: Take every n-th held-out image, because images may be sorted by class.
     """
 
     suite: str
@@ -42,10 +42,10 @@ class _Model:
     every: int = 1
 
     def side(self, label: str, task: str, arguments: Mapping[str, Any], *, peer: bool = False) -> Side:
-        """Return a side that writes a model, which is then judged."""
+        """Return a side that writes a model, which is then evaluated."""
         name = f"tune-{self.suite}-{label.replace(' ', '-').replace(',', '')}.onnx"
-        workload = JudgedModel(SharedModel(self.suite, self.samples), name, self.held_out, self.every)
-        return Side(label, task, arguments, workload, peer=peer, judge=_JUDGE)
+        workload = EvaluatedModel(SharedModel(self.suite, self.samples), name, self.held_out, self.every)
+        return Side(label, task, arguments, workload, peer=peer, evaluate=_EVALUATE)
 
 
 _RESNET20 = _Model("cifar10", "resnet20", samples=64, iterations=1000, held_out=1000, every=5)

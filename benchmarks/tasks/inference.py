@@ -44,7 +44,7 @@ def run_repeatedly(model: str, samples: str, runs: int, threads: int = 2, **_: A
 
 
 def run_in_processes(model: str, samples: str, runs: int, processes: int, **_: Any) -> Callable[[], dict[str, Any]]:
-    """Time so many runs in all, by processes with one thread each that have opened the model before."""
+    """Time a number of runs in total, in processes with one thread each that have opened the model before."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(processes + 1)
     arguments = (model, samples, runs // processes, ready)

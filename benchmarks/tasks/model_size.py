@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def model_bytes(path: str) -> int:
-    """Return the size of a model with the files of weights beside it, whose names begin with its own.
+    """Return the size of a model with its external weight files, whose names begin with its own.
 
     Raises:
         RuntimeError: There is no such model; some tools only log that they failed.

@@ -9,7 +9,7 @@ from benchmarks.tasks.inference import open_session
 from benchmarks.tasks.samples import SampleReader
 
 
-def judge(
+def evaluate(
     model: str, output: str, held_out: str, held_out_count: int, threads: int = 2, **_: Any
 ) -> Callable[[], dict[str, Any]]:
     """Compare a written model with its float model, both in onnxruntime.

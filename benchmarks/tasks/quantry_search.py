@@ -44,15 +44,15 @@ def search(
     calibrate: int | None = None,
     **options: Any,
 ) -> Callable[[], Facts]:
-    """Time a grid search that judges models by their outputs on samples that do not calibrate them.
+    """Time a grid search that scores models by their outputs on samples that are not used for calibration.
 
     Args:
         model: Path of the float model.
         samples: Folder of samples.
         count: How many of them.
         space: Name of the space.
-        trials: At most so many.
-        calibrate: So many samples calibrate, the first ones, and the others judge; None leaves it to the search, which
+        trials: At most this many.
+        calibrate: The first samples, this many, calibrate and the others evaluate; None lets the search decide, which
             takes half for each.
         options: Fields of ``SearchOptions``.
     """
@@ -70,11 +70,11 @@ def search(
         found = quantry.search(model, data, "l2", chosen, sampler="grid", n_trials=trials, **options)
         assert found.best is not None
         observed = sum("observe" in trial.computed for trial in found.trials)
-        judged = sum(trial.same_as is None for trial in found.trials)
+        evaluated = sum(trial.same_as is None for trial in found.trials)
         return {
             "trials": len(found.trials),
-            "judged": judged,
-            "note": f"{judged} of {len(found.trials)} configurations differ in their result; {observed} observations",
+            "evaluated": evaluated,
+            "note": f"{evaluated} of {len(found.trials)} configurations have distinct results; {observed} observations",
             "best": found.best.score,
             "interval": found.best.interval,
             "configuration": {name: str(value) for name, value in found.best.assignment.items()},
@@ -106,8 +106,8 @@ def floor(model: str, samples: str, count: int, trials: int, **_: Any) -> Callab
     def job() -> Facts:
         for _turn in range(4):
             observe(prepared, calibration, ObserveOptions())
-        judge = OutputDistance(model, SampleBook(evaluation), "l2")
-        scores = [judge("quantized.onnx") for _turn in range(trials)]
+        evaluate = OutputDistance(model, SampleBook(evaluation), "l2")
+        scores = [evaluate("quantized.onnx") for _turn in range(trials)]
         return {"trials": len(scores)}
 
     return job

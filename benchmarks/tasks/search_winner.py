@@ -12,11 +12,11 @@ _TRIALS = 24
 def quantize(
     model: str, samples: str, count: int, recipe: str, output: str = "quantized.onnx", **_: Any
 ) -> Callable[[], dict[str, Any]]:
-    """Time a search among the techniques that need no training; models are judged by their outputs.
+    """Time a search among the techniques that need no training; models are scored by their outputs.
 
     Args:
         model: Path of the float model.
-        samples: Folder of samples; a part of them is kept from calibration to judge by.
+        samples: Folder of samples; some of them are held out for evaluation.
         count: How many of them.
         recipe: The preset whose types the model shall have.
         output: Path of the quantized model.

@@ -25,7 +25,7 @@ def prepare(suite: str, folder: str, count: int | None = None) -> Callable[[], d
 
 
 def prepare_held_out(suite: str, folder: str, count: int, every: int) -> Callable[[], dict[str, Any]]:
-    """Write samples that are not among the calibration samples: ``count`` of them, every so many.
+    """Write samples that are not among the calibration samples: ``count`` of them, every n-th.
 
     Raises:
         ValueError: The suite has fewer.

@@ -16,7 +16,7 @@ _CHANNELS, _SIDE, _SAMPLES = 16, 16, 4
 
 @dataclass(frozen=True)
 class ConvChain:
-    """So many 3x3 convolutions with 16 channels on 16x16 pixels, each followed by Relu, and four samples.
+    """A number of 3x3 convolutions with 16 channels on 16x16 pixels, each followed by Relu, and four samples.
 
     Attributes:
         layers: Number of convolutions.

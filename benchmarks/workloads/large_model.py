@@ -1,4 +1,4 @@
-"""A model of a wanted size with its weights in a file beside it, for growth with the size."""
+"""A model of a given size with external weights, for measuring growth with size."""
 
 import shutil
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ from benchmarks.locations import cache
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """The result of a quantizing task; made anew each time, because the tool may have changed.
+    """The result of a quantizing task; made again each time, because the tool may have changed.
 
     Attributes:
         name: File name of the model.

@@ -22,7 +22,7 @@ class SharedModel:
     samples: int | None = None
 
     def make(self) -> Mapping[str, Any]:
-        """Prepare the samples, once, in a process of its own: the scripts beside the data change ``sys.path``."""
+        """Prepare the samples, once, in a separate process: the scripts of the data change ``sys.path``."""
         shared(self.suite)
         folder = cache() / "samples" / f"{self.suite}-{self.samples or 'calibration'}"
         arguments = {"suite": self.suite, "folder": str(folder), "count": self.samples}

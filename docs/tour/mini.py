@@ -100,7 +100,7 @@ def to_integers(values: np.ndarray, grid: Grid) -> np.ndarray:
 
 # 4. Emit.
 def emit(model: onnx.ModelProto, grids: dict[str, Grid]) -> onnx.ModelProto:
-    """Write integers for the constants and a Q/DQ pair behind each activation; the float operators stay between them.
+    """Write integers for the constants and a Q/DQ pair after each activation; the float operators stay between them.
 
     Runtimes recognise DequantizeLinear -> Conv -> Relu -> QuantizeLinear and run it as one integer kernel.
     """

@@ -67,7 +67,7 @@ class Subject:
         parser.add_argument("--model", type=Path, help="float ONNX model; default: the embedded detector")
         parser.add_argument("--images", type=Path, help="folder of images for a model of your own")
         parser.add_argument("--samples", type=int, default=32, help="samples to calibrate on")
-        parser.add_argument("--scenes", type=int, default=60, help="scenes or images to judge on")
+        parser.add_argument("--scenes", type=int, default=60, help="scenes or images to evaluate on")
         parser.add_argument("--pixel-scale", type=float, default=1.0, help="factor on pixel values 0..255")
         parser.add_argument("--mean", type=numbers, default=(0.0, 0.0, 0.0), help="per-channel mean after that")
         parser.add_argument("--std", type=numbers, default=(1.0, 1.0, 1.0), help="per-channel deviation after that")
@@ -76,7 +76,7 @@ class Subject:
             parser.add_argument(f"--{name}", type=type(default), default=default)
         arguments = parser.parse_args()
         if arguments.model is not None and arguments.images is None:
-            parser.error("--model goes with --images, a folder of images to calibrate and to judge on")
+            parser.error("--model goes with --images, a folder of images to calibrate and evaluate on")
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
         return cls(arguments), arguments
 

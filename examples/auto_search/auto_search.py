@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--data", help="folder of images, .npy or .npz files to calibrate on")
     parser.add_argument("--samples", type=int, default=8, help="samples of the embedded detector")
     parser.add_argument("--iterations", type=int, default=100, help="of finetuning, for each layer")
-    parser.add_argument("--trials", type=int, default=4, help="at most so many trials")
+    parser.add_argument("--trials", type=int, default=4, help="largest number of trials")
     parser.add_argument("--output_dir", default="auto_search_out")
     arguments = parser.parse_args()
 

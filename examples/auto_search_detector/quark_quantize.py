@@ -58,9 +58,9 @@ def main() -> None:
     parser.add_argument("--config", default="S8S8_AAWS", help="configuration to start from")
     parser.add_argument("--color", default="BGR", help="order of the channels: RGB or BGR")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 to finetune there (search_space_with_GPU)")
-    parser.add_argument("--scenes", type=int, default=100, help="generated scenes to judge by")
+    parser.add_argument("--scenes", type=int, default=100, help="generated scenes to evaluate on")
     parser.add_argument("--samples", type=int, default=16, help="samples to calibrate on")
-    parser.add_argument("--trials", type=int, help="at most so many trials")
+    parser.add_argument("--trials", type=int, help="largest number of trials")
     parser.add_argument("--output_dir", default=DetectorSearch.search_output_dir)
     arguments = parser.parse_args()
 

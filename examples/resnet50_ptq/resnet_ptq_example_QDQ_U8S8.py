@@ -63,7 +63,7 @@ def precision(path: Path, scenes: int) -> float:
 def main() -> None:
     """Quantize and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scenes", type=int, default=100, help="drawn scenes to judge the embedded detector on")
+    parser.add_argument("--scenes", type=int, default=100, help="generated scenes to evaluate the embedded detector on")
     scenes = parser.parse_args().scenes
     if not FLOAT.exists():
         raise SystemExit("run `python prepare.py` in this folder first")

@@ -3,9 +3,9 @@
     python PTQ_QAT_exp.py -c=weights/yolox_tiny.pth --data_dir=COCO/images
 
 Weights are a published checkpoint (``.pth``) or an ONNX export of one; the pictures' folder has ``instances.json`` (or
-another COCO file given by ``--labels``) beside it, and calibration pictures in ``calib`` beside it or in
+another COCO file given by ``--labels``) next to it, and calibration pictures in ``calib`` next to it or in
 ``--calibration``. Without weights, those of the shared data are used where they are found (``$QUANTRY_DATA``, or
-``../shared/data`` beside the checkout), else the detector that quantry ships, with scenes it draws.
+``../shared/data`` next to the checkout), else the detector that quantry ships, with scenes it draws.
 
 Every step prints a row: float, PTQ (calibration and, label-free, better rounding), QAT (label-free distillation).
 """
@@ -89,8 +89,8 @@ def float_model(options: argparse.Namespace) -> nn.Module:
 
 def with_shared_data(options: argparse.Namespace) -> argparse.Namespace:
     """Fill in weights and pictures of the shared data where none are given and they are found."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    folder = Path(os.environ.get("QUANTRY_DATA", beside)) / "yolox_tiny_click"
+    data_folder = Path(__file__).resolve().parents[3] / "shared" / "data"
+    folder = Path(os.environ.get("QUANTRY_DATA", data_folder)) / "yolox_tiny_click"
     if options.ckpt is None and not options.embedded and folder.is_dir():
         options.ckpt, options.data_dir = folder / "yolox_tiny_click.onnx", folder / "images"
         options.classes = 1
@@ -98,7 +98,7 @@ def with_shared_data(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def quantize(model: nn.Module, task: Task, algorithms: tuple[Any, ...] | None = None) -> QuantizedModule:
-    """Calibrate ``base_model`` and put its quantized twin there; None takes the algorithms that suit the model."""
+    """Calibrate ``base_model`` and replace it by its quantized version; None uses the algorithms that suit it."""
     chosen = getattr(model, "algorithms", ("gptq",)) if algorithms is None else algorithms
     observer = getattr(model, "observer", PerTensorPowOf2MinMSEObserver)
     quantizer = ModelQuantizer(configuration(chosen, getattr(model, "float_part", ()), observer))
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("-c", "--ckpt", type=Path, help="weights: .pth or .onnx; none takes the embedded detector")
     parser.add_argument("--embedded", action="store_true", help="take the detector that quantry ships")
     parser.add_argument("--data_dir", type=Path, help="folder of pictures to evaluate on")
-    parser.add_argument("--labels", type=Path, help="COCO file; instances.json beside the pictures by default")
+    parser.add_argument("--labels", type=Path, help="COCO file; default: instances.json next to the folder of pictures")
     parser.add_argument("--calibration", type=Path, help="folder of pictures to calibrate on; calib by default")
     parser.add_argument("--model", choices=sorted(SHAPES), default="tiny")
     parser.add_argument("--classes", type=int, default=80)

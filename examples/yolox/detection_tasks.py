@@ -31,7 +31,7 @@ BOX_COST, LEAST_VARIANCE = 100.0, 1e-3
 BOXES, TIGHT = 8.0, 5.0
 """Weights of the two losses of boxes, so that each counts about as much as the scores."""
 LEAST_OVERLAP, SHARPNESS = 0.05, 8
-"""An overlap's slope in `looseness` is largest at 1 and a third of that at 0.85."""
+"""The slope of `looseness` is largest at an overlap of 1, and three times smaller at 0.85."""
 
 Loss = Callable[[QuantizedModule, Any], Tensor]
 
@@ -72,7 +72,7 @@ class CocoTask:
     Attributes:
         labels: The labelled pictures.
         calibration_folder: Pictures without labels.
-        limit: At most so many labelled pictures are used.
+        limit: Largest number of labelled pictures to use.
     """
 
     labels: CocoLabels
@@ -115,7 +115,7 @@ class EmbeddedTask:
     """The scenes that quantry draws.
 
     Attributes:
-        limit: So many scenes are evaluated on.
+        limit: Number of scenes to evaluate on.
         drawn: Scenes to train on.
     """
 
@@ -176,7 +176,7 @@ def looseness(overlaps: Tensor) -> Tensor:
 
 
 class EmbeddedDetector(nn.Module):
-    """The detector that quantry ships; it comes as ONNX, which is quantized without a torch twin.
+    """The detector that quantry ships; it comes as ONNX, which is quantized without a torch module.
 
     Attributes:
         source: Its file.
@@ -229,9 +229,9 @@ def find_task(options: argparse.Namespace) -> Task:
     """Return the task that the command line asks for."""
     if options.ckpt is None:
         return EmbeddedTask(options.limit, DrawnScenes(options.scenes, options.device))
-    beside = options.data_dir.parent
-    labels = coco_labels(options.data_dir, options.labels or beside / "instances.json")
-    return CocoTask(labels, options.calibration or beside / "calib", options.limit)
+    data_folder = options.data_dir.parent
+    labels = coco_labels(options.data_dir, options.labels or data_folder / "instances.json")
+    return CocoTask(labels, options.calibration or data_folder / "calib", options.limit)
 
 
 def mirrored(pictures: Tensor) -> Tensor:

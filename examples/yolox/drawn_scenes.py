@@ -11,7 +11,7 @@ from torch import Tensor
 
 from quantry import demo
 
-# The detector was trained beside this folder, with the scenes and their variations that are needed here.
+# The detector was trained with the same scenes and variations.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 import train_detector

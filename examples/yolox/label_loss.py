@@ -34,7 +34,7 @@ class LabelledLoss:
 
     Attributes:
         pair: Runs both models.
-        weight: That of the distance between their rows beside what the labels say.
+        weight: Weight of the distance between rows, relative to the loss of the labels.
     """
 
     pair: DistillationLoss

@@ -117,34 +117,35 @@ def test_run_row_computes_ratios_and_goals():
     assert comparison["goals"] == [{"goal": "seconds >= 8x", "reached": True}]
 
 
-class FakeJudge:
-    """Stands for sides that write a model and for the judge behind each: returns prepared qualities by side."""
+class FakeEvaluation:
+    """Stands for sides that write a model and for the evaluation after each: returns prepared qualities by side."""
 
     def __init__(self, qualities):
         self.qualities = dict(qualities)
-        self.judged = []
+        self.evaluated = []
 
     def __call__(self, task, arguments, *, peer, timeout):
-        if task != "judge":
+        if task != "evaluate":
             return _measurement(1.0)
-        self.judged.append((arguments["output"], peer))
+        self.evaluated.append((arguments["output"], peer))
         quality = self.qualities[arguments["output"]]
         if isinstance(quality, Exception):
             raise quality
         return Measurement(50.0, 50.0, 10**9, 51.0, {"sqnr_db": quality, "note": f"SQNR {quality} dB"})
 
 
-def _judged_row():
+def _evaluated_row():
     sides = tuple(
-        Side(label, "tune", {"output": label}, peer=label == "quark", judge="judge") for label in ("quantry", "quark")
+        Side(label, "tune", {"output": label}, peer=label == "quark", evaluate="evaluate")
+        for label in ("quantry", "quark")
     )
     return _row(*sides, comparisons=(Comparison("quark", "quantry", (QualityGoal("sqnr_db", loss=0.1),)),))
 
 
-def test_judge_runs_behind_each_run_in_own_environment_and_is_not_measured():
-    run = FakeJudge({"quantry": 30.0, "quark": 29.0})
-    result = run_row(_judged_row(), 2, run=run)
-    assert run.judged == [("quantry", False), ("quark", False)] * 2
+def test_evaluation_runs_after_each_run_in_own_environment_and_is_not_measured():
+    run = FakeEvaluation({"quantry": 30.0, "quark": 29.0})
+    result = run_row(_evaluated_row(), 2, run=run)
+    assert run.evaluated == [("quantry", False), ("quark", False)] * 2
     assert result["sides"]["quantry"]["seconds"] == [1.0, 1.0]
     assert result["sides"]["quantry"]["peak_bytes"] == [1000, 1000]
     assert result["sides"]["quark"]["facts"] == {"sqnr_db": 29.0, "note": "SQNR 29.0 dB"}
@@ -152,14 +153,14 @@ def test_judge_runs_behind_each_run_in_own_environment_and_is_not_measured():
 
 @pytest.mark.parametrize(("ours", "reached"), [(30.5, True), (29.95, True), (29.85, False)])
 def test_quality_goal_allows_its_loss_and_no_more(ours, reached):
-    result = run_row(_judged_row(), 1, run=FakeJudge({"quantry": ours, "quark": 30.0}))
+    result = run_row(_evaluated_row(), 1, run=FakeEvaluation({"quantry": ours, "quark": 30.0}))
     ((goal,),) = (comparison["goals"] for comparison in result["comparisons"])
     assert goal["reached"] is reached
     assert goal["measured"] == f"30.00 and {ours:.2f}"
 
 
-def test_quality_goal_is_missed_where_a_side_could_not_be_judged():
-    result = run_row(_judged_row(), 2, run=FakeJudge({"quantry": Failure("no such file"), "quark": 30.0}))
+def test_quality_goal_is_missed_where_a_side_could_not_be_evaluated():
+    result = run_row(_evaluated_row(), 2, run=FakeEvaluation({"quantry": Failure("no such file"), "quark": 30.0}))
     assert result["sides"]["quantry"]["failure"] == "no such file"
     ((goal,),) = (comparison["goals"] for comparison in result["comparisons"])
     assert goal["reached"] is False

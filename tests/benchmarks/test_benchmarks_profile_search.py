@@ -32,10 +32,10 @@ def test_report_says_what_was_searched_and_the_share_that_counts() -> None:
         "homes": {"onnxruntime": 8.0},
         "owners": [("scale/stage.py: scale", 1.0)],
         "trials": 200,
-        "judged": 40,
+        "evaluated": 40,
         "observations": 1,
         "calibrate": 32,
-        "judge": 96,
+        "evaluate": 96,
     }
     text = report(facts, 9.0)
     assert "200 configurations" in text

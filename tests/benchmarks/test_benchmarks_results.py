@@ -74,7 +74,7 @@ def test_finetuning_is_held_to_time_quality_and_memory():
         for ours in ("quantry", "quantry, no early stop", "quantry with GPTQ"):
             assert goals["quark", ours] == {"seconds", "sqnr_db"}
             assert goals[ours, "plain inference"] == {"peak_bytes"}
-        assert all(side.judge for side in row.sides if side.label != "plain inference")
+        assert all(side.evaluate for side in row.sides if side.label != "plain inference")
 
 
 def test_replace_section_changes_only_what_is_between_the_marks():

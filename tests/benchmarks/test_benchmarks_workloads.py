@@ -9,10 +9,10 @@ from benchmarks.profile_quantize import home
 from benchmarks.sampling_profiler import SamplingProfiler
 from benchmarks.tasks.inference import infer, run_repeatedly
 from benchmarks.tasks.onnxruntime_tool import quantize as quantize_with_onnxruntime
-from benchmarks.tasks.output_quality import judge
+from benchmarks.tasks.output_quality import evaluate
 from benchmarks.tasks.quantry_tool import observe, quantize, quantize_again
 from benchmarks.tasks.samples import SampleReader
-from benchmarks.workloads import ConvChain, JudgedModel, LargeModel, SharedModel
+from benchmarks.workloads import ConvChain, EvaluatedModel, LargeModel, SharedModel
 from benchmarks.workloads.sample_folder import write_samples
 
 # A reader with get_next() is kept in a temporary file that closes only when it is collected.
@@ -81,7 +81,7 @@ def test_quantizing_task_writes_a_model(task, tmp_path):
 
 
 @pytest.mark.parametrize("factor", [0.9, 0.99])
-def test_judge_tells_signal_to_noise_ratio_of_written_model(factor, tmp_path):
+def test_evaluation_reports_signal_to_noise_ratio_of_written_model(factor, tmp_path):
     made = ConvChain(2).make()
     model = onnx.load(made["model"])
     # Behind the last convolution comes only Relu, so the output shrinks as its constants do.
@@ -91,24 +91,24 @@ def test_judge_tells_signal_to_noise_ratio_of_written_model(factor, tmp_path):
             constant.CopyFrom(onnx.numpy_helper.from_array(smaller, constant.name))
     output = str(tmp_path / "smaller.onnx")
     onnx.save(model, output)
-    facts = judge(**made, output=output, held_out=made["samples"], held_out_count=3)()
+    facts = evaluate(**made, output=output, held_out=made["samples"], held_out_count=3)()
     assert facts["sqnr_db"] == pytest.approx(-20 * np.log10(1 - factor), abs=1e-2)
     assert "3 held-out samples" in facts["note"]
 
 
-def test_judge_knows_an_equal_model():
+def test_evaluation_knows_an_equal_model():
     made = ConvChain(2).make()
-    facts = judge(**made, output=made["model"], held_out=made["samples"], held_out_count=2)()
+    facts = evaluate(**made, output=made["model"], held_out=made["samples"], held_out_count=2)()
     assert facts["sqnr_db"] == 150.0
 
 
-def test_judged_model_says_where_data_are_missing(monkeypatch, tmp_path):
+def test_evaluated_model_says_where_data_are_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("QUANTRY_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(NotAvailable, match="QUANTRY_DATA"):
-        JudgedModel(SharedModel("cifar10", 4), "q.onnx", held_out=4).make()
+        EvaluatedModel(SharedModel("cifar10", 4), "q.onnx", held_out=4).make()
 
 
-def test_judged_model_adds_held_out_samples_and_removes_what_was_written(monkeypatch):
+def test_evaluated_model_adds_held_out_samples_and_removes_what_was_written(monkeypatch):
     from benchmarks.tasks import suite
 
     class Numbers:
@@ -125,7 +125,7 @@ def test_judged_model_adds_held_out_samples_and_removes_what_was_written(monkeyp
     written = cache() / "quantized" / "q.onnx"
     written.parent.mkdir(parents=True)
     written.touch()
-    JudgedModel(SharedModel("numbers", 4), "q.onnx", held_out=3).discard()
+    EvaluatedModel(SharedModel("numbers", 4), "q.onnx", held_out=3).discard()
     assert not written.exists()
 
 

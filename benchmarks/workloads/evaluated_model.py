@@ -1,4 +1,4 @@
-"""A model of the shared data whose quantized form is judged on held-out samples."""
+"""A model of the shared data whose quantized form is evaluated on held-out samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from benchmarks.workloads.shared_model import SharedModel
 
 
 @dataclass(frozen=True)
-class JudgedModel:
+class EvaluatedModel:
     """A float model with calibration samples, held-out samples, and a place for the model that a side writes.
 
     Attributes:
         source: Float model and calibration samples.
         name: File name of the model that the side writes.
         held_out: Number of held-out samples.
-        every: Take every so many of them, so that all classes of a sorted set are there.
+        every: Take every n-th of them, so that all classes of a sorted set are included.
     """
 
     source: SharedModel
@@ -26,7 +26,7 @@ class JudgedModel:
     every: int = 1
 
     def make(self) -> Mapping[str, Any]:
-        """Prepare the samples, once, in a process of their own: the scripts beside the data change ``sys.path``."""
+        """Prepare the samples, once, in a separate process: the scripts of the data change ``sys.path``."""
         made = self.source.make()
         folder = cache() / "samples" / f"{self.source.suite}-held-out-{self.held_out}-every-{self.every}"
         arguments = {
@@ -41,6 +41,6 @@ class JudgedModel:
         return {**made, "output": str(output), "held_out": str(folder), "held_out_count": count}
 
     def discard(self) -> None:
-        """Remove the model that was written, and the weights beside it."""
+        """Remove the written model and its external weights."""
         for file in (cache() / "quantized").glob(f"{self.name}*"):
             file.unlink()
