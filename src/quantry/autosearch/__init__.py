@@ -1,4 +1,17 @@
-"""Automatic search: finds the recipe whose quantized model scores best on the user's metric within a budget."""
+"""Automatic search: finds the recipe whose quantized model scores best on the user's metric within a budget.
+
+The life of a `Trial`, file by file::
+
+    run.py            sets up the search and returns its result
+    proposer.py       proposes the trial: the next of a list, or drawn by an Optuna sampler
+    scheduler.py      assigns it to a worker; retries it if the worker died; defers it if another one has the same model
+    workers.py        runs it in this process or in worker processes (ray_workers.py: on a cluster)
+    trial_runner.py   quantizes, writes the model, measures the objectives and evaluates
+    racing.py         with racing: evaluates on growing subsets of the samples and prunes the trial if it cannot win
+    study.py          saves the result in the Optuna study; from here on the trial is never run again
+    state.py          records it: compares with the float model, ranks, keeps or deletes the model, decides when to stop
+    output.py         reports it in the log, search.json and the terminal
+"""
 
 from quantry.autosearch.data_split import split_data
 from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, default_space, named_space

@@ -17,10 +17,12 @@ from quantry.recipe import Recipe
 ENUMERATION_LIMIT = 50_000
 """Assignments enumerated before a search starts; a larger grid is cut off here, because building recipes takes time."""
 
+# Stages worth sharing: they run the model or rewrite all weights. Plan, scale and emit take milliseconds to seconds.
 _EXPENSIVE = ("prepare", "convert", "equalize", "observe", "mix")
 _GROUPS_FIRST = 8
 
-# Constants of `ValueForCost`.
+# Constants of `ValueForCost`: trials before it decides anything, trials it compares (so that a choice takes
+# milliseconds in a large grid), and the rank of a parameter value that was never tried.
 _LEAST_TRIALS = 4
 _LOOKAHEAD = 1000
 _NEUTRAL = 0.5

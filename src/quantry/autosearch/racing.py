@@ -26,6 +26,8 @@ FEW_SAMPLES = 200
 CONFIDENCE = 0.95
 """Confidence level of pruning."""
 
+# Trials that race each other. The more of them, the better the leader is at the first rung and the more are pruned
+# there; but samplers and stop conditions learn nothing until the cohort is done.
 _COHORT = 16
 
 _Contestant = tuple[NDArray[np.float64], Mapping[str, float]]

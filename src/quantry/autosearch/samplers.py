@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
 
+# The parameter that chooses between several spaces.
 _SPACE = "space"
 _LABEL_LENGTH = 60
 

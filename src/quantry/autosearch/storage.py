@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import optuna
 
 _LEASE = "lease"
+# A lease outlives three missed heartbeats, so that a slow database does not end it.
 _LEASE_SECONDS, _HEARTBEAT_SECONDS = 60.0, 15.0
 
 

@@ -30,8 +30,12 @@ from quantry.runtime.sessions import deployment_session
 # Handles keep values in memory, so that the next trials do not read shared results from disk. On the demo detector, a
 # search of 16 calibration trials takes 2.5 s of CPU time with this and 6.3 s without. Neighbours in the order of trials
 # share most; four also cover a change of one option and back.
+# Trials whose stage results stay in memory: neighbours in a grid differ in the last stages, and a model may be large.
 _HELD_TRIALS = 4
+
+# Runs per latency measurement; the ratio to the float model is then stable to a few percent on a busy machine.
 _TIMED_RUNS = 30
+
 _FLOAT_BITS = 32
 
 

@@ -25,6 +25,7 @@ from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.errors import RecipeError, StoreError
 from quantry.runtime.threads import core_count, limit_threads
 
+# How often a worker checks that its parent is alive; a killed search leaves workers running for no longer than this.
 _PARENT_CHECK_SECONDS = 0.5
 
 
