@@ -20,7 +20,7 @@ LOOK_AHEAD = 4
 It is the same for any number of workers, so that the number of workers does not change what is proposed.
 """
 
-# Draws in a row without anything new before the sampler counts as converged. A draw takes milliseconds, a trial seconds.
+# Draws without anything new before the sampler counts as converged. A draw takes milliseconds, a trial seconds.
 _REPEATS = 20
 
 
