@@ -128,7 +128,7 @@ import quark.onnx.tools.convert_fp16_to_fp32
 from quark.onnx import ModelQuantizer, QuantizeConfig
 from quark.onnx.quantization.config import get_default_config
 from quark.contrib.llm_eval import ppl_eval
-from beside import helper
+from local_module import helper
 
 config = get_default_config("XINT9")
 method = vai_q_onnx.PowerOfTwoMethod.MinMES
@@ -156,7 +156,7 @@ def test_import_line_of_public_scripts_works(line: str, tmp_path: Path) -> None:
         exec(line, {})
 
 
-def test_functions_of_our_package_stay_what_they_are() -> None:
+def test_functions_of_our_package_are_not_replaced() -> None:
     pytest.importorskip("torch")
     import quantry.torch
 
@@ -166,11 +166,11 @@ def test_functions_of_our_package_stay_what_they_are() -> None:
     assert vars(quantry.torch) == before
 
 
-def test_what_is_missing_is_named_with_its_line_and_the_nearest_spelling(tmp_path: Path) -> None:
-    write(tmp_path, "from quark.onnx import Missing1\ndef helper(): ...\n", "beside.py")
+def test_missing_names_are_reported_with_line_and_nearest_spelling(tmp_path: Path) -> None:
+    write(tmp_path, "from quark.onnx import Missing1\ndef helper(): ...\n", "local_module.py")
     found = [str(entry).removeprefix(f"{tmp_path}/") for entry in scan_script(write(tmp_path, FAULTS))]
     wanted = (
-        "beside.py:1: quark.onnx.Missing1 does not exist",
+        "local_module.py:1: quark.onnx.Missing1 does not exist",
         "script.py:3: quark.onnx.tools.convert_fp16_to_fp32 is a module that quantry does not have",
         "script.py:4: quark.onnx.QuantizeConfig does not exist; did you mean 'QuantizationConfig'?",
         "script.py:6: quark.contrib.llm_eval is a module that quantry does not have",
@@ -213,7 +213,7 @@ def test_command_runs_a_script_that_registers_a_library(tmp_path: Path) -> None:
     assert "random" in done.stderr
 
 
-def test_command_starts_nothing_where_something_is_missing(tmp_path: Path) -> None:
+def test_command_does_not_start_a_script_with_missing_names(tmp_path: Path) -> None:
     script = write(tmp_path, "print('started')\nfrom quark.onnx import Nothing\n")
     for options, code in ((("--scan",), 2), ((), 2)):
         done = subprocess.run(
@@ -231,7 +231,7 @@ def test_script_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         scan_script(write(tmp_path, "def"))
 
 
-def test_nothing_is_left_behind() -> None:
+def test_imports_are_restored() -> None:
     before = sys.meta_path[:], onnxruntime.SessionOptions, set(sys.modules)
     with mapped_imports():
         import quark.onnx
@@ -244,7 +244,7 @@ def test_nothing_is_left_behind() -> None:
         importlib.import_module("quark.onnx")
 
 
-def test_options_of_the_script_before_its_name_are_an_error_that_says_where_they_go(tmp_path: Path) -> None:
+def test_options_before_the_script_name_raise(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text("print('ran')", encoding="utf-8")
     with pytest.raises(RecipeError, match="must come before its own options, got --input_model_path"):
         compat(Path("--input_model_path"), ["x", str(tmp_path / "s.py")])

@@ -1,4 +1,4 @@
-"""Small models and data for the façades."""
+"""Small models and data for the facades."""
 
 from pathlib import Path
 

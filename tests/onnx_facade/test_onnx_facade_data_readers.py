@@ -29,7 +29,7 @@ def test_reader_is_iterable() -> None:
     assert len(list(Two())) == 2
 
 
-def test_cached_reader_can_start_again() -> None:
+def test_cached_reader_can_be_rewound() -> None:
     reader = CachedDataReader(Reader(), data_size=3)
     assert len(reader) == 3
     assert len(list(iter(reader.get_next, None))) == 3
@@ -40,14 +40,14 @@ def test_cached_reader_can_start_again() -> None:
     assert reader[1] is list(reader)[1]
 
 
-def test_cached_reader_quantizes_again_and_again() -> None:
+def test_cached_reader_can_quantize_twice() -> None:
     reader = CachedDataReader(Reader())
     first = ModelQuantizer(Config()).quantize_model(cnn(), None, reader)
     reader.reset_iter()
     assert ModelQuantizer(Config()).quantize_model(cnn(), None, reader) == first
 
 
-def test_drained_reader_is_an_error() -> None:
+def test_exhausted_reader_raises() -> None:
     with pytest.raises(DataError, match="samples left"):
         CachedDataReader(Reader([]))
 
@@ -61,7 +61,7 @@ def test_random_reader_has_one_sample_of_shape_and_range() -> None:
     assert reader.get_next() is None
 
 
-def test_random_reader_replaces_dynamic_axes_and_repeats_itself() -> None:
+def test_random_reader_replaces_dynamic_axes_and_is_deterministic() -> None:
     first, second = (RandomDataReader(cnn()).get_next() for _ in range(2))
     assert first is not None
     assert second is not None
@@ -75,7 +75,7 @@ def test_unknown_input_is_an_error_with_the_nearest_spelling(reader: type, tmp_p
         reader(cnn(), *([tmp_path] if reader is PathDataReader else []), input_shape={"images": [1, 3, 8, 8]})
 
 
-def test_path_reader_reads_arrays_and_shapes_them(tmp_path: Path) -> None:
+def test_path_reader_reads_and_reshapes_arrays(tmp_path: Path) -> None:
     for index, sample in enumerate(samples(3)):
         np.save(tmp_path / f"{index}.npy", sample["image"])
     reader = PathDataReader(cnn(), tmp_path)

@@ -1,4 +1,4 @@
-"""Defaults and choices that AMD's documents state."""
+"""Defaults and choices from AMD's documentation."""
 
 import inspect
 from typing import Any
@@ -82,7 +82,7 @@ def test_every_pair_of_mixed_precision_gives_a_model_with_both(pair: str) -> Non
     assert run(model, samples(1)[0])[0].shape == (2, 5)
 
 
-def test_types_of_onnxruntime_serve_as_targets() -> None:
+def test_types_of_onnxruntime_are_accepted_as_targets() -> None:
     mixed = {"ActTargetQuantType": QuantType.QInt8, "WeightTargetQuantType": QuantType.QInt8, "L2Target": 1.0}
     config = QuantizationConfig(
         activation_type=A16,

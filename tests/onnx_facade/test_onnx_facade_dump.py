@@ -55,7 +55,7 @@ def test_float_model_and_empty_reader_are_errors(tmp_path: Path) -> None:
         dump_model(quantized(), Reader([]), tmp_path)
 
 
-def test_tensors_whose_names_differ_by_a_sign_alone_have_files_of_their_own(tmp_path: Path) -> None:
+def test_tensors_with_similar_names_have_separate_files(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y)
         <float s = {0.5}, float t = {0.25}, int8 z = {0}> {

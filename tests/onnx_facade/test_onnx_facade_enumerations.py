@@ -1,4 +1,4 @@
-"""Enumerations of onnxruntime beside ours."""
+"""Enumerations of onnxruntime are accepted."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from facade_models import Reader, saved_cnn
 import quantry.onnx
 
 
-def test_enumerations_of_onnxruntime_are_taken(tmp_path: Path) -> None:
+def test_enumerations_of_onnxruntime_are_accepted(tmp_path: Path) -> None:
     from onnxruntime.quantization import QuantFormat as RuntimeFormat
     from onnxruntime.quantization import QuantType as RuntimeType
     from onnxruntime.quantization.calibrate import CalibrationMethod

@@ -74,19 +74,19 @@ def test_specifications_reach_the_plan() -> None:
     assert made.emit.format == Qdq()
 
 
-def test_least_squares_keep_the_float_scale_that_was_asked_for() -> None:
+def test_min_mse_keeps_the_requested_float_scale() -> None:
     made = recipe(QLayerConfig(Int8Spec(calibration_method=CalibMethod.MinMSE)))
     assert made.scale.activation == MinMSE()
     assert made.plan.activation.scale == FloatScale()
 
 
-def test_powers_of_two_ask_for_the_npu() -> None:
+def test_power_of_two_scales_enable_the_npu_rules() -> None:
     made = recipe(QLayerConfig(XInt8Spec(), weight=XInt8Spec()))
     assert made.scale.npu == NpuLimits()
     assert isinstance(made.plan.bias, OwnBias)
 
 
-def test_bias_has_a_specification_of_its_own() -> None:
+def test_bias_has_its_own_specification() -> None:
     assert recipe(QLayerConfig(UInt8Spec(), weight=Int8Spec(), bias=Int32Spec())).plan.bias == DerivedBias()
     bias = recipe(QLayerConfig(UInt8Spec(), weight=Int8Spec(), bias=Int16Spec())).plan.bias
     assert isinstance(bias, OwnBias)
@@ -132,7 +132,7 @@ def test_options_are_keywords_or_a_dictionary() -> None:
         (QLayerConfig(Int8Spec(calibration_method=CalibMethod.Distribution)), "calibration_method"),
     ],
 )
-def test_what_no_recipe_can_say_names_the_field(layer: QLayerConfig, field: str) -> None:
+def test_unsupported_specification_names_the_field(layer: QLayerConfig, field: str) -> None:
     with pytest.raises(RecipeError, match=field):
         recipe(layer)
 
@@ -152,12 +152,12 @@ def test_what_no_recipe_can_say_names_the_field(layer: QLayerConfig, field: str)
         ({"exclude": [("a", "b", "c")]}, "exclude"),
     ],
 )
-def test_setting_that_no_recipe_can_say_names_itself(settings: dict[str, Any], field: str) -> None:
+def test_unsupported_setting_names_the_field(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(RecipeError, match=field):
         recipe(**settings)
 
 
-def test_layers_and_operator_types_have_types_of_their_own() -> None:
+def test_layers_and_operator_types_have_their_own_types() -> None:
     wide, narrow = QLayerConfig(activation=Int16Spec(), output_tensors=UInt8Spec()), QLayerConfig(weight=Int16Spec())
     made = recipe(specific_layer_config={wide: ["a", "^b"], None: ["c"]}, layer_type_config={narrow: ["Conv"]})
     operators, layers, floats = made.plan.layers
@@ -179,7 +179,7 @@ def test_types_of_layers_reach_the_model() -> None:
     assert run(model, samples(1)[0])[0].shape == (2, 5)
 
 
-def test_layers_of_an_npu_model_have_powers_of_two() -> None:
+def test_layers_of_an_npu_model_need_power_of_two_scales() -> None:
     npu = QLayerConfig(XInt8Spec(), weight=XInt8Spec())
     wide = QLayerConfig(weight=Int16Spec(scale_type=ScaleType.PowerOf2))
     model = ModelQuantizer(QConfig(npu, specific_layer_config={wide: ["Conv_0"]})).quantize_model(cnn(), None, Reader())
@@ -193,7 +193,7 @@ def test_layers_of_an_npu_model_have_powers_of_two() -> None:
     assert recipe(npu, specific_layer_config={floats: ["Conv_0"]}, EnableNPUCnn=False).scale.npu is None
 
 
-def test_pair_of_nodes_stands_for_what_lies_between() -> None:
+def test_pair_of_nodes_selects_the_nodes_between() -> None:
     config = QConfig(INT8, specific_layer_config={None: [("Conv_5", "Mul_8")]})
     model = ModelQuantizer(config).quantize_model(cnn(), None, Reader())
     assert model is not None
@@ -273,7 +273,7 @@ def test_configuration_is_plain_data_and_back() -> None:
         QConfig(INT8, EvalDataReader=Reader()).to_dict()
 
 
-def test_quantizer_takes_it_with_algorithms_on_top() -> None:
+def test_quantizer_accepts_additional_algorithms() -> None:
     plain = ModelQuantizer(QConfig(INT8)).quantize_model(cnn(), None, Reader())
     equalized = ModelQuantizer(QConfig(INT8)).quantize_model(cnn(), None, Reader(), algorithms=[CLEConfig()])
     assert plain is not None

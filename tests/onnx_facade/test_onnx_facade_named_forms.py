@@ -1,4 +1,4 @@
-"""Named configurations in the forms in which scripts use them, and names that no configuration has."""
+"""Named configurations in all forms that scripts use, and unknown names."""
 
 import copy
 import pickle
@@ -63,7 +63,7 @@ def test_every_form_gives_the_same_model(form: str) -> None:
     assert ModelQuantizer(FORMS[form]()).quantize_model(cnn(), None, Reader()) == reference
 
 
-def test_an_edit_counts() -> None:
+def test_edited_configuration_is_used() -> None:
     config = get_default_config("XINT8")
     config.nodes_to_exclude = ["Gemm_12"]
     model = ModelQuantizer(config).quantize_model(cnn(), None, Reader())
@@ -100,7 +100,7 @@ def test_options_of_a_layer_configuration_can_be_edited() -> None:
         (copy.deepcopy(INT8), "exclud", "did you mean 'exclude'"),
     ],
 )
-def test_unknown_attribute_is_refused_with_the_nearest_spelling(config: Any, name: str, hint: str) -> None:
+def test_unknown_attribute_raises_with_the_nearest_spelling(config: Any, name: str, hint: str) -> None:
     before = copy.deepcopy(config)
     with pytest.raises(RecipeError, match=hint):
         setattr(config, name, True)
@@ -119,12 +119,12 @@ def test_unknown_attribute_is_refused_with_the_nearest_spelling(config: Any, nam
         (CLEConfig, "cle_step", "did you mean 'cle_steps'"),
     ],
 )
-def test_unknown_argument_is_refused_with_the_nearest_spelling(kind: Callable[..., Any], name: str, hint: str) -> None:
+def test_unknown_argument_raises_with_the_nearest_spelling(kind: Callable[..., Any], name: str, hint: str) -> None:
     with pytest.raises(RecipeError, match=hint):
         kind(**{name: True})
 
 
-def test_configuration_of_another_kind_is_refused() -> None:
+def test_configuration_of_another_type_raises() -> None:
     with pytest.raises(RecipeError, match="takes a QuantizationConfig, a Config of one, or a QConfig, got str"):
         ModelQuantizer("XINT8").quantize_model(cnn(), None, Reader())  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="got a QuantizationConfig"):
@@ -139,7 +139,7 @@ def test_configuration_of_another_kind_is_refused() -> None:
         ({"layer_type_config": {None: ["Gru"]}}, r"^QConfig.layer_type_config\[None\] must"),
     ],
 )
-def test_selection_of_a_layer_configuration_is_told_of_its_own_field(settings: dict[str, Any], named: str) -> None:
+def test_selection_error_names_the_field_of_the_layer_configuration(settings: dict[str, Any], named: str) -> None:
     config = QConfig(INT8.global_config, **settings)
     with pytest.raises(SelectionError, match=named):
         ModelQuantizer(config).quantize_model(cnn(), None, Reader())

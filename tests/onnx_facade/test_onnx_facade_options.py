@@ -1,4 +1,4 @@
-"""Every row of the table: applied, always so, another spelling, or refused with its text."""
+"""Every row of the option table: applied, without effect, another name for a field, or unsupported."""
 
 import re
 from dataclasses import fields
@@ -90,7 +90,7 @@ MX = {
 READER = Reader()
 
 Case = tuple[dict[str, Any], Any, str, Any]
-"""Other fields, the value, the place in the job, and what stands there then."""
+"""Other fields, the value, a path in the job, and the value expected there."""
 
 OPTIONS: dict[str, Case] = {
     "UsePowerOf2Scale": ({}, True, "recipe.plan.weight.scale", PowerOfTwoScale()),
@@ -314,13 +314,13 @@ def test_every_applied_option_has_a_case() -> None:
     assert set(OPTIONS) == {key for key, row in ROWS.items() if row.apply is not None}
 
 
-def test_every_field_has_a_row_and_a_case_or_is_refused() -> None:
+def test_every_field_has_a_row_and_a_case_or_is_unsupported() -> None:
     assert set(FIELDS) | {"extra_options"} == {part.name for part in fields(QuantizationConfig)}
     assert set(FIELD_CASES) == {key for key, row in FIELDS.items() if row.apply is not None}
 
 
 @pytest.mark.parametrize("key", OPTIONS)
-def test_option_reaches_its_place(key: str) -> None:
+def test_option_sets_its_field(key: str) -> None:
     settings, value, path, expected = OPTIONS[key]
     config = with_option(key, value, settings)
     assert place(translate(config), path) == expected
@@ -341,37 +341,37 @@ def test_option_changes_the_recipe(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", FIELD_CASES)
-def test_field_reaches_its_place(key: str) -> None:
+def test_field_sets_its_recipe_field(key: str) -> None:
     settings, value, path, expected = FIELD_CASES[key]
     assert place(translate(QuantizationConfig(**{**settings, key: value})), path) == expected
 
 
 @pytest.mark.parametrize("row", rows(refused=True), ids=lambda row: row.key)
-def test_refused_option_says_what_to_use_instead(row: OptionRow) -> None:
+def test_unsupported_option_says_what_to_use_instead(row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(row.refused)):
         translate(with_option(row.key, other_value(row)))
 
 
 @pytest.mark.parametrize("row", rows(refused=True), ids=lambda row: row.key)
-def test_refused_option_accepts_what_asks_for_nothing(row: OptionRow) -> None:
+def test_unsupported_option_accepts_harmless_values(row: OptionRow) -> None:
     for value in row.harmless:
         assert translate(with_option(row.key, value)).recipe == translate(QuantizationConfig()).recipe
 
 
 @pytest.mark.parametrize("row", [row for row in FIELDS.values() if row.refused], ids=lambda row: row.key)
-def test_refused_field_says_what_to_use_instead(row: OptionRow) -> None:
+def test_unsupported_field_says_what_to_use_instead(row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(row.refused)):
         translate(QuantizationConfig(**{row.key: True}))
 
 
 @pytest.mark.parametrize("row", rows(satisfied=True), ids=lambda row: row.key)
-def test_option_that_is_always_so_leaves_the_recipe_alone(row: OptionRow) -> None:
+def test_option_without_effect_does_not_change_the_recipe(row: OptionRow) -> None:
     value = {"bool": True, "int": 4, "list": ["Conv"]}[row.kind.value]
     assert translate(with_option(row.key, value)).recipe == translate(QuantizationConfig()).recipe
 
 
 @pytest.mark.parametrize("row", rows(spelling_of=True), ids=lambda row: row.key)
-def test_other_spelling_does_what_the_field_does(row: OptionRow) -> None:
+def test_other_name_of_a_field_has_the_same_effect(row: OptionRow) -> None:
     field = row.spelling_of
     if FIELDS[field].refused:
         with pytest.raises(RecipeError, match=re.escape(FIELDS[field].refused)):
@@ -394,7 +394,7 @@ def test_unknown_key_is_an_error_with_the_nearest_spelling() -> None:
         translate(with_option("ActivationSymetric", True))  # noqa: FBT003
 
 
-def test_field_among_the_options_is_named_as_such() -> None:
+def test_field_in_extra_options_is_reported_as_a_field() -> None:
     with pytest.raises(RecipeError, match="include_cle is a field of QuantizationConfig"):
         translate(with_option("include_cle", True))  # noqa: FBT003
 
@@ -410,7 +410,7 @@ def test_option_of_another_method_is_noted() -> None:
     assert job.recipe == translate(QuantizationConfig()).recipe
 
 
-def test_master_switches_win_over_single_ones() -> None:
+def test_master_switches_override_single_ones() -> None:
     options = {"SimulateDPU": False, "ConvertClipToDPUVersion": True, "NPULimitationCheck": False, "AlignPool": True}
     recipe = translate(QuantizationConfig(**NPU, extra_options=options)).recipe
     assert recipe.scale.npu is None
@@ -429,7 +429,7 @@ def test_alpha_outside_its_range_names_the_option() -> None:
     assert translate(with_option("SmoothAlpha", 0.5)).draft.notes == ("SmoothAlpha has no effect without include_sq",)
 
 
-def test_steps_of_zero_do_no_equalization() -> None:
+def test_zero_steps_skip_equalization() -> None:
     assert translate(with_option("CLESteps", 0, CLE)).recipe.equalize.cross_layer is None
     assert translate(with_option("CLESteps", 2, CLE)).recipe.equalize.cross_layer == CrossLayer(steps=2)
 
@@ -443,7 +443,7 @@ def test_bias_follows_types() -> None:
 
 
 @pytest.mark.parametrize("attributes", [{"rounding_mode": 0}, {"bit_width": 12}, {"blocksize": 8}])
-def test_block_attribute_that_is_not_written_is_refused(attributes: dict[str, int]) -> None:
+def test_unsupported_block_attribute_raises(attributes: dict[str, int]) -> None:
     with pytest.raises(RecipeError, match="BFPAttributes"):
         translate(with_option("BFPAttributes", attributes, BFP))
 
@@ -524,7 +524,7 @@ NESTED_ROWS = [(key, row) for key, rows in NESTED.items() for row in rows]
 BASE: dict[str, dict[str, Any]] = {"AutoMixprecision": {"TargetQuantType": QuantType.QUInt8, "NumTarget": 1}}
 PARTS_OF_ONE = {"UpdateBias", "Top1AccTarget", "EvaluateFunction", "MetricEvaluateFn", "MetricDefault"}
 PARTS_OF_ONE |= {"MetricOptimizeObject", "MetricThreshold"}
-"""Keys that count only together with others, and have tests of their own."""
+"""Keys that have an effect only together with others; they have separate tests."""
 
 
 def under(key: str, settings: dict[str, Any]) -> Any:
@@ -535,7 +535,7 @@ def under(key: str, settings: dict[str, Any]) -> Any:
     ("key", "name"),
     [(key, row.key) for key, row in NESTED_ROWS if row.apply is not None and row.key not in PARTS_OF_ONE],
 )
-def test_key_of_an_inner_table_changes_the_recipe(key: str, name: str) -> None:
+def test_nested_key_changes_the_recipe(key: str, name: str) -> None:
     assert under(key, {name: NESTED_VALUES[key][name]}).recipe != under(key, {}).recipe
 
 
@@ -544,7 +544,7 @@ def test_key_of_an_inner_table_changes_the_recipe(key: str, name: str) -> None:
     [(key, row) for key, row in NESTED_ROWS if row.refused],
     ids=lambda value: getattr(value, "key", value),
 )
-def test_key_of_an_inner_table_that_is_refused_says_what_to_use_instead(key: str, row: OptionRow) -> None:
+def test_unsupported_nested_key_says_what_to_use_instead(key: str, row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(row.refused)):
         under(key, {row.key: {"list": [1], "object": print}.get(row.kind.value) or other_value(row)})
 
@@ -554,18 +554,18 @@ def test_key_of_an_inner_table_that_is_refused_says_what_to_use_instead(key: str
     [(key, row) for key, row in NESTED_ROWS if row.kind.value in WRONG_TYPES],
     ids=lambda value: getattr(value, "key", value),
 )
-def test_key_of_an_inner_table_checks_its_type(key: str, row: OptionRow) -> None:
+def test_nested_key_checks_its_type(key: str, row: OptionRow) -> None:
     with pytest.raises(RecipeError, match=re.escape(f"extra_options['{key}']['{row.key}'] must be of type")):
         under(key, {row.key: WRONG_TYPES[row.kind.value]})
 
 
 @pytest.mark.parametrize("key", NESTED)
-def test_inner_table_of_a_feature_that_is_off_is_noted(key: str) -> None:
+def test_nested_options_of_a_disabled_feature_are_noted(key: str) -> None:
     name, value = next(iter(NESTED_VALUES[key].items()))
     assert "has no effect without" in translate(with_option(key, {name: value})).draft.notes[0]
 
 
-def test_settings_of_one_algorithm_are_noted_beside_the_other() -> None:
+def test_settings_of_the_other_algorithm_are_noted() -> None:
     notes = under("FastFinetune", {"OptimAlgorithm": "adaquant", "RegParam": 0.1}).draft.notes
     assert notes == ("FastFinetune: RegParam has no effect with AdaQuant",)
     assert under("FastFinetune", {"UpdateBias": True}).draft.notes[0].endswith("no effect with AdaRound")
@@ -586,7 +586,7 @@ def test_defaults_of_finetuning_are_those_of_the_document() -> None:
         ({"BatchSize": 0}, r"\['BatchSize'\] cannot be 0.*above 0"),
     ],
 )
-def test_value_that_cannot_be_had_names_the_key_that_was_set(settings: dict[str, Any], message: str) -> None:
+def test_unsupported_value_names_its_key(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         under("FastFinetune", settings)
 
@@ -604,7 +604,7 @@ def test_algorithms_run_in_a_fixed_order() -> None:
         ({"quant_typ": QuantType.QInt8}, "did you mean 'quant_type'"),
     ],
 )
-def test_override_of_a_tensor_that_cannot_be_had_is_refused(entry: dict[str, Any], message: str) -> None:
+def test_unsupported_tensor_override_raises(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         translate(with_option("TensorQuantOverrides", {"a": [entry]}))
 
@@ -645,7 +645,7 @@ def test_keys_of_mixed_precision_make_one_goal(settings: dict[str, Any], goal: A
         ({"ActTargetQuantType": "QInt8"}, "ActTargetQuantType.* must be a QuantType such as"),
     ],
 )
-def test_mixed_precision_that_is_not_said_names_the_key(settings: dict[str, Any], message: str) -> None:
+def test_incomplete_mixed_precision_names_the_missing_key(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         mixed(**settings)
 

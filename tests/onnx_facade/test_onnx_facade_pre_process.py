@@ -34,21 +34,21 @@ def test_optimization_can_be_skipped(tmp_path: Path) -> None:
     assert "BatchNormalization" in {kind for _, kind in operators(processed(tmp_path, skip_optimization=True))}
 
 
-def test_shapes_are_left_out_when_both_inferences_are_skipped(tmp_path: Path) -> None:
+def test_shapes_are_missing_if_both_inferences_are_skipped(tmp_path: Path) -> None:
     assert "c2" not in described(processed(tmp_path, skip_onnx_shape=True, skip_symbolic_shape=True))
 
 
 @pytest.mark.parametrize("skipped", ["skip_onnx_shape", "skip_symbolic_shape"])
-def test_shapes_are_there_when_one_inference_is_skipped(tmp_path: Path, skipped: str) -> None:
+def test_shapes_are_present_if_one_inference_is_skipped(tmp_path: Path, skipped: str) -> None:
     assert "c2" in described(processed(tmp_path, **{skipped: True}))
 
 
-def test_conflicts_of_lengths_do_not_stop_inference(tmp_path: Path) -> None:
+def test_conflicting_dimensions_do_not_stop_inference(tmp_path: Path) -> None:
     assert processed(tmp_path, auto_merge=True) == processed(tmp_path, auto_merge=False)
 
 
 @pytest.mark.parametrize("arguments", [{"int_max": 9}, {"guess_output_rank": True}, {"verbose": 7}])
-def test_argument_that_cannot_be_had_is_refused(tmp_path: Path, arguments: dict[str, object]) -> None:
+def test_unsupported_argument_raises(tmp_path: Path, arguments: dict[str, object]) -> None:
     with pytest.raises(RecipeError, match=next(iter(arguments))):
         processed(tmp_path, **arguments)
     assert not (tmp_path / "out.onnx").exists()

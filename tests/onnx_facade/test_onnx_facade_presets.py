@@ -1,4 +1,4 @@
-"""Named configurations beside the presets of the same names."""
+"""Named configurations equal the presets of the same names."""
 
 import pytest
 from facade_models import Reader, cnn, run, samples
@@ -24,21 +24,21 @@ def test_names_are_those_of_the_presets() -> None:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_configuration_means_what_the_preset_means(name: str) -> None:
+def test_configuration_equals_the_preset(name: str) -> None:
     # Extended formats also write some operators differently, and in a dialect of their own.
     ours, theirs = PRESETS[name].recipe, translate(get_default_config(name)).recipe
     assert {difference.path for difference in theirs.diff(ours)} <= {"prepare.npu", "emit.format"}
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_configuration_gives_a_model_that_runs(name: str) -> None:
+def test_model_of_a_configuration_runs(name: str) -> None:
     model = ModelQuantizer(get_default_config(name)).quantize_model(cnn(), None, Reader())
     assert model is not None
     assert run(model, samples(1)[0])[0].shape == (2, 5)
 
 
 @pytest.mark.parametrize("name", [name for name in SAME if name != "UINT8_DYNAMIC_QUANT"])
-def test_configuration_by_tensors_means_the_same(name: str) -> None:
+def test_configuration_by_tensors_is_equivalent(name: str) -> None:
     by_tensors: QConfig = getattr(quantry.onnx, f"{name}_QCONFIG")
     differences = by_tensors.to_job().recipe.diff(translate(get_default_config(name)).recipe)
     allowed: set[str] = set()

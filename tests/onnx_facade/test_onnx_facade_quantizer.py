@@ -1,4 +1,4 @@
-"""What ModelQuantizer does with models, data, files and bad combinations."""
+"""ModelQuantizer with models, data, files and incompatible options."""
 
 import copy
 import logging
@@ -54,7 +54,7 @@ def test_without_path_the_model_is_returned() -> None:
     assert ("", "QuantizeLinear") in operators(quantized())
 
 
-def test_objects_of_the_user_are_only_read() -> None:
+def test_objects_of_the_user_are_not_modified() -> None:
     model = cnn()
     config = QuantizationConfig(**NPU, extra_options={"CLESteps": 1, "OptimizeModel": False, "InputNodes": []})
     before, untouched = copy.deepcopy(config), model.SerializeToString(deterministic=True)
@@ -70,25 +70,25 @@ def test_missing_model_is_a_file_not_found_error(tmp_path: Path) -> None:
         ModelQuantizer(Config()).quantize_model(tmp_path / "none.onnx", None, Reader())
 
 
-def test_folder_of_arrays_serves_as_data(tmp_path: Path) -> None:
+def test_directory_of_arrays_is_accepted_as_data(tmp_path: Path) -> None:
     for index, sample in enumerate(samples()):
         np.save(tmp_path / f"{index}.npy", sample["image"])
     model = ModelQuantizer(Config()).quantize_model(cnn(), None, calibration_data_path=tmp_path)
     assert model == quantized()
 
 
-def test_reader_and_folder_together_are_refused(tmp_path: Path) -> None:
+def test_reader_and_directory_together_raise(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="one place"):
         ModelQuantizer(Config()).quantize_model(cnn(), None, Reader(), tmp_path)
 
 
-def test_random_data_on_request_are_not_warned_of() -> None:
+def test_requested_random_data_gives_no_warning() -> None:
     options = {"UseRandomData": True, "RandomDataReaderInputDataRange": {"image": (-2, 2)}}
     config = QuantizationConfig(extra_options=options)
     assert ModelQuantizer(Config(config)).quantize_model(cnn()) is not None
 
 
-def test_random_data_of_a_shape_are_warned_of_where_they_were_not_asked_for() -> None:
+def test_random_data_gives_a_warning_if_it_was_not_requested() -> None:
     config = QuantizationConfig(extra_options={"RandomDataReaderInputShape": {"image": [1, 3, 8, 8]}})
     with pytest.warns(UserWarning, match="random sample"):
         ModelQuantizer(Config(config)).quantize_model(cnn())
@@ -102,7 +102,7 @@ def test_shapes_are_fixed_before_quantization() -> None:
 
 
 @pytest.mark.parametrize("text", ["imag:[1,3,8,8]", "image:[1,3]", "image=1x3"])
-def test_shapes_that_do_not_fit_are_refused(text: str) -> None:
+def test_shapes_that_do_not_fit_raise(text: str) -> None:
     config = QuantizationConfig(extra_options={"FixShapes": text})
     with pytest.raises(RecipeError, match="FixShapes"):
         ModelQuantizer(Config(config)).quantize_model(cnn(), None, Reader())
@@ -115,7 +115,7 @@ def test_evaluation_and_summary_are_logged(caplog: pytest.LogCaptureFixture) -> 
     assert "nodes quantized" in caplog.text
 
 
-def test_option_without_bearing_is_a_warning_where_warnings_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
+def test_option_without_effect_is_a_warning_if_warnings_are_enabled(caplog: pytest.LogCaptureFixture) -> None:
     quantized(extra_options={"Percentile": 99.9}, ignore_warnings=False)
     assert [record.levelname for record in caplog.records if "Percentile" in record.message] == ["WARNING"]
 
@@ -127,7 +127,7 @@ def test_severity_silences_the_log_for_the_call(caplog: pytest.LogCaptureFixture
     assert logging.getLogger("quantry").level == level
 
 
-def test_weights_go_beside_the_model(tmp_path: Path) -> None:
+def test_weights_are_stored_outside_the_model_file(tmp_path: Path) -> None:
     config = Config(QuantizationConfig(use_external_data_format=True, weight_type=QuantType.QInt16))
     wide = cnn()
     wide.graph.initializer[0].CopyFrom(
@@ -160,7 +160,7 @@ def test_constant_of_the_moving_average_has_effect() -> None:
     assert scales(0.0) != scales(0.9)
 
 
-def test_16_bits_fit_standard_pairs() -> None:
+def test_16_bits_use_standard_pairs() -> None:
     model = quantized(activation_type=QuantType.QInt16)
     assert {entry.domain: entry.version for entry in model.opset_import}[""] >= 21
     assert ("", "QuantizeLinear") in operators(model)
@@ -185,7 +185,7 @@ def test_nodes_are_excluded_by_name_pattern_and_subgraph() -> None:
         ({"subgraphs_to_exclude": [(["Gemm_12"], ["Conv_5"])]}, "^subgraphs_to_exclude must name nodes joined"),
     ],
 )
-def test_selection_of_nothing_is_told_of_the_option_that_was_set(settings: dict[str, Any], named: str) -> None:
+def test_empty_selection_names_the_option(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(SelectionError, match=named):
         quantized(**settings)
 
@@ -203,12 +203,12 @@ def test_selection_of_nothing_is_told_of_the_option_that_was_set(settings: dict[
         ({"per_channel": "yes"}, "per_channel must be of type bool, got 'yes' of type str"),
     ],
 )
-def test_value_of_another_type_is_told_of_what_is_meant(settings: dict[str, Any], message: str) -> None:
+def test_wrong_type_suggests_the_intended_member(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         quantized(**settings)
 
 
-def test_operator_types_that_the_model_does_not_have_do_no_harm() -> None:
+def test_operator_types_absent_from_the_model_are_ignored() -> None:
     model = quantized(op_types_to_quantize=["Conv", "LeakyRelu"], include_cle=False)
     assert not any(name.startswith("w3") and name.endswith("_quantized") for name in constants(model))
 
@@ -306,7 +306,7 @@ def test_unknown_operator_type_is_an_error_with_the_nearest_spelling() -> None:
         ({"calibrate_method": "MinMSE"}, "calibrate_method", "such as PowerOfTwoMethod.MinMSE"),
     ],
 )
-def test_bad_combination_is_refused_before_any_work(settings: dict[str, Any], reason: str, nearest: str) -> None:
+def test_incompatible_options_raise_before_any_work(settings: dict[str, Any], reason: str, nearest: str) -> None:
     class Untouched:
         def get_next(self) -> None:
             raise AssertionError("data were read")
@@ -325,7 +325,7 @@ def test_conflict_of_a_single_tensor_names_the_tensor() -> None:
         quantized(quant_format=QuantFormat.QOperator, activation_type=QuantType.QUInt8, extra_options=options)
 
 
-def test_configuration_of_another_kind_is_refused() -> None:
+def test_configuration_of_another_type_raises() -> None:
     with pytest.raises(RecipeError, match="QuantizationConfig"):
         ModelQuantizer(Config("XINT8")).quantize_model(cnn(), None, Reader())  # type: ignore[arg-type]
 
@@ -358,7 +358,7 @@ def test_dynamic_function_needs_no_data() -> None:
     ],
     ids=str,
 )
-def test_weights_alone_leave_activations_float(options: dict[str, Any], kind: str) -> None:
+def test_weight_only_options_keep_activations_float(options: dict[str, Any], kind: str) -> None:
     model = quantized(extra_options=options)
     kinds = {name for _, name in operators(model)}
     assert kind in kinds
@@ -390,7 +390,7 @@ def test_algorithms_run_together() -> None:
         ),
     ],
 )
-def test_what_does_not_go_with_float_activations_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_options_incompatible_with_float_activations_raise(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         quantized(**settings)
 

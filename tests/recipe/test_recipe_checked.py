@@ -1,4 +1,4 @@
-"""Options built in Python hold values of the declared types."""
+"""Option dataclasses validate the types of their fields."""
 
 from typing import Any
 
@@ -48,20 +48,18 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "fields", "message"), MISTAKES)
-def test_value_of_another_type_is_refused_with_the_field_and_what_it_takes(
-    options: Any, fields: dict[str, Any], message: str
-) -> None:
+def test_wrong_type_raises_with_field_and_choices(options: Any, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError) as caught:
         options(**fields)
     assert str(caught.value) == message
 
 
-def test_misspelt_choice_gets_the_nearest() -> None:
+def test_misspelt_choice_suggests_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"did you mean Percentile\(\)\?"):
         ScaleOptions(activation="percentil")  # type: ignore[arg-type]
 
 
-def test_misspelt_field_gets_the_nearest() -> None:
+def test_misspelt_field_suggests_the_nearest() -> None:
     with pytest.raises(RecipeError, match="Percentile must be given known arguments, got 'percentil'; did you mean"):
         Percentile(percentil=99.9)  # type: ignore[call-arg]
     with pytest.raises(RecipeError, match="did you mean 'evaluate'"):
@@ -82,7 +80,7 @@ def test_numbers_become_the_builtin_type_of_their_field() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.9999, 1, 49.9])
-def test_percentile_that_looks_like_a_fraction_is_refused(fraction: float) -> None:
+def test_percentile_that_looks_like_a_fraction_raises(fraction: float) -> None:
     for make in (Percentile, lambda value: LayerWisePercentile((99.9, value))):
         with pytest.raises(RecipeError, match="percent, not a fraction"):
             make(fraction)

@@ -130,7 +130,7 @@ def test_preset_round_trips_through_a_file(name: str, tmp_path: typing.Any) -> N
         ([], r"a recipe must be a mapping"),
     ],
 )
-def test_mistaken_recipe_is_refused_with_place_and_nearest_spelling(plain: typing.Any, message: str) -> None:
+def test_invalid_recipe_raises_with_path_and_nearest_spelling(plain: typing.Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         from_plain(plain)
 
@@ -161,16 +161,16 @@ def test_unreadable_text_is_a_recipe_error(tmp_path: typing.Any) -> None:
         ("r.yaml", "scale: {activatoin: MinMax}", "did you mean 'activation'"),
     ],
 )
-def test_fault_in_a_recipe_file_names_the_file(name: str, text: str, message: str, tmp_path: typing.Any) -> None:
+def test_error_in_a_recipe_file_names_the_file(name: str, text: str, message: str, tmp_path: typing.Any) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(RecipeError, match=message) as told:
+    with pytest.raises(RecipeError, match=message) as caught:
         load_recipe(tmp_path / name)
-    assert str(told.value).endswith(f"; in {tmp_path / name}")
-    assert "\n" not in str(told.value)
-    assert "unicode string" not in str(told.value)
+    assert str(caught.value).endswith(f"; in {tmp_path / name}")
+    assert "\n" not in str(caught.value)
+    assert "unicode string" not in str(caught.value)
 
 
-def test_preset_is_found_in_any_case_and_a_wrong_name_gets_the_nearest() -> None:
+def test_preset_lookup_ignores_case_and_suggests_the_nearest_name() -> None:
     assert find_preset("xint8") is PRESETS["XINT8"]
     with pytest.raises(RecipeError, match=r"did you mean 'XINT8'.*see `quantry presets`") as caught:
         find_preset("XNIT8")

@@ -1,4 +1,4 @@
-"""The recommended recipes run as they are, and lose less than the plain ones."""
+"""The recommended recipes run and lose less accuracy than the plain ones."""
 
 import numpy as np
 import onnx
@@ -39,6 +39,6 @@ def test_recommended_is_better_than_plain(name: str, plain: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["recommended-npu", "recommended-npu-mixed", "recommended-cpu"])
-def test_recommended_recipes_go_through_files(name: str) -> None:
+def test_recommended_recipes_round_trip_through_files(name: str) -> None:
     recipe = find_preset(name).recipe
     assert from_plain(to_plain(recipe)) == recipe

@@ -73,18 +73,18 @@ from quantry.recipe import (
         ),
     ],
 )
-def test_impossible_options_are_refused(make: Callable[[], object]) -> None:
+def test_invalid_options_raise(make: Callable[[], object]) -> None:
     with pytest.raises(RecipeError):
         make()
 
 
 @pytest.mark.parametrize("dtype", [member for member in DataType if member.bits in (8, 16, 32) and member.is_integer])
-def test_integer_limits_are_numpys(dtype: DataType) -> None:
+def test_integer_limits_equal_numpy(dtype: DataType) -> None:
     limits = np.iinfo(dtype.value)
     assert (dtype.lowest, dtype.highest, dtype.bits) == (limits.min, limits.max, limits.bits)
 
 
-def test_four_bit_and_float_types_know_themselves() -> None:
+def test_limits_of_four_bit_and_float_types() -> None:
     assert (DataType.INT4.lowest, DataType.INT4.highest) == (-8, 7)
     assert (DataType.UINT4.lowest, DataType.UINT4.highest) == (0, 15)
     assert not DataType.BFLOAT16.is_integer

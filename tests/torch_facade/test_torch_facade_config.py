@@ -1,4 +1,4 @@
-"""Every field of the configuration is validated; every member works or is refused with a reason."""
+"""Every field of the configuration is validated; every member is supported or has a reason."""
 
 import enum
 import re
@@ -79,7 +79,7 @@ def test_older_names_are_the_newer_ones() -> None:
 
 
 @pytest.mark.parametrize("member", list(REFUSED), ids=str)
-def test_refused_members_give_their_reason(member: enum.Enum) -> None:
+def test_unsupported_members_give_their_reason(member: enum.Enum) -> None:
     uses: dict[type, Callable[[], object]] = {
         Dtype: lambda: spec(member),
         QSchemeType: lambda: spec(qscheme=member),
@@ -100,7 +100,7 @@ def test_accepted_types_become_those_of_recipes(dtype: Dtype) -> None:
     assert config.tensor_spec().dtype is DATA_TYPES[dtype]
 
 
-def test_every_member_is_accepted_or_refused() -> None:
+def test_every_member_is_supported_or_has_a_reason() -> None:
     assert set(Dtype) == set(DATA_TYPES) | {member for member in REFUSED if isinstance(member, Dtype)}
 
 
@@ -160,7 +160,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_fields_that_cannot_be_honoured_are_refused(name: str) -> None:
+def test_unsupported_fields_raise(name: str) -> None:
     with pytest.raises(RecipeError, match=name):
         spec(**{name: WRONG[name]})
 
@@ -205,7 +205,7 @@ def test_per_channel_weights_keep_their_axis() -> None:
     assert config.tensor_spec().granularity == PerChannel(0)
 
 
-def test_bias_is_float_derived_or_its_own() -> None:
+def test_bias_is_float_derived_or_has_its_own_scale() -> None:
     assert recipe_of(QConfig(layer(bias=None))).plan.bias == FloatBias()
     derived = recipe_of(QConfig(layer(bias=spec(Dtype.int32))))
     assert derived.plan.bias == DerivedBias()
@@ -221,11 +221,11 @@ def test_layer_needs_equal_inputs_and_outputs_and_both_kinds_of_tensor() -> None
         recipe_of(QConfig(QLayerConfig(input_tensors=spec())))
 
 
-def test_npu_target_asks_for_its_operators() -> None:
+def test_npu_target_converts_operators() -> None:
     assert recipe_of(QConfig(layer(target_device=DeviceType.IPU))).prepare.npu == NpuConversions()
 
 
-def test_algorithms_come_by_name_or_with_options() -> None:
+def test_algorithms_are_given_by_name_or_with_options() -> None:
     recipe = recipe_of(QConfig(layer(), algo_config=["adaround", Gptq(damping=0.1)]))
     assert recipe.tune.steps == (AdaRound(), Gptq(damping=0.1))
     with pytest.raises(RecipeError, match="'adaround'"):
@@ -260,7 +260,7 @@ def test_equalizations_come_with_the_algorithms() -> None:
         ("layer_quant_config", {"a": 3}),
     ],
 )
-def test_fields_of_other_flows_are_refused(name: str, value: object) -> None:
+def test_fields_of_other_flows_raise(name: str, value: object) -> None:
     with pytest.raises(RecipeError):
         QConfig(layer(), **{name: value})
 
@@ -271,7 +271,7 @@ PLACES = (
 )
 
 
-def test_names_in_a_configuration_mean_modules_nodes_and_tensors() -> None:
+def test_names_select_modules_nodes_and_tensors() -> None:
     assert recipe_of(QConfig(layer(), exclude=["head"]), PLACES).plan.selection.exclude == ("head/gemm",)
     assert recipe_of(QConfig(layer(), exclude=["st*"]), PLACES).plan.selection.exclude == ("stem/conv",)
     assert recipe_of(QConfig(layer(), exclude=["^he.d/"]), PLACES).plan.selection.exclude == ("head/gemm",)
@@ -283,7 +283,7 @@ def test_names_in_a_configuration_mean_modules_nodes_and_tensors() -> None:
         recipe_of(QConfig(layer(), exclude=["heat"]), PLACES)
 
 
-def test_single_layers_get_types_of_their_own() -> None:
+def test_single_layers_have_their_own_types() -> None:
     wide = spec(Dtype.int16, observer_cls=facade.PerTensorMinMaxObserver)
     by_name = QConfig(layer(), layer_quant_config={"head": QLayerConfig(input_tensors=wide)})
     (types,) = recipe_of(by_name, PLACES).plan.layers

@@ -1,4 +1,4 @@
-"""The detector that quantry ships, int8 with one power-of-two scale for each tensor: what is kept of its precision."""
+"""Precision of the embedded detector in int8 with one power-of-two scale per tensor."""
 
 import argparse
 import os
@@ -67,7 +67,7 @@ def test_calibration_and_training_without_labels_keep_most_of_the_precision(
     assert differing(Path(done.path), model) == 0
 
 
-def test_chosen_scales_bring_boxes_and_scores_nearer_to_those_of_the_float_model() -> None:
+def test_chosen_scales_bring_boxes_and_scores_closer_to_the_float_model() -> None:
     import detection_tasks
     import PTQ_QAT_exp as steps
 

@@ -17,7 +17,7 @@ def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
 
 
-def test_model_answers_one_row_for_each_cell() -> None:
+def test_model_returns_one_row_per_cell() -> None:
     import yolox_model
 
     model = yolox_model.Yolox(yolox_model.NANO).eval()
@@ -47,7 +47,7 @@ def test_pictures_are_scaled_and_padded(tmp_path: Path) -> None:
     assert picture[0, :, 300, 100].tolist() == [114.0, 114.0, 114.0]
 
 
-def test_table_shows_shares_of_the_float_model() -> None:
+def test_table_shows_percentages_of_the_float_model() -> None:
     import detection_tasks
 
     shown = detection_tasks.table([("FP32", 0.4, 0.8), ("PTQ int8", 0.3, 0.8)])

@@ -1,4 +1,4 @@
-"""Names of quantry.torch are found, and misspelt ones get the nearest."""
+"""Names of quantry.torch exist, and misspelt ones suggest the nearest."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +72,7 @@ MISSPELT: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MISSPELT)
-def test_misspelt_keyword_gets_the_nearest(name: str) -> None:
+def test_misspelt_keyword_suggests_the_nearest(name: str) -> None:
     call, message = MISSPELT[name]
     with pytest.raises(RecipeError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""The Python of docs/torch.md runs as it stands, each block on its own."""
+"""Every Python block of docs/torch.md runs."""
 
 import re
 from pathlib import Path

@@ -120,7 +120,7 @@ def test_names_of_an_onnx_model_stay_float(data: list[Tensor]) -> None:
         ModelQuantizer(config(exclude=["gat"])).quantize_model(source, data)
 
 
-def test_example_by_name_is_refused_on_export(model: Wrapped, data: list[Tensor], tmp_path: Path) -> None:
+def test_example_by_name_raises_on_export(model: Wrapped, data: list[Tensor], tmp_path: Path) -> None:
     quantized = ModelQuantizer("XINT8").quantize_model(model.base_model, data)
     with pytest.raises(DataError, match="mapping of x"):
         export_onnx(quantized, tmp_path, {"x": data[0]})
@@ -159,12 +159,12 @@ def test_exporter_takes_file_name_dialect_and_names(model: Wrapped, data: list[T
     ("name", "value"),
     [("verbose", True), ("do_constant_folding", False), ("uint4_int4_flag", True), ("dynamo", True)],
 )
-def test_export_options_without_meaning_are_refused(name: str, value: bool, tmp_path: Path) -> None:
+def test_unsupported_export_options_raise(name: str, value: bool, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=name):
         export_onnx(nn.ReLU(), tmp_path, torch.zeros(1), **{name: value})
 
 
-def test_wrong_configurations_are_refused(tmp_path: Path) -> None:
+def test_invalid_configurations_raise(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="QConfig"):
         ModelQuantizer(8)
     with pytest.raises(RecipeError, match="weight"):
@@ -179,7 +179,7 @@ def test_wrong_configurations_are_refused(tmp_path: Path) -> None:
         OnnxExporterConfig(file_name="model.pb")
 
 
-def test_presets_and_recipes_serve_as_configuration(model: Wrapped, data: list[Tensor], tmp_path: Path) -> None:
+def test_presets_and_recipes_are_accepted_as_configuration(model: Wrapped, data: list[Tensor], tmp_path: Path) -> None:
     graph = capture(model.base_model, data[0])
     recipe = find_preset("XINT8").recipe
     (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
@@ -190,6 +190,6 @@ def test_presets_and_recipes_serve_as_configuration(model: Wrapped, data: list[T
 
 
 @pytest.mark.parametrize("name", ["UINT8_DYNAMIC_QUANT", "BFP16"])
-def test_presets_that_torch_cannot_compute_are_refused(name: str, model: Wrapped, data: list[Tensor]) -> None:
+def test_presets_that_torch_cannot_compute_raise(name: str, model: Wrapped, data: list[Tensor]) -> None:
     with pytest.raises(RecipeError, match=r"quantry\.quantize"):
         quantize_graph(capture(model.base_model, data[0]), data, name)

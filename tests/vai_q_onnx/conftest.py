@@ -1,4 +1,4 @@
-"""Puts the façades' small models on the path."""
+"""Makes the facades' small models importable."""
 
 import sys
 from pathlib import Path

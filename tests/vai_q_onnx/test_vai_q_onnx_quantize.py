@@ -114,18 +114,18 @@ def test_vitis_pairs_are_those_of_the_tutorial(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["use_dpu", "enable_dpu", "enable_ipu_cnn", "enable_npu_cnn"])
-def test_every_spelling_asks_for_the_npu(tmp_path: Path, spelling: str) -> None:
+def test_every_name_enables_the_npu_rules(tmp_path: Path, spelling: str) -> None:
     assert "HardSigmoid" in {kind for _, kind in operators(quantized(tmp_path, **{spelling: True}))}
 
 
-def test_method_with_float_scales_takes_another_format(tmp_path: Path) -> None:
+def test_method_with_float_scales_needs_another_format(tmp_path: Path) -> None:
     model = quantized(tmp_path, quant_format=QuantFormat.QDQ, calibrate_method=CalibrationMethod.MinMax)
     assert ("", "QuantizeLinear") in operators(model)
     with pytest.raises(RecipeError, match=r"PowerOfTwoMethod.*QuantFormat\.QDQ"):
         quantized(tmp_path, calibrate_method=CalibrationMethod.MinMax)
 
 
-def test_tensors_between_nodes_are_float_before_and_behind(tmp_path: Path) -> None:
+def test_tensors_before_and_after_the_nodes_stay_float(tmp_path: Path) -> None:
     everything = quantized(tmp_path)
     some = quantized(tmp_path, input_nodes=["Conv_5"], output_nodes=["Add_9"])
     count = [sum(node.op_type == "FixNeuron" for node in model.graph.node) for model in (everything, some)]
@@ -140,7 +140,7 @@ def test_tensors_between_nodes_are_float_before_and_behind(tmp_path: Path) -> No
         ({"use_dpu": True, "weight_type": QuantType.QInt16}, "set weight_type=QuantType.QInt8"),
     ],
 )
-def test_what_cannot_be_had_is_refused(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
+def test_unsupported_settings_raise(tmp_path: Path, settings: dict[str, Any], text: str) -> None:
     with pytest.raises(RecipeError, match=text):
         quantized(tmp_path, **settings)
     assert not (tmp_path / "q.onnx").exists()
@@ -151,7 +151,7 @@ def test_output_must_be_a_path() -> None:
         quantry.vai_q_onnx.quantize_static(cnn(), None, Reader())  # type: ignore[arg-type]
 
 
-def test_equalization_and_widths_are_honoured(tmp_path: Path) -> None:
+def test_equalization_and_widths_are_applied(tmp_path: Path) -> None:
     plain = quantized(tmp_path)
     assert quantized(tmp_path, include_cle=True) != plain
     wide = quantized(tmp_path, activation_type=QuantType.QInt16)
@@ -159,12 +159,12 @@ def test_equalization_and_widths_are_honoured(tmp_path: Path) -> None:
     assert b"16" in widths
 
 
-def test_a_single_name_where_a_list_belongs_is_refused(tmp_path: Path) -> None:
+def test_single_name_instead_of_a_list_raises(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"nodes_to_exclude must be of type list, got 'Conv_0' of type str"):
         quantry.vai_q_onnx.quantize_static(cnn(), str(tmp_path / "q.onnx"), Reader(), nodes_to_exclude="Conv_0")
 
 
-def test_unknown_keyword_is_refused_with_the_nearest_spelling(tmp_path: Path) -> None:
+def test_unknown_keyword_raises_with_the_nearest_spelling(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"calibration_method": PowerOfTwoMethod.MinMSE}
     with pytest.raises(RecipeError, match=r"quantize_static must .* 'calibration_method'; did you mean 'calibrate_met"):
         quantry.vai_q_onnx.quantize_static(cnn(), str(tmp_path / "q.onnx"), Reader(), **settings)
