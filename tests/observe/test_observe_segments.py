@@ -5,8 +5,7 @@ from observe_oracle import CPU, exposed, float_model
 
 from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError
-from quantry.execute.float_pass import float_pass
-from quantry.execute.segment_buffers import SegmentBuffers
+from quantry.execute.float_pass import SegmentBuffers, float_pass
 from quantry.graph import segments as segments_module
 from quantry.graph.save import serialize
 from quantry.graph.segments import cut_into_segments, tensor_types

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from quantry.tune.row_backends import NumpyRows
 from quantry.tune.row_problem import RowProblem
-from quantry.tune.row_steps import NumpyRows
 
 REFRESH = 64
 """``REFRESH`` of ``train_rows.c``."""

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from quantry.numerics import kernels
-from quantry.tune.column_rounding import WeightGrid, damped, descend, round_with_feedback
+from quantry.tune.gptq import descend, round_with_feedback
+from quantry.tune.layer_problem import WeightGrid
+from quantry.tune.quadratic_form import damped
 
 SHAPES = [(1, 16, 70), (1, 5, 3), (24, 1, 9), (3, 4, 20)]
 

@@ -10,21 +10,20 @@ from hypothesis import strategies as st
 from tune_models import chain, inputs, task_of
 
 from quantry.recipe import AdaQuant, AdaRound, LayerTraining
-from quantry.tune import adaround
-from quantry.tune.compensation import aimed, joined, part_that_holds
-from quantry.tune.layer import find_layers
+from quantry.tune.adaround_and_adaquant import train_layer
+from quantry.tune.gpu_form import TensorForm
 from quantry.tune.layer_problem import LayerProblem
-from quantry.tune.quadratic import Quadratic, centred
-from quantry.tune.tensor_quadratic import TensorQuadratic
-from quantry.tune.walker import LayerWalker
+from quantry.tune.layers import find_layers
+from quantry.tune.layerwise import LayerWalker
+from quantry.tune.quadratic_form import QuadraticForm, aimed, centred, joined, part_that_holds
 
 
-def form_of(columns: np.ndarray, targets: np.ndarray) -> Quadratic:
+def form_of(columns: np.ndarray, targets: np.ndarray) -> QuadraticForm:
     """Return the moments of columns ``[groups, positions, width]`` and targets ``[groups, positions, rows]``."""
     turned = columns.transpose(0, 2, 1)
     count = columns.shape[1]
     sums = [turned @ columns, turned @ targets, (targets**2).sum(1), columns.sum(1), targets.sum(1)]
-    return Quadratic(*centred([total / count for total in sums]), count=count)
+    return QuadraticForm(*centred([total / count for total in sums]), count=count)
 
 
 def drawn(seed: int, positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -79,8 +78,7 @@ def test_what_weights_can_make_up_for_is_told_from_chance(seed: int) -> None:
         halves = [form_of(columns[:, half::2], targets[:, half::2]) for half in (0, 1)]
         parts.append(part_that_holds(halves, weight))
         tensors = [
-            TensorQuadratic(*(torch.from_numpy(getattr(half, name)) for name in NAMES), count=half.count)
-            for half in halves
+            TensorForm(*(torch.from_numpy(getattr(half, name)) for name in NAMES), count=half.count) for half in halves
         ]
         in_torch = part_that_holds(tensors, torch.from_numpy(weight), torch.linalg.solve)
         assert in_torch == pytest.approx(parts[-1], abs=1e-9)
@@ -119,7 +117,7 @@ def test_early_stop_of_rounding_loses_nothing(step: LayerTraining) -> None:
     for early in (True, False):
         chosen = replace(step, early_stop=early)
         for visit in LayerWalker(task, layers, chosen).visits("test"):
-            result = adaround.round_layer(visit, chosen)  # type: ignore[arg-type]
+            result = train_layer(visit, chosen)  # type: ignore[arg-type]
             found.append(result.after)
             visit.finish(result.values)
     assert found[:3] == pytest.approx(found[3:], rel=1e-6)

@@ -14,8 +14,10 @@ from quantry.memo import Memo, MemoryStore
 from quantry.recipe import EmitOptions, Gptq
 from quantry.runtime.sessions import simulation_session
 from quantry.tune import TuneTask, tune, tuned_model
-from quantry.tune.column_rounding import WeightGrid, damped, descend, least_squares, round_with_feedback
-from quantry.tune.tuned import Tuned
+from quantry.tune.gptq import descend, round_with_feedback
+from quantry.tune.layer_problem import WeightGrid
+from quantry.tune.quadratic_form import damped, least_squares
+from quantry.tune.task import Tuned
 
 
 def step_of(task: TuneTask, step: Gptq) -> Tuned:

@@ -13,9 +13,8 @@ from tune_models import chain, inputs, network, task_of
 
 import quantry.demo
 from quantry.emit import emit
-from quantry.execute.interpretable_part import interpretable_part
 from quantry.execute.interpreter.operators import OPERATORS
-from quantry.execute.trainable_graph import TrainableGraph, Trained
+from quantry.execute.trainable_graph import TrainableGraph, Trained, interpretable_part
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan

@@ -11,7 +11,7 @@ from tune_models import chain, inputs, task_of
 
 from quantry.memo import DirectoryStore, Memo
 from quantry.recipe import AdaQuant, AdaRound, DataType, PerBlock, PerTensor, TensorSpec
-from quantry.tune import adaround, tune
+from quantry.tune import adaround_and_adaquant, tune
 
 KILLED = """
 import os, signal, sys
@@ -19,9 +19,9 @@ sys.path.insert(0, "tests/tune")
 from tune_models import chain, inputs, task_of
 from quantry.memo import DirectoryStore, Memo
 from quantry.recipe import AdaRound
-from quantry.tune import adaround, tune
+from quantry.tune import adaround_and_adaquant, tune
 
-original = adaround.round_layer
+original = adaround_and_adaquant.train_layer
 
 
 def dying(visit, step):
@@ -30,7 +30,7 @@ def dying(visit, step):
     return original(visit, step)
 
 
-adaround.round_layer = dying
+adaround_and_adaquant.train_layer = dying
 task = task_of(chain(), inputs((3, 8, 8), 4))
 arguments = (task.reference, task.model, task.plan, task.params, task.data, AdaRound(iterations=30))
 Memo(DirectoryStore(sys.argv[1])).run(tune, *arguments)
@@ -44,13 +44,13 @@ def test_killed_run_goes_on_after_the_last_finished_layer(tmp_path: Path, monkey
     task = task_of(chain(), inputs((3, 8, 8), 4))
     arguments = (task.reference, task.model, task.plan, task.params, task.data, AdaRound(iterations=30))
     visited: list[str] = []
-    original = adaround.round_layer
+    original = adaround_and_adaquant.train_layer
 
     def counted(visit, step):  # type: ignore[no-untyped-def]
         visited.append(visit.layer.weight)
         return original(visit, step)
 
-    monkeypatch.setattr(adaround, "round_layer", counted)
+    monkeypatch.setattr(adaround_and_adaquant, "train_layer", counted)
     resumed = Memo(DirectoryStore(tmp_path)).run(tune, *arguments).value
     assert visited == ["wc"]
     assert resumed.to_blob() == tune(*arguments).to_blob()

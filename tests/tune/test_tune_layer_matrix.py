@@ -11,8 +11,8 @@ from onnx import numpy_helper
 from tune_models import inputs, network, task_of
 
 from quantry.recipe import TUNABLE_OPERATORS
-from quantry.tune.layer import find_layers
 from quantry.tune.layer_matrix import layer_matrix
+from quantry.tune.layers import find_layers
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "InstanceNormalization", "LayerNormalization")
 

@@ -11,16 +11,14 @@ from ordered_rows import OrderedRows
 from tune_models import chain, inputs, network, task_of
 
 from quantry.numerics import kernels
-from quantry.recipe import AdaQuant, AdaRound, LayerTraining
-from quantry.tune import adaquant, adaround, row_steps
-from quantry.tune.adaround import second_term
-from quantry.tune.compiled_rows import CompiledRows
-from quantry.tune.layer import find_layers
+from quantry.recipe import AdaQuant, AdaRound
+from quantry.tune import row_backends
+from quantry.tune.adaround_and_adaquant import corrected, regularization, train_layer
 from quantry.tune.layer_problem import LayerProblem
+from quantry.tune.layers import find_layers
+from quantry.tune.layerwise import LayerVisit, LayerWalker
+from quantry.tune.row_backends import CompiledRows, NumpyRows
 from quantry.tune.row_problem import HIGH, LOW, BiasGrid, RowProblem, low_rank
-from quantry.tune.row_steps import NumpyRows
-from quantry.tune.row_training import corrected
-from quantry.tune.walker import LayerVisit, LayerWalker
 
 needs_kernels = pytest.mark.skipif(kernels.loaded() is None, reason="no compiled kernels")
 
@@ -61,7 +59,7 @@ def problem_of(shape: tuple[int, int, int], *, rounds: bool, seed: int = 0) -> R
 
 
 def schedule(first: int, count: int, rate: float, step: AdaRound | None) -> np.ndarray:
-    terms = [second_term(step, number) if step else (0.0, 0.0) for number in range(first, first + count)]
+    terms = [regularization(step, number) if step else (0.0, 0.0) for number in range(first, first + count)]
     return np.array([(*corrected(first + i + 1, rate), *term) for i, term in enumerate(terms)], np.float32)
 
 
@@ -174,7 +172,7 @@ def test_first_step_goes_against_the_derivative_that_autograd_finds(compiled: bo
         for part in (problem.scale, problem.lowest, problem.highest, problem.floor, problem.cross, problem.gram)
     )
     weight = torch.clamp(floor + up, low, high) * scale
-    beta, strength = second_term(step, number)
+    beta, strength = regularization(step, number)
     loss = (weight @ gram * weight).sum() - 2 * (weight * cross).sum()
     (loss + strength * (1.0 - (2 * up - 1).abs().pow(beta)).sum()).backward()
     rows = compiled_rows(problem) if compiled else NumpyRows(problem)
@@ -200,10 +198,10 @@ def test_row_never_ends_worse_than_plain_rounding(seed: int, rate: float, rounds
     shape, model = ((3, 8, 8), chain()) if kind == "chain" else ((4, 9, 8), network())
     task = task_of(model, inputs(shape, 3, seed=seed))
     layers, _ = find_layers(task.model.model, task.plan, ("Conv", "ConvTranspose", "Gemm", "MatMul"))
-    step: LayerTraining = (AdaRound if rounds else AdaQuant)(iterations=20, learning_rate=rate, early_stop=early)
+    step = (AdaRound if rounds else AdaQuant)(iterations=20, learning_rate=rate, early_stop=early)
     for visit in LayerWalker(task, layers, step).visits("test"):
         problem = LayerProblem(visit, trains_bias=not rounds, trained=True)
-        result = (adaround.round_layer if rounds else adaquant.train_layer)(visit, step)  # type: ignore[operator]
+        result = train_layer(visit, step)
         weight = np.asarray(problem.matrix.to_matrix(result.values[visit.layer.weight]), np.float32)
         bias = result.values.get(visit.layer.bias or "", problem.bias).reshape(problem.bias.shape)
         before = measured(visit, problem, problem.plain(), problem.rounded_bias(problem.bias))
@@ -229,4 +227,4 @@ def measured(visit: LayerVisit, problem: LayerProblem, weight: np.ndarray, bias:
 
 def test_numpy_is_used_without_compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "loaded", lambda: None)
-    assert isinstance(row_steps.row_steps(problem_of((1, 2, 3), rounds=True)), NumpyRows)
+    assert isinstance(row_backends.row_steps(problem_of((1, 2, 3), rounds=True)), NumpyRows)

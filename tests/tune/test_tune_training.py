@@ -27,11 +27,13 @@ from quantry.recipe import (
     TuneStep,
 )
 from quantry.tune import Tuned, TuneTask, tune
-from quantry.tune.blocks import cut_into_blocks
-from quantry.tune.layer import find_layers
+from quantry.tune.blockwise import cut_into_blocks
+from quantry.tune.gpu_rows import Slope, quadratic_slope, tensors_of
 from quantry.tune.layer_problem import LayerProblem
-from quantry.tune.reconstruction import MiniBatches, WholeData
-from quantry.tune.walker import LayerWalker
+from quantry.tune.layers import find_layers
+from quantry.tune.layerwise import LayerWalker
+from quantry.tune.mini_batches import MiniBatches
+from quantry.tune.row_problem import row_problem
 
 POWER = TensorSpec(DataType.INT4, scale=PowerOfTwoScale())
 SHIFTS = PlanOptions(TensorSpec(DataType.INT8, scale=PowerOfTwoScale()), POWER)
@@ -118,6 +120,10 @@ def test_trained_scales_stay_powers_of_two_and_shared_ones_stay_shared(step: Tun
         assert tuned.params.tensors[name].scale == tuned.params.tensors[task.plan.root(name)].scale
 
 
+def whole_data(problem: LayerProblem) -> Slope:
+    return quadratic_slope(tensors_of(row_problem(problem, rounds=False), "cpu"))
+
+
 def test_gradients_written_by_hand_are_those_of_autograd(task: TuneTask) -> None:
     layers, _ = find_layers(task.model.model, task.plan, ("Conv",))
     for visit in LayerWalker(task, layers, AdaRound()).visits("test"):
@@ -131,7 +137,7 @@ def test_gradients_written_by_hand_are_those_of_autograd(task: TuneTask) -> None
         shift = torch.einsum("grk,gk->gr", weight, mean) + bias - goal
         loss = (weight @ gram * weight).sum() - 2 * (weight * cross.transpose(1, 2)).sum() + shift.square().sum()
         loss.backward()
-        _, by_weight, by_bias = WholeData(problem, "cpu").slope(weight.detach().float(), bias.detach().float())
+        _, by_weight, by_bias = whole_data(problem)(weight.detach().float(), bias.detach().float())
         np.testing.assert_allclose(by_weight, weight.grad, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(by_bias, bias.grad, rtol=1e-3, atol=1e-4)
 
@@ -152,7 +158,8 @@ def _kept(walker: LayerWalker):  # type: ignore[no-untyped-def]
         # The last layer has no activation function behind it, so both losses mean the same.
         problem = LayerProblem(visit, trains_bias=True)
         weight, bias = torch.tensor(problem.plain()), torch.tensor(problem.bias)
-        whole = WholeData(problem, "cpu").slope(weight, bias)
+        loss, *slopes = whole_data(problem)(weight, bias)
+        whole = loss + float(problem.quadratic.power.sum()), *slopes
         batch = MiniBatches(problem, walker.options, "cpu").slope(weight, bias)  # type: ignore[arg-type]
         for ours, theirs in zip(whole, batch, strict=True):
             np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=2e-3, atol=1e-4)

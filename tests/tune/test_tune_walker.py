@@ -9,8 +9,8 @@ from tune_models import COARSE, chain, inputs, network, task_of
 from quantry.emit import emit
 from quantry.recipe import DataType, EmitOptions, Gptq, PlanOptions, TensorSpec
 from quantry.tune import TuneTask
-from quantry.tune.layer import find_layers
-from quantry.tune.walker import LayerWalker
+from quantry.tune.layers import find_layers
+from quantry.tune.layerwise import LayerWalker
 
 
 def emitted_tensors(task: TuneTask, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -65,17 +65,17 @@ def test_memory_level_does_not_change_what_layers_see(level: int) -> None:
 
 
 def test_every_node_runs_once_for_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quantry.execute import stream
+    from quantry.execute import activation_stream
 
     task = task_of(chain(), inputs((3, 8, 8), 2))
     seen: list[str] = []
-    original = stream.segment_of
+    original = activation_stream.segment_of
 
     def counting(model, nodes, wanted, later):  # type: ignore[no-untyped-def]
         seen.extend(node.name for node in nodes)
         return original(model, nodes, wanted, later)
 
-    monkeypatch.setattr(stream, "segment_of", counting)
+    monkeypatch.setattr(activation_stream, "segment_of", counting)
     layers, _ = find_layers(task.model.model, task.plan, ("Conv",))
     for visit in LayerWalker(task, layers, Gptq()).visits("test"):
         visit.finish({})

@@ -1,7 +1,6 @@
 """Stage 6: tunes weights, biases and scales after ranges have been chosen."""
 
 from quantry.tune.stage import ALGORITHMS, Algorithm, tune
-from quantry.tune.task import TuneTask
-from quantry.tune.tuned import Tuned, tuned_model, tuned_params
+from quantry.tune.task import Tuned, TuneTask, tuned_model, tuned_params
 
 __all__ = ["ALGORITHMS", "Algorithm", "TuneTask", "Tuned", "tune", "tuned_model", "tuned_params"]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from quantry.execute.activation_stream import ActivationStore, Stream
 from quantry.execute.quantized_view import QuantizedView
-from quantry.execute.stream import ActivationStore, Stream
 from quantry.graph.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
@@ -28,10 +28,9 @@ from quantry.recipe import BiasCorrection, LayerTuning, MinMSE
 from quantry.runtime.progress import progress
 from quantry.runtime.sessions import deployment_session, provider_of
 from quantry.scale.weights import constant_params
-from quantry.tune.layer import Layer, find_layers
-from quantry.tune.task import TuneTask
-from quantry.tune.tuned import Tuned
-from quantry.tune.walker import LayerWalker
+from quantry.tune.layers import Layer, find_layers
+from quantry.tune.layerwise import LayerWalker
+from quantry.tune.task import Tuned, TuneTask
 
 _LOOKED_AT = 128
 """Positions of each sample in which it is looked how common a shift is."""

@@ -6,14 +6,11 @@ This module imports torch, so it is imported inside functions only.
 import torch
 
 from quantry.errors import ModelError
-from quantry.execute.interpretable_part import interpretable_part
-from quantry.execute.sample_batches import SampleBatches, torch_device
-from quantry.execute.trainable_graph import TrainableGraph, Trained
+from quantry.execute.trainable_graph import SampleBatches, TrainableGraph, Trained, interpretable_part, torch_device
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Distill
-from quantry.tune.fit import Lesson, Loss, fit
-from quantry.tune.task import TuneTask
-from quantry.tune.tuned import Tuned
+from quantry.tune.graph_training import Lesson, Loss, fit
+from quantry.tune.task import Tuned, TuneTask
 
 
 def run(task: TuneTask, step: Distill) -> Tuned:

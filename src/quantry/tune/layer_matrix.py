@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import float_of, int_of, string_of
 from quantry.graph.operators import CONVOLUTIONS, MATRIX_PRODUCTS
-from quantry.tune.layer import NORMALIZATIONS, Layer
+from quantry.tune.layers import NORMALIZATIONS, Layer
 
 Array = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]

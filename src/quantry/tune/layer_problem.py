@@ -1,4 +1,4 @@
-"""One layer to be tuned: its constants, the values they can take, and how good they are."""
+"""One layer to tune: its constants in matrix form, the values they can take, and their output error."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,29 +6,61 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from quantry.numerics.rounding import fake_quantize
+from quantry.numerics.rounding import fake_quantize, round_and_clip
 from quantry.numerics.tensor_params import TensorParams
 from quantry.runtime.threads import one_blas_thread
-from quantry.tune.column_rounding import WeightGrid
-from quantry.tune.compensation import aimed, joined, part_that_holds
-from quantry.tune.layer_constants import LayerConstants
 from quantry.tune.layer_matrix import LayerMatrix, layer_matrix
-from quantry.tune.quadratic import Quadratic, gather
-from quantry.tune.walker import LayerVisit
+from quantry.tune.layers import LayerConstants
+from quantry.tune.layerwise import LayerVisit
+from quantry.tune.quadratic_form import QuadraticForm, aimed, gather, joined, part_that_holds
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
+class WeightGrid:
+    """The values that weights can take.
+
+    Attributes:
+        scale: Scale of each weight, ``[groups, rows, width]`` or what broadcasts to it.
+        lowest: Smallest integer minus the zero point, likewise.
+        highest: Largest integer minus the zero point, likewise.
+    """
+
+    scale: Single
+    lowest: Single
+    highest: Single
+
+    def round(self, weight: Single, part: slice = slice(None)) -> Single:
+        """Return the nearest values on the grid.
+
+        Args:
+            weight: Weights, or some columns of them.
+            part: Which columns.
+        """
+        grid = self.columns(part)
+        return np.asarray(round_and_clip(weight / grid.scale, grid.lowest, grid.highest) * grid.scale, np.float32)
+
+    def clip(self, weight: Single) -> Single:
+        """Return weights with those outside the range of the grid moved to its ends."""
+        return np.asarray(np.clip(weight, self.lowest * self.scale, self.highest * self.scale), np.float32)
+
+    def columns(self, part: slice | npt.NDArray[np.int64]) -> "WeightGrid":
+        """Return the grid of some columns, which may be reordered."""
+        arrays = (self.scale, self.lowest, self.highest)
+        return WeightGrid(*(array if array.shape[2] == 1 else array[:, :, part] for array in arrays))
+
+
+@dataclass(frozen=True, eq=False)
 class LayerProblem:
-    """A layer in matrix form, ``[groups, rows, width]``, with its quadratic error.
+    """A layer in matrix form, ``[groups, rows, width]``, with its error as a quadratic form.
 
     Attributes:
         visit: Inputs and targets.
         trains_bias: Whether the bias may change.
-        compensates: Make up for errors of the inputs too, as far as that holds for samples it was not learned from;
-            False aims at what the float layer gives on the quantized inputs.
+        compensates: Also compensate errors of the inputs, as far as that helps on samples it was not learned from;
+            False aims at the output of the float layer for the quantized inputs.
         trained: Whether the constants are trained, for which fewer positions are enough.
     """
 
@@ -39,7 +71,7 @@ class LayerProblem:
 
     @cached_property
     def matrix(self) -> LayerMatrix:
-        """Where the numbers are."""
+        """The layer as a product of matrices."""
         return layer_matrix(self.visit.layer)
 
     @cached_property
@@ -50,7 +82,7 @@ class LayerProblem:
 
     @cached_property
     def bias(self) -> Single:
-        """The bias to start from, ``[groups, rows]``; zero where there is none."""
+        """The bias to start from, ``[groups, rows]``; zero if the layer has none."""
         groups, rows, _ = self.weight.shape
         name = self.visit.layer.bias
         if name is None:
@@ -66,7 +98,7 @@ class LayerProblem:
 
     @cached_property
     def grid(self) -> WeightGrid | None:
-        """What values the weight can take; None where it stays float."""
+        """The values the weight can take; None if it stays float."""
         layer = self.visit.layer
         if not layer.weight_planned:
             return None
@@ -74,12 +106,12 @@ class LayerProblem:
         return weight_grid(self.matrix, params)
 
     @cached_property
-    def quadratic(self) -> Quadratic:
-        """The error as a quadratic form; gathering it goes through all samples."""
+    def quadratic(self) -> QuadraticForm:
+        """The error as a quadratic form; the first access goes through all samples."""
         whole = self._aim()
         return whole if self.bias_moves else whole.without_bias(self.rounded_bias(self.bias))
 
-    def _aim(self) -> Quadratic:
+    def _aim(self) -> QuadraticForm:
         halves = gather(self.visit, self.matrix, trained=self.trained)
         weight = self.weight.astype(np.float64)
         with one_blas_thread():
@@ -88,19 +120,19 @@ class LayerProblem:
 
     @cached_property
     def positions(self) -> int:
-        """About how many positions the samples have in all, as many as there are equations for a row of weights."""
+        """About how many positions all samples have together: the number of equations for one row of weights."""
         return self.visit.walker.target_size(self.visit.layer) // self.bias.size * self.visit.samples
 
     @cached_property
     def bias_params(self) -> TensorParams | None:
-        """How the bias is rounded; None where it is not."""
+        """How the bias is rounded; None if it is not."""
         name, task = self.visit.layer.bias, self.visit.walker.task
         if name is None or name not in task.plan.biases or self.visit.layer.initializer(name).size != self.bias.size:
             return None
         return task.params.tensors.get(name)
 
     def rounded_bias(self, bias: npt.NDArray[np.floating]) -> Single:
-        """Return what the emit stage will make of a bias ``[groups, rows]``."""
+        """Return a bias ``[groups, rows]`` as the emit stage will round it."""
         params, name = self.bias_params, self.visit.layer.bias
         if params is None or name is None:
             return np.asarray(bias, np.float32)
@@ -108,15 +140,15 @@ class LayerProblem:
         return fake_quantize(np.asarray(bias, np.float32).reshape(shape), params).reshape(bias.shape)
 
     def plain(self) -> Single:
-        """Return the weight as plain rounding leaves it."""
+        """Return the weight after plain rounding."""
         return self.weight if self.grid is None else self.grid.round(self.weight)
 
     def choose(self, weight: Single, bias: npt.NDArray[np.floating] | None = None) -> LayerConstants:
-        """Return the constants of a layer, each row the better one of plain rounding and a candidate.
+        """Return the constants of the layer: for each row, the better of plain rounding and a candidate.
 
         Args:
             weight: The candidate, on the grid, ``[groups, rows, width]``.
-            bias: Its bias; None takes the one that leaves no mean error, or the old one where it may not change.
+            bias: Its bias; None takes the one without mean error, or the old one if it may not change.
         """
         if bias is None:
             bias = self.quadratic.best_bias(weight) if self.bias_moves else self.bias
@@ -124,7 +156,7 @@ class LayerProblem:
         return self.settled(weight, bias, before, self.quadratic.error(weight, self.rounded_bias(bias)))
 
     def settled(self, weight: Single, bias: npt.NDArray[np.floating], before: Float, after: Float) -> LayerConstants:
-        """Return the constants of a layer, each row the better one of plain rounding and a candidate.
+        """Return the constants of the layer: for each row, the better of plain rounding and a candidate.
 
         Args:
             weight: The candidate, on the grid, ``[groups, rows, width]``.
@@ -143,7 +175,7 @@ class LayerProblem:
         return LayerConstants(values, float(before.mean()), float(kept.mean()))
 
     def take(self, weight: Single, bias: npt.NDArray[np.floating], before: float, after: float) -> LayerConstants:
-        """Return constants that were judged as a whole; nothing where they are not better than plain rounding.
+        """Return constants that were evaluated as a whole, or none if they are not better than plain rounding.
 
         Args:
             weight: The candidate, on the grid, ``[groups, rows, width]``.
@@ -179,5 +211,5 @@ def weight_grid(matrix: LayerMatrix, params: TensorParams) -> WeightGrid:
 
 
 def _narrow(part: Single) -> Single:
-    """Return one column where all columns are alike."""
+    """Return one column if all columns are equal."""
     return np.ascontiguousarray(part[:, :, :1]) if (part == part[:, :, :1]).all() else part

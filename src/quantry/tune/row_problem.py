@@ -1,4 +1,8 @@
-"""The rows of a layer as independent problems: a quadratic form each, with what is trained."""
+"""The rows of a layer as independent problems: one quadratic form per row, and the values that are trained.
+
+The output of a linear layer is one row of weights per channel, and the error of a channel depends on its own row only.
+AdaRound and AdaQuant therefore train all rows at once without any of them affecting another.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,21 +16,24 @@ from quantry.tune.layer_problem import LayerProblem
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
-_WORTH_IT = 3
-_NOTHING = 1e-10
-
 LOW, HIGH = -0.1, 1.1
-"""AdaRound's rounding is ``clip((HIGH - LOW) sigmoid(v) + LOW, 0, 1)``."""
+"""AdaRound's soft rounding is ``clip((HIGH - LOW) sigmoid(v) + LOW, 0, 1)``; the paper calls them gamma and zeta."""
+
+# Two products with a factor must be clearly cheaper than one with the Gram matrix: a third of the width or less.
+_FACTOR_PAYS = 3
+
+# A pivot below this share of the largest is rounding error: the rest of the matrix is numerically zero.
+_ZERO_PIVOT = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class BiasGrid:
-    """The values a bias can take; ``[groups, rows]`` each.
+    """The values that a bias can take; arrays of shape ``[groups, rows]``.
 
     Attributes:
-        scale: Distance of neighbouring values; 0 where it is not rounded.
-        lowest: Smallest integer less the zero point.
-        highest: Largest integer less the zero point.
+        scale: Distance between neighbouring values; 0 where the bias is not rounded.
+        lowest: Smallest integer minus the zero point.
+        highest: Largest integer minus the zero point.
     """
 
     scale: Float
@@ -44,22 +51,22 @@ class BiasGrid:
 class RowProblem:
     """What training starts from. Weights have the shape ``[groups, rows, width]``, biases ``[groups, rows]``.
 
-    The loss of a row is ``w G w' - 2 w c + (w m + b - t)^2``, with what depends on no weight left out.
+    The loss of a row is ``w G w' - 2 w c + (w m + b - t)^2``; the constant term is left out.
 
     Attributes:
         gram: G, ``[groups, width, width]``.
         cross: c.
         mean: m, ``[groups, width]``.
         target: t.
-        scale: Of the weights' grid, or what broadcasts to their shape.
-        lowest: Smallest integer less the zero point, likewise.
-        highest: Largest integer less the zero point, likewise.
-        value: What is trained: the weights of AdaQuant, a number for the rounding of each weight of AdaRound.
-        floor: AdaRound's weights rounded down, as integers; None trains as AdaQuant does.
+        scale: Scale of each weight, or what broadcasts to it.
+        lowest: Smallest integer minus the zero point, likewise.
+        highest: Largest integer minus the zero point, likewise.
+        value: What is trained: AdaQuant's weights, or one number per weight that says how far AdaRound rounds it up.
+        floor: AdaRound's weights rounded down, as integers; None for AdaQuant.
         bias: The bias.
-        bias_grid: What values it can take.
-        bias_moves: Whether it is trained too.
-        factor: F with ``G = F F'``, ``[groups, width, rank]``, where that has fewer numbers; None elsewhere.
+        bias_grid: The values the bias can take.
+        bias_moves: Whether the bias is trained too.
+        factor: F with ``G = F F'``, ``[groups, width, rank]``, if that has clearly fewer numbers than G.
     """
 
     gram: Single
@@ -83,29 +90,16 @@ class RowProblem:
         return np.asarray((weight @ self.factor) @ self.factor.transpose(0, 2, 1))
 
 
-def rounding_rows(problem: LayerProblem) -> RowProblem:
-    """Return the rows of a layer for AdaRound: what is trained is a number for the rounding of each weight."""
-    return _rows(problem, *rounding_values(problem))
+def row_problem(problem: LayerProblem, *, rounds: bool) -> RowProblem:
+    """Return the rows of a layer.
 
-
-def weight_rows(problem: LayerProblem) -> RowProblem:
-    """Return the rows of a layer for AdaQuant: what is trained is the weights."""
-    return _rows(problem, problem.weight, None)
-
-
-def rounding_values(problem: LayerProblem) -> tuple[Single, Single]:
-    """Return for each weight the number with which AdaRound's rounding leaves it as it is, and its integer below."""
-    grid = problem.grid
-    assert grid is not None
-    exact = problem.weight / grid.scale
-    floor = np.floor(exact)
-    part = ((exact - floor) - LOW) / (HIGH - LOW)
-    return np.log(part / (1.0 - part)).astype(np.float32), floor
-
-
-def _rows(problem: LayerProblem, value: Single, floor: Single | None) -> RowProblem:
+    Args:
+        problem: The layer.
+        rounds: Train as AdaRound does, otherwise as AdaQuant does.
+    """
     form, grid = problem.quadratic, problem.grid
     assert grid is not None
+    value, floor = start_values(problem, rounds=rounds)
     return RowProblem(
         gram=form.gram.astype(np.float32),
         cross=np.ascontiguousarray(form.cross.transpose(0, 2, 1), np.float32),
@@ -116,16 +110,32 @@ def _rows(problem: LayerProblem, value: Single, floor: Single | None) -> RowProb
         highest=grid.highest,
         value=value,
         floor=floor,
-        # The bias that AdaRound leaves alone is in the quadratic form already.
-        bias=problem.bias if floor is None else form.target_mean.astype(np.float32),
-        bias_grid=bias_grid(problem) if floor is None else BiasGrid(*(np.zeros(problem.bias.shape) for _ in range(3))),
+        # AdaRound does not train the bias: the quadratic form contains it, so mean error and its gradient are zero.
+        bias=form.target_mean.astype(np.float32) if rounds else problem.bias,
+        bias_grid=BiasGrid(*(np.zeros(problem.bias.shape) for _ in range(3))) if rounds else bias_grid(problem),
         bias_moves=problem.bias_moves,
         factor=low_rank(form.gram, form.count + 1),
     )
 
 
+def start_values(problem: LayerProblem, *, rounds: bool) -> tuple[Single, Single | None]:
+    """Return what training starts from: AdaQuant's weights, or AdaRound's variables and weights rounded down.
+
+    AdaRound's variables start where the soft rounding leaves every weight unchanged, so training starts from the float
+    model.
+    """
+    grid = problem.grid
+    assert grid is not None
+    if not rounds:
+        return problem.weight, None
+    exact = problem.weight / grid.scale
+    floor = np.floor(exact)
+    part = ((exact - floor) - LOW) / (HIGH - LOW)
+    return np.log(part / (1.0 - part)).astype(np.float32), floor
+
+
 def bias_grid(problem: LayerProblem) -> BiasGrid:
-    """Return what values the bias of a layer can take."""
+    """Return the values that the bias of a layer can take."""
     params, shape = problem.bias_params, problem.bias.shape
     if params is None:
         return BiasGrid(*(np.zeros(shape) for _ in range(3)))
@@ -135,24 +145,24 @@ def bias_grid(problem: LayerProblem) -> BiasGrid:
 
 
 def low_rank(gram: Float, bound: int) -> Single | None:
-    """Return F with ``G = F F'`` by a Cholesky decomposition with pivots; None where it would not save much.
+    """Return F with ``G = F F'`` from a pivoted Cholesky decomposition; None where that would not save much.
 
-    A layer that sees one position of each sample, such as the last one of a classifier, has a Gram matrix of as low a
-    rank as there are samples.
+    A layer that sees one position per sample, such as the last layer of a classifier, has a Gram matrix whose rank is
+    at most the number of samples.
 
     Args:
-        gram: Positive semidefinite, ``[1, width, width]``; None is returned for several groups.
-        bound: The rank is not higher than that.
+        gram: Positive semidefinite, ``[1, width, width]``; returns None for several groups.
+        bound: Upper bound of the rank.
 
     Returns:
         ``[1, width, rank]``.
     """
     groups, width, _ = gram.shape
-    if groups > 1 or bound * _WORTH_IT > width:
+    if groups > 1 or bound * _FACTOR_PAYS > width:
         return None
     rest = np.diagonal(gram[0]).copy()
     factor = np.zeros((width, bound))
-    smallest = float(rest.max()) * _NOTHING
+    smallest = float(rest.max()) * _ZERO_PIVOT
     for column in range(bound):
         pivot = int(rest.argmax())
         if rest[pivot] <= smallest:

@@ -1,4 +1,7 @@
-"""Stage 6: better weights, biases and scales; one stage call for each step of the recipe."""
+"""Stage 6: better weights, biases and scales; one stage call for each step of the recipe.
+
+Cheap stages that take a tuning step's result apart: the model to write, and the parameters to write it with.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +16,7 @@ from quantry.memo import stage
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
 from quantry.runtime.environment import environment
-from quantry.tune.task import TuneTask
-from quantry.tune.tuned import Tuned
+from quantry.tune.task import Tuned, TuneTask
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class Algorithm:
 ALGORITHMS: Mapping[type, Algorithm] = {
     BiasCorrection: Algorithm("quantry.tune.bias_correction", needs_torch=False),
     Gptq: Algorithm("quantry.tune.gptq", needs_torch=False),
-    AdaRound: Algorithm("quantry.tune.adaround", needs_torch=False),
-    AdaQuant: Algorithm("quantry.tune.adaquant", needs_torch=False),
-    Brecq: Algorithm("quantry.tune.brecq"),
-    Tqt: Algorithm("quantry.tune.tqt"),
+    AdaRound: Algorithm("quantry.tune.adaround_and_adaquant", needs_torch=False),
+    AdaQuant: Algorithm("quantry.tune.adaround_and_adaquant", needs_torch=False),
+    Brecq: Algorithm("quantry.tune.blockwise"),
+    Tqt: Algorithm("quantry.tune.blockwise"),
     Distill: Algorithm("quantry.tune.distill"),
 }
 """One entry for each type of step."""

@@ -1,22 +1,104 @@
-"""Columns, targets and second moments of a layer on a GPU; see `layer_matrix` and `quadratic`.
+"""The reconstruction error of a layer as a quadratic form, on a GPU; see `quantry.tune.quadratic_form`.
+
+This module imports torch, so it is imported inside functions only.
+
+Columns, targets and second moments of a layer on a GPU; see `layer_matrix` and `quadratic`.
+
+This module imports torch, so it is imported inside functions only.
+
+What a layer is fed and what it should give, on a GPU.
 
 This module imports torch, so it is imported inside functions only.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 
+from quantry.execute.quantized_view import Role
+from quantry.execute.simulation import Simulation
+from quantry.execute.torch_stream import TensorStream
 from quantry.graph.operators import MATRIX_PRODUCTS
-from quantry.tune.layer import NORMALIZATIONS
+from quantry.numerics.tensor_params import TensorParams
+from quantry.numerics.torch_quantizer import fake_quantize
+from quantry.recipe import LayerTuning
 from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
-from quantry.tune.quadratic import centred, halves_of, positions_of
-from quantry.tune.tensor_quadratic import TensorQuadratic
-from quantry.tune.walker import LayerVisit
+from quantry.tune.layer_problem import LayerProblem
+from quantry.tune.layers import NORMALIZATIONS, Layer
+from quantry.tune.layerwise import LayerVisit
+from quantry.tune.quadratic_form import QuadraticForm, aimed, centred, halves_of, joined, part_that_holds, positions_of
+
+
+@dataclass(frozen=True, eq=False)
+class TensorForm:
+    """Second moments of a layer's columns and targets, in float64; attributes mean what those of `QuadraticForm` do."""
+
+    gram: Any
+    cross: Any
+    power: Any
+    column_mean: Any
+    target_mean: Any
+    count: int
+    part: float = 1.0
+
+    def error(self, weight: Any, bias: Any) -> Any:
+        """Return the mean squared error of each row, ``[groups, rows]``.
+
+        Args:
+            weight: ``[groups, rows, width]``.
+            bias: ``[groups, rows]``.
+        """
+        exact = weight.double()
+        centered = ((exact @ self.gram - 2.0 * self.cross.transpose(1, 2)) * exact).sum(2) + self.power
+        shift = (exact @ self.column_mean[:, :, None])[:, :, 0] + bias - self.target_mean
+        return centered.clamp_(min=0.0) + shift.square_()
+
+    def without_bias(self, bias: Any) -> "TensorForm":
+        """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
+        goal, mean = self.target_mean - bias, self.column_mean
+        return replace(
+            self,
+            gram=self.gram + mean[:, :, None] * mean[:, None, :],
+            cross=self.cross + mean[:, :, None] * goal[:, None, :],
+            power=self.power + goal**2,
+            column_mean=torch.zeros_like(mean),
+            target_mean=bias.double(),
+        )
+
+    def arrays(self) -> QuadraticForm:
+        """Return the form as arrays."""
+        parts = (self.gram, self.cross, self.power, self.column_mean, self.target_mean)
+        gram, cross, power, columns, targets = (part.cpu().numpy() for part in parts)
+        return QuadraticForm(gram, cross, power, columns, targets, self.count, self.part)
+
+
+def device_form(problem: LayerProblem, device: str) -> TensorForm:
+    """Return the quadratic form of a layer on a device, gathered there where its activations are there.
+
+    Args:
+        problem: The layer, which makes up for errors of its inputs.
+        device: Where the form goes.
+    """
+    visit = problem.visit
+    if visit.walker.device is None:
+        form = problem.quadratic
+        parts = (form.gram, form.cross, form.power, form.column_mean, form.target_mean)
+        gram, cross, power, columns, targets = (torch.from_numpy(np.ascontiguousarray(p)).to(device) for p in parts)
+        return TensorForm(gram, cross, power, columns, targets, form.count, form.part)
+
+    halves = gather_tensors(visit, problem.matrix, trained=problem.trained)
+    weight, bias = (torch.from_numpy(part.astype(np.float64)).to(device) for part in (problem.weight, problem.bias))
+    whole = aimed(joined(halves), weight, bias, part_that_holds(halves, weight, torch.linalg.solve))
+    if problem.bias_moves:
+        return whole
+    return whole.without_bias(torch.from_numpy(problem.rounded_bias(problem.bias).copy()).to(device))
+
 
 _MORE = 4
 """So many more positions are taken in than on the processor; products are cheap here."""
@@ -30,7 +112,7 @@ def gathers(matrix: LayerMatrix) -> bool:
     return matrix.operator not in NORMALIZATIONS
 
 
-def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[TensorQuadratic, ...]:
+def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[TensorForm, ...]:
     """Return the quadratic form of a layer for each half of its samples, from one pass over them.
 
     Args:
@@ -87,9 +169,9 @@ class _Sums:
         for moments in _moments(columns, targets):
             self._sums = [a.add_(b) for a, b in zip(self._sums, moments, strict=True)] if self._sums else moments
 
-    def form(self) -> TensorQuadratic:
+    def form(self) -> TensorForm:
         """Return the quadratic form."""
-        return TensorQuadratic(*centred([total.div_(self.count) for total in self._sums]), count=self.count)
+        return TensorForm(*centred([total.div_(self.count) for total in self._sums]), count=self.count)
 
 
 def tensor_columns(
@@ -184,3 +266,64 @@ def _block_sums(columns: Any, targets: Any) -> list[Any]:
     turned = columns.transpose(2, 3)
     products = [(turned @ values).sum(1, dtype=torch.float64) for values in (columns, targets)]
     return products + [values.sum((1, 2), dtype=torch.float64) for values in (targets.square(), columns, targets)]
+
+
+Pair = tuple[Sequence[int], Any, Any]
+
+
+class TensorInputs:
+    """Reads pairs of inputs and targets from two streams; the walker's `fed` and `target`, for many samples at once.
+
+    Args:
+        simulation: The quantized model.
+        options: How inputs are mixed.
+        exact: The stream of the float model.
+        quantized: The stream of the quantized one.
+    """
+
+    def __init__(
+        self, simulation: Simulation, options: LayerTuning, exact: TensorStream, quantized: TensorStream
+    ) -> None:
+        self._simulation, self._options = simulation, options
+        self._exact, self._quantized = exact, quantized
+
+    def pairs(self, layer: Layer, seed: int) -> Iterator[Pair]:
+        """Yield numbers of samples, what a layer is fed for them and what it gives in the float model.
+
+        Args:
+            layer: The layer.
+            seed: Of what is drawn where inputs are mixed.
+        """
+        held = self._simulation.integers.get(layer.source, layer.source)
+        part = self._options.quantized_inputs
+        targets = self._exact.tensors(layer.output)
+        for number, ((samples, integers), (_, target)) in enumerate(
+            zip(self._quantized.tensors(held), targets, strict=True)
+        ):
+            values = self._read(layer, integers)
+            if part < 1.0:
+                values = _mixed(values, self._exact.chunk(layer.source, number), part, (seed, samples[0]))
+            yield samples, values, target.float()
+
+    def _read(self, layer: Layer, values: Any) -> Any:
+        """Return a layer's input as it reads it."""
+        for quantizer in self._simulation.view.path(layer.source, layer.name):
+            if quantizer.params is None:
+                continue
+            scale, zero_point, limits = _parts(quantizer.params, values.device)
+            if quantizer.role is Role.CONVERSION:
+                values = fake_quantize(values.float(), scale, zero_point, limits, quantizer.params.axis)
+            elif not values.is_floating_point():
+                values = (values.float() - zero_point) * scale
+        return values.float()
+
+
+def _parts(params: TensorParams, device: Any) -> tuple[Any, Any, tuple[int, int]]:
+    scale, zero_point = (torch.tensor(part, device=device) for part in (params.scale, params.zero_point))
+    return scale, zero_point.float(), (params.lowest, params.highest)
+
+
+def _mixed(values: Any, exact: Any, part: float, seed: tuple[int, int]) -> Any:
+    random = torch.Generator(values.device)
+    random.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
+    return torch.where(torch.rand(values.shape, generator=random, device=values.device) < part, values, exact.float())

@@ -1,17 +1,22 @@
-"""Training steps for all rows of a layer at once, in NumPy: the reference of the compiled kernel.
+"""Training steps for all rows of a layer on the CPU: the NumPy reference and the compiled kernel.
 
-Every operation is the one in ``numerics/c/train_rows.c``, in the same order and in float32, so that both give the same
-bytes up to matrix products: BLAS adds in an order of its own.
+Every operation of the reference is the one in ``numerics/c/train_rows.c``, in the same order and in float32, so both
+give the same bytes up to matrix products: BLAS adds in an order of its own.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics import kernels
+from quantry.numerics.kernels import Kernels, RowLayerTask
 from quantry.numerics.rounding import round_and_clip
-from quantry.tune.row_problem import HIGH, LOW, RowProblem
+from quantry.runtime.threads import in_threads, row_parts
+from quantry.tune.layer_problem import LayerProblem
+from quantry.tune.row_problem import HIGH, LOW, RowProblem, row_problem
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -37,13 +42,70 @@ _LOG_SERIES = [np.float32(c) for c in (0.41219859, 0.57707802, 0.96179669, 2.885
 class RowSteps(Protocol):
     """Trains rows and holds what is trained."""
 
-    def advance(self, schedule: Single) -> Float:
+    def advance(self, schedule: Float) -> Float:
         """Make one step per row of the schedule; return the loss before each."""
         ...
 
-    def trained(self) -> tuple[Single, Single]:
+    def trained(self) -> tuple[Any, Any]:
         """Return the trained values ``[groups, rows, width]`` and biases ``[groups, rows]``."""
         ...
+
+    def written(self) -> tuple[Any, Any]:
+        """Return the weights as they would be written now, and the trained biases."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RowBackend:
+    """Where and how a layer is trained; arrays are NumPy's or tensors on a device.
+
+    Attributes:
+        steps: Makes the steps.
+        error: From weights and biases as they would be written to the loss of each row, or to one loss ``[1, 1]``.
+        constant: Added to the losses that `steps` returns, which leave out the part that no weight changes.
+        per_row: Whether `error` returns one loss per row, so that each row can keep its best state.
+        load: From a NumPy array to an array of the backend.
+        store: From an array of the backend to a NumPy array.
+        where: The backend's ``where``.
+        equal: Whether two arrays of the backend have the same values.
+    """
+
+    steps: RowSteps
+    error: Callable[[Any, Any], Any]
+    constant: float = 0.0
+    per_row: bool = True
+    load: Callable[[Any], Any] = np.asarray
+    store: Callable[[Any], Any] = np.asarray
+    where: Callable[[Any, Any, Any], Any] = np.where
+    equal: Callable[[Any, Any], bool] = np.array_equal
+
+
+def cpu_backend(problem: LayerProblem, *, rounds: bool) -> RowBackend:
+    """Return the backend that trains on the CPU.
+
+    Args:
+        problem: The layer.
+        rounds: Train as AdaRound does, otherwise as AdaQuant does.
+    """
+    steps = row_steps(row_problem(problem, rounds=rounds))
+    return RowBackend(steps, problem.quadratic.error, float(problem.quadratic.power.sum()))
+
+
+def row_steps(problem: RowProblem) -> RowSteps:
+    """Return the fastest implementation that is available."""
+    compiled = kernels.loaded()
+    return NumpyRows(problem) if compiled is None else CompiledRows(problem, compiled)
+
+
+def written_weights(
+    value: Single, floor: Single | None, scale: Single, lowest: Single, highest: Single
+) -> npt.NDArray[np.float32]:
+    """Return the weights that trained values are rounded to in the end."""
+    if floor is None:
+        levels = round_and_clip(value / scale, lowest, highest)
+    else:
+        levels = np.clip(floor + (value >= 0), lowest, highest)
+    return np.asarray(levels * scale, np.float32)
 
 
 class NumpyRows:
@@ -60,13 +122,14 @@ class NumpyRows:
         self._bias_moments = np.zeros_like(self._bias), np.zeros_like(self._bias)
         self._settled = np.zeros(self._bias.shape, bool)
 
-    def advance(self, schedule: Single) -> Float:
+    def advance(self, schedule: Float) -> Float:
         """Make one step per row of the schedule; return the loss before each."""
+        entries = np.asarray(schedule, np.float32)
         weight = self._weight()
         product = self._product(weight)
         self._settled = np.zeros(self._bias.shape, bool)
-        losses = np.empty((weight.shape[0] * weight.shape[1], len(schedule)))
-        for number, entry in enumerate(schedule):
+        losses = np.empty((weight.shape[0] * weight.shape[1], len(entries)))
+        for number, entry in enumerate(entries):
             loss = _row_sums(weight * (product - np.float32(2.0) * self._problem.cross))
             if self._problem.floor is None:
                 loss = loss + self._quantize(weight, product, entry)
@@ -86,6 +149,12 @@ class NumpyRows:
     def trained(self) -> tuple[Single, Single]:
         """Return the trained values and biases."""
         return self._value, self._bias
+
+    def written(self) -> tuple[Single, Single]:
+        """Return the weights as they would be written now, and the trained biases."""
+        problem = self._problem
+        weight = written_weights(self._value, problem.floor, problem.scale, problem.lowest, problem.highest)
+        return weight, self._bias
 
     def _product(self, weight: Single) -> Single:
         return np.asarray(self._problem.times_gram(weight), np.float32)
@@ -137,14 +206,6 @@ class NumpyRows:
         if problem.bias_moves:
             _adam(self._bias, self._bias_moments, np.float32(2.0) * single, entry)
         return np.asarray(shift * shift)
-
-
-def row_steps(problem: RowProblem) -> RowSteps:
-    """Return the fastest implementation that is available."""
-    from quantry.tune.compiled_rows import CompiledRows
-
-    compiled = kernels.loaded()
-    return NumpyRows(problem) if compiled is None else CompiledRows(problem, compiled)
 
 
 def _adam(
@@ -213,3 +274,96 @@ def _row_sums(terms: npt.NDArray[Any]) -> Float:
     lanes = padded.reshape(groups, rows, -1, _LANES).sum(2)
     # cumsum adds in order, which sum does not promise.
     return np.asarray(lanes.astype(np.float64).cumsum(-1)[:, :, -1])
+
+
+_COLUMNS = 32
+"""The kernel wants rows padded to a multiple of this: two of its widest vectors."""
+
+
+class CompiledRows:
+    """Trains with the compiled kernel; see `NumpyRows` for the arithmetic.
+
+    Args:
+        problem: What to train; not changed.
+        kernels: The compiled functions.
+    """
+
+    def __init__(self, problem: RowProblem, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._shape = problem.value.shape
+        # Only what says how weights are written is kept: the Gram matrix may be large, and the kernel has its own copy.
+        self._rounding = problem.floor, problem.scale, problem.lowest, problem.highest
+        _, rows, width = self._shape
+        self._arrays = _padded(problem, _up(width))
+        numbers: dict[str, int] = {"rows": rows, "width": width, "padded": _up(width), "rank": 0, "rank_padded": 0}
+        if problem.factor is None:
+            self._arrays |= {"gram": self._packed(problem.gram), "factor": np.empty(0, np.float32)}
+        else:
+            transposed = problem.factor.transpose(0, 2, 1)
+            self._arrays |= {"gram": self._packed(transposed), "factor": self._packed(problem.factor)}
+            numbers |= {"rank": transposed.shape[1], "rank_padded": _up(transposed.shape[1])}
+        numbers |= {"bias_moves": problem.bias_moves, "rounds": problem.floor is not None}
+        self._layer = RowLayerTask.of(self._arrays, **numbers)
+
+    def _packed(self, matrices: Single) -> Single:
+        """Return matrices ``[groups, lines, columns]`` in the memory order of the kernel."""
+        return np.stack([self._kernels.pack_columns(matrix, _up(matrices.shape[2])) for matrix in matrices])
+
+    def advance(self, schedule: Float) -> Float:
+        """Make one step per row of the schedule; return the loss before each."""
+        entries = np.ascontiguousarray(schedule, np.float32)
+        rows = self._shape[0] * self._shape[1]
+        losses = np.empty((rows, len(entries)))
+        in_threads(lambda part: self._kernels.train_rows(self._layer, entries, losses, part), row_parts(rows))
+        # Added row by row, so that the sum does not depend on the number of threads.
+        return np.asarray(losses.sum(0))
+
+    def trained(self) -> tuple[Single, Single]:
+        """Return the trained values and biases."""
+        groups, rows, width = self._shape
+        value = self._arrays["value"].reshape(groups, rows, -1)[:, :, :width]
+        return value, self._arrays["bias"].reshape(groups, rows)
+
+    def written(self) -> tuple[Single, Single]:
+        """Return the weights as they would be written now, and the trained biases."""
+        value, bias = self.trained()
+        return written_weights(value, *self._rounding), bias
+
+
+def _up(columns: int) -> int:
+    return -(-columns // _COLUMNS) * _COLUMNS
+
+
+def _padded(problem: RowProblem, padded: int) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that the kernel works on; the padding is chosen so that training does not change it."""
+    shape = problem.value.shape
+
+    def rows(array: Single, padding: float) -> Single:
+        result = np.full((*shape[:2], padded), padding, np.float32)
+        result[:, :, : shape[2]] = array
+        return result
+
+    grid = problem.bias_grid
+    mean = np.zeros((shape[0], padded), np.float32)
+    mean[:, : shape[2]] = problem.mean
+    rounds = problem.floor is not None
+    weights = rows(np.zeros(1, np.float32), 0.0)
+    return {
+        "cross": rows(problem.cross, 0.0),
+        "scale": rows(problem.scale, 1.0),
+        "lowest": rows(problem.lowest, 0.0),
+        "highest": rows(problem.highest, 0.0),
+        "mean": mean,
+        # Far below zero: the sigmoid is so small that the padding counts as fully rounded down.
+        "value": rows(problem.value, -20.0 if rounds else 0.0),
+        "first": weights,
+        "second": weights.copy(),
+        "floor": weights[:0] if problem.floor is None else rows(problem.floor, 0.0),
+        "target": np.ascontiguousarray(problem.target),
+        "bias_scale": grid.scale,
+        "bias_lowest": grid.lowest,
+        "bias_highest": grid.highest,
+        "bias": problem.bias.astype(np.float32),
+        "bias_first": np.zeros_like(problem.target),
+        "bias_second": np.zeros_like(problem.target),
+    }

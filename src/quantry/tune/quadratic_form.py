@@ -6,19 +6,29 @@ With columns ``x`` and targets ``y``, the mean squared error over all positions 
 
 so that after one pass over the samples, which gathers ``G = E x x'``, ``d = E x y`` and the means, no activation is
 needed any more: neither for the best weights (least squares), nor for their best rounding.
+
+How far the constants of a layer should make up for errors of its inputs.
+
+A layer is fed what quantized layers give, ``x``, and should give what it gives in the float model, ``y``. What lies
+between, ``y - W x - b`` with its float constants, is the error that its inputs bring along. Other constants make up for
+a part of it; but with few samples, most of what they seem to make up for is chance, and is worse than nothing on the
+next samples. So the samples are cut in two: constants that are the best for one half are tried on the other one, and
+the target is moved from ``W x + b`` towards ``y`` only as far as that pays there.
+
+Functions here take arrays as well as tensors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from quantry.runtime.threads import in_threads, one_blas_thread
-from quantry.tune.layer import NORMALIZATIONS
 from quantry.tune.layer_matrix import LayerMatrix
-from quantry.tune.walker import LayerVisit
+from quantry.tune.layers import NORMALIZATIONS
+from quantry.tune.layerwise import LayerVisit
 
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
@@ -38,7 +48,7 @@ machine, so that sums do not either."""
 
 
 @dataclass(frozen=True, eq=False)
-class Quadratic:
+class QuadraticForm:
     """Second moments of a layer's columns and targets.
 
     Attributes:
@@ -48,7 +58,7 @@ class Quadratic:
         column_mean: ``[groups, width]``.
         target_mean: ``[groups, rows]``.
         count: Number of positions.
-        part: How much of the errors of the inputs is in the targets; see `quantry.tune.compensation`.
+        part: How much of the errors of the inputs is in the targets; see `quantry.tune.quadratic_form`.
     """
 
     gram: Float
@@ -87,7 +97,7 @@ class Quadratic:
         """Return the bias that leaves no mean error, ``[groups, rows]``."""
         return np.asarray(self.target_mean - np.einsum("grk,gk->gr", weight.astype(np.float64), self.column_mean))
 
-    def without_bias(self, bias: npt.NDArray[np.floating]) -> "Quadratic":
+    def without_bias(self, bias: npt.NDArray[np.floating]) -> "QuadraticForm":
         """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
         goal = self.target_mean - bias
         mean = self.column_mean
@@ -151,7 +161,7 @@ def positions_of(matrix: LayerMatrix, samples: int, *, trained: bool) -> int:
 
 
 def centred(means: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
-    """Return second moments about the means, and the means, as `Quadratic` has them.
+    """Return second moments about the means, and the means, as `QuadraticForm` has them.
 
     Args:
         means: Of columns times columns, columns times targets, squared targets, columns and targets; arrays or tensors,
@@ -164,7 +174,7 @@ def centred(means: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
     return gram, cross, power, columns, targets
 
 
-def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[Quadratic, ...]:
+def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> tuple[QuadraticForm, ...]:
     """Return the quadratic form of a layer for each half of its samples, from one pass over them.
 
     Args:
@@ -176,7 +186,7 @@ def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> 
         Two forms; one where there is but one sample, of one image, and where there are too few positions to learn from.
     """
     if visit.walker.device is not None:
-        from quantry.tune.tensor_columns import gather_tensors, gathers
+        from quantry.tune.gpu_form import gather_tensors, gathers
 
         if gathers(matrix):
             return tuple(half.arrays() for half in gather_tensors(visit, matrix, trained=trained))
@@ -221,7 +231,7 @@ def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, in
     return [(half, slice(half, None, 2)) for half in (0, 1)]
 
 
-def _form(parts: Sequence[tuple[int, list[Float]]]) -> Quadratic:
+def _form(parts: Sequence[tuple[int, list[Float]]]) -> QuadraticForm:
     """Return the form of sums, which are used up: they may be large."""
     count = sum(number for number, _ in parts)
     sums = parts[0][1]
@@ -229,4 +239,110 @@ def _form(parts: Sequence[tuple[int, list[Float]]]) -> Quadratic:
         for _, others in parts[1:]:
             np.add(total, others[at], out=total)
         np.divide(total, count, out=total)
-    return Quadratic(*centred(sums), count=count)
+    return QuadraticForm(*centred(sums), count=count)
+
+
+def damped(gram: Any, damping: float) -> Any:
+    """Return Gram matrices, arrays or tensors, with a part of their mean diagonal added to the diagonal."""
+    result = gram + 0.0
+    # Every so many numbers of the flat matrices there is one of the diagonal.
+    diagonal = result.reshape(len(result), -1)[:, :: gram.shape[1] + 1]
+    mean = diagonal.mean(1)[:, None]
+    diagonal += damping * (mean + (mean <= 0.0))
+    return result
+
+
+def least_squares(weight: Single, gram: Float, cross: Float, damping: float) -> Single:
+    """Return the weights with the smallest error, held near to the given ones.
+
+    Args:
+        weight: Where to stay near, ``[groups, rows, width]``.
+        gram: ``[groups, width, width]``.
+        cross: ``[groups, width, rows]``.
+        damping: How near, as a part of the mean of the Gram matrix's diagonal.
+    """
+    full = damped(gram, damping)
+    held = np.einsum("gkk->gk", full) - np.einsum("gkk->gk", gram)
+    right = cross + held[:, :, None] * weight.transpose(0, 2, 1)
+    return np.asarray(np.linalg.solve(full, right).transpose(0, 2, 1), np.float32)
+
+
+if TYPE_CHECKING:
+    from quantry.tune.gpu_form import TensorForm
+
+DAMPING = 0.1
+"""Of the constants that are tried, as a part of the mean of the Gram matrix's diagonal."""
+
+
+AnyForm = TypeVar("AnyForm", QuadraticForm, "TensorForm")
+Solve = Callable[[Any, Any], Any]
+
+
+def part_that_holds(halves: Sequence[AnyForm], weight: Any, solve: Solve = np.linalg.solve) -> float:
+    """Return which part of what weights make up for in one half of the samples they make up for in the other half.
+
+    With the best change ``d`` of the weights for one half and the error ``e`` of the other one, this is the factor
+    ``a`` for which ``|a d x - e|^2`` is the smallest, for both ways round at once.
+
+    Args:
+        halves: The moments of each half of the samples; one alone tells nothing.
+        weight: The float weights, ``[groups, rows, width]``, in double precision.
+        solve: From matrices and right-hand sides to solutions.
+
+    Returns:
+        From 0 to 1.
+    """
+    if len(halves) < 2:
+        return 0.0
+    gaps = [half.cross - half.gram @ weight.swapaxes(1, 2) for half in halves]
+    shared = total = 0.0
+    for learned, tried in ((0, 1), (1, 0)):
+        change = solve(damped(halves[learned].gram, DAMPING), gaps[learned])
+        shared += float((change * gaps[tried]).sum())
+        total += float((change * (halves[tried].gram @ change)).sum())
+    return min(1.0, max(0.0, shared / total)) if total > 0.0 else 0.0
+
+
+def aimed(form: AnyForm, weight: Any, bias: Any, part: float) -> AnyForm:
+    """Return a form whose targets lie between what a layer gives on its inputs and the targets of a given form.
+
+    Args:
+        form: Moments of columns and targets.
+        weight: Of the layer, ``[groups, rows, width]``, in double precision.
+        bias: Of the layer, ``[groups, rows]``, likewise.
+        part: 0 aims at what the layer gives, 1 at the targets of the form.
+    """
+    turned = weight.swapaxes(1, 2)
+    # What the layer gives itself; the arrays may be large, so few of them are made.
+    cross = form.gram @ turned
+    own = 1.0 - part
+    power = part**2 * form.power + 2.0 * part * own * (turned * form.cross).sum(1) + own**2 * (turned * cross).sum(1)
+    cross *= own
+    cross += part * form.cross
+    mean = (weight * form.column_mean[:, None, :]).sum(2) + bias
+    return replace(form, cross=cross, power=power, target_mean=part * form.target_mean + own * mean, part=part)
+
+
+def joined(halves: Sequence[AnyForm]) -> AnyForm:
+    """Return the moments of all samples from those of each half, or of the only one."""
+    if len(halves) == 1:
+        return halves[0]
+    one, two = halves
+    count = one.count + two.count
+    part, rest = one.count / count, two.count / count
+    columns, targets = one.column_mean - two.column_mean, one.target_mean - two.target_mean
+    # Moments about one mean differ from those about two by what the means are apart.
+    apart = part * rest
+
+    def mean(of_one: Any, of_two: Any) -> Any:
+        return part * of_one + rest * of_two
+
+    return replace(
+        one,
+        gram=mean(one.gram, two.gram) + apart * (columns[:, :, None] * columns[:, None, :]),
+        cross=mean(one.cross, two.cross) + apart * (columns[:, :, None] * targets[:, None, :]),
+        power=mean(one.power, two.power) + apart * targets**2,
+        column_mean=mean(one.column_mean, two.column_mean),
+        target_mean=mean(one.target_mean, two.target_mean),
+        count=count,
+    )

@@ -1,12 +1,16 @@
 """Keeps the tensors that one part of a model passes to the next, of all samples, in memory or on disk.
 
 Runs a graph part by part, each part over all samples before the next one begins.
+
+Chooses what computes the activations of models: onnxruntime, or torch on a GPU.
 """
 
+import logging
 import tempfile
 import threading
-from collections.abc import Collection, Iterator
-from typing import IO, Any
+from collections.abc import Collection, Iterator, Sequence
+from importlib import util
+from typing import IO, TYPE_CHECKING, Any, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +19,8 @@ import onnx_ir as ir
 from quantry.data.calibration_data import CalibrationData
 from quantry.errors import DataError, StoreError
 from quantry.graph.segments import Segment, segment_of, values_used
-from quantry.runtime.sessions import CPU_PROVIDER, Provider, SessionOptions, open_session
+from quantry.recipe import LayerTuning
+from quantry.runtime.sessions import CPU_PROVIDER, Provider, SessionOptions, open_session, provider_of
 from quantry.runtime.threads import in_threads, thread_count
 
 MEMORY_BYTES = 64_000_000
@@ -202,3 +207,56 @@ def _run(session: Any, names: list[str], feeds: dict[str, npt.NDArray[Any]], sam
     except Exception as error:
         # onnxruntime's exceptions share no base class below Exception.
         raise DataError(f"onnxruntime must be able to run the model, got {error}; sample {sample}, in tune") from error
+
+
+if TYPE_CHECKING:
+    from quantry.execute.torch_stream import TensorStream
+
+_LOG = logging.getLogger("quantry.tune")
+
+AnyStream = Union[Stream, "TensorStream"]
+
+
+def open_streams(models: Sequence[ir.Model], data: CalibrationData, options: LayerTuning) -> list[AnyStream]:
+    """Return a stream for each model.
+
+    Args:
+        models: The graphs; what the first gives for two samples at once says whether samples are joined.
+        data: Samples.
+        options: Where to compute and where activations are kept.
+
+    Raises:
+        RecipeError: Neither torch nor onnxruntime can compute them on the device that is asked for.
+    """
+    stores = [ActivationStore(options.memory, options.cache_directory) for _ in models]
+    device = gpu_of(options.inference_device, models)
+    if device is None:
+        provider = provider_of(options.inference_device)
+        return [Stream(model, data, provider, store) for model, store in zip(models, stores, strict=True)]
+    from quantry.execute.torch_stream import TensorSamples, TensorStream
+
+    samples = TensorSamples(data, models[0], device)
+    return [TensorStream(model, samples, store) for model, store in zip(models, stores, strict=True)]
+
+
+def gpu_of(device: str, models: Sequence[ir.Model]) -> str | None:
+    """Return torch's name of the GPU on which it can run models, or None.
+
+    Args:
+        device: ``cpu``, ``cuda:N`` or ``hip:N``.
+        models: The graphs.
+    """
+    if device == "cpu" or util.find_spec("torch") is None:
+        return None
+    import torch
+
+    from quantry.execute.torch_stream import reason_against
+    from quantry.execute.trainable_graph import torch_device
+
+    if not torch.cuda.is_available():
+        return None
+    reasons = [reason for reason in map(reason_against, models) if reason is not None]
+    if reasons:
+        _LOG.info("tune: onnxruntime computes activations on %s, not torch: %s", device, reasons[0])
+        return None
+    return torch_device(device)

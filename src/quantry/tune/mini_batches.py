@@ -1,75 +1,52 @@
-"""How far a layer's output is from its target for given constants, and which way they should move.
+"""AdaRound and AdaQuant with mini-batches, for losses that are no quadratic form of the weights.
+
+Needed by three options: ``whole_data=False`` trains on random samples, ``output_pair`` compares outputs after the
+activation function and the output's own quantizer, and layers whose Gram matrix is too large to multiply with in every
+step are trained this way too.
 
 This module imports torch, so it is imported inside functions only.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from quantry.execute.interpreter.attributes import Attributes
 from quantry.execute.interpreter.operators import OPERATORS
+from quantry.execute.trainable_graph import torch_device
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.numerics.torch_quantizer import fake_quantize
 from quantry.recipe import LayerTraining
+from quantry.tune.gpu_rows import TorchRows, tensor_backend, trained_rows
 from quantry.tune.layer_problem import LayerProblem
+from quantry.tune.row_backends import RowBackend
 
-_JUDGED_SAMPLES = 32
-
-
-class Reconstruction(Protocol):
-    """The loss of one layer: squared error summed over channels, averaged over positions.
-
-    Weights come as ``[groups, rows, width]`` and biases as ``[groups, rows]``, both on the device of the training.
-    """
-
-    def slope(self, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-        """Return the loss and its derivatives by weight and bias, of all samples or of a mini-batch drawn anew."""
-        ...
-
-    def judge(self, weight: Any, bias: Any) -> float:
-        """Return the loss of constants as they will be written, always on the same samples."""
-        ...
+_EVALUATED_SAMPLES = 32
 
 
-class WholeData:
-    """The exact loss over all samples, from their Gram matrix.
+def mini_batch_backend(problem: LayerProblem, step: LayerTraining, *, rounds: bool) -> RowBackend:
+    """Return the backend that trains with mini-batches, on any device.
 
     Args:
         problem: The layer.
-        device: Where to compute.
+        step: Batch size, number of batches, seed and device.
+        rounds: Train as AdaRound does, otherwise as AdaQuant does.
     """
-
-    def __init__(self, problem: LayerProblem, device: str) -> None:
-        form = problem.quadratic
-        moved = (torch.from_numpy(part.astype(np.float32)).to(device) for part in (form.gram, form.column_mean))
-        self._gram, self._mean = moved
-        self._cross = torch.from_numpy(form.cross.transpose(0, 2, 1).astype(np.float32)).to(device)
-        self._target_mean = torch.from_numpy(form.target_mean.astype(np.float32)).to(device)
-        self._power = float(form.power.sum())
-        self._form = form
-
-    def slope(self, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-        """Return the loss over all samples and its derivatives."""
-        product = torch.bmm(weight, self._gram)
-        shift = torch.einsum("grk,gk->gr", weight, self._mean).add_(bias).sub_(self._target_mean)
-        loss = (weight * (product - 2.0 * self._cross)).sum() + shift.square().sum() + self._power
-        by_weight = product.sub_(self._cross).mul_(2.0)
-        by_weight += 2.0 * shift[:, :, None] * self._mean[:, None, :]
-        return loss, by_weight, 2.0 * shift
-
-    def judge(self, weight: Any, bias: Any) -> float:
-        """Return the loss over all samples, in double precision."""
-        return float(self._form.error(weight.cpu().numpy(), bias.cpu().numpy()).sum())
+    device = torch_device(step.device)
+    torch.manual_seed(problem.visit.seed)
+    batches = MiniBatches(problem, step, device)
+    steps = TorchRows(trained_rows(problem, device, rounds=rounds), batches.slope)
+    # The loss of an output after its quantizer is not a sum over rows: constants are kept as a whole or not at all.
+    return tensor_backend(steps, batches.error, device, per_row=False)
 
 
 class MiniBatches:
-    """The loss of samples drawn at random, behind the activation function and, on request, the output's pair.
+    """The loss of samples drawn at random, after the activation function and, on request, the output's quantizer.
 
     Args:
         problem: The layer.
-        step: Batch size, seed and what belongs to the output.
+        step: Batch size, seed and whether the output's quantizer counts.
         device: Where to compute.
     """
 
@@ -86,12 +63,12 @@ class MiniBatches:
             self._activation_attributes = Attributes(self._activation, opset)
             self._extra = [_constant(value, device) for value in self._activation.inputs[1:]]
         last = self._layer.output if self._activation is None else self._activation.outputs[0].name or ""
-        planned = last in task.plan.activations and step.output_pair
-        self._output_params = task.params.tensors.get(last) if planned else None
+        quantizer = problem.visit.walker.simulation.view.get(last) if step.output_pair else None
+        self._output_params = None if quantizer is None else quantizer.params
         self._random = np.random.default_rng(problem.visit.seed)
 
     def slope(self, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-        """Return the loss of mini-batches and its derivatives."""
+        """Return the loss of new mini-batches and its derivatives with respect to weight and bias."""
         weight, bias = weight.detach().requires_grad_(), bias.detach().requires_grad_()
         total: Any = 0.0
         for _ in range(self._step.batches):
@@ -101,11 +78,12 @@ class MiniBatches:
         by_weight, by_bias = torch.autograd.grad(total, (weight, bias), allow_unused=True)
         return total.detach(), by_weight, torch.zeros_like(bias) if by_bias is None else by_bias
 
-    def judge(self, weight: Any, bias: Any) -> float:
-        """Return the loss of the first samples."""
-        numbers = range(min(_JUDGED_SAMPLES, self._problem.visit.samples))
+    def error(self, weight: Any, bias: Any) -> Any:
+        """Return the loss of the first samples, ``[1, 1]``; always the same samples, so that states compare."""
+        numbers = range(min(_EVALUATED_SAMPLES, self._problem.visit.samples))
         with torch.no_grad():
-            return float(np.mean([float(self._loss(weight, bias, [number])) for number in numbers]))
+            mean = np.mean([float(self._loss(weight, bias, [number])) for number in numbers])
+        return torch.full((1, 1), float(mean), dtype=torch.float64, device=self._device)
 
     def _loss(self, weight: Any, bias: Any, numbers: list[int]) -> Any:
         losses = []
@@ -114,17 +92,19 @@ class MiniBatches:
             constants = [fed, self._original(weight)]
             if self._layer.bias is not None:
                 constants.append(bias.reshape(self._problem.visit.layer.initializer(self._layer.bias).shape))
-            error = self._behind(OPERATORS[self._layer.node.op_type](constants, self._attributes), pair=True)
-            error = error - self._behind(target, pair=False)
+            output = OPERATORS[self._layer.node.op_type](constants, self._attributes)
+            error = self._after(output, quantized=True) - self._after(target, quantized=False)
             channels = error.shape[1] if error.dim() > 2 or self._layer.node.op_type == "Conv" else error.shape[-1]
+            # Summed over channels and averaged over positions, as the quadratic form is.
             losses.append(error.square().sum() * channels / error.numel())
         return torch.stack(losses).mean()
 
-    def _behind(self, values: Any, *, pair: bool) -> Any:
+    def _after(self, values: Any, *, quantized: bool) -> Any:
+        """Return an output after the activation function, and after its quantizer if asked for."""
         if self._activation is not None:
             values = OPERATORS[self._activation.op_type]([values, *self._extra], self._activation_attributes)
         params = self._output_params
-        if params is None or not pair:
+        if params is None or not quantized:
             return values
         scale, zero = (torch.tensor(part, device=self._device) for part in (params.scale, params.zero_point))
         return fake_quantize(values, scale, zero, (params.lowest, params.highest), params.axis)

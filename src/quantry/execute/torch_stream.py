@@ -1,12 +1,7 @@
-"""Runs nodes of a float or simulated model in torch.
+"""Runs a float or simulated model part by part in torch on a GPU; see `quantry.execute.activation_stream`.
 
-This module imports torch, so it is imported inside functions only.
-
-Samples on a GPU, joined where a model gives each what it would give alone.
-
-This module imports torch, so it is imported inside functions only.
-
-Runs a graph part by part in torch, on a GPU, with what is passed on kept there; see `quantry.execute.stream`.
+Samples are joined into batches if the model computes each the same way as alone. What one part of the graph passes to
+the next stays on the GPU as long as there is room.
 
 This module imports torch, so it is imported inside functions only.
 """
@@ -20,10 +15,10 @@ import onnx_ir as ir
 import torch
 
 from quantry.data.calibration_data import CalibrationData
+from quantry.execute.activation_stream import ActivationStore
 from quantry.execute.interpreter.attributes import Attributes
 from quantry.execute.interpreter.operators import OPERATORS, interpretable
 from quantry.execute.simulation import CONTRIB
-from quantry.execute.stream import ActivationStore
 from quantry.execute.trainable_graph import READ_BY_PYTHON
 from quantry.graph.segments import values_used
 
