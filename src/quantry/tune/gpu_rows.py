@@ -281,7 +281,7 @@ _TILES = (_Tile(64, 64, 64, 8, 3), _Tile(32, 64, 64, 4, 3), _Tile(16, 64, 64, 4,
 _ENOUGH = 100
 
 
-@functools.cache
+@functools.cache  # Searching the import path for a package is slow, and every layer asks.
 def triton_kernels() -> Any:
     """Return the kernels, or None if triton is not installed."""
     return import_module("quantry.tune.triton_kernels") if util.find_spec("triton") is not None else None
