@@ -123,7 +123,7 @@ def test_fixed_number_of_layers_takes_those_that_gain_most() -> None:
 
 def test_number_of_layers_beyond_the_model_is_noted() -> None:
     result = quantized(recipe((A8, W8), (A8, W16), LayerCount(500)))
-    assert any("500 layers were to change, but only 4 can: all do" in note for note in result.notes)
+    assert any("500 layers were requested, but only 4 can change; all of them do" in note for note in result.notes)
 
 
 def test_share_of_tensors_says_what_it_counts() -> None:
@@ -258,14 +258,14 @@ def test_goal_that_cannot_be_judged_is_told_before_any_work() -> None:
 @pytest.mark.parametrize("goal", [None, LayerCount(1)])
 def test_score_that_no_goal_asks_for_is_refused(goal: Goal | None) -> None:
     wanted = Recipe() if goal is None else recipe((A8, W8), (A16, W16), goal)
-    with pytest.raises(RecipeError, match="score goes with mixed precision of the goal WithinDrop"):
+    with pytest.raises(RecipeError, match="score needs mixed precision with the goal WithinDrop"):
         quantry.quantize("no such file", recipe=wanted, score=lambda _: 1.0)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (LayerTarget, "must name another type"),
+        (LayerTarget, "must set activation or weight"),
         (lambda: MixedPrecision((), LayerCount(1)), "at least one LayerTarget"),
         (lambda: MixedPrecision((LayerTarget(A16),) * 2, WithinError(1.0)), "must be one LayerTarget"),
         (lambda: MixedPrecision((LayerTarget(A16),), BitOperationsBudget(0.5), apart=True), "apart must be False"),

@@ -1,4 +1,4 @@
-"""Chooses one of several types for each group, so that the least error is left for a given cost.
+"""Chooses one of several types for each group so that the error is smallest within a budget.
 
 With noise n[g, k] and cost c[g, k] of choice k for group g::
 
@@ -17,17 +17,17 @@ Floats = npt.NDArray[np.float64]
 Choices = npt.NDArray[np.int64]
 
 _TABLE_STEPS = 20_000
-"""Where costs are no small whole numbers, the table counts them in this many parts of what the budget leaves free."""
+"""Resolution of the table if costs are not small integers: steps of the budget that the cheapest choices leave."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to choose from.
+    """The choices.
 
     Attributes:
         noise: Error of each choice, [groups, choices].
         cost: Its cost, of the same shape, not negative.
-        budget: What all choices together may cost.
+        budget: Upper bound of the total cost.
     """
 
     noise: Floats
@@ -39,8 +39,8 @@ def allocate(problem: Problem, how: Allocation) -> Choices:
     """Return the choice of each group, [groups].
 
     Args:
-        problem: What there is to choose from.
-        how: Greedily, or the best of all combinations.
+        problem: The choices.
+        how: Greedy, or the best of all combinations.
 
     Raises:
         RecipeError: Not even the cheapest choices fit the budget.
@@ -54,7 +54,7 @@ def allocate(problem: Problem, how: Allocation) -> Choices:
     found = greedy(problem)
     if isinstance(how, Greedy):
         return found
-    # Errors span more orders of magnitude than the tolerances of a solver, so its answer is one of three.
+    # Errors span more orders of magnitude than the tolerances of a solver, so its answer is only one of three.
     others = (table(problem), linear_program(problem))
     return min((found, *(entry for entry in others if entry is not None)), key=lambda entry: _left(problem, entry))
 
@@ -64,7 +64,7 @@ def _left(problem: Problem, chosen: Choices) -> float:
 
 
 def greedy(problem: Problem) -> Choices:
-    """Start from the cheapest choices and take, one after the other, the steps that save most error for their cost."""
+    """Start from the cheapest choices and repeatedly make the change that saves most error per cost."""
     noise, cost = problem.noise, problem.cost
     chosen: Choices = np.lexsort((noise.T, cost.T), axis=0)[0]
     rows = np.arange(len(chosen))
@@ -83,7 +83,7 @@ def greedy(problem: Problem) -> Choices:
 
 
 def linear_program(problem: Problem) -> Choices | None:
-    """Solve it as a linear program with whole numbers; None where scipy is missing or gives up."""
+    """Solve it as an integer linear program; None if scipy is missing or finds no solution."""
     try:
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
@@ -113,10 +113,10 @@ def linear_program(problem: Problem) -> Choices | None:
 
 
 def table(problem: Problem) -> Choices:
-    """Solve it group by group in a table of the least error for every cost.
+    """Solve it by dynamic programming: group by group, the smallest error for every cost.
 
-    Costs are counted above the cheapest choice of their group. Whole numbers are counted as they are; others in parts
-    of what the budget leaves free, rounded up, so that the budget always holds.
+    Costs are counted above the cheapest choice of their group. Integers are used as they are; other costs are rounded
+    up to steps of the remaining budget, so that the budget always holds.
     """
     extra = problem.cost - problem.cost.min(axis=1, keepdims=True)
     free = problem.budget - problem.cost.min(axis=1).sum()

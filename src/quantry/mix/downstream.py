@@ -1,7 +1,7 @@
-"""Runs a float model once, and from there what changes when single tensors of it do.
+"""Runs a float model once, and then again only as far as a changed tensor has an effect.
 
-All tensors of one sample are kept. A changed tensor then needs only the nodes behind it: those of its own segment in a
-session of their own, and the segments further on as they are. What does not depend on it is taken from the first run.
+All tensors of one sample are kept. For a changed tensor only the nodes after it run: those of its own segment in a
+separate session, and the later segments as a whole. Everything else is taken from the first run.
 """
 
 from collections import ChainMap
@@ -19,17 +19,18 @@ from quantry.runtime.sessions import SessionOptions, open_session
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 
+# More segments skip more nodes before a changed tensor, but each costs a session and copies between sessions.
 MAX_SEGMENTS = 16
 _NODES_IN_SEGMENT = 8
 
 
 class Downstream:
-    """A float model that can be run on from any tensor.
+    """A float model that can be continued from any tensor.
 
-    Sessions are opened when they are first needed and serve all samples.
+    Sessions are opened on first use and reused for all samples.
 
     Args:
-        model: The float model; it is left as it was.
+        model: The float model; not modified.
         results: Names of the tensors that count; None takes the model's outputs.
         providers: Execution providers, first choice first.
 
@@ -62,7 +63,7 @@ class Downstream:
         return known
 
     def changed(self, known: Tensors, tensors: Tensors) -> dict[str, Array]:
-        """Return the results that are others when some tensors are.
+        """Return the results that change if some tensors do.
 
         Args:
             known: What `run` returned.
@@ -114,7 +115,7 @@ class Downstream:
 
     @cached_property
     def _used_from(self) -> dict[int, frozenset[ir.Value]]:
-        """What nodes from a position on use, and the results, by that position."""
+        """By position, the values that nodes from there on use, and the results."""
         results = frozenset(self._values[name] for name in self.results)
         return {
             bound: results | {value for node in self._nodes[bound:] for value in values_used(node)}

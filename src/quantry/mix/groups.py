@@ -1,25 +1,33 @@
-"""What changes together: single tensors, or layers with those that read the same tensors."""
+"""Which tensors must change type together, and the plan that mixes the chosen types."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, SelectionError
 from quantry.graph.float_model import FloatModel
-from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.quant_plan import (
+    ActivationPlan,
+    BiasPlan,
+    DerivedBiasPlan,
+    OwnBiasPlan,
+    QuantPlan,
+    SharedRange,
+    WeightPlan,
+)
 from quantry.plan.selection import matching, of_types
-from quantry.recipe import MixedPrecision
+from quantry.recipe import DerivedBias, MixedPrecision, OwnBias, nearest_bias
 
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that have one choice of types.
+    """Tensors that change type together.
 
     Attributes:
-        name: What the user is told: a layer, or a tensor.
-        tensors: Activations and weights; biases too where they are decided upon apart.
+        name: The name to report: a layer, or a tensor.
+        tensors: Activations and weights; biases too if each tensor is a group of its own.
         nodes: Names of the layers.
     """
 
@@ -29,15 +37,15 @@ class Group:
 
 
 def find_groups(model: FloatModel, plans: Sequence[QuantPlan], options: MixedPrecision) -> tuple[Group, ...]:
-    """Return what may change, in the order of the graph.
+    """Return the groups that may change, in the order of the graph.
 
     Args:
         model: The float model.
-        plans: The plan, and what it would be with each target everywhere.
+        plans: The plan without mixing, then one plan per target.
         options: Which layers take part.
 
     Raises:
-        SelectionError: Nothing may change, or a layer or operator type is misspelt.
+        SelectionError: No layer may change, or a layer or operator type does not exist.
         RecipeError: The model has no such output.
     """
     outputs = len(model.model.graph.outputs)
@@ -82,7 +90,7 @@ def _shares_input(node: ir.Node, plan: QuantPlan) -> bool:
 
 
 def _tensors(node: ir.Node, plans: Sequence[QuantPlan], options: MixedPrecision) -> tuple[str, ...]:
-    """Return what of a layer has different types in different plans."""
+    """Return the tensors of a layer whose type differs between plans."""
     plan = plans[0]
     names = [value.name for value in node.inputs if value is not None and value.name]
     found = [plan.root(name) for name in names if name in plan.activations]
@@ -101,7 +109,7 @@ def _apart(layers: Sequence[tuple[ir.Node, tuple[str, ...]]]) -> tuple[Group, ..
 
 
 def _together(layers: Sequence[tuple[ir.Node, tuple[str, ...]]]) -> tuple[Group, ...]:
-    """Join layers that have tensors in common."""
+    """Return one group for all layers that are connected by shared tensors."""
     owner: dict[str, int] = {}
     parent = list(range(len(layers)))
 
@@ -124,3 +132,68 @@ def _joined(layers: Sequence[tuple[ir.Node, tuple[str, ...]]]) -> Group:
     names = tuple(node.name or "" for node, _ in layers)
     tensors = tuple(dict.fromkeys(tensor for _, part in layers for tensor in part))
     return Group(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", tensors, names)
+
+
+def merge_plans(model: FloatModel, plans: Sequence[QuantPlan], chosen: Mapping[str, int]) -> QuantPlan:
+    """Return a plan in which each tensor has the type of the plan chosen for it.
+
+    Args:
+        model: The float model.
+        plans: Plans of the same tensors.
+        chosen: Index of a plan by tensor: activations with a range of their own, weights and biases. Other tensors have
+            the type of the first plan; other biases follow the weight of their layer.
+    """
+    base = plans[0]
+    activations: dict[str, ActivationPlan] = {
+        name: entry if isinstance(entry, SharedRange) else plans[chosen.get(name, 0)].activations[name]
+        for name, entry in base.activations.items()
+    }
+    weights: dict[str, WeightPlan] = {
+        name: replace(plans[chosen.get(name, 0)].weights[name], users=entry.users)
+        for name, entry in base.weights.items()
+    }
+    merged = replace(base, activations=activations, weights=weights, biases={})
+    weight_of = _weights_of_biases(model, base)
+    biases: dict[str, BiasPlan] = {}
+    for name in _bias_names(plans):
+        choice = chosen.get(name, chosen.get(weight_of.get(name, ""), 0))
+        planned = _bias(plans[choice].biases.get(name), _derivation(name, plans), merged)
+        if planned is not None:
+            biases[name] = planned
+    return replace(merged, biases=biases)
+
+
+def _bias_names(plans: Sequence[QuantPlan]) -> list[str]:
+    return list(dict.fromkeys(name for plan in plans for name in plan.biases))
+
+
+def _derivation(name: str, plans: Sequence[QuantPlan]) -> DerivedBiasPlan | None:
+    found = (plan.biases.get(name) for plan in plans)
+    return next((entry for entry in found if isinstance(entry, DerivedBiasPlan)), None)
+
+
+def _bias(wanted: BiasPlan | None, derivation: DerivedBiasPlan | None, merged: QuantPlan) -> BiasPlan | None:
+    """Return the plan of a bias that fits the input and the weight of its layer in the merged plan."""
+    if derivation is None:
+        return wanted
+    data, weight = merged.spec_of(derivation.input), merged.spec_of(derivation.weight)
+    if data is None or weight is None:
+        return wanted
+    # Whether a bias can be derived depends on the merged types, not on those of the plan it comes from.
+    nearest = nearest_bias(DerivedBias(), data, weight)
+    if isinstance(nearest, DerivedBias):
+        return derivation
+    if isinstance(wanted, OwnBiasPlan):
+        return wanted
+    return OwnBiasPlan(nearest.spec) if isinstance(nearest, OwnBias) else None
+
+
+def _weights_of_biases(model: FloatModel, plan: QuantPlan) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in model.model.graph:
+        names = [value.name for value in node.inputs if value is not None and value.name]
+        weight = next((name for name in names if name in plan.weights), None)
+        for name in names:
+            if weight is not None and name != weight and name not in plan.weights and name not in plan.activations:
+                found.setdefault(name, weight)
+    return found

@@ -1,7 +1,8 @@
-"""How much of each tensor's rounding arrives at the model's outputs, for all tensors from one walk over the model."""
+"""How much of each tensor's rounding error reaches the model's outputs, for all tensors in one pass over the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -9,38 +10,41 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from quantry.data.calibration_data import CalibrationData
+from quantry.emit import emit
 from quantry.evaluate.stage import machine_environment
+from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
-from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.quant_plan import OwnRange, QuantPlan
 from quantry.memo import Blob, stage
 from quantry.mix.downstream import Array, Downstream, Tensors
-from quantry.mix.scheme import Scheme
 from quantry.numerics.tensor_params import QuantParams
 from quantry.plan.stay_float import final_joins
-from quantry.recipe import PlanOptions
+from quantry.recipe import DataType, EmitOptions, PlanOptions, TensorSpec, VitisDialect, VitisQdq
 from quantry.runtime.progress import progress
+from quantry.runtime.sessions import run_session, simulation_session
 
 Floats = npt.NDArray[np.float64]
 
-# Rounding this much weaker than the coarsest at its place only scales what arrives at the outputs: no need to look.
+# Below this share of the error of the coarsest type, the effect on the outputs is proportional to the error, so the
+# effect of the coarsest type is scaled instead of running the model again.
 _LINEAR = 1e-2
 
-# An output so much weaker than the others, in power for each element, is taken to be this strong: in few samples, the
-# scores of what none of them shows are all but zero.
+# An output whose power per element is below this share of the strongest output's counts as this strong. With few
+# samples, the scores of classes that none of them contains are almost zero, and any error there would look huge.
 _VANISHING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """Errors of the outputs, each caused by one tensor alone.
+    """Errors of the outputs, each caused by rounding one tensor.
 
-    Errors of different tensors are nearly uncorrelated, so the power of several is nearly the sum of theirs.
+    Errors of different tensors are nearly uncorrelated, so the error of several is nearly the sum of theirs.
 
     Attributes:
-        tensors: Activations, weights and biases by name; a bias that is not named counts with the weight of its layer.
+        tensors: Names of activations, weights and biases; a bias that is not listed counts with its weight.
         outputs: Names of the model's outputs.
-        noise: Power of the error relative to that of the output over all samples, [tensors, schemes, outputs].
-        local: Power of the tensor's own rounding error relative to its own, [tensors, schemes].
+        noise: Power of the error relative to that of the output over all samples, [tensors, plans, outputs].
+        local: Power of the tensor's own rounding error relative to the tensor's, [tensors, plans].
     """
 
     tensors: tuple[str, ...]
@@ -49,7 +53,7 @@ class Sensitivity:
     local: Floats
 
     def of(self, tensor: str, output: int | None = None) -> Floats:
-        """Return the error that a tensor causes under each scheme.
+        """Return the error that a tensor causes under each plan.
 
         Args:
             tensor: Its name.
@@ -59,13 +63,13 @@ class Sensitivity:
         return np.asarray(found.mean(axis=-1) if output is None else found[:, output])
 
     def to_blob(self) -> Blob:
-        """Return what the store keeps."""
+        """Return the stored form."""
         meta = {"tensors": list(self.tensors), "outputs": list(self.outputs)}
         return Blob(meta=meta, arrays={"noise": self.noise, "local": self.local})
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
-        """Read what `to_blob` returned."""
+        """Return the value that `to_blob` was called on."""
         meta: Any = blob.meta
         return cls(tuple(meta["tensors"]), tuple(meta["outputs"]), blob.arrays["noise"], blob.arrays["local"])
 
@@ -78,34 +82,34 @@ def sensitivity(
     params: Sequence[QuantParams],
     tensors: Sequence[str],
 ) -> Sensitivity:
-    """Measure what rounding each tensor alone does to the outputs.
+    """Measure how rounding each tensor on its own changes the outputs.
 
-    The float model runs once for each sample with all its tensors kept; then one tensor after the other is rounded and
-    the nodes behind it run again. Compared with quantizing layer after layer and running the whole model each time,
-    half of the nodes run, nothing is written or loaded in between, and what is found holds for both directions.
+    The float model runs once per sample with all tensors kept. Then one tensor after the other is rounded, and only the
+    nodes after it run again. Compared with quantizing one layer at a time and running the whole model, half of the
+    nodes run and no model is written or loaded in between.
 
     Args:
         model: The float model.
         data: Samples; few are enough, because every element of an output counts.
-        plans: Types of all tensors under each scheme.
-        params: Scales and zero points under each scheme.
-        tensors: Activations, weights and biases to look at; a bias that is not named is rounded with its weight.
+        plans: The type of every tensor under each plan.
+        params: Scales and zero points for each plan.
+        tensors: Activations, weights and biases to measure; a bias that is not listed is rounded with its weight.
     """
-    schemes = [Scheme(plan, entry) for plan, entry in zip(plans, params, strict=True)]
+    views = [QuantizedView(plan, entry) for plan, entry in zip(plans, params, strict=True)]
     downstream = Downstream(model.model, results_of(model.model.graph))
     biases = {
         weight: tuple(name for name in names if name not in tensors)
-        for weight, names in _bias_of_weight(model, schemes[0].plan).items()
+        for weight, names in _bias_of_weight(model, plans[0]).items()
     }
-    walk = _Walk(model, schemes, downstream, biases)
-    shape = (len(tensors), len(schemes))
+    measurement = _Measurement(model, views, downstream, biases)
+    shape = (len(tensors), len(views))
     noise, local = np.zeros((*shape, len(downstream.results))), np.zeros(shape)
     power, elements = np.zeros(len(downstream.results)), np.zeros(len(downstream.results))
     count = 0
     for sample in progress(data, "sensitivity", data.size):
         known = downstream.run(sample)
         for index, tensor in enumerate(tensors):
-            found = walk.measure(tensor, known)
+            found = measurement.errors(tensor, known)
             noise[index] += found[0]
             local[index] += found[1]
         power += [_power(known[name]) for name in downstream.results]
@@ -114,24 +118,24 @@ def sensitivity(
     return Sensitivity(tuple(tensors), downstream.results, noise / _reference(power, elements), local / count)
 
 
-class _Walk:
+class _Measurement:
     """Measures one tensor after the other in one sample."""
 
     def __init__(
         self,
         model: FloatModel,
-        schemes: Sequence[Scheme],
+        views: Sequence[QuantizedView],
         downstream: Downstream,
         biases: Mapping[str, tuple[str, ...]],
     ) -> None:
         self._initializers = model.model.graph.initializers
-        self._schemes = schemes
+        self._views = views
         self._downstream = downstream
         self._constants: dict[str, list[Tensors]] = {}
         self._biases = biases
 
-    def measure(self, tensor: str, known: Tensors) -> tuple[Floats, Floats]:
-        """Return the power of the errors at the outputs, [schemes, outputs], and relative ones at the tensor."""
+    def errors(self, tensor: str, known: Tensors) -> tuple[Floats, Floats]:
+        """Return the power of the errors at the outputs, [plans, outputs], and the relative error of the tensor."""
         variants = self._variants(tensor, known)
         local = np.array([_largest_error(variant, self._exact(variant, known)) for variant in variants])
         noise = np.zeros((len(variants), len(self._downstream.results)))
@@ -150,13 +154,14 @@ class _Walk:
         return noise, local
 
     def _variants(self, tensor: str, known: Tensors) -> list[Tensors]:
+        """Return the rounded tensor under each plan; a weight together with its biases."""
         if tensor not in self._initializers:
-            return [{tensor: scheme.rounded(tensor, known[tensor])} for scheme in self._schemes]
+            return [{tensor: rounded(view, tensor, known[tensor])} for view in self._views]
         if tensor not in self._constants:
             names = (tensor, *self._biases.get(tensor, ()))
             exact = {name: self._constant(name) for name in names}
             self._constants[tensor] = [
-                {name: scheme.rounded(name, values) for name, values in exact.items()} for scheme in self._schemes
+                {name: rounded(view, name, values) for name, values in exact.items()} for view in self._views
             ]
         return self._constants[tensor]
 
@@ -169,12 +174,44 @@ class _Walk:
         return np.asarray(tensor.numpy(), np.float32)
 
 
+def rounded(view: QuantizedView, tensor: str, values: Array) -> Array:
+    """Return what is left of a tensor's values after its quantizer, whatever its type; all if it stays float.
+
+    Args:
+        view: Which tensors are quantized, and how.
+        tensor: Name of an activation, a weight or a bias.
+        values: Its values.
+    """
+    quantizer = view.get(tensor)
+    if quantizer is None:
+        return values
+    return _rounding(quantizer.spec)(values) if quantizer.params is None else quantizer.round(values)
+
+
+# Opening the session takes 5 ms, and it is used for every tensor and sample.
+@cache
+def _rounding(spec: TensorSpec) -> Callable[[Array], Array]:
+    """Return a function that rounds to a type without scales: it runs the nodes that the emit stage writes."""
+    if spec.dtype == DataType.FLOAT16:
+        return lambda values: values.astype(np.float16).astype(np.float32)
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT))
+    node = ir.node("Identity", [x], name="copy")
+    node.outputs[0].name = "y"
+    node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 17}, name="rounding")
+    plan = QuantPlan({"x": OwnRange(spec)})
+    options = EmitOptions(VitisQdq(VitisDialect.QUARK))
+    model = emit(FloatModel(ir.Model(graph, ir_version=8)), plan, QuantParams(), options, {})
+    session = simulation_session(model.to_bytes(), threads=1)
+    return lambda values: np.asarray(run_session(session, {"x": values})["y"], np.float32)
+
+
 def _power(values: Array) -> float:
     return float(np.square(values, dtype=np.float64).sum())
 
 
 def _reference(power: Floats, elements: Floats) -> Floats:
-    """Return what the power of errors is divided by: that of the outputs, kept from vanishing beside other outputs."""
+    """Return the power that errors are divided by: that of each output, but at least a share of the strongest."""
     mean = power / np.maximum(elements, 1)
     floor = _VANISHING * (mean.max() if mean.size else 0.0)
     reference = np.maximum(mean, floor) * np.maximum(elements, 1)
@@ -192,10 +229,10 @@ def _relative_error(found: Array, exact: Array) -> float:
 
 
 def results_of(graph: ir.Graph) -> tuple[str, ...]:
-    """Return the tensors at which computing ends.
+    """Return the tensors at which computation ends.
 
-    They are the outputs, but where the model ends by joining finished results, such as boxes and scores of a detector,
-    the parts of the join: each counts by its own size.
+    These are the outputs. If the model ends by joining finished results, such as the boxes and scores of a detector,
+    they are the parts that are joined, so that each counts by its own size.
     """
     tail = final_joins(graph, PlanOptions())
     found: dict[str, None] = {}
@@ -213,7 +250,7 @@ def results_of(graph: ir.Graph) -> tuple[str, ...]:
 
 
 def _bias_of_weight(model: FloatModel, plan: QuantPlan) -> dict[str, tuple[str, ...]]:
-    """Return the biases of each layer by its weight."""
+    """Return the biases of each layer by the name of its weight."""
     found: dict[str, tuple[str, ...]] = {}
     for node in model.model.graph:
         names = [value.name for value in node.inputs if value is not None and value.name]

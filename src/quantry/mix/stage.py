@@ -1,4 +1,4 @@
-"""The mix stage, and what has to be known before it."""
+"""The mix stage, and the stage calls that lead from one plan to a mixed one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,21 +7,23 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.evaluate.stage import machine_environment
 from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
-from quantry.memo import stage
+from quantry.memo import Handle, Memo, stage
 from quantry.mix.groups import find_groups
-from quantry.mix.mixer import Mixer
-from quantry.mix.sensitivity import Sensitivity
+from quantry.mix.mixer import Mixer, Score
+from quantry.mix.sensitivity import Sensitivity, sensitivity
 from quantry.observe import Statistics
-from quantry.recipe import MixedPrecision, PlanOptions, ScaleOptions, nearest_bias
+from quantry.plan import plan
+from quantry.recipe import MixedPrecision, PlanOptions, Recipe, ScaleOptions, nearest_bias
+from quantry.scale import scale
 
 
 @dataclass(frozen=True)
 class MixRequest:
-    """What to reach, and how scales are found on the way.
+    """The options of the mix stage.
 
     Attributes:
-        mixed: What to reach.
-        scaling: How scales are found.
+        mixed: Goal, targets and layers.
+        scaling: How scales are computed.
     """
 
     mixed: MixedPrecision
@@ -29,10 +31,10 @@ class MixRequest:
 
 
 def target_options(options: PlanOptions, mixed: MixedPrecision) -> tuple[PlanOptions, ...]:
-    """Return the options of the plans that have each target everywhere.
+    """Return plan options with each target applied to the whole model.
 
     Args:
-        options: What the whole model becomes.
+        options: The options of the plan without mixing.
         mixed: The targets.
     """
     found = []
@@ -48,7 +50,7 @@ def candidates(model: FloatModel, plans: Sequence[QuantPlan], mixed: MixedPrecis
 
     Args:
         model: The float model.
-        plans: The plan, and those of `target_options`.
+        plans: The plan without mixing, then those of `target_options`.
         mixed: Which layers take part.
     """
     groups = find_groups(model, plans, mixed)
@@ -68,14 +70,66 @@ def mix(
 
     Args:
         model: The float model.
-        statistics: What was observed of it.
-        plans: The plan, and those of `target_options`.
+        statistics: Observed statistics of its tensors.
+        plans: The plan without mixing, then those of `target_options`.
         data: Samples on which limits are checked.
-        measured: How much each tensor of `candidates` matters.
-        request: What to reach.
+        measured: Sensitivity of each tensor of `candidates`.
+        request: The options.
 
     Raises:
-        SelectionError: Nothing may change.
-        RecipeError: A budget is smaller than anything costs.
+        SelectionError: No layer may change.
+        RecipeError: A budget is below the cost of the cheapest types.
     """
     return Mixer(model, statistics, plans, data, measured, request.mixed, request.scaling).plan()
+
+
+@dataclass(frozen=True, eq=False)
+class MixInputs:
+    """Results of the stages before mixing.
+
+    Attributes:
+        model: The float model.
+        statistics: Observed statistics of its tensors.
+        plan: The plan without mixing.
+        data: Calibration data.
+    """
+
+    model: Handle[FloatModel]
+    statistics: Handle[Statistics] | Statistics
+    plan: Handle[QuantPlan]
+    data: CalibrationData
+
+
+def run_mix(memo: Memo, given: MixInputs, recipe: Recipe, score: Score | None) -> Handle[QuantPlan]:
+    """Run the stages of mixed precision.
+
+    Args:
+        memo: Stores results; the sensitivities serve every goal.
+        given: Results of the stages before mixing.
+        recipe: Options of every stage; ``recipe.mix.mixed`` is not None.
+        score: The user's function of the outputs. It has no content key, so a plan found with it is never cached.
+
+    Returns:
+        The mixed plan.
+    """
+    wanted = recipe.mix.mixed
+    assert wanted is not None
+    plans = (given.plan, *(memo.run(plan, given.model, entry) for entry in target_options(recipe.plan, wanted)))
+    params = tuple(memo.run(scale, given.model, given.statistics, entry, recipe.scale) for entry in plans)
+    tensors = candidates(given.model.value, [entry.value for entry in plans], wanted)
+    measured = memo.run(sensitivity, given.model, given.data.take(wanted.samples), plans, params, tensors)
+    if score is None:
+        request = MixRequest(wanted, recipe.scale)
+        return memo.run(mix, given.model, given.statistics, plans, given.data, measured, request)
+    observed = given.statistics.value if isinstance(given.statistics, Handle) else given.statistics
+    mixer = Mixer(
+        model=given.model.value,
+        statistics=observed,
+        plans=[entry.value for entry in plans],
+        data=given.data,
+        measured=measured.value,
+        options=wanted,
+        scaling=recipe.scale,
+        score=score,
+    )
+    return Handle.of_value("mix", mixer.plan())
