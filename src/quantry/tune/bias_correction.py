@@ -82,7 +82,7 @@ def run(task: TuneTask, step: BiasCorrection) -> Tuned:
         finish(correctable.bias, values, params)
     way = "one after the other" if step.sequential else "in one pass"
     note = f"bias correction: {len(found)} of {len(layers)} layers corrected {way}; the others have no bias"
-    return Tuned(weights, QuantParams(params, task.params.notes), (note,))
+    return Tuned(weights, QuantParams(params), (note,))
 
 
 _Finish = Callable[[str, Array, dict[str, TensorParams]], None]

@@ -167,7 +167,7 @@ class BlockTrainer:
                 result = checkpoint(f"block {number}", Tuned, partial(self._train, block, number))
                 weights |= result.weights
                 tensors = {**self._params.tensors, **result.params.tensors}
-                self._params = QuantParams(tensors, self._task.params.notes)
+                self._params = QuantParams(tensors)
                 losses.append(Fitted(*(float(note) for note in result.notes)))
             self._advance_quantized(block, weights)
             self._forget(block)

@@ -34,7 +34,7 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     batches = SampleBatches(data, graph, task.model.model, device)
     lesson = _lesson(task, step, _shared_targets(task, part.targets), batches, device)
     fitted = fit(graph, lesson, Loss(step.loss, lesson), step, step.evaluations)
-    params = QuantParams({**task.params.tensors, **graph.trained_params()}, task.params.notes)
+    params = QuantParams({**task.params.tensors, **graph.trained_params()})
     note = f"distill: loss of the outputs {fitted.before:.4g} -> {fitted.after:.4g} over {len(lesson.judged)} samples"
     return Tuned(graph.values(), params, (note, *(f"distill: {line}" for line in part.notes)))
 
