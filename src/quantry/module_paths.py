@@ -95,7 +95,7 @@ def _module(name: str) -> ModuleType:
     package, _, leaf = name.rpartition(".")
     parent = _module(package)
     module = ModuleType(name, "A package of AMD's.")
-    module.__path__ = []
+    module.__path__ = []  # It marks a package, so that submodules can be imported; nothing is searched on disk.
     module.__spec__ = ModuleSpec(name, None, is_package=True)
     sys.modules[name] = module
     # In quantry.torch, `export` is a function: importing quantry.torch.export.api must not replace it.

@@ -1,4 +1,4 @@
-"""Cases of document 000: automatic search with an own evaluator."""
+"""Cases of document 000: automatic search with a custom evaluator."""
 
 import subprocess
 from pathlib import Path
@@ -33,7 +33,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "auto_search_detector"
 
 
 def score(path: str) -> float:
-    """More is better: how small the outputs are; the float model's score is what candidates are compared with."""
+    """Score how small the outputs are; larger is better. Candidates are compared with the float model."""
     return -float(np.abs(outputs(path, images(1)[0])).mean())
 
 

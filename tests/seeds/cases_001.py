@@ -11,8 +11,8 @@ from quantry.onnx.auto_search import AutoSearch, AutoSearchConfig
 
 REPAIRS: tuple[Repair, ...] = (
     Repair(2, '"n_trials": 10', '"n_trials": 4', "shorter: four trials instead of ten"),
-    Repair(2, "[100, 200]", "[10, 20]", "shorter: a tenth of the iterations"),
-    Repair(3, "[[100, 1e-4], [200, 1e-5]]", "[[10, 1e-4], [20, 1e-5]]", "shorter: a tenth of the iterations"),
+    Repair(2, "[100, 200]", "[10, 20]", "shorter: fewer iterations"),
+    Repair(3, "[[100, 1e-4], [200, 1e-5]]", "[[10, 1e-4], [20, 1e-5]]", "shorter: fewer iterations"),
     Repair(4, "", "from quantry.onnx import QuantType", "QuantType is used without being imported"),
     Repair(4, "'NumIterations': [100, 1000],", "'NumIterations': [5],", "shorter: few iterations"),
     Repair(4, "'LearningRate': [0.01, 0.001, 0.0001],", "'LearningRate': [0.01],", "shorter: one learning rate"),

@@ -23,7 +23,7 @@ REPAIRS: tuple[Repair, ...] = (
 
 
 def run(seed: Seed, text: str = CNN) -> Path:
-    """Run a snippet, whose reader of None is random data, and return what it has written."""
+    """Run a snippet, in which a reader of None is random data, and return the model it writes."""
     path = seed.folder / "quantized.onnx"
     with pytest.warns(UserWarning, match="random"):
         seed.run(input_model_path=saved(seed.folder, text), output_model_path=str(path))
@@ -35,7 +35,7 @@ def scales(path: Path) -> list[float]:
 
 
 def npu_model(path: Path) -> None:
-    """What all snippets with enable_npu_cnn promise: Q/DQ pairs, powers of two, types."""
+    """Check what all snippets with enable_npu_cnn promise: Q/DQ pairs, power-of-two scales, types."""
     assert {("", "QuantizeLinear"), ("", "DequantizeLinear")} <= kinds(path)
     assert scales(path)
     assert all(is_power_of_two(scale) for scale in scales(path))

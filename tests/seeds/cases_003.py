@@ -24,7 +24,7 @@ REPAIRS: tuple[Repair, ...] = (
 
 
 def installed(seed: Seed) -> None:
-    """Nothing is built: the installed package is pure Python and has the API of the tutorial."""
+    """Nothing has to be built: the installed package has the API of the tutorial."""
     assert seed.commands()[0][0] in ("sh", "pip")
     distribution = metadata.distribution("quantry")
     assert distribution.metadata["Name"] == "quantry"

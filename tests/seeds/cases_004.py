@@ -20,12 +20,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "yolox"
 REPAIRS: tuple[Repair, ...] = (
     Repair(3, "self.", "trainer.", "cut out of a method of the trainer"),
     Repair(6, "self.", "trainer.", "cut out of a method of the trainer"),
-    Repair(6, "./***/quark_model.onnx", "./export/quark_model.onnx", "the document leaves the folder open"),
+    Repair(6, "./***/quark_model.onnx", "./export/quark_model.onnx", "the document does not name the directory"),
 )
 
 
 class BaseModel(nn.Module):
-    """A detector's body, in miniature."""
+    """A tiny detector body."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class BaseModel(nn.Module):
 
 
 class Model(nn.Module):
-    """The model around it, with decoding that stays float."""
+    """The model around the body; its decoding stays float."""
 
     def __init__(self) -> None:
         super().__init__()

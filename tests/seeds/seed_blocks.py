@@ -1,7 +1,7 @@
-"""The code blocks of the five documents: how they are cut out, and the copies that the tests run.
+"""The code blocks of the five documents: how they are extracted, and the copies that the tests run.
 
-The copies are ``blocks/DOCUMENT_NUMBER.LANGUAGE``, blocks of one document being counted from 1 in the order in which
-they stand. ``python tests/seeds/seed_blocks.py FOLDER`` writes them from a folder of the documents.
+The copies are ``blocks/DOCUMENT_NUMBER.LANGUAGE``; the blocks of a document are numbered from 1 in order.
+``python tests/seeds/seed_blocks.py DIRECTORY`` writes them from a directory of the documents.
 """
 
 import re
@@ -20,7 +20,7 @@ _FENCE = re.compile(r"^(\s*)```\s*(\w+)\s*$")
 
 @dataclass(frozen=True)
 class Block:
-    """One code block, as it is printed, without the indentation around it."""
+    """One code block as printed, without its indentation."""
 
     document: str
     number: int

@@ -1,10 +1,10 @@
-"""What the cases of a document are written with.
+"""Building blocks of the cases of a document.
 
 ``cases_DOCUMENT.py`` holds:
 
-- ``CASES``: block number -> function of a `Seed` that runs the block and asserts what came of it;
-- ``REPAIRS``: what is changed in a block, beyond the import root, before it is run, and why;
-- ``PENDING``: block number -> what a block waits for while its feature is being built; empty in a release.
+- ``CASES``: block number -> function of a `Seed` that runs the block and checks the result;
+- ``REPAIRS``: changes to a block before it runs, besides the import root, and why;
+- ``PENDING``: block number -> the missing feature that a block needs; empty in a release.
 """
 
 import re
@@ -30,9 +30,9 @@ class Repair:
 
     Attributes:
         block: The block's number in its document.
-        before: What stands there; empty puts ``after`` in front of the block.
-        after: What it becomes.
-        why: The slip or the placeholder, in a few words.
+        before: The text to replace; empty inserts ``after`` before the block.
+        after: The new text.
+        why: The mistake or the placeholder, in a few words.
     """
 
     block: int
@@ -47,8 +47,8 @@ class Seed:
 
     Attributes:
         block: The block as printed.
-        repairs: What is changed in it.
-        folder: An empty folder for what the block writes.
+        repairs: Changes to it.
+        folder: An empty directory for the files that the block writes.
     """
 
     block: Block
@@ -57,7 +57,7 @@ class Seed:
 
     @property
     def source(self) -> str:
-        """The code with the import root renamed and the repairs made."""
+        """The code after renaming the import root and applying the repairs."""
         text = self.block.text
         for pattern, ours in _ROOTS:
             text = pattern.sub(ours, text)
@@ -72,7 +72,7 @@ class Seed:
         return text
 
     def run(self, **names: Any) -> dict[str, Any]:
-        """Execute the code with these names defined, and return all names it leaves."""
+        """Execute the code with these names defined and return all names afterwards."""
         space: dict[str, Any] = {"__name__": f"seed_{self.block.name}", **names}
         exec(compile(self.source, f"seed_{self.block.name}", "exec"), space)
         return space

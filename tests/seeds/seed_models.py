@@ -55,7 +55,7 @@ _SHAPES = {
 
 
 def saved(folder: Path, text: str = CNN, name: str = "float.onnx") -> str:
-    """Write a model with weights drawn once and for all, and return its path."""
+    """Write a model with fixed random weights and return its path."""
     model = parser.parse_model(text)
     generator = np.random.default_rng(0)
     del model.graph.initializer[:]
@@ -77,7 +77,7 @@ def images(count: int = 4) -> list[dict[str, np.ndarray]]:
 
 
 class Reader:
-    """The least that the protocol of onnxruntime asks for."""
+    """The smallest reader that onnxruntime's protocol allows."""
 
     def __init__(self, samples: list[dict[str, np.ndarray]] | None = None) -> None:
         self._rest = iter(images() if samples is None else samples)

@@ -1,4 +1,4 @@
-"""What docs/seeds.md names exists."""
+"""The tests that docs/seeds.md names exist."""
 
 import re
 from pathlib import Path

@@ -170,6 +170,7 @@ class _Scan:
                 faults = list(self._imported(node))
                 if id(node) not in guarded:
                     yield from faults
+        # Check a.b.c once as a whole, not a.b again.
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and id(node) not in inner:

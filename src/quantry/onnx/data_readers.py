@@ -56,7 +56,7 @@ class _ListReader(CalibrationDataReader):
         """Start again at the first sample."""
         self._position = 0
 
-    rewind = reset_iter
+    rewind = reset_iter  # onnxruntime's and AMD's names for the same method.
 
     def __len__(self) -> int:
         return len(self._samples)

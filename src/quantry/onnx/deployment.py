@@ -87,7 +87,7 @@ def _file_name(tensor: str, taken: set[str]) -> str:
     """Return a unique file name for a tensor: ``a/b`` and ``a_b`` would both be ``a_b``."""
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in tensor)
     name, count = plain, 1
-    while name.casefold() in taken:
+    while name.casefold() in taken:  # Some file systems ignore case.
         count += 1
         name = f"{plain}_{count}"
     taken.add(name.casefold())

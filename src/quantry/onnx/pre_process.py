@@ -137,5 +137,6 @@ def _write_external(model: ir.Model, target: Path, place: _ExternalData) -> None
         file = folder / f"{target.stem}.{number}.{readable[:80]}"
         (value.const_value,) = ir.external_data.convert_tensors_to_external([tensor], target.parent, file.as_posix())
     ir.save(model, target)
+    # Restore the tensors in memory: the model does not have to read them back from the files.
     for name, tensor in kept.items():
         model.graph.initializers[name].const_value = tensor

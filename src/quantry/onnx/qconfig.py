@@ -264,7 +264,8 @@ class QConfig(KnownAttributes):
         for algorithm in chosen:
             for switch in algorithm.switch:
                 draft = FIELDS[switch].applied(draft, value=True, where=type(algorithm).__name__)
-            options = {**algorithm.options(), **options}
+            options = {**algorithm.options(), **options}  # Explicit options override those of an algorithm.
+        # Fields before options, as in a QuantizationConfig: options refine what fields set.
         for key, value in options.items():
             spelling = ROWS[key].spelling_of
             if spelling:

@@ -27,8 +27,8 @@ from quantry.onnx.translate import Job, translate
 from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import WithinDrop
 
-_TO_FIRST = (0, 3, 1, 2)
-_TO_LAST = (0, 2, 3, 1)
+_TO_FIRST = (0, 3, 1, 2)  # NHWC to NCHW
+_TO_LAST = (0, 2, 3, 1)  # NCHW to NHWC
 
 
 def inputs_with_channels_last(model: ir.Model) -> ir.Model:
@@ -214,6 +214,7 @@ def _data(model: Any, draft: RecipeDraft, reader: Any, path: str | os.PathLike[s
         return reader if path is None else path
     if draft.random_given:
         return _random(model, draft)
+    # Without shapes and ranges, quantry.quantize itself draws the sample and warns.
     if draft.random.shapes or draft.random.ranges:
         warnings.warn(
             "no calibration data: one random sample is used; ranges and accuracy will be wrong",

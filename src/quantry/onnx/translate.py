@@ -78,6 +78,7 @@ def finished(
     Raises:
         RecipeError: An option has the wrong type, is not supported or does not go with another.
     """
+    # In the order of the table: some options depend on others that must be applied first.
     for key, row in ROWS.items():
         if key in options:
             draft = row.applied(draft, options[key], f"extra_options[{key!r}]")

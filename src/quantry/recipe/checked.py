@@ -76,11 +76,12 @@ class Checked(KnownArguments):
         cls: Any = type(self)
         for name, annotation in type_hints(cls).items():
             given = getattr(self, name)
+            # The common case first: recipes are made for every trial of a search.
             if type(given) is annotation:
                 continue
             fitted = _fit(annotation, given, f"{cls.__name__}.{name}")
             if fitted is not given:
-                object.__setattr__(self, name, fitted)
+                object.__setattr__(self, name, fitted)  # The dataclass is frozen.
 
 
 def _fit(annotation: Any, given: Any, where: str) -> Any:
@@ -93,6 +94,7 @@ def _fit(annotation: Any, given: Any, where: str) -> Any:
     members = typing.get_args(annotation) if is_union else (annotation,)
     if type(given) in members:
         return given
+    # bool is a subclass of int: without this test, True would pass as a number of samples.
     if not isinstance(given, bool):
         if float in members and isinstance(given, numbers.Real):
             return float(given)

@@ -185,6 +185,7 @@ def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
         return _decode_dataclass(_choose(choices, value, where), {}, where)
     if not isinstance(value, Mapping):
         raise RecipeError(f"{where} must be one of {sorted(choices)} or a mapping with a 'kind', got {value!r}")
+    # "kind" may be omitted where there is only one choice.
     kind = value.get(_KIND, next(iter(choices)) if len(choices) == 1 else None)
     if kind is None:
         raise RecipeError(f"{where} must say its 'kind', one of {sorted(choices)}; got the keys {[*map(str, value)]}")
@@ -236,6 +237,7 @@ def _decode_enum(cls: type[enum.Enum], value: Any, where: str) -> enum.Enum:
 
 
 def _decode_scalar(cls: type, value: Any, where: str) -> Any:
+    # JSON and YAML write 99.0 as 99; bool is a subclass of int and must not pass as a number.
     if cls is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, cls) or (isinstance(value, bool) and cls is not bool):

@@ -174,6 +174,7 @@ class _Rule(NamedTuple):
 
     def check(self, options: _Options, place: str) -> None:
         given = options.get(self.field)
+        # A type in `allowed` stands for all of its values, such as PerGroup of any size.
         if not any(isinstance(given, entry) if isinstance(entry, type) else given == entry for entry in self.allowed):
             conflict = Conflict(self.field, self.allowed, self.reason, self.conditions, given, self.fixes, place)
             raise conflict_error(conflict, Vocabulary())
@@ -197,6 +198,7 @@ def check_options(plan: PlanOptions, scale: ScaleOptions, mix: MixOptions, emit:
 
 
 def _check(options: _Options, place: str) -> None:
+    # The NPU's rules first: their messages name the nearest setting that the NPU supports.
     for rules in (_npu_rules(options, single=bool(place)), _weight_rules(options), _type_rules(options)):
         for rule in rules:
             rule.check(options, place)

@@ -165,6 +165,7 @@ class CrossLayer(Checked):
             it is off by default (ReplaceClip6Relu).
     """
 
+    # AMD Quark's defaults.
     steps: int = 1
     include_bias: bool = True
     use_threshold: bool = True
@@ -177,7 +178,7 @@ class CrossLayer(Checked):
         if self.steps < 1 and self.steps != -1:
             raise RecipeError(f"CrossLayer.steps must be at least 1, or -1 for convergence, got {self.steps!r}")
         for name in ("weight_threshold", "convergence"):
-            if not getattr(self, name) >= 0:
+            if not getattr(self, name) >= 0:  # Not `< 0`, which NaN would pass.
                 raise RecipeError(f"CrossLayer.{name} must not be negative, got {getattr(self, name)!r}")
 
 

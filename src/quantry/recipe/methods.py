@@ -37,7 +37,7 @@ class Percentile(Checked):
             the remainder at each end.
     """
 
-    percentile: float = 99.999
+    percentile: float = 99.999  # onnxruntime's and AMD Quark's default.
     symmetric: bool = True
 
     def __post_init__(self) -> None:
@@ -54,6 +54,7 @@ class Entropy(Checked):
         quantized_bins: Levels of the quantized histogram.
     """
 
+    # onnxruntime's defaults.
     bins: int = 128
     quantized_bins: int = 128
 
@@ -95,7 +96,7 @@ class LayerWisePercentile(Checked):
         metric: "mae" for the mean absolute error, "mse" for the mean squared error.
     """
 
-    candidates: tuple[float, ...] = (99.99, 99.999, 99.99999)
+    candidates: tuple[float, ...] = (99.99, 99.999, 99.99999)  # AMD Quark's PercentileCandidates.
     metric: str = "mae"
 
     def __post_init__(self) -> None:

@@ -87,6 +87,7 @@ class DataType(enum.Enum):
         return (1 << (self.bits - 1)) - 1 if self.is_signed else (1 << self.bits) - 1
 
 
+# The block sizes of onnxruntime's MatMulNBits.
 GROUP_SIZES = (16, 32, 64, 128, 256)
 
 
@@ -120,6 +121,7 @@ class PerBlock(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # MX4, MX6 and MX9 shift neighbouring values in pairs.
         if self.size is not None and (self.size < 2 or self.size % 2):
             raise RecipeError(f"PerBlock.size must be an even number, at least 2, got {self.size!r}")
         if self.axis < 0:

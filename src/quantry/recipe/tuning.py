@@ -179,6 +179,7 @@ class AdaQuant(LayerTraining):
         update_bias: Train the bias too (UpdateBias).
     """
 
+    # The default of `LayerTraining`, 0.1, is for rounding variables between 0 and 1; weights are much smaller.
     learning_rate: float = 1e-5
     update_bias: bool = True
 
@@ -304,7 +305,7 @@ def _where(options: object) -> str:
 def _check_positive(options: object, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
-        if value is not None and not value > 0:
+        if value is not None and not value > 0:  # Not `<= 0`, which NaN would pass.
             raise RecipeError(f"{_where(options)}.{name} must be above 0, got {value!r}")
 
 

@@ -373,6 +373,7 @@ class QConfig(KnownArguments):
                 f"QConfig.keep_prequantized_layers must be omitted, got {self.keep_prequantized_layers!r}: captured "
                 "models are float"
             )
+        # The dataclass is frozen, so fields are normalized with object.__setattr__.
         object.__setattr__(self, "exclude", _listed(self.exclude))
         self._check_layers()
         algorithms = tuple(_algorithm(entry) for entry in _listed(self.algo_config))

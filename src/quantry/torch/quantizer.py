@@ -131,7 +131,7 @@ def _node_names(graph: Any) -> tuple[NodeNames, ...]:
     known_nodes = []
     for node in lowered.model.graph:
         if node.op_type == "BatchNormalization":
-            continue  # folded before anything is selected
+            continue  # Folded by the prepare stage, before nodes are selected.
         name = node.name or ""
         scope = lowered.scopes[name]
         parts = scope.path.split(".") if scope.path else []

@@ -79,7 +79,7 @@ def recipe_of(config: QConfig, known_nodes: Iterable[NodeNames] = ()) -> Recipe:
         bias=bias,
         selection=Selection(exclude=excluded(config, known)),
         layers=layer_types(config, known),
-        force_pass_through=True,
+        force_pass_through=True,  # As the presets for NPUs have it: every tensor of the graph is quantized.
     )
     npu = _fits_npu(specs, bias)
     converted = NpuConversions() if layer.target_device == DeviceType.IPU else None

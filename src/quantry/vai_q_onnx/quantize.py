@@ -80,6 +80,7 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     Raises:
         UserError: The model, the data or an argument cannot be used; the message says why.
     """
+    # Unlike in quantry.onnx, the function of vai_q_onnx always writes a file.
     if model_output is None:
         raise RecipeError("model_output must be a path, got None in vai_q_onnx.quantize_static")
     config = QuantizationConfig(

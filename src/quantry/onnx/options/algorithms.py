@@ -139,6 +139,7 @@ def _algorithm(draft: RecipeDraft, value: str) -> RecipeDraft:
 def _sets(key: str, name: str) -> Apply:
     def apply(draft: RecipeDraft, value: Any) -> RecipeDraft:
         assert draft.finetune is not None
+        # AdaRound and AdaQuant share one dict of settings, but not all fields.
         if name not in {part.name for part in fields(draft.finetune)}:
             return draft.with_note(f"FastFinetune: {key} has no effect with {type(draft.finetune).__name__}")
         given = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
@@ -307,7 +308,7 @@ def _cross_layer(key: str, name: str) -> Apply:
 
 
 def _steps(draft: RecipeDraft, value: int) -> RecipeDraft:
-    if value == 0:
+    if value == 0:  # AMD's way to switch equalization off.
         return replace(draft, equalize=replace(draft.equalize, cross_layer=None))
     return _cross_layer("CLESteps", "steps")(draft, value)
 

@@ -11,7 +11,7 @@ from quantry.onnx.options.recipe_draft import RandomInputs, RecipeDraft, refuse
 from quantry.recipe import Entropy, LayerWisePercentile, Method, MinMax, NonOverflow, Percentile
 
 _BOUNDED = "the float pass keeps histograms instead of activations, so memory is bounded in any case"
-_DEFAULT_AVERAGE = 0.01
+_DEFAULT_AVERAGE = 0.01  # onnxruntime's averaging constant.
 
 
 def _method_option(key: str, method: type[Method], owner: str, change: Callable[[Any, Any], Method]) -> Apply:
@@ -68,7 +68,7 @@ def _quantized_bins(draft: RecipeDraft, value: int) -> RecipeDraft:
     current = draft.scale.activation
     if not isinstance(current, Entropy):
         return draft.with_note("NumQuantizedBins has no effect without CalibrationMethod.Entropy")
-    bins = max(current.bins, value)
+    bins = max(current.bins, value)  # Entropy needs at least as many bins as levels.
     return replace(draft, scale=replace(draft.scale, activation=Entropy(bins, value)))
 
 

@@ -57,6 +57,7 @@ def _calibrate_method(draft: RecipeDraft, value: object) -> RecipeDraft:
     member = own_member(value, METHODS, "calibrate_method")
     method = method_of(member, "calibrate_method")
     power_of_two = isinstance(member, PowerOfTwoMethod)
+    # Percentile and Entropy estimate a range from samples; the extremes of weights are known exactly.
     weight = method if power_of_two or isinstance(method, MinMSE) else MinMax()
     draft = replace(draft, scale=replace(draft.scale, activation=method, weight=weight))
     if power_of_two:
@@ -74,6 +75,7 @@ def _quant_format(draft: RecipeDraft, value: object) -> RecipeDraft:
     if member.name == "QOperator":
         return replace(draft, format=QOperator())
     if member is VitisQuantFormat.FixNeuron:
+        # FixNeuron has no zero points.
         draft = with_field(draft, "plan.activation.symmetric", True)  # noqa: FBT003
         return replace(draft, format=FixNeuron())
     return replace(draft, format=None, prepare=replace(draft.prepare, npu=WRITTEN_DIFFERENTLY))
@@ -125,6 +127,7 @@ def _extra_op_types(draft: RecipeDraft, value: Iterable[str]) -> RecipeDraft:
     if not listed or not chosen:
         return draft
     if chosen[0].startswith("^"):
+        # op_types_to_quantize has made one pattern of all types; extend its alternatives.
         return _operators(draft, (f"{chosen[0].removesuffix(')$')}|{'|'.join(listed)})$",))
     return _operators(draft, (*chosen, *listed))
 
@@ -164,6 +167,7 @@ def _smooth_quant(draft: RecipeDraft, value: bool) -> RecipeDraft:
 def _dynamic(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
+    # The operators that have an integer kernel with a dynamic input scale.
     chosen = draft.plan.selection.operators or _DYNAMIC_OPERATORS
     plan = replace(draft.plan, weights_only=True, selection=replace(draft.plan.selection, operators=chosen))
     return replace(draft, plan=plan, bias=FloatBias(), format=Dynamic())

@@ -28,6 +28,7 @@ def _spec(key: str, value: Any, like: TensorSpec) -> TensorSpec:
         return TensorSpec(dtype, granularity=PerBlock())
     if not dtype.is_integer:
         return TensorSpec(dtype)
+    # Floats have no symmetry or scale to copy.
     return replace(like, dtype=dtype) if like.dtype.is_integer else TensorSpec(dtype)
 
 

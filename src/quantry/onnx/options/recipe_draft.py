@@ -187,7 +187,7 @@ class RecipeDraft:
     prepare: PrepareOptions = PrepareOptions()
     equalize: EqualizeOptions = EqualizeOptions()
     observe: ObserveOptions = ObserveOptions()
-    plan: PlanOptions = PlanOptions(bias=FloatBias())
+    plan: PlanOptions = PlanOptions(bias=FloatBias())  # `recipe` replaces the bias when all types are known.
     bias: Bias | None = None
     scale: ScaleOptions = ScaleOptions()
     mix: MixDraft | None = None
@@ -244,7 +244,8 @@ class RecipeDraft:
     def _default_bias(self) -> DerivedBias | OwnBias:
         activation, weight = self.plan.activation, self.plan.weight
         if self.plan.weights_only:
-            return DerivedBias()
+            return DerivedBias()  # It stays float: no activation has a scale to derive it from.
+        # The NPU stores 8-bit biases, and FixNeuron is its format.
         if self.npu or isinstance(self.format, FixNeuron):
             return OwnBias(TensorSpec(DataType.INT8, scale=weight.scale))
         if not weight.dtype.is_integer:
@@ -264,6 +265,7 @@ class RecipeDraft:
             *singles,
             *(entry.spec for entry in self.plan.tensors),
         )
+        # com.microsoft has pairs for integers up to 16 bits; all other types need com.amd.quark.
         plain = all(spec.dtype.is_integer and spec.dtype.bits <= 16 for spec in specs)
         return VitisDialect.CONTRIB if plain else VitisDialect.QUARK
 
@@ -274,7 +276,7 @@ def own_bias_spec(weight: TensorSpec) -> TensorSpec:
         return weight
     signed = {DataType.UINT8: DataType.INT8, DataType.UINT16: DataType.INT16, DataType.UINT32: DataType.INT32}
     dtype = signed.get(weight.dtype, weight.dtype)
-    dtype = DataType.INT8 if dtype.bits < 8 else dtype
+    dtype = DataType.INT8 if dtype.bits < 8 else dtype  # No format has biases below 8 bits.
     return TensorSpec(dtype, scale=weight.scale)
 
 

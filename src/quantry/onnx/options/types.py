@@ -64,6 +64,7 @@ def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], where: str) -> Ten
             raise RecipeError(f"{where}[{key!r}] is not supported: {_UNSUPPORTED[key]}; leave it out")
         if key not in _KNOWN:
             raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), _KNOWN)}")
+    # Only weights have channels with their own scales, so an axis means a weight.
     spec = draft.plan.weight if "axis" in entry else draft.plan.activation
     if "quant_type" in entry:
         typed = spec_of(own_member(entry["quant_type"], TYPES, f"{where}['quant_type']"), where)
@@ -173,7 +174,7 @@ def _with_blocks(
 ) -> RecipeDraft:
     blocks = PerBlock(size=value.get("block_size"), axis=value.get("axis", 1))
     if blocks.size == dtype.block_size:
-        blocks = replace(blocks, size=None)
+        blocks = replace(blocks, size=None)  # The format's own size, so that equal recipes are equal.
     spec = TensorSpec(dtype, granularity=blocks)
     plan = draft.plan
     if plan.activation.dtype not in family and plan.weight.dtype not in family:
