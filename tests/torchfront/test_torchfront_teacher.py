@@ -51,8 +51,8 @@ def recipe() -> Recipe:
 def test_teacher_is_the_model_before_conversions(net: type[nn.Module], recipe: Recipe) -> None:
     model, x = net().eval(), batches(1, 3)[0]
     module = quantized_as(model, recipe)
-    assert module.definition.originals
-    assert module.definition.untuned  # factors behind pools
+    assert module.definition.original_nodes
+    assert module.definition.original_weights  # factors behind pools
     for one in (module, pickle.loads(pickle.dumps(module))):
         with torch.no_grad():
             torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
@@ -85,7 +85,7 @@ def test_teacher_cuts_off_again_what_relu_let_pass(stage: str) -> None:
         recipe = replace(start, equalize=EqualizeOptions(CrossLayer(clip6_to_relu=True)))
     model, x = Bounded().eval(), batches(1, 3)[0]
     module = quantized_as(model, recipe)
-    assert {original.op_type for original in module.definition.originals.values()} >= {"Clip"}
+    assert {original.op_type for original in module.definition.original_nodes.values()} >= {"Clip"}
     for one in (module, pickle.loads(pickle.dumps(module))):
         with torch.no_grad():
             torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)

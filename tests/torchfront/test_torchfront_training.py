@@ -74,7 +74,7 @@ def test_recommended_recipe_equalizes_and_rounds_and_its_teacher_is_the_float_mo
     recipe = replace(recipe, equalize=smooth, prepare=PrepareOptions())  # an NPU averages a little differently
     module = quantize_graph(capture(net, data[0]), data, recipe)
     assert any("SmoothQuant divided the channels of" in note for note in module.definition.notes)
-    assert module.definition.untuned
+    assert module.definition.original_weights
     again = pickle.loads(pickle.dumps(module))
     with torch.no_grad():
         torch.testing.assert_close(float_teacher(module)(data[0]), net(data[0]), rtol=1e-4, atol=1e-5)

@@ -1,8 +1,8 @@
-"""The torch front end: capture, quantize after training, train on, freeze, export.
+"""The torch front end: capture, quantize, train, freeze, export.
 
-A captured graph is lowered to float ONNX, goes through the very stages of ``quantry.quantize`` (prepare, plan, observe,
-scale, tune), and what they decide is built as a torch graph again: plan, rules and scales exist once. Names are loaded
-when they are first used, because they need torch.
+A captured graph is lowered to float ONNX and goes through the stages of ``quantry.quantize`` (prepare, plan, observe,
+scale, tune). Their decisions are built as a torch graph again, so plan, rules and scales exist once. Names are imported
+on first use, because they need torch.
 """
 
 from importlib import import_module

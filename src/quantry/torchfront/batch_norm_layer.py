@@ -1,10 +1,14 @@
-"""A linear layer and the batch normalization behind it, apart in training and one in the exported model.
+"""A linear layer with its batch normalization: separate in training, folded in the exported model.
 
 ::
 
-    g = gamma / sqrt(variance + epsilon)                          running statistics, float64 as the prepare stage
-    inference and frozen statistics:   y = layer(x, Q(W g), Q(b g + beta - mean g))       what is exported, to the bit
-    training:                          y = batch_norm(layer(x, Q(W g)) / g + b)           batch statistics, which update
+    g = gamma / sqrt(variance + epsilon)                                     running statistics, in float64
+    inference and frozen statistics:   y = layer(x, Q(W g), Q(b g + beta - mean g))        the bits of the export
+    training:                          y = batch_norm(layer(x, Q(W g)) / g + b)            updates the statistics
+
+Training quantizes the folded weight W g, as the exported model does, but normalizes with the statistics of the batch.
+The scheme is that of Krishnamoorthi, "Quantizing deep convolutional networks for efficient inference",
+section 3.2.2 (https://arxiv.org/abs/1806.08342).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _SMALLEST = 1e-12
+"""Smaller factors count as zero: dividing by them would overflow float32."""
 
 
 class BatchNormLayer(nn.Module):  # type: ignore[misc]
-    """Computes a layer with its normalization; parameters and statistics are passed in by the graph.
+    """Computes a layer and its normalization; the graph passes parameters and statistics in.
 
     Attributes:
-        frozen: Whether running statistics stay as they are in training too.
+        frozen: Whether running statistics are used and not updated in training too.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class BatchNormLayer(nn.Module):  # type: ignore[misc]
         gamma, beta, mean, variance = norm
         with torch.no_grad():
             factor = gamma / torch.sqrt(variance + self.epsilon)
-            # A channel that is switched off keeps its weights: any factor serves, since it is taken out again.
+            # Any factor works for a channel with gamma 0, because the output is divided by it again.
             factor = torch.where(factor.abs() < _SMALLEST, torch.ones_like(factor), factor)
         tall = (-1,) + (1,) * (weight.dim() - 1)
         y = self.function(x, self.weight_quantizer(weight * factor.reshape(tall)), None, **self.options)
@@ -68,16 +73,16 @@ class BatchNormLayer(nn.Module):  # type: ignore[misc]
         return functional.batch_norm(y, mean, variance, gamma, beta, training, self.momentum, self.epsilon)
 
     def get_extra_state(self) -> dict[str, bool]:
-        """Return the switch."""
+        """Return `frozen`, which is part of a checkpoint."""
         return {"frozen": self.frozen}
 
     def set_extra_state(self, state: dict[str, bool]) -> None:
-        """Restore the switch."""
+        """Restore `frozen`."""
         self.frozen = bool(state["frozen"])
 
 
 def fold(weight: Tensor, bias: Tensor | None, norm: Sequence[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return weight and bias with a normalization multiplied in, float32.
+    """Return weight and bias with the normalization folded in, float32.
 
     The order of operations is that of the prepare stage, so that both give the same bits.
 

@@ -1,19 +1,17 @@
-"""What the channels of tensors cost when they are enlarged against the one step that serves them all.
-
-A channel that is enlarged by 2^j is rounded with a step 2^j times as fine and is cut off 2^j times as early. In terms
-of the values as they were, it is the step that changes, so that nothing is run again when channels are scaled.
-
-Channels scaled so that the one step that serves them all costs the results least.
+"""Scales channels so that rounding with one scale per tensor costs the results least.
 
 ::
 
     y = f(w x)          w' = w * 2^e for each output channel,    y' = y * 2^e
     z = v y             v' = v / 2^e for each input channel,     z' = z
 
-As in equalization the factors go where the function is kept, but they are chosen by what errors do to the results, for
-activations, weights and biases alike: each tensor's channels are priced at powers of two (`channel_prices`), and tensor
-after tensor gets the powers that are cheapest together with its own step and those of the weights that make and read
-it. Factors are powers of two, so that the float model computes the same to the bit.
+As in equalization, the factors go where they do not change the function. Here they are chosen by what rounding errors
+of activations, weights and biases cost the results (`error_costs`). Coordinate descent visits one tensor after the
+other and picks the powers of two with the least cost, together with the scales of the tensor and of the weights that
+produce and read it. Factors are powers of two, so the float model computes the same bits.
+
+A channel multiplied by 2^j is rounded with a step 2^j times as fine, and saturates 2^j times as early. In terms of the
+original values only the step changes, so no model has to run again when channels are scaled.
 """
 
 import copy
@@ -44,9 +42,9 @@ from quantry.torchfront.error_costs import (
     Candidates,
     Importance,
     candidate_errors,
-    check_scales_are_free,
+    check_scales_are_fixed,
+    collect_costs,
     fake_quantizers,
-    price_errors,
 )
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
@@ -59,19 +57,22 @@ Floats = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 _SPAN = 6
+"""Costs of activations are measured for exponents up to this."""
+
 _COARSER, _FINER = 4.0, 16.0
-"""By what the cost grows with each power of two beyond those that were tried: by steps, and by what is cut off."""
+"""How the cost grows per power of two beyond those measured: rounding error grows with the square of the step, and
+saturation faster."""
 
 
 @dataclass(eq=False)
-class ActivationPrices:
-    """What an activation costs, channel by channel.
+class ActivationCosts:
+    """The costs of rounding an activation, per channel.
 
     Attributes:
         quantizer: Its quantizer.
-        costs: What was seen, [1 + 2 * span, channels], at powers of two from -span to span.
-        enlarged: By which powers of two channels are enlarged, [channels].
-        coarser: By which power of two the step is.
+        costs: Measured costs, [1 + 2 * span, channels], with channels multiplied by powers of two from -span to span.
+        enlarged: Exponents of the factors of the channels, [channels].
+        coarser: Exponent of the factor of the scale.
     """
 
     quantizer: FakeQuantizer
@@ -80,44 +81,44 @@ class ActivationPrices:
     coarser: int = 0
 
     def add(self, values: Tensor, gradient: Tensor) -> None:
-        """Add what errors of some values cost; channels are the second axis."""
+        """Add the costs of a batch; channels are the second axis."""
         steps = Candidates.of(self.quantizer, 2.0 ** -np.arange(-_SPAN, _SPAN + 1))
         seen = candidate_errors(values, gradient, steps, 1 if values.dim() > 1 else None).numpy()
-        if self.costs.shape[1] not in (0, seen.shape[1]):  # tensors of several widths share the step
+        if self.costs.shape[1] not in (0, seen.shape[1]):  # tensors with different numbers of channels share the scale
             self.costs, seen = (part.sum(1, keepdims=True) for part in (self.costs, seen))
         self.costs = self.costs + seen if self.costs.size else seen
         self.enlarged = np.zeros(self.costs.shape[1], np.int64)
 
     @property
     def channels(self) -> int:
-        """Number of channels; 1 where they differ, 0 where the results do not depend on the tensor."""
+        """Number of channels; 1 if tensors with different numbers share the scale, 0 if the results ignore it."""
         return int(self.costs.shape[1])
 
     def at(self, power: int) -> Floats:
-        """Return the cost of each channel when all are enlarged by a power of two, [channels]."""
+        """Return the cost of each channel if all are multiplied by another power of two, [channels]."""
         wanted = self.enlarged - self.coarser + power
         found = self.costs[np.clip(wanted + _SPAN, 0, 2 * _SPAN), np.arange(self.channels)]
         beyond = _FINER ** np.maximum(wanted - _SPAN, 0) * _COARSER ** np.maximum(-_SPAN - wanted, 0)
         return np.asarray(found * beyond)
 
     def total(self, power: int) -> float:
-        """Return the cost of all channels when all are enlarged by a power of two."""
+        """Return the total cost if all channels are multiplied by another power of two."""
         return float(self.at(power).sum())
 
 
 @dataclass(eq=False)
-class ConstantPrices:
-    """What a weight or a bias costs.
+class ConstantCosts:
+    """The costs of rounding a weight or a bias.
 
     Attributes:
         quantizer: Its quantizer.
-        curvature: What a squared error of each of its numbers costs, in its own shape.
-        values: Its numbers, [groups, outputs / groups, inputs / groups, kernel].
-        outputs: By which powers of two output channels are enlarged, [outputs].
-        inputs: The same of input channels, [inputs].
-        coarser: By which power of two the step is.
-        share: How much of the cost is left after rounding is tuned.
-        placed: Whether the numbers are known.
+        share: Fraction of the cost that remains after rounding is tuned.
+        curvature: Cost of a squared error of each number, in the constant's own shape.
+        values: The numbers, [groups, outputs / groups, inputs / groups, kernel].
+        outputs: Exponents of the factors of output channels, [outputs].
+        inputs: Exponents of the factors of input channels, [inputs].
+        coarser: Exponent of the factor of the scale.
+        placed: Whether `values` is set.
     """
 
     quantizer: FakeQuantizer
@@ -130,11 +131,11 @@ class ConstantPrices:
     placed: bool = False
 
     def add(self, _: Tensor, gradient: Tensor) -> None:
-        """Add what is seen of a batch."""
+        """Add the costs of a batch."""
         self.curvature = self.curvature + gradient.square().double().cpu().numpy()
 
-    def place(self, values: npt.NDArray[np.float32], layout: ChannelLayout) -> None:
-        """Say what the numbers are and where their channels; the first word counts."""
+    def set_values(self, values: npt.NDArray[np.float32], layout: ChannelLayout) -> None:
+        """Set the numbers and the position of their channels; only the first call has an effect."""
         if self.placed:
             return
         self.placed = True
@@ -143,12 +144,12 @@ class ConstantPrices:
         self.outputs, self.inputs = np.zeros(layout.outputs, np.int64), np.zeros(layout.inputs, np.int64)
 
     def at(self, power: int, *, of_inputs: bool = False) -> Floats:
-        """Return the cost of each output (or input) channel when all are enlarged by a power of two, [channels]."""
+        """Return the cost of each output (or input) channel if all are multiplied by another power of two."""
         axes = (1, 3) if of_inputs else (2, 3)
         return np.asarray(self._errors(power).sum(axes).reshape(-1))
 
     def total(self, power: int) -> float:
-        """Return the cost of all numbers when all are enlarged by a power of two."""
+        """Return the total cost if all numbers are multiplied by another power of two."""
         return float(self._errors(power).sum())
 
     def _errors(self, power: int) -> Floats:
@@ -161,16 +162,23 @@ class ConstantPrices:
 
 
 def is_shared(part: FakeQuantizer) -> bool:
-    """Whether one step serves all channels of a tensor."""
+    """Return whether a tensor has one scale for all channels."""
     return part.axis is None and torch.numel(part.scale) == 1
 
 
-_REACH, _SETTLE, _SWEEPS = 4, 2, 8
-_LEAST_GAIN = 0.003
-_WEIGHT_SHARE, _BIAS_SHARE = 0.3, 0.7
-"""What is left of the cost of weights and biases once GPTQ has rounded them."""
+_REACH = 4
+"""Largest change of a channel's exponent in one visit. More is reached by several visits."""
 
-Prices = ActivationPrices | ConstantPrices
+_SETTLE = 2
+"""Largest change of a scale's exponent in one visit."""
+
+_SWEEPS, _LEAST_GAIN = 8, 0.003
+"""Stop after this many sweeps over the model, or if a sweep reduces the cost by less than this fraction."""
+
+_WEIGHT_SHARE, _BIAS_SHARE = 0.3, 0.7
+"""Fraction of the cost of weights and biases that remains after GPTQ has rounded them; measured on a detector."""
+
+Costs = ActivationCosts | ConstantCosts
 
 
 def balance_channels(
@@ -178,53 +186,55 @@ def balance_channels(
 ) -> QuantizedModule:
     """Scale channels by powers of two so that rounding costs the results least; needs no labels.
 
-    It is for tensors with one scale for all channels, as NPUs have them, and chooses their scales as well. The float
-    model is kept to the bit. A factor goes only where it can: from the layer that reads a tensor through Relu, pooling,
-    joins and the like into the layers that make it, but not through a function such as SiLU, unless ``SmoothQuant`` has
-    put a multiplication before its Sigmoid. Weights start from those the module was quantized with.
+    This helps tensors with one scale for all channels, as NPUs require, and chooses their scales as well. The float
+    model computes the same bits. Factors move from the layer that reads a tensor through Relu, pooling, Concat and the
+    like into the layers that produce it, but not through a function such as SiLU, unless ``SmoothQuant`` has put a
+    multiplication before its Sigmoid. Weights start from those that the module was quantized with.
 
     Args:
-        module: What quantization after training returned, with scales that are not learned; it is left as it was.
-        batches: Some batches of calibration data: tensors, or tuples whose first item is one. A few dozen pictures do.
-        importance: What errors of the results cost; None takes the squared error of each result, relative to its size.
-        seed: Of the random directions.
+        module: The result of quantization after training, with scales that are not learned; it is not changed.
+        batches: Some calibration batches: tensors, or tuples whose first item is one. A few dozen images are enough.
+        importance: Cost of errors of the results; None uses the squared error of each result relative to its energy.
+        seed: Seed of the random directions.
 
     Returns:
         A new module in evaluation mode; the last of ``definition.notes`` says what was done. Weights are rounded to
-        nearest: `tune_weights` does better. Batch normalizations of layers that changed are folded.
+        nearest; `tune_weights` rounds them better. Batch normalizations of changed layers are folded.
 
     Raises:
         DataError: There are no batches.
-        ModelError: The module is no quantized one, or is frozen.
-        RecipeError: Scales are learned, and so are no longer to be chosen.
+        ModelError: The module is not quantized, or is frozen.
+        RecipeError: Scales are learned.
 
     Example:
         >>> quantized = balance_channels(quantizer.quantize_model(graph, pictures), pictures)  # doctest: +SKIP
         >>> quantized = tune_weights(quantized, pictures, [Gptq()])  # doctest: +SKIP
     """
-    check_scales_are_free(module, "balance_channels")
+    check_scales_are_fixed(module, "balance_channels")
     parts = {name: part for name, part in fake_quantizers(module).items() if is_shared(part)}
-    prices: dict[str, Prices] = {
-        name: ConstantPrices(part, _share(module.definition, name)) if part.constant else ActivationPrices(part)
+    costs: dict[str, Costs] = {
+        name: ConstantCosts(part, _share(module.definition, name)) if part.constant else ActivationCosts(part)
         for name, part in parts.items()
     }
-    price_errors(module, prices, batches, importance, seed)
+    collect_costs(module, costs, batches, importance, seed)
     model = module.definition.model.model.clone()
-    places = [place for found in _folds(model) if (place := _place(module.definition, prices, *found)) is not None]
-    _place_others(model, prices)
-    balance = _Balance(prices, tied_scales(module))
-    before, after = balance.descend(places)
-    return _rebuilt(module, prices, places, f"{1 - after / before if before else 0:.0%}")
+    tensors = [
+        tensor for found in _folds(model) if (tensor := _scalable_tensor(module.definition, costs, *found)) is not None
+    ]
+    _set_other_values(model, costs)
+    balance = _Balance(costs, tied_scales(module))
+    before, after = balance.descend(tensors)
+    return _rebuilt(module, costs, tensors, f"{1 - after / before if before else 0:.0%}")
 
 
 @dataclass(eq=False)
 class _Part:
-    """A tensor that changes with a place's channels.
+    """A tensor that changes if the channels of a tensor are scaled.
 
     Attributes:
         name: Its name.
-        channels: Which of the place's channels are its own.
-        role: 0 is divided with the place, 1 makes it, 2 reads it.
+        channels: Which of that tensor's channels it has.
+        role: 0 is scaled with it, 1 produces it, 2 reads it.
     """
 
     name: str
@@ -233,14 +243,14 @@ class _Part:
 
 
 @dataclass(eq=False)
-class _Place:
+class _ScalableTensor:
     """A tensor whose channels can be scaled.
 
     Attributes:
         name: The tensor.
-        fold: How what makes it is scaled.
-        parts: What changes with it.
-        powers: By which powers of two its channels are enlarged, [channels].
+        fold: How its producers are scaled.
+        parts: The tensors that change with it.
+        powers: Exponents of the factors of its channels, [channels].
     """
 
     name: str
@@ -250,85 +260,85 @@ class _Place:
 
 
 class _Balance:
-    """Finds the powers: place after place, together with the steps of the tensors there."""
+    """Coordinate descent over the exponents of channels and scales, one tensor after the other."""
 
-    def __init__(self, prices: Mapping[str, Prices], tied: list[list[str]]) -> None:
-        self._prices = prices
-        self._groups = {name: [other for other in names if other in prices] for names in tied for name in names}
+    def __init__(self, costs: Mapping[str, Costs], tied: list[list[str]]) -> None:
+        self._by_name = costs
+        self._groups = {name: [other for other in names if other in costs] for names in tied for name in names}
 
-    def descend(self, places: list[_Place]) -> tuple[float, float]:
-        """Choose powers and steps; return the cost with the best steps alone, and the cost at last."""
-        for name in self._prices:
+    def descend(self, tensors: list[_ScalableTensor]) -> tuple[float, float]:
+        """Choose exponents and scales; return the cost with the best scales alone, and the final cost."""
+        for name in self._by_name:
             self._settle(name)
         first = last = self._total()
         for _ in range(_SWEEPS):
-            for place in places:
-                self._improve(place)
+            for tensor in tensors:
+                self._improve(tensor)
             before, last = last, self._total()
             if last > (1.0 - _LEAST_GAIN) * before:
                 break
         return first, last
 
     def _total(self) -> float:
-        return sum(prices.total(0) for prices in self._prices.values())
+        return sum(costs.total(0) for costs in self._by_name.values())
 
     def _settle(self, name: str) -> None:
-        """Give a tensor, and those that are tied to it, the cheapest step."""
-        group = [self._prices[other] for other in self._groups.get(name, [name])]
+        """Give a tensor, and those tied to it, the scale with the least cost."""
+        group = [self._by_name[other] for other in self._groups.get(name, [name])]
         powers = range(-_SETTLE, _SETTLE + 1)
-        best = min(powers, key=lambda power: (sum(prices.total(-power) for prices in group), abs(power)))
-        for prices in group:
-            prices.coarser += best
+        best = min(powers, key=lambda power: (sum(costs.total(-power) for costs in group), abs(power)))
+        for costs in group:
+            costs.coarser += best
 
-    def _improve(self, place: _Place) -> None:
-        tables = [(part, self._table(part)) for part in place.parts]
-        inside = {part.name for part in place.parts}
+    def _improve(self, tensor: _ScalableTensor) -> None:
+        tables = [(part, self._table(part)) for part in tensor.parts]
+        inside = {part.name for part in tensor.parts}
         tied = {other for name in inside for other in self._groups.get(name, [])} - inside
         steps = (-1, 0, 1)
-        outside = {step: sum(self._prices[name].total(-step) for name in tied) for step in steps}
-        now = _costs(tables, len(place.powers), (0, 0, 0))[_REACH].sum() + outside[0]
-        found = [(_costs(tables, len(place.powers), chosen), chosen) for chosen in itertools.product(steps, repeat=3)]
+        outside = {step: sum(self._by_name[name].total(-step) for name in tied) for step in steps}
+        now = _costs(tables, len(tensor.powers), (0, 0, 0))[_REACH].sum() + outside[0]
+        found = [(_costs(tables, len(tensor.powers), chosen), chosen) for chosen in itertools.product(steps, repeat=3)]
         costs, chosen = min(found, key=lambda pair: float(pair[0].min(0).sum()) + outside[pair[1][0]])
-        lawful = within_span(np.exp2(-(place.powers + costs.argmin(0) - _REACH).astype(float)), place.fold)
-        moved = -nearest_exponent(lawful).astype(np.int64) - place.powers
+        lawful = within_span(np.exp2(-(tensor.powers + costs.argmin(0) - _REACH).astype(float)), tensor.fold)
+        moved = -nearest_exponent(lawful).astype(np.int64) - tensor.powers
         moved = np.clip(moved, -_REACH, _REACH)
         after = costs[moved + _REACH, np.arange(len(moved))].sum() + outside[chosen[0]]
         if after >= now:
             return
-        self._move(place, moved, chosen)
+        self._move(tensor, moved, chosen)
 
     def _table(self, part: _Part) -> Floats:
-        """Return what the channels of a part cost, [1 + 2 * (reach + 1), channels], by the power they are moved by."""
-        prices = self._prices[part.name]
+        """Return the costs of a part's channels, [1 + 2 * (reach + 1), channels], for each change of the exponent."""
+        costs = self._by_name[part.name]
         powers = range(-_REACH - 1, _REACH + 2)
-        if isinstance(prices, ConstantPrices):
-            return np.stack([prices.at(power, of_inputs=part.role == 2) for power in powers])
-        return np.stack([prices.at(power) for power in powers])
+        if isinstance(costs, ConstantCosts):
+            return np.stack([costs.at(power, of_inputs=part.role == 2) for power in powers])
+        return np.stack([costs.at(power) for power in powers])
 
-    def _move(self, place: _Place, moved: Whole, steps: tuple[int, ...]) -> None:
-        place.powers = place.powers + moved
+    def _move(self, tensor: _ScalableTensor, moved: Whole, steps: tuple[int, ...]) -> None:
+        tensor.powers = tensor.powers + moved
         coarser: dict[str, int] = {}
-        for part in place.parts:
-            prices, own = self._prices[part.name], moved[part.channels]
-            if isinstance(prices, ActivationPrices):
-                prices.enlarged = prices.enlarged + own
+        for part in tensor.parts:
+            costs, own = self._by_name[part.name], moved[part.channels]
+            if isinstance(costs, ActivationCosts):
+                costs.enlarged = costs.enlarged + own
             elif part.role == 2:
-                prices.inputs = prices.inputs - own
+                costs.inputs = costs.inputs - own
             else:
-                prices.outputs = prices.outputs + own
+                costs.outputs = costs.outputs + own
             coarser |= dict.fromkeys(self._groups.get(part.name, [part.name]), steps[part.role])
         for name, step in coarser.items():
-            self._prices[name].coarser += step
-        for part in place.parts:
+            self._by_name[name].coarser += step
+        for part in tensor.parts:
             self._settle(part.name)
 
 
 def _costs(tables: list[tuple[_Part, Floats]], channels: int, steps: tuple[int, ...]) -> Floats:
-    """Return what channels cost, [1 + 2 * reach, channels], by their power, with steps moved for each role."""
+    """Return the costs of channels, [1 + 2 * reach, channels], per exponent, with the scales of each role changed."""
     costs = np.zeros((1 + 2 * _REACH, channels))
     for part, table in tables:
         turned = table[::-1] if part.role == 2 else table
-        # A coarser step is the same as smaller channels; turned, the other way round.
+        # A larger scale has the effect of smaller channels; for a reader, whose factors are inverse, the opposite.
         start = 1 + steps[part.role] if part.role == 2 else 1 - steps[part.role]
         costs[:, part.channels] += turned[start : start + 1 + 2 * _REACH]
     return costs
@@ -339,7 +349,7 @@ def _share(definition: ModuleDefinition, name: str) -> float:
 
 
 def _folds(model: ir.Model) -> list[tuple[Site, Fold]]:
-    """Return the tensors of a model that can be divided without a further operator, in the order of the graph."""
+    """Return the tensors of a model whose channels can be scaled without adding an operator, in graph order."""
     sites, _ = find_sites(model, SmoothQuant())
     found = [(site, find_fold(site.value, site.nodes, site.axis, site.channels)) for site in sites if site.axis == 1]
     return [
@@ -351,8 +361,10 @@ def _folds(model: ir.Model) -> list[tuple[Site, Fold]]:
     ]
 
 
-def _place(definition: ModuleDefinition, prices: Mapping[str, Prices], site: Site, fold: Fold) -> _Place | None:
-    """Return what changes with a tensor, or None where some of that cannot be priced."""
+def _scalable_tensor(
+    definition: ModuleDefinition, costs: Mapping[str, Costs], site: Site, fold: Fold
+) -> _ScalableTensor | None:
+    """Return a tensor with everything that changes with it, or None if the cost of a part is not known."""
     ends = {edit.layer.output: edit.channels for edit in fold.makers}
     divided = _divided(site.value, 0, ends, definition)
     if divided is None:
@@ -363,48 +375,48 @@ def _place(definition: ModuleDefinition, prices: Mapping[str, Prices], site: Sit
     layers = [(edit.layer, edit.channels, 1) for edit in fold.makers]
     layers += [(layer, everywhere, 2) for layer in site.layers]
     for layer, channels, role in layers:
-        names = _constants(layer, prices, with_bias=role == 1)
+        names = _constants(layer, costs, with_bias=role == 1)
         if names is None:
             return None
         parts += [_Part(name, channels, role) for name in names]
-    unknown = [part for part in parts if not _is_priced(prices.get(part.name), part)]
+    unknown = [part for part in parts if not _has_costs(costs.get(part.name), part)]
     if unknown:
         return None
-    return _Place(site.value.name or "", fold, tuple(parts), np.zeros(site.channels, np.int64))
+    return _ScalableTensor(site.value.name or "", fold, tuple(parts), np.zeros(site.channels, np.int64))
 
 
-def _is_priced(prices: Prices | None, part: _Part) -> bool:
+def _has_costs(costs: Costs | None, part: _Part) -> bool:
     width = part.channels.stop - part.channels.start
-    return isinstance(prices, ConstantPrices) or (prices is not None and prices.channels == width)
+    return isinstance(costs, ConstantCosts) or (costs is not None and costs.channels == width)
 
 
-def _constants(layer: LinearLayer, prices: Mapping[str, Prices], *, with_bias: bool) -> list[str] | None:
-    """Return the priced constants of a layer and tell the prices where their channels are; None without a weight."""
-    weight = prices.get(layer.weight.name or "")
-    if not isinstance(weight, ConstantPrices):
+def _constants(layer: LinearLayer, costs: Mapping[str, Costs], *, with_bias: bool) -> list[str] | None:
+    """Return the constants of a layer and set the channels of their costs; None if the weight has no costs."""
+    weight = costs.get(layer.weight.name or "")
+    if not isinstance(weight, ConstantCosts):
         return None
-    weight.place(array_of(layer.weight), layer.layout)
+    weight.set_values(array_of(layer.weight), layer.layout)
     names = [layer.weight.name or ""]
-    bias = None if layer.bias is None else prices.get(layer.bias.name or "")
-    if with_bias and layer.bias is not None and isinstance(bias, ConstantPrices):
+    bias = None if layer.bias is None else costs.get(layer.bias.name or "")
+    if with_bias and layer.bias is not None and isinstance(bias, ConstantCosts):
         outputs = layer.layout.outputs
         if array_of(layer.bias).size != outputs:
             return None
-        bias.place(array_of(layer.bias).reshape(-1), ChannelLayout(1, outputs, 1, input_first=False))
+        bias.set_values(array_of(layer.bias).reshape(-1), ChannelLayout(1, outputs, 1, input_first=False))
         names.append(layer.bias.name or "")
     return names
 
 
-def _place_others(model: ir.Model, prices: Mapping[str, Prices]) -> None:
-    """Tell the prices of constants that no place knows what these are, so that their steps are chosen too."""
+def _set_other_values(model: ir.Model, costs: Mapping[str, Costs]) -> None:
+    """Set the numbers of constants that belong to no scalable tensor, so that their scales are chosen too."""
     for name, value in model.graph.initializers.items():
-        known = prices.get(name)
-        if isinstance(known, ConstantPrices):
-            known.place(array_of(value), ChannelLayout(1, 1, 1, input_first=False))
+        known = costs.get(name)
+        if isinstance(known, ConstantCosts):
+            known.set_values(array_of(value), ChannelLayout(1, 1, 1, input_first=False))
 
 
 def _quantizers(definition: ModuleDefinition, value: ir.Value) -> list[str]:
-    """Return the names of the quantizers that a tensor goes through."""
+    """Return the names of the quantizers of a tensor."""
     plan, name = definition.plan, value.name or ""
     own = [plan.root(name)] if name in plan.activations else []
     return own + [label for label, conversion in plan.conversions.items() if conversion.tensor == name]
@@ -413,12 +425,12 @@ def _quantizers(definition: ModuleDefinition, value: ir.Value) -> list[str]:
 def _divided(
     value: ir.Value, start: int, ends: Mapping[ir.Value, slice], definition: ModuleDefinition
 ) -> list[tuple[ir.Value, slice]] | None:
-    """Return the tensors from a value back to what its makers give, each with its channels; None without a way."""
+    """Return the tensors between producing layers and a value, with their channels; None if factors cannot pass."""
     width = value.shape[1] if value.shape is not None and len(value.shape) > 1 else None
     producer = value.producer()
     if value in ends:
         return [(value, ends[value])] if ends[value].start == start else None
-    original = None if producer is None else definition.originals.get(producer.name or "")
+    original = None if producer is None else definition.original_nodes.get(producer.name or "")
     if producer is None or not isinstance(width, int) or (original is not None and original.limit is not None):
         return None
     own = [(value, slice(start, start + width))]
@@ -437,38 +449,40 @@ def _divided(
     return next((own + way for way in ways if way is not None), None)
 
 
-def _rebuilt(module: QuantizedModule, prices: Mapping[str, Prices], places: list[_Place], fall: str) -> QuantizedModule:
-    """Return a module with scaled channels and the steps that were chosen."""
+def _rebuilt(
+    module: QuantizedModule, costs: Mapping[str, Costs], tensors: list[_ScalableTensor], fall: str
+) -> QuantizedModule:
+    """Return a module with scaled channels and the chosen scales."""
     start = module.definition
-    powers = {place.name: place.powers for place in places if place.powers.any()}
+    powers = {tensor.name: tensor.powers for tensor in tensors if tensor.powers.any()}
     model, constants, changed = _scaled(start.model.model, powers)
     stepped = copy.deepcopy(module)
     for name, part in fake_quantizers(stepped).items():
         if name in constants:
             peak = float(np.abs(constants[name]).max()) / (part.limits[1] * float(part.scale))
             part.scale.mul_(2.0 ** int(np.ceil(np.log2(peak) - 1e-9)))
-        elif name in prices:
-            part.scale.mul_(2.0 ** prices[name].coarser)
+        elif name in costs:
+            part.scale.mul_(2.0 ** costs[name].coarser)
     params = current_params(stepped)
     if start.recipe.scale.npu is not None:
         params = refine_for_npu(model, start.plan, params, start.recipe.scale.npu)
-    untuned = dict(start.untuned)
-    if untuned:
-        known, _, _ = _scaled(tuned_model(start.model, Tuned(start.untuned, start.params)).model, powers)
-        untuned = {name: np.asarray(array_of(known.graph.initializers[name]), np.float32) for name in untuned}
+    original = dict(start.original_weights)
+    if original:
+        known, _, _ = _scaled(tuned_model(start.model, Tuned(start.original_weights, start.params)).model, powers)
+        original = {name: np.asarray(array_of(known.graph.initializers[name]), np.float32) for name in original}
     note = f"balanced the channels of {len(powers)} tensors: the estimated cost of rounding fell by {fall}"
     final = replace(
         start,
         model=FloatModel(model, start.model.notes),
         params=params,
-        untuned=untuned,
+        original_weights=original,
         notes=(*start.notes, note),
     )
     return build_in_place_of(module, final, changed)
 
 
 def _scaled(source: ir.Model, powers: Mapping[str, Whole]) -> tuple[ir.Model, dict[str, np.ndarray], set[str]]:
-    """Return a copy with scaled channels, the constants of multiplications that changed, and changed weights."""
+    """Return a copy with scaled channels, the changed constants of multiplications, and the changed weights."""
     model = source.clone()
     names = FreshNames(model)
     constants, changed = [], set[str]()

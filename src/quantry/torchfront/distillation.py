@@ -1,10 +1,11 @@
-"""Training without labels: the quantized model learns to answer like the float one.
+"""Training without labels: the quantized model learns to reproduce the outputs of the float model.
 
 ::
 
     loss = mean over compared tensors of  |student - teacher|^2 / |teacher|^2
 
-Compared are the results and, where asked for, tensors inside, which the teacher has under the same names.
+The compared tensors are the results and, if requested, inner tensors, which the teacher has under the same names.
+Dividing by the teacher's energy gives every tensor the same weight, whatever its range.
 """
 
 import copy
@@ -19,46 +20,50 @@ from quantry.errors import ModelError, SelectionError, known_keywords, nearest_s
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
 from quantry.torchfront.switches import enable_quantizers
-from quantry.torchfront.undo_conversions import with_originals
+from quantry.torchfront.undo_conversions import with_original_nodes
 from quantry.tune import Tuned, tuned_model
 
 _SMALLEST = 1e-8
+"""Keeps the loss of an all-zero tensor finite."""
 
 
 @known_keywords("float_copy")
 def float_copy(module: QuantizedModule) -> QuantizedModule:
-    """Return a copy that computes in float with the weights of now. It is in evaluation mode and is not trained."""
+    """Return a copy with the current weights that computes in float, in evaluation mode, without gradients."""
     if isinstance(module, QuantizedModule) and module.is_frozen:
-        # Its tables know the levels of quantized tensors alone.
-        twin = build(replace(module.definition, final=False))
-        twin.to(_device(module))
+        # The lookup tables of a frozen module only accept quantized values.
+        copied = build(replace(module.definition, final=False))
+        copied.to(_device(module))
     else:
-        twin = copy.deepcopy(module)
-    enable_quantizers(twin, enabled=False)
-    twin.eval()
-    twin.requires_grad_(requires_grad=False)
-    return twin
+        copied = copy.deepcopy(module)
+    enable_quantizers(copied, enabled=False)
+    copied.eval()
+    copied.requires_grad_(requires_grad=False)
+    return copied
 
 
 @known_keywords("float_teacher")
 def float_teacher(module: QuantizedModule) -> QuantizedModule:
-    """Return the float model that was quantized, from before tuning steps and training changed its weights.
+    """Return the float model that was quantized, with its weights before tuning steps and training.
 
-    It has the equalized weights, so that tensors inside compare too, and computes what the user's model computed, also
-    where an NPU replaces operators of it. It is on the module's device, in evaluation mode, and is not trained.
+    It has the equalized weights, so that inner tensors can be compared too, and computes the function of the user's
+    model even if operators were converted for an NPU. It is on the module's device, in evaluation mode, without
+    gradients.
 
     Raises:
-        ModelError: The module is frozen, and no longer knows the weights from before training.
+        ModelError: The module is frozen and no longer has the weights before training.
     """
     require_quantized(module, "float_teacher")
     if module.is_frozen:
         raise ModelError(
-            "a teacher comes from what quantize_model returned, got a frozen module, which has trained weights alone; "
-            "in float_teacher"
+            "a teacher must be made before the module is frozen, got a frozen one, which only has the trained weights; "
+            "use the result of quantize_model; in float_teacher"
         )
     start = module.definition
-    model = with_originals(tuned_model(start.model, Tuned(start.untuned, start.params)), start.originals)
-    teacher = build(replace(start, model=model, untuned={}, originals={}))
+    model = with_original_nodes(
+        tuned_model(start.model, Tuned(start.original_weights, start.params)), start.original_nodes
+    )
+    teacher = build(replace(start, model=model, original_weights={}, original_nodes={}))
     teacher.to(_device(module))
     return float_copy(teacher)
 
@@ -67,9 +72,9 @@ class DistillationLoss:
     """Compares a quantized module with the float model it came from, on the same inputs.
 
     Attributes:
-        student: The module that is trained.
-        teacher: What `float_teacher` returns, or any module with results of the same shapes.
-        tensors: Names of the tensors inside that are compared.
+        student: The module to train.
+        teacher: The result of `float_teacher`, or any module with results of the same shapes.
+        tensors: Names of the inner tensors that are compared.
 
     Example:
         >>> loss = DistillationLoss(model, tensors="all")  # doctest: +SKIP
@@ -85,9 +90,9 @@ class DistillationLoss:
         self.teacher = float_teacher(student) if teacher is None else teacher
         if tensors and not isinstance(self.teacher, QuantizedModule):
             raise ModelError(
-                "tensors inside are compared with a teacher that has them under the same names, as "
-                f"float_teacher(student) has, got {type(self.teacher).__name__}; leave tensors out to compare results; "
-                "in DistillationLoss"
+                "to compare inner tensors, the teacher must have them under the same names, as float_teacher(student) "
+                f"does, got {type(self.teacher).__name__}; omit tensors to compare only the results; in "
+                "DistillationLoss"
             )
         known = [name for name, path in student.layout.quantizers.items() if _is_activation(student, path)]
         names = known if tensors == "all" else [tensors] if isinstance(tensors, str) else list(tensors)
@@ -104,14 +109,14 @@ class DistillationLoss:
         return self.compare(*arguments, **named)[0]
 
     def compare(self, *arguments: Any, **named: Any) -> tuple[Tensor, Any, Any]:
-        """Run both and return the loss, the student's result and the teacher's, for losses of the user's own."""
+        """Run both and return the loss, the student's result and the teacher's result, for use in a custom loss."""
         with torch.no_grad():
             wanted, inside = _run(self.teacher, self.tensors, arguments, named)
         found, own = _run(self.student, self.tensors, arguments, named)
         shapes = [[tuple(leaf.shape) for leaf in _leaves(result)] for result in (found, wanted)]
         if shapes[0] != shapes[1]:
             raise ModelError(
-                f"a teacher must give results of the student's shapes {shapes[0]}, got {shapes[1]}; in DistillationLoss"
+                f"a teacher must return the student's shapes {shapes[0]}, got {shapes[1]}; in DistillationLoss"
             )
         pairs = [*zip(_leaves(found), _leaves(wanted), strict=True)]
         pairs += [(own[name], inside[name]) for name in self.tensors]
@@ -134,7 +139,7 @@ def _relative(student: Tensor, teacher: Tensor) -> Tensor:
 def _run(model: nn.Module, tensors: Sequence[str], arguments: Any, named: Any) -> tuple[Any, dict[str, Tensor]]:
     seen: dict[str, Tensor] = {}
 
-    def keep(name: str) -> Any:
+    def record(name: str) -> Any:
         def hook(_: nn.Module, __: Any, result: Tensor) -> None:
             seen[name] = result
 
@@ -144,7 +149,7 @@ def _run(model: nn.Module, tensors: Sequence[str], arguments: Any, named: Any) -
     if tensors:
         assert isinstance(model, QuantizedModule)
         places = model.layout.quantizers
-        hooks = [model.get_submodule(places[name]).register_forward_hook(keep(name)) for name in tensors]
+        hooks = [model.get_submodule(places[name]).register_forward_hook(record(name)) for name in tensors]
     try:
         result = model(*arguments, **named)
     finally:

@@ -1,22 +1,18 @@
-"""What errors of rounding cost with each of several scales, channel by channel.
+"""What rounding errors of inner tensors cost the results of a model.
+
+An error e of an inner tensor x costs, to second order,
 
 ::
+
+    e' H e,   H = J' A J        J: derivative of the results by x,  A: cost of a squared error of each result
+            = E[(g . e)^2],     g = J' v,  v drawn with mean 0 and covariance A
+
+so one backward pass from random numbers gives the costs for all tensors of the model at once. Only the diagonal of H is
+used, because rounding errors of different values are almost independent. For several scales s at once::
 
     cost[k, c] = sum over channel c of ((clip(round(x / s), low, high) s - x) g) ** 2,   s = scales[k, c]
 
-In C for float32 on a CPU where there is a compiler: ``candidate_errors.c`` reads a tensor once for all candidates.
-
-What errors inside a model cost its results.
-
-An error e of a tensor x inside costs, to second order,
-
-::
-
-    e' H e,   H = J' A J        J: derivative of the results by x,  A: what a squared error of each number of them costs
-            = E[(g . e)^2],     g = J' v,  v drawn with mean 0 and covariance A
-
-so that one backward pass from random numbers prices errors of every tensor of the model at once. Of H the diagonal is
-taken: errors of rounding hardly depend on each other.
+On a CPU, ``c/candidate_errors.c`` computes these sums and reads a tensor once for all scales.
 """
 
 import math
@@ -37,8 +33,17 @@ from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import enable_quantizers
 
+Importance = Callable[[Any], Any]
+"""From a model's results to the cost of a squared error of each of their numbers, in the same structure and shapes."""
+
 _MANY = 1 << 15
-"""From so many values times candidates on threads share them."""
+"""With at least this many values times candidates, threads share the work."""
+
+_SMALLEST = 1e-12
+"""Keeps the importance of an all-zero result finite."""
+
+
+# -- costs of candidate scales -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +52,8 @@ class Candidates:
 
     Attributes:
         scales: float32, [candidates, 1] or [candidates, channels].
-        low: Smallest level, zero point taken off; float32, [1] or [channels].
-        high: Largest level, likewise.
+        low: Smallest level minus zero point, float32, [1] or [channels].
+        high: Largest level minus zero point, likewise.
     """
 
     scales: Tensor
@@ -57,25 +62,25 @@ class Candidates:
 
     @classmethod
     def of(cls, quantizer: FakeQuantizer, factors: npt.NDArray[np.floating[Any]]) -> "Candidates":
-        """Return the scales of a quantizer times each of some factors."""
+        """Return a quantizer's scales multiplied by each of some factors."""
         scale, zero = quantizer.scale.reshape(-1), quantizer.zero_point.reshape(-1)
         low, high = (limit - zero.to(scale.dtype) for limit in quantizer.limits)
         return cls(torch.as_tensor(factors, dtype=scale.dtype, device=scale.device)[:, None] * scale, low, high)
 
 
 def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None) -> Tensor:
-    """Return what errors of some values cost with each candidate, float64, [candidates, channels] on the CPU.
+    """Return the cost of the rounding errors with each candidate scale, float64, [candidates, channels] on the CPU.
 
     Args:
         values: Floats of any shape.
-        gradient: What an error of each of them costs, of the same shape.
+        gradient: The cost of an error of each value, of the same shape.
         candidates: The scales.
-        axis: The axis of channels; None is one channel.
+        axis: The channel axis; None for one channel.
     """
     values, gradient = values.detach(), gradient.detach()
-    compiled = kernels.loaded()
-    if can_read(values) and can_read(gradient) and compiled is not None:
-        return _computed_in_c(compiled, values, gradient, candidates, axis)
+    library = kernels.loaded()
+    if can_read(values) and can_read(gradient) and library is not None:
+        return _compiled_errors(library, values, gradient, candidates, axis)
     shape = [1] * values.dim() if axis is None else [-1 if place == axis else 1 for place in range(values.dim())]
     others = [place for place in range(values.dim()) if place != axis]
     low, high = candidates.low.reshape(shape), candidates.high.reshape(shape)
@@ -88,12 +93,13 @@ def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, a
     return torch.stack(costs)
 
 
-def _computed_in_c(
-    compiled: kernels.Kernels, values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None
+def _compiled_errors(
+    library: kernels.Kernels, values: Tensor, gradient: Tensor, candidates: Candidates, axis: int | None
 ) -> Tensor:
     shape = values.shape
     if axis is None:
-        # One channel has no parts for threads; what its first axes number are added up afterwards.
+        # The kernel shares channels among threads. With one channel, treat the first two axes as channels and add their
+        # sums afterwards.
         outer, channels = 1, math.prod(shape[:2])
     else:
         outer, channels = math.prod(shape[:axis]), shape[axis]
@@ -104,21 +110,18 @@ def _computed_in_c(
     sums = torch.zeros(count, channels, dtype=torch.float64)
     pointers = (tensor.data_ptr() for tensor in (values, gradient, scales, low, high, sums))
     task = kernels.ErrorTask(*pointers, outer, channels, math.prod(shape) // max(1, outer * channels), count, 0)
-    run_in_torch_threads(compiled.add_errors, task, alone=channels == 1 or values.numel() * count < _MANY)
+    run_in_torch_threads(library.add_errors, task, alone=channels == 1 or values.numel() * count < _MANY)
     return sums.sum(1, keepdim=True) if axis is None else sums
 
 
-Importance = Callable[[Any], Any]
-"""From a model's results to what a squared error of each of their numbers costs, in the same structure and shapes."""
-
-_SMALLEST = 1e-12
+# -- gradients of all tensors ------------------------------------------------------------------------------------------
 
 
-class Ledger(Protocol):
-    """Takes down what errors of one tensor cost."""
+class CostCollector(Protocol):
+    """Adds up what errors of one tensor cost."""
 
     def add(self, values: Tensor, gradient: Tensor) -> None:
-        """Add what is seen of a batch.
+        """Add the costs of a batch.
 
         Args:
             values: The tensor.
@@ -132,27 +135,27 @@ def fake_quantizers(module: QuantizedModule) -> dict[str, FakeQuantizer]:
     return {name: part for name, part in parts.items() if isinstance(part, FakeQuantizer)}
 
 
-def price_errors(
+def collect_costs(
     module: QuantizedModule,
-    ledgers: Mapping[str, Ledger],
+    collectors: Mapping[str, CostCollector],
     batches: Iterable[Any],
     importance: Importance | None,
     seed: int,
 ) -> None:
-    """Show ledgers what their tensors are, in float, and what errors of them cost.
+    """Run a module in float and pass each collector its tensor and the random gradient of it.
 
     Args:
-        module: The module; it is left as it was.
-        ledgers: By the names of `fake_quantizers`.
+        module: The module; it is not changed.
+        collectors: By the names of `fake_quantizers`.
         batches: Tensors, or tuples whose first item is one.
-        importance: What errors of the results cost; None takes the squared error of each result, relative to its size.
-        seed: Of the random directions.
+        importance: Cost of errors of the results; None uses the squared error of each result relative to its energy.
+        seed: Seed of the random directions.
 
     Raises:
         DataError: There are no batches.
     """
     parts = fake_quantizers(module)
-    hooks = [parts[name].register_forward_pre_hook(_tapped(ledger)) for name, ledger in ledgers.items()]
+    hooks = [parts[name].register_forward_pre_hook(_hook(collector)) for name, collector in collectors.items()]
     was_training = module.training
     module.eval()
     enable_quantizers(module, enabled=False)
@@ -161,7 +164,7 @@ def price_errors(
     try:
         for batch in batches:
             images = batch[0] if isinstance(batch, list | tuple) else batch
-            _price_batch(module, images, importance or _relative, generator)
+            _run_batch(module, images, importance or _relative, generator)
             count += 1
     finally:
         for hook in hooks:
@@ -169,57 +172,57 @@ def price_errors(
         enable_quantizers(module, enabled=True)
         module.train(was_training)
     if not count:
-        raise DataError("errors are priced on at least one batch, got none; in choose_scales and balance_channels")
+        raise DataError("at least one batch is needed, got none; in choose_scales or balance_channels")
 
 
-def check_scales_are_free(module: QuantizedModule, where: str) -> None:
-    """Raise unless a module is quantized and its scales may still be chosen.
+def check_scales_are_fixed(module: QuantizedModule, where: str) -> None:
+    """Raise unless a module is quantized and its scales are neither final nor learned.
 
     Raises:
-        ModelError: The module is no quantized one, or is frozen.
+        ModelError: The module is not quantized, or is frozen.
         RecipeError: Scales are learned.
     """
     require_quantized(module, where)
     if module.is_frozen:
         raise ModelError(
-            "scales are chosen in what quantize_model returned, got a frozen module, whose scales are final; in "
+            "scales must be chosen before the module is frozen, got a frozen one; use the result of quantize_model; in "
             f"{where}"
         )
     parts = fake_quantizers(module).items()
     learned = [name for name, part in parts if part.gradient is not Gradient.STRAIGHT_THROUGH]
     if learned:
         raise RecipeError(
-            f"scales are chosen before they are learned, got {len(learned)} learned ones such as that of "
+            f"scales must be chosen before they are learned, got {len(learned)} learned ones such as that of "
             f"{learned[0]!r}; call {where} before learn_scales and qat"
         )
 
 
-class _Tap(torch.autograd.Function):  # type: ignore[misc]
-    """Passes values on, and prices their errors when the gradient comes back."""
+class _Record(torch.autograd.Function):  # type: ignore[misc]
+    """Returns its input, and passes input and gradient to a collector in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, ledger: Ledger) -> Tensor:
+    def forward(ctx: Any, values: Tensor, collector: CostCollector) -> Tensor:
         ctx.save_for_backward(values)
-        ctx.ledger = ledger
+        ctx.collector = collector
         return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.ledger.add(ctx.saved_tensors[0], gradients[0])
+        ctx.collector.add(ctx.saved_tensors[0], gradients[0])
         return gradients[0], None
 
 
-def _tapped(ledger: Ledger) -> Callable[..., Any]:
+def _hook(collector: CostCollector) -> Callable[..., Any]:
     def hook(_: Any, arguments: tuple[Tensor, ...]) -> Any:
-        return (_Tap.apply(arguments[0], ledger),) if arguments[0].requires_grad else None
+        return (_Record.apply(arguments[0], collector),) if arguments[0].requires_grad else None
 
     return hook
 
 
-def _price_batch(module: QuantizedModule, batch: Tensor, importance: Importance, generator: torch.Generator) -> None:
+def _run_batch(module: QuantizedModule, batch: Tensor, importance: Importance, generator: torch.Generator) -> None:
     trained = [part for part in module.parameters() if part.requires_grad]
     device = trained[0].device if trained else batch.device
-    # The gradient of the input is what makes the taps in front of the first layer run.
+    # Without a gradient of the input, autograd would skip the quantizers before the first layer.
     images = batch.detach().to(device).requires_grad_(batch.is_floating_point())
     with torch.enable_grad():
         results = module(images)

@@ -1,4 +1,4 @@
-"""From a trained module to the values that are exported."""
+"""Turns a trained module into its final form: the values that are exported."""
 
 from dataclasses import replace
 
@@ -15,26 +15,26 @@ from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.module_definition import ModuleDefinition
 from quantry.torchfront.quantized_module import QuantizedModule, build, require_quantized
-from quantry.torchfront.switches import refuse_switched_off
+from quantry.torchfront.switches import require_enabled
 from quantry.tune import Tuned, tuned_model
 
 
 @known_keywords("freeze")
 def freeze(module: QuantizedModule) -> QuantizedModule:
-    """Return the final module: batch normalizations folded exactly as trained, scales fixed and within the NPU's reach.
+    """Return the final module: batch normalizations folded exactly as trained, scales fixed and within NPU limits.
 
-    Where no limit moves a scale it computes what the trained module computes in evaluation mode. Functions such as
-    Sigmoid of 8-bit tensors are looked up in tables that onnxruntime filled, so that the exported model agrees to the
-    bit.
+    Unless an NPU limit changes a scale, it computes what the trained module computes in evaluation mode. Functions
+    such as Sigmoid of 8-bit tensors use lookup tables computed by onnxruntime, so that the exported model agrees bit
+    for bit.
 
     Args:
-        module: The trained or calibrated module; it is left as it was.
+        module: The trained or calibrated module; it is not changed.
 
     Raises:
-        ModelError: The module is no quantized one, or its quantizers are switched off, as in a float twin.
+        ModelError: The module is not quantized, or its quantizers are disabled, as in a `float_copy`.
     """
     require_quantized(module, "freeze")
-    refuse_switched_off(module, "freeze")
+    require_enabled(module, "freeze")
     definition = frozen_definition(module)
     final = build(definition)
     final.eval()
@@ -45,7 +45,7 @@ def freeze(module: QuantizedModule) -> QuantizedModule:
 
 
 def frozen_definition(module: QuantizedModule) -> ModuleDefinition:
-    """Return model, plan and parameters as they are after training, without batch normalizations of their own."""
+    """Return model, plan and parameters as they are after training, with all batch normalizations folded."""
     start = module.definition
     params = current_params(module)
     model = tuned_model(start.model, Tuned(_weights(module), params))
@@ -83,7 +83,7 @@ def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float3
 
 
 def current_params(module: QuantizedModule) -> QuantParams:
-    """Return the parameters of every quantized tensor as they are in a module now."""
+    """Return the current parameters of every quantized tensor of a module."""
     plan, start = module.definition.plan, module.definition.params
     found: dict[str, TensorParams] = {}
     for name, path in module.layout.quantizers.items():

@@ -1,11 +1,4 @@
-"""Parts of the user's model that stay float, by the names the user knows them by.
-
-Calibration data of torch users as arrays.
-
-From a captured graph, or an ONNX model, to a quantized torch module.
-
-Tuning steps of a recipe on a module whose scales were chosen since it was quantized.
-"""
+"""Quantizes a captured graph, or an ONNX model, after training and returns a torch module."""
 
 import functools
 import os
@@ -40,19 +33,30 @@ from quantry.torchfront.quantized_module import (
     refuse_quantized,
     require_quantized,
 )
-from quantry.torchfront.undo_conversions import converted_constants, converted_nodes, cut_off_nodes
+from quantry.torchfront.undo_conversions import clipped_nodes, converted_constants, converted_nodes
 from quantry.tune import Tuned, tune, tuned_model, tuned_params
+
+GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | bytes"
+"""A captured graph, or a float ONNX model."""
+
+
+_NO_DATA = (
+    "no calibration data given: ranges come from one random sample, uniform in [0, 1), so the module is useless until "
+    "it has been trained with scales that follow the data"
+)
+_OTHER_NAMES = {"dataloader": "data", "calibration_data": "data", "config": "recipe", "quant_config": "recipe"}
 
 
 @dataclass(frozen=True)
 class FloatScopes(KnownArguments):
-    """What is left in float.
+    """Parts of the user's model that stay float.
 
     Attributes:
-        modules: Dotted paths of submodules, with ``*`` for anything, or starting with ``^`` regular expressions;
-            everything inside stays float.
-        types: Module classes or their names; every instance stays float, with all inside it.
-        tensors: Names of tensors, as in the captured graph and written alike; the operator that makes each stays float.
+        modules: Dotted paths of submodules. ``*`` matches anything; an entry that starts with ``^`` is a regular
+            expression. Everything inside stays float.
+        types: Module classes or their names. Every instance stays float, with everything inside.
+        tensors: Names of tensors in the captured graph, with the same patterns. The operator that computes each stays
+            float.
     """
 
     modules: tuple[str, ...] = ()
@@ -63,105 +67,6 @@ class FloatScopes(KnownArguments):
         for name in ("modules", "types", "tensors"):
             given = getattr(self, name)
             object.__setattr__(self, name, (given,) if isinstance(given, str | type) else tuple(given))
-
-
-def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -> tuple[str, ...]:
-    """Return the names of the nodes that stay float.
-
-    Args:
-        scopes: What is left in float.
-        where: Where each node comes from, by its name.
-        model: The prepared model; nodes that folding has removed need no mention.
-
-    Raises:
-        RecipeError: It is something else.
-        SelectionError: An entry names nothing.
-    """
-    if not isinstance(scopes, FloatScopes):
-        raise RecipeError(
-            f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {scopes!r}; in quantize_graph"
-        )
-    present = {node.name or "": node for node in model.graph}
-    chosen: dict[str, None] = {}
-    for path in scopes.modules:
-        is_meant = name_pattern(path, "FloatScopes.modules")
-        hits = [name for name, scope in where.items() if any(map(is_meant, _around(scope.path)))]
-        paths = (outer for scope in where.values() for outer in _around(scope.path))
-        chosen |= dict.fromkeys(_checked(path, hits, paths, "module"))
-    for kind in scopes.types:
-        label = kind if isinstance(kind, str) else kind.__name__
-        hits = [name for name, scope in where.items() if label in scope.classes]
-        classes = (entry for scope in where.values() for entry in scope.classes)
-        chosen |= dict.fromkeys(_checked(label, hits, classes, "module class"))
-    makers = {output.name or "": name for name, node in present.items() for output in node.outputs}
-    for tensor in scopes.tensors:
-        is_meant = name_pattern(tensor, "FloatScopes.tensors")
-        hits = [maker for name, maker in makers.items() if is_meant(name)]
-        chosen |= dict.fromkeys(_checked(tensor, hits, makers, "tensor"))
-    return tuple(name for name in chosen if name in present)
-
-
-def _around(path: str) -> list[str]:
-    """Return the path and those of the modules around it."""
-    parts = path.split(".")
-    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-
-
-def _checked(entry: str, hits: list[str], known: Iterable[str], kind: str) -> list[str]:
-    if not hits:
-        names = sorted(set(known) - {""})
-        raise SelectionError(
-            f"every float scope must name a {kind} of the captured model, got {entry!r}"
-            f"{meant(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
-        )
-    return hits
-
-
-def on_cpu(data: Any) -> Any:
-    """Return data whose tensors are arrays; what is not made of tensors is left as it is."""
-    if isinstance(data, torch.Tensor):
-        return data.detach().cpu().numpy()
-    if isinstance(data, list | tuple):
-        return [_sample(sample) for sample in data]
-    if isinstance(data, torch.utils.data.DataLoader):
-        return _converted(data)
-    return data
-
-
-def _converted(loader: Any) -> Iterator[Any]:
-    return (_sample(sample) for sample in loader)
-
-
-def _sample(sample: Any) -> Any:
-    if isinstance(sample, torch.Tensor):
-        return np.asarray(sample.detach().cpu().float() if sample.dtype == torch.bfloat16 else sample.detach().cpu())
-    if isinstance(sample, dict):
-        return dict(_named(sample))
-    if isinstance(sample, list | tuple):
-        return tuple(_sample(value) for value in torch.utils._pytree.tree_leaves(sample))
-    return sample
-
-
-def _named(sample: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield arrays by the names that a capture gives to what containers hold: ``p_x`` for ``p["x"]``."""
-    parts = sample.items() if isinstance(sample, dict) else enumerate(sample)
-    for key, value in parts:
-        name = f"{prefix}{key}"
-        if isinstance(value, dict | list | tuple):
-            yield from _named(value, f"{name}_")
-        else:
-            yield name, _sample(value)
-
-
-GraphLike: TypeAlias = "fx.GraphModule | ir.Model | str | os.PathLike[str] | bytes"
-"""A captured graph, or a float ONNX model."""
-
-
-_NO_DATA = (
-    "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the module is of no use "
-    "before it is trained with scales that follow the data"
-)
-_OTHER_NAMES = {"dataloader": "data", "calibration_data": "data", "config": "recipe", "quant_config": "recipe"}
 
 
 @known_keywords("quantize_graph", _OTHER_NAMES)
@@ -175,14 +80,14 @@ def quantize_graph(
 ) -> QuantizedModule:
     """Quantize after training: calibrate on data and return a module that computes what will be exported.
 
-    The plan, the statistics and the scales are those of ``quantry.quantize`` on the same model, stage by stage; tuning
-    steps of the recipe run too. Training can go on from there.
+    Plan, statistics and scales are those of ``quantry.quantize`` on the same model, because the same stages compute
+    them. Tuning steps of the recipe run too. The module can then be trained.
 
     Args:
-        model: What `capture` returned, or a float ONNX model: its graph, bytes or path.
+        model: The result of `capture`, or a float ONNX model: its graph, bytes or path.
         data: Calibration data: a list of tensors, dicts or tuples, a DataLoader, or anything that ``quantry.quantize``
-            takes. Of a tuple only as many items are used as the model has inputs. None means random data, with a
-            warning and a note, where the recipe needs any.
+            takes. Of a tuple, only as many items are used as the model has inputs. None uses random data, with a
+            warning and a note, if the recipe needs any.
         recipe: Options of every stage: a `Recipe`, the name of a preset such as ``"XINT8"``, the path of a recipe file,
             or plain data.
         float_scopes: Parts that stay float.
@@ -207,16 +112,15 @@ def quantize_graph(
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
     if float_scopes is not None:
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
-    # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: _calibration(data, prepared.value, recipe))
     if data is not None:
-        calibration()  # data that do not fit are told now, needed or not
+        calibration()  # Validate the data up front, even if no stage will read it.
     stages = run_quantize(prepared, calibration, recipe, memo)
     if data is None and calibration.cache_info().currsize:
         pending = (_NO_DATA, *pending)
-    cut_off, notes = cut_off_nodes(lowered.model, stages.equalized.value, recipe, memo, calibration)
+    clipped, notes = clipped_nodes(lowered.model, stages.equalized.value, recipe, memo, calibration)
     definition = _definition(lowered, stages, recipe, (*pending, *notes))
-    module = build(replace(definition, originals={**definition.originals, **cut_off}))
+    module = build(replace(definition, original_nodes={**definition.original_nodes, **clipped}))
     if isinstance(model, fx.GraphModule):
         module.to(next((tensor.device for tensor in model.parameters()), torch.device("cpu")))
         _keep_frozen(module, model)
@@ -224,17 +128,47 @@ def quantize_graph(
     return module
 
 
-def _keep_frozen(module: QuantizedModule, model: fx.GraphModule) -> None:
-    """Let weights rest that the user's model does not train; a model in which all rest was made ready for inference."""
-    resting = {name for name, part in model.named_parameters() if not part.requires_grad}
-    if len(resting) < len(dict(model.named_parameters())):
-        paths = {module.layout.tensors[name] for name in resting & set(module.layout.tensors)}
-        for path, part in module.named_parameters():
-            part.requires_grad_(part.requires_grad and path not in paths)
+def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> QuantizedModule:
+    """Run label-free tuning algorithms such as GPTQ with the scales that a module has now.
+
+    ``quantize_graph`` and ``ModelQuantizer`` run them right after calibration. If `choose_scales` or `balance_channels`
+    changed the scales since, the algorithms have to round to the new ones. Weights start from those that the module
+    was quantized with.
+
+    Args:
+        module: The result of quantization after training; it is not changed.
+        data: Calibration data, as for ``quantize_graph``.
+        steps: The algorithms in order: objects of ``quantry.recipe`` such as ``Gptq()``.
+
+    Returns:
+        A new module in evaluation mode, with fixed scales. Batch normalizations of tuned layers are folded.
+
+    Raises:
+        ModelError: The module is not quantized, or is frozen.
+        RecipeError: There are no steps.
+    """
+    require_quantized(module, "tune_weights")
+    start, chosen = module.definition, tuple(steps)
+    if not chosen:
+        raise RecipeError("tune_weights needs at least one algorithm, got none; pass for example steps=[Gptq()]")
+    if module.is_frozen:
+        raise ModelError("a module must be tuned before it is frozen, got a frozen one; in tune_weights")
+    model, params = start.model, current_params(module)
+    samples = calibration_data(arrays_of(data), model.inputs)
+    changed: set[str] = set()
+    for step in chosen:
+        done = tune(start.model, model, start.plan, params, samples, step)
+        model = tuned_model(model, done)
+        params = tuned_params(model, start.plan, done, start.recipe.scale.npu)
+        changed |= set(done.weights)
+    initializers = start.model.model.graph.initializers
+    before = {name: initializers[name].const_value for name in changed if name not in start.original_weights}
+    original = {name: np.asarray(value.numpy(), np.float32) for name, value in before.items() if value is not None}
+    final = replace(start, model=model, params=params, original_weights={**start.original_weights, **original})
+    return build_in_place_of(module, final, changed)
 
 
-def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationData:
-    return calibration_samples(calibration_data(on_cpu(data), model.inputs), recipe)
+# -- from the stages to a module ---------------------------------------------------------------------------------------
 
 
 def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple[str, ...]) -> ModuleDefinition:
@@ -243,13 +177,13 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
         final = tuned_model(final, step.value)
     norms, arrays = find_batch_norms(lowered.model, stages.prepared.value, final)
     folded = sum(node.op_type == "BatchNormalization" for node in lowered.model.graph) - len(norms)
-    notes = [*pending, *stages.notes]
+    notes = [*pending, *final.notes, *stages.params.value.notes, *stages.quantized.value.notes]
     if folded:
-        notes.append(f"{folded} batch normalizations are folded and no longer trained apart")
-    originals, constants = {}, {}
+        notes.append(f"{folded} batch normalizations are folded and cannot be trained")
+    nodes, constants = {}, {}
     if recipe.prepare.npu is not None:
         models = stages.prepared.value.model, stages.equalized.value.model
-        originals, constants = converted_nodes(*models), converted_constants(*models)
+        nodes, constants = converted_nodes(*models), converted_constants(*models)
     return ModuleDefinition(
         model=final,
         plan=stages.plan.value,
@@ -257,8 +191,8 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
         recipe=recipe,
         batch_norms=norms,
         arrays=arrays,
-        untuned=_untuned(stages.equalized.value, stages.tuned) | constants,
-        originals=originals,
+        original_weights=_original_weights(stages.equalized.value, stages.tuned) | constants,
+        original_nodes=nodes,
         frozen=lowered.buffers - {name for norm in norms.values() for name in norm.norm[:2]},
         signature=lowered.signature,
         constants=lowered.constants,
@@ -267,10 +201,22 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
     )
 
 
-def _untuned(model: FloatModel, steps: tuple[Handle[Tuned], ...]) -> dict[str, npt.NDArray[np.float32]]:
+def _original_weights(model: FloatModel, steps: tuple[Handle[Tuned], ...]) -> dict[str, npt.NDArray[np.float32]]:
     initializers = model.model.graph.initializers
     values = {name: initializers[name].const_value for step in steps for name in step.value.weights}
     return {name: np.asarray(value.numpy(), np.float32) for name, value in values.items() if value is not None}
+
+
+def _keep_frozen(module: QuantizedModule, model: fx.GraphModule) -> None:
+    """Freeze the weights that the user's model does not train.
+
+    A model in which no weight is trained was prepared for inference, not frozen on purpose: its weights stay trainable.
+    """
+    frozen = {name for name, part in model.named_parameters() if not part.requires_grad}
+    if len(frozen) < len(dict(model.named_parameters())):
+        paths = {module.layout.tensors[name] for name in frozen & set(module.layout.tensors)}
+        for path, part in module.named_parameters():
+            part.requires_grad_(part.requires_grad and path not in paths)
 
 
 def _lowered(model: GraphLike) -> Lowered:
@@ -292,11 +238,11 @@ def _lowered(model: GraphLike) -> Lowered:
 
 
 def _require_values(model: fx.GraphModule) -> None:
-    """Refuse weights that no ONNX model can be made from; of float16 the preparation speaks, which can convert it."""
+    """Raise for weights that ONNX cannot hold. float16 is left to the prepare stage, which can convert it."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise ModelError(
-                f"weights must hold values, got {name!r} on the meta device; load the model's weights before it is "
+                f"weights must have values, got {name!r} on the meta device; load the model's weights before it is "
                 "captured; in quantize_graph"
             )
         if tensor.dtype in (torch.bfloat16, torch.float64):
@@ -306,50 +252,101 @@ def _require_values(model: fx.GraphModule) -> None:
             )
 
 
+# -- parts that stay float ---------------------------------------------------------------------------------------------
+
+
+def nodes_in(scopes: FloatScopes, where: Mapping[str, Scope], model: ir.Model) -> tuple[str, ...]:
+    """Return the names of the nodes that stay float.
+
+    Args:
+        scopes: The parts that stay float.
+        where: The scope of each node, by node name.
+        model: The prepared model; nodes that folding has removed are not returned.
+
+    Raises:
+        RecipeError: `scopes` has another type.
+        SelectionError: An entry matches nothing.
+    """
+    if not isinstance(scopes, FloatScopes):
+        raise RecipeError(
+            f"float_scopes must be FloatScopes(modules=..., types=..., tensors=...), got {scopes!r}; in quantize_graph"
+        )
+    present = {node.name or "": node for node in model.graph}
+    chosen: dict[str, None] = {}
+    for path in scopes.modules:
+        matches = name_pattern(path, "FloatScopes.modules")
+        hits = [name for name, scope in where.items() if any(map(matches, _enclosing(scope.path)))]
+        paths = (outer for scope in where.values() for outer in _enclosing(scope.path))
+        chosen |= dict.fromkeys(_checked(path, hits, paths, "module"))
+    for kind in scopes.types:
+        label = kind if isinstance(kind, str) else kind.__name__
+        hits = [name for name, scope in where.items() if label in scope.classes]
+        classes = (entry for scope in where.values() for entry in scope.classes)
+        chosen |= dict.fromkeys(_checked(label, hits, classes, "module class"))
+    producers = {output.name or "": name for name, node in present.items() for output in node.outputs}
+    for tensor in scopes.tensors:
+        matches = name_pattern(tensor, "FloatScopes.tensors")
+        hits = [producer for name, producer in producers.items() if matches(name)]
+        chosen |= dict.fromkeys(_checked(tensor, hits, producers, "tensor"))
+    return tuple(name for name in chosen if name in present)
+
+
+def _enclosing(path: str) -> list[str]:
+    """Return the paths of the modules around a path, outermost first, and the path itself."""
+    parts = path.split(".")
+    return [".".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def _checked(entry: str, hits: list[str], known: Iterable[str], kind: str) -> list[str]:
+    if not hits:
+        names = sorted(set(known) - {""})
+        raise SelectionError(
+            f"every float scope must name a {kind} of the captured model, got {entry!r}"
+            f"{meant(entry, names)}; it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        )
+    return hits
+
+
 def _with_exclusions(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
     selection = replace(recipe.plan.selection, exclude=(*recipe.plan.selection.exclude, *names))
     return replace(recipe, plan=replace(recipe.plan, selection=selection))
 
 
-def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> QuantizedModule:
-    """Run label-free algorithms such as GPTQ with the scales that a module has now.
-
-    In ``quantize_graph`` and ``ModelQuantizer`` they run right behind calibration. Where `choose_scales` comes between
-    the two, the algorithms have to round to the new scales. Weights start from those the module was quantized with.
-
-    Args:
-        module: What quantization after training returned; it is left as it was.
-        data: Calibration data, as ``quantize_graph`` takes them.
-        steps: The algorithms in order: objects of ``quantry.recipe`` such as ``Gptq()``.
-
-    Returns:
-        A new module in evaluation mode, with scales that are not learned. Batch normalizations of tuned layers are
-        folded.
-
-    Raises:
-        ModelError: The module is no quantized one, or is frozen.
-        RecipeError: There are no steps.
-    """
-    require_quantized(module, "tune_weights")
-    start, chosen = module.definition, tuple(steps)
-    _check(module, chosen)
-    model, params = start.model, current_params(module)
-    samples = calibration_data(on_cpu(data), model.inputs)
-    changed: set[str] = set()
-    for step in chosen:
-        done = tune(start.model, model, start.plan, params, samples, step)
-        model = tuned_model(model, done)
-        params = tuned_params(model, start.plan, done, start.recipe.scale.npu)
-        changed |= set(done.weights)
-    initializers = start.model.model.graph.initializers
-    before = {name: initializers[name].const_value for name in changed if name not in start.untuned}
-    untuned = {name: np.asarray(value.numpy(), np.float32) for name, value in before.items() if value is not None}
-    final = replace(start, model=model, params=params, untuned={**start.untuned, **untuned})
-    return build_in_place_of(module, final, changed)
+# -- calibration data --------------------------------------------------------------------------------------------------
 
 
-def _check(module: QuantizedModule, steps: tuple[TuneStep, ...]) -> None:
-    if not steps:
-        raise RecipeError("tune_weights needs at least one algorithm, got none; write such as steps=[Gptq()]")
-    if module.is_frozen:
-        raise ModelError("a module is tuned before it is frozen, got a frozen one; in tune_weights")
+def arrays_of(data: Any) -> Any:
+    """Return calibration data with NumPy arrays in place of tensors; other data are returned unchanged."""
+    if isinstance(data, torch.Tensor):
+        return data.detach().cpu().numpy()
+    if isinstance(data, list | tuple):
+        return [_sample(sample) for sample in data]
+    if isinstance(data, torch.utils.data.DataLoader):
+        return (_sample(sample) for sample in data)
+    return data
+
+
+def _calibration(data: Any, model: FloatModel, recipe: Recipe) -> CalibrationData:
+    return calibration_samples(calibration_data(arrays_of(data), model.inputs), recipe)
+
+
+def _sample(sample: Any) -> Any:
+    if isinstance(sample, torch.Tensor):
+        # NumPy has no bfloat16.
+        return np.asarray(sample.detach().cpu().float() if sample.dtype == torch.bfloat16 else sample.detach().cpu())
+    if isinstance(sample, dict):
+        return dict(_named(sample))
+    if isinstance(sample, list | tuple):
+        return tuple(_sample(value) for value in torch.utils._pytree.tree_leaves(sample))
+    return sample
+
+
+def _named(sample: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield arrays by the names that torch.export gives to nested arguments: ``p_x`` for ``p["x"]``."""
+    parts = sample.items() if isinstance(sample, dict) else enumerate(sample)
+    for key, value in parts:
+        name = f"{prefix}{key}"
+        if isinstance(value, dict | list | tuple):
+            yield from _named(value, f"{name}_")
+        else:
+            yield name, _sample(value)

@@ -1,4 +1,7 @@
-"""Everything that a quantized torch module is built from: values only, so that it can be built again."""
+"""Everything that a quantized torch module is built from.
+
+It consists of values only, so a module can be copied, pickled and rebuilt from it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,20 +20,20 @@ from quantry.graph.save import serialize
 from quantry.memo import Blob
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe, from_plain, to_plain
-from quantry.torchfront.undo_conversions import Original
+from quantry.torchfront.undo_conversions import OriginalNode
 
-_LINEAR = {"Conv": 0, "Gemm": 0}
+_LINEAR = ("Conv", "Gemm")
 
 
 @dataclass(frozen=True)
 class BatchNormOf:
-    """A batch normalization that a layer took in, and may train apart from it.
+    """A batch normalization that was folded into a layer and can still be trained on its own.
 
     Attributes:
-        layer_bias: Name of the layer's own bias, or None where the normalization gave it one.
+        layer_bias: Name of the layer's own bias, or None if it got one only by folding.
         norm: Names of gamma, beta, running mean and running variance.
         epsilon: Added to the variance.
-        momentum: Weight of a new batch in the running statistics, as torch counts it.
+        momentum: Weight of a new batch in the running statistics, as in torch; ONNX has 1 minus that.
     """
 
     layer_bias: str | None
@@ -44,20 +47,20 @@ class ModuleDefinition:
     """What a quantized module is built from.
 
     Attributes:
-        model: The float model with the weights to start from; its plan's names are its tensors.
-        plan: What is quantized.
-        params: Scales and zero points to start from.
-        recipe: What was asked for.
-        batch_norms: Normalizations that train apart, by the name of the layer's weight.
-        arrays: Values of the initializers that those need and the model no longer has.
-        untuned: What initializers were before tuning steps and conversions for an NPU changed them, of those that were.
-        originals: What nodes were before conversions for an NPU changed their function, by their names.
+        model: The float model with the weights to start from; the plan refers to its tensors.
+        plan: Which tensors are quantized.
+        params: Their scales and zero points to start from.
+        recipe: The user's recipe.
+        batch_norms: Normalizations that can be trained on their own, by the name of the layer's weight.
+        arrays: Values of the initializers that `batch_norms` needs and the folded model no longer has.
+        original_weights: Values of initializers before tuning steps and NPU conversions changed them.
+        original_nodes: Nodes before NPU conversions changed their function, by name.
         frozen: Initializers that are not trained.
-        signature: How arguments and results are flattened, as torch keeps it; None for plain tensors.
-        constants: Results that are no tensors, by their place.
-        arguments: Arguments that are no tensors, by their place.
-        final: Whether the module is only evaluated from now on, and must agree with onnxruntime to the bit.
-        notes: What the user should know.
+        signature: How torch flattens arguments and results; None for plain tensors.
+        constants: Results that are not tensors, by position.
+        arguments: Arguments that are not tensors, by position.
+        final: Whether the module will only be evaluated and must agree with onnxruntime bit for bit.
+        notes: Messages for the user.
     """
 
     model: FloatModel
@@ -66,8 +69,8 @@ class ModuleDefinition:
     recipe: Recipe
     batch_norms: Mapping[str, BatchNormOf] = field(default_factory=dict)
     arrays: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    untuned: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
-    originals: Mapping[str, Original] = field(default_factory=dict)
+    original_weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    original_nodes: Mapping[str, OriginalNode] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     signature: Any = None
     constants: Mapping[int, Any] = field(default_factory=dict)
@@ -76,11 +79,11 @@ class ModuleDefinition:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("batch_norms", "arrays", "untuned", "originals", "constants", "arguments"):
+        for name in ("batch_norms", "arrays", "original_weights", "original_nodes", "constants", "arguments"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Graphs and read-only mappings cannot be pickled; what the store keeps of them can.
+        # Graphs and read-only mappings cannot be pickled, but their serialized forms can.
         params = self.params.to_blob()
         plain = {
             "model": (serialize(self.model.model), self.model.notes),
@@ -89,8 +92,8 @@ class ModuleDefinition:
             "recipe": to_plain(self.recipe),
             "batch_norms": dict(self.batch_norms),
             "arrays": dict(self.arrays),
-            "untuned": dict(self.untuned),
-            "originals": dict(self.originals),
+            "original_weights": dict(self.original_weights),
+            "original_nodes": dict(self.original_nodes),
             "frozen": self.frozen,
             "signature": _packed(self.signature),
             "constants": dict(self.constants),
@@ -102,7 +105,7 @@ class ModuleDefinition:
 
 
 def _packed(signature: Any) -> tuple[Any, ...] | None:
-    """Return torch's description of arguments and results as text, which outlives its classes."""
+    """Return torch's description of arguments and results as text, because its classes cannot be pickled."""
     if signature is None:
         return None
     names, *specs = signature
@@ -131,15 +134,14 @@ def _restored(plain: dict[str, Any]) -> ModuleDefinition:
 def find_batch_norms(
     original: ir.Model, prepared: FloatModel, final: FloatModel
 ) -> tuple[dict[str, BatchNormOf], dict[str, npt.NDArray[np.float32]]]:
-    """Return the normalizations that were folded and can still be trained apart.
+    """Return the normalizations that were folded and can still be trained on their own.
 
-    Those whose layer was changed after folding, by equalization or tuning, cannot: their statistics no longer describe
-    it.
+    If equalization or tuning changed a layer after folding, its running statistics no longer describe it.
 
     Args:
-        original: The model as it came, with its BatchNormalization nodes.
-        prepared: The same after folding.
-        final: What is quantized.
+        original: The user's model, with its BatchNormalization nodes.
+        prepared: The same model after folding.
+        final: The model that is quantized.
 
     Returns:
         Normalizations by the name of the layer's weight, and the values of the initializers they need.
@@ -154,7 +156,7 @@ def find_batch_norms(
         assert weight is not None
         name = weight.name or ""
         if not _same_weight(name, prepared.model, final.model) or _same_weight(name, original, final.model):
-            continue  # changed since, or never folded
+            continue  # changed after folding, or never folded
         parts = [part for part in (weight, bias, *node.inputs[1:5]) if part is not None]
         if any(part.const_value is None for part in parts):
             continue
@@ -175,7 +177,7 @@ def _layer_before(node: ir.Node) -> ir.Node | None:
     if layer is None or layer.op_type not in _LINEAR or len(source.uses()) > 1 or source.is_graph_output():
         return None
     if layer.op_type == "Gemm" and not layer.attributes.get_int("transB", 0):
-        return None  # its output channels are not the first axis
+        return None  # the output channels are not the first axis
     return layer
 
 

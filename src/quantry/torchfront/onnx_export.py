@@ -1,4 +1,4 @@
-"""Writes a quantized module, or a model with one inside, as ONNX, and compares the two."""
+"""Writes a quantized module, or a model that contains one, as ONNX and compares it with torch."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,21 +24,21 @@ from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
 from quantry.recipe.checked import Checked
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.freezing import freeze
-from quantry.torchfront.graph_capture import capture, wrong_call
+from quantry.torchfront.graph_capture import call_error, capture
 from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
-from quantry.torchfront.submodules import Spliced, frozen_inside, regions, stand_ins
-from quantry.torchfront.switches import refuse_switched_off
+from quantry.torchfront.submodules import MergedModel, frozen_inside, region_operators, regions
+from quantry.torchfront.switches import require_enabled
 
 
 @dataclass(frozen=True)
 class OutputDifference:
-    """How one output of the ONNX model differs from the torch module's.
+    """How one output of the ONNX model differs from that of the torch module.
 
     Attributes:
         name: Name of the output.
         count: Number of values compared.
-        differing: How many of them are not equal.
+        differing: Number of values that are not equal.
         largest: The largest difference.
     """
 
@@ -50,15 +50,15 @@ class OutputDifference:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how it compares.
+    """The written files and how they compare with torch.
 
     Attributes:
         path: The ONNX file.
         files: All files written.
         model: The quantized model.
-        differences: One for each output, on the example, in a session that computes what the graph says.
-        violations: What an NPU would not take of the quantized parts; empty for recipes without its limits.
-        notes: What the user should know.
+        differences: One per output, on the example, in a session without graph optimizations.
+        violations: What an NPU would reject in the quantized parts; empty for recipes without NPU limits.
+        notes: Messages for the user.
     """
 
     path: Path
@@ -70,12 +70,12 @@ class Exported:
 
     @property
     def is_exact(self) -> bool:
-        """Whether onnxruntime and torch agree to the bit."""
+        """Whether onnxruntime and torch agree bit for bit."""
         return not any(entry.differing for entry in self.differences)
 
     def __str__(self) -> str:
         if self.is_exact:
-            return f"{self.path}: onnxruntime gives what torch gives, to the bit"
+            return f"{self.path}: onnxruntime and torch agree bit for bit"
         worst = max(self.differences, key=lambda entry: entry.largest)
         return (
             f"{self.path}: {worst.differing} of {worst.count} values of {worst.name!r} differ, by {worst.largest:.3g}"
@@ -87,11 +87,11 @@ class ExportOptions(Checked):
     """How a module is written.
 
     Attributes:
-        format: The dialect of ONNX; None takes the recipe's.
+        format: The ONNX format; None uses that of the recipe.
         input_names: Names of the inputs; empty keeps those of the captured graph.
         output_names: Names of the outputs; empty keeps those of the captured graph.
-        dynamic_batch: Leave the first axis of inputs free; False writes the example's sizes, as NPU compilers want it.
-        opset: Smallest operator set of the file; None takes what the types need.
+        dynamic_batch: Keep the first axis of inputs dynamic. False writes the example's sizes, as NPU compilers need.
+        opset: Smallest operator set of the file; None uses the smallest that has the types.
     """
 
     format: Format | None = None
@@ -106,21 +106,21 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
     """Write a model as quantized ONNX and compare it with the torch one.
 
     Args:
-        model: A quantized module, frozen or not, or a model with quantized modules inside; it is left as it was. What
-            is outside of these is written as float.
+        model: A quantized module, frozen or not, or a model that contains some; it is not changed. Everything outside
+            the quantized modules is written as float.
         path: The file.
         example: Arguments to call the model with: a tensor, or a tuple.
-        options: How it is written.
+        options: How to write it.
 
     Raises:
-        ModelError: There is no quantized module in the model, quantizers are switched off as in a float twin, or torch
-            cannot capture what is around it.
-        DataError: The example is no tensor or tuple.
+        ModelError: The model contains no quantized module, its quantizers are disabled, or torch cannot capture the
+            rest of the model.
+        DataError: The example is not a tensor or a tuple.
     """
     options = options or ExportOptions()
     if not isinstance(options, ExportOptions):
         raise RecipeError(f"options must be ExportOptions(...), got {type(options).__name__}; in export")
-    refuse_switched_off(model, "export")
+    require_enabled(model, "export")
     if isinstance(example, Mapping):
         raise DataError(
             f"an example must be a tensor or a tuple of positional arguments, got a mapping of {', '.join(example)}; "
@@ -135,10 +135,10 @@ def export(model: nn.Module, path: str | Path, example: Any, options: ExportOpti
 
 
 def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: ExportOptions) -> Exported:
-    wrong = wrong_call(model, arguments, {}, "export")
+    wrong = call_error(model, arguments, {}, "export")
     if wrong is not None:
         raise wrong
-    expected = _results(model, arguments)  # what the model does not take is told before a file is written
+    expected = _results(model, arguments)  # before writing, so that a wrong example leaves no file
     whole, inside = _assembled(model, arguments, options)
     if options.opset is not None and options.opset > whole.model.opset_imports[""]:
         whole.model = convert_opset(whole.model, options.opset)
@@ -160,31 +160,31 @@ def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: E
     )
 
 
-def _violations(whole: Spliced, quantized: QuantizedModel) -> tuple[Violation, ...]:
-    """Return what breaks a rule, but for what is float on purpose: it runs elsewhere."""
+def _violations(whole: MergedModel, quantized: QuantizedModel) -> tuple[Violation, ...]:
+    """Return violated rules of quantized nodes; nodes that are float on purpose run on another device."""
     outside = {node.name for node in whole.model.graph} - set(whole.plan.quantized_nodes)
     return tuple(entry for entry in check_npu(quantized.model.clone()) if entry.node not in outside)
 
 
 def _assembled(
     model: nn.Module, arguments: tuple[Any, ...], options: ExportOptions
-) -> tuple[Spliced, list[QuantizedModule]]:
-    """Return the float graph of the whole model with the plan of its quantized parts."""
+) -> tuple[MergedModel, list[QuantizedModule]]:
+    """Return the float graph of the whole model with the plan of its quantized parts, and these parts."""
     if isinstance(model, QuantizedModule):
         definition = model.definition
-        return Spliced(definition.model.model.clone(), definition.plan, definition.params), [model]
-    with stand_ins(model) as found, _on_cpu(model):
+        return MergedModel(definition.model.model.clone(), definition.plan, definition.params), [model]
+    with region_operators(model) as found, _on_cpu(model):
         if not found:
             raise ModelError(
-                f"a model to export must be or have a quantized module, got {type(model).__name__} without any; "
+                f"a model to export must be or contain a quantized module, got {type(model).__name__} without any; "
                 "quantize it first"
             )
         with torch.no_grad():
-            model(*arguments)  # what the parts return is only known once they have run
+            model(*arguments)  # the shapes of the parts' results are known only after they have run
         graph = capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None)
         first = next(iter(found))
         lowered = lower(graph, f"export the quantized module by itself: export_onnx(model.{first}, ...)")
-    whole = Spliced(lowered.model)
+    whole = MergedModel(lowered.model)
     for key, node in regions(lowered.model).items():
         whole.insert(node, found[key].definition)
     infer_shapes(whole.model)
@@ -226,9 +226,7 @@ def _new_names(model: ir.Model, options: ExportOptions) -> dict[str, str]:
         names |= {value.name or "": name for value, name in zip(values, wanted, strict=False)}
     twice = [name for name, count in Counter(names.values()).items() if count > 1]
     if twice:
-        raise RecipeError(
-            f"input_names and output_names must differ from each other, got {twice[0]!r} twice; in export"
-        )
+        raise RecipeError(f"input_names and output_names must be unique, got {twice[0]!r} twice; in export")
     return names
 
 
@@ -237,7 +235,7 @@ def _inputs(model: ir.Model) -> list[ir.Value]:
 
 
 def _results(model: nn.Module, arguments: tuple[Any, ...]) -> list[Any]:
-    """Return what the model gives for an example, in evaluation mode."""
+    """Return the model's results for the example, in evaluation mode."""
     modes = {part: part.training for part in model.modules()}
     with _on_cpu(model), torch.no_grad():
         leaves = torch.utils._pytree.tree_leaves(model.eval()(*arguments))
@@ -257,5 +255,5 @@ def _differences(
 
 
 def _difference(name: str, found: Any, expected: Any) -> OutputDifference:
-    apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return OutputDifference(name, found.size, int((apart > 0).sum()), float(apart.max(initial=0.0)))
+    error = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return OutputDifference(name, found.size, int((error > 0).sum()), float(error.max(initial=0.0)))

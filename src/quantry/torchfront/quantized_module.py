@@ -1,4 +1,4 @@
-"""The module a user trains, evaluates and exports."""
+"""The module that a user trains, evaluates and exports."""
 
 import copy
 from collections.abc import Callable, Collection
@@ -16,14 +16,14 @@ from quantry.torchfront.module_definition import ModuleDefinition
 class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
     """A torch module that computes what the exported integer model will.
 
-    It is an ordinary module: it has parameters, which keep the names of the user's model, is trained by the user's own
-    loop, moves between devices, and is saved by its ``state_dict``. ``train()`` and ``eval()`` switch batch
-    normalization as in any model; neither touches a scale.
+    It is an ordinary module: its parameters have the names of the user's model, the user's own loop trains it, it moves
+    between devices, and its ``state_dict`` saves it. ``train()`` and ``eval()`` switch batch normalization as in any
+    model; neither changes a scale.
 
     Attributes:
         definition: What it was built from.
         layout: Where its parts are.
-        is_frozen: Whether it is final: folded, and no longer trained.
+        is_frozen: Whether it is final: normalizations are folded, and it cannot be trained.
     """
 
     def __init__(self, root: nn.Module, graph: fx.Graph, definition: ModuleDefinition, layout: Layout) -> None:
@@ -33,15 +33,15 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         self.is_frozen = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedModule":
-        twin = build(self.definition)
-        memo[id(self)] = twin
-        return _restored(twin, copy.deepcopy(_state(self), memo))
+        rebuilt = build(self.definition)
+        memo[id(self)] = rebuilt
+        return _restored(rebuilt, copy.deepcopy(_state(self), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.definition, _state(self))
 
     def _apply(self, function: Callable[[Tensor], Tensor], *arguments: Any) -> "QuantizedModule":
-        # What to(), half() and cuda() come down to, also those of a model around this module.
+        # torch calls this for to(), half() and cuda(), also for those of an enclosing model.
         made = function(torch.empty(0)).dtype
         if made != torch.float32:
             raise ModelError(
@@ -52,11 +52,11 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         return moved
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
-        # Also called where a model around this module is loaded.
+        # torch also calls this when an enclosing model is loaded.
         if self.is_frozen:
             raise ModelError(
-                "weights are loaded into what quantize_model returned, which is frozen afterwards, got a frozen one, "
-                "whose tables and exported values would stay as they were; in load_state_dict"
+                "weights must be loaded before the module is frozen, got a frozen one, whose lookup tables and "
+                "exported values would not change; load them into the result of quantize_model; in load_state_dict"
             )
         super()._load_from_state_dict(*arguments)
 
@@ -71,39 +71,39 @@ def build(definition: ModuleDefinition) -> QuantizedModule:
 def build_in_place_of(
     module: QuantizedModule, definition: ModuleDefinition, changed: Collection[str]
 ) -> QuantizedModule:
-    """Return a module like another one, on its device and in evaluation mode, whose weights are others.
+    """Return a module with other weights than a given one, on its device and in evaluation mode.
 
     Args:
-        module: The other one; it is left as it was.
-        definition: What the new one is built from.
-        changed: Weights that are no longer those of the other one. Their layers no longer train a normalization apart:
-            it keeps weights of its own, unfolded.
+        module: The given module; it is not changed.
+        definition: What the new module is built from.
+        changed: Weights that differ from those of the given module. Normalizations of their layers are folded, because
+            their own unfolded weights are not known.
     """
-    apart = {name: norm for name, norm in definition.batch_norms.items() if name not in changed}
-    built = build(replace(definition, batch_norms=apart))
+    norms = {name: norm for name, norm in definition.batch_norms.items() if name not in changed}
+    built = build(replace(definition, batch_norms=norms))
     built.to(next((part.device for part in module.parameters()), torch.device("cpu")))
     built.eval()
     return built
 
 
 def require_quantized(module: nn.Module, where: str) -> None:
-    """Raise ModelError, with the submodule that was probably meant, unless a module is a quantized one."""
+    """Raise ModelError if a module is not quantized, and name the submodule that was probably meant."""
     if isinstance(module, QuantizedModule):
         return
     parts = module.named_modules() if isinstance(module, nn.Module) else ()
     inside = [name for name, part in parts if isinstance(part, QuantizedModule)]
-    hint = f"whose submodule {inside[0]!r} is one: pass that" if inside else "without any inside: quantize it first"
-    raise ModelError(f"a module must be what quantize_model returned, got {type(module).__name__}, {hint}; in {where}")
+    hint = f"whose submodule {inside[0]!r} is quantized: pass that" if inside else "which has none: quantize it first"
+    raise ModelError(f"a module must be a result of quantize_model, got {type(module).__name__}, {hint}; in {where}")
 
 
 def refuse_quantized(model: nn.Module, where: str) -> None:
-    """Raise ModelError where a model to quantize is quantized already, or has a part that is."""
+    """Raise ModelError if a model, or a part of it, is already quantized."""
     inside = [name for name, part in model.named_modules() if isinstance(part, QuantizedModule)]
     if inside:
         place = (
             f"one whose submodule {inside[0]!r} is already quantized" if inside[0] else "one that is already quantized"
         )
-        raise ModelError(f"a model to quantize must be a float one, got {place}; train it or freeze it; in {where}")
+        raise ModelError(f"a model to quantize must be float, got {place}; train or freeze it instead; in {where}")
 
 
 def _state(module: QuantizedModule) -> dict[str, Any]:

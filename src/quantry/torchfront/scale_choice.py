@@ -1,8 +1,8 @@
-"""Scales chosen by what their errors do to the results.
+"""Chooses scales by what their rounding errors cost the results.
 
-Rounding a tensor x with the scale s leaves an error e(s) = Q(x, s) - x, and `error_prices` says what that costs. A
-range that suits the values a tensor usually has need not suit those that matter: in a detector few cells see an object,
-and the least squared error is the background's.
+Rounding a tensor x with scale s causes an error e(s) = Q(x, s) - x; `error_costs` estimates what it costs. The scale
+with the least squared error is not always the best one: in a detector few cells see an object, so the least squared
+error is mostly that of the background.
 """
 
 import itertools
@@ -16,59 +16,61 @@ import torch
 from torch import Tensor
 
 from quantry.numerics.power_of_two import nearest_exponent
-from quantry.recipe import PowerOfTwoScale
 from quantry.scale.npu import LIMITS, refine_for_npu
 from quantry.torchfront.error_costs import (
     Candidates,
     Importance,
     candidate_errors,
-    check_scales_are_free,
+    check_scales_are_fixed,
+    collect_costs,
     fake_quantizers,
-    price_errors,
 )
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.freezing import current_params
 from quantry.torchfront.quantized_module import QuantizedModule
 
 _OCTAVES = 3
-_FINER = 4
+"""Candidates reach this many powers of two up and down from the calibrated scale, which is rarely further off."""
+
+_PER_OCTAVE = 4
+"""Number of candidates per power of two for scales that need not be powers of two."""
 
 
 def choose_scales(
     module: QuantizedModule, batches: Iterable[Any], importance: Importance | None = None, *, seed: int = 0
 ) -> int:
-    """Give every quantizer the scale whose error costs the results least; needs no labels.
+    """Give every quantizer the scale whose rounding error costs the results least; needs no labels.
 
-    Power-of-two scales move by whole powers of two, others by quarters of them, up to three powers each way. Tensors
-    that an NPU's limits tie to one position are priced together, and its other limits hold afterwards.
+    Candidates are up to three powers of two away: whole powers for power-of-two scales, quarters of them for others.
+    Tensors that NPU limits tie to one position get a joint scale. The other NPU limits are applied afterwards.
 
     Args:
-        module: What quantization after training returned, with scales that are not learned; it is changed in place.
-        batches: Some batches of calibration data: tensors, or tuples whose first item is one. A few dozen pictures do.
-        importance: What errors of the results cost; None takes the squared error of each result, relative to its size.
-        seed: Of the random directions.
+        module: The result of quantization after training, with scales that are not learned; it is changed in place.
+        batches: Some calibration batches: tensors, or tuples whose first item is one. A few dozen images are enough.
+        importance: Cost of errors of the results; None uses the squared error of each result relative to its energy.
+        seed: Seed of the random directions.
 
     Returns:
-        How many scales moved.
+        The number of scales that changed.
 
     Raises:
         DataError: There are no batches.
-        ModelError: The module is no quantized one, or is frozen.
-        RecipeError: Scales are learned, and so are no longer to be chosen.
+        ModelError: The module is not quantized, or is frozen.
+        RecipeError: Scales are learned.
 
     Example:
         >>> quantized = quantizer.quantize_model(graph, pictures)  # doctest: +SKIP
         >>> choose_scales(quantized, pictures, lambda rows: rows[..., 4:5].detach().expand_as(rows))  # doctest: +SKIP
     """
-    check_scales_are_free(module, "choose_scales")
-    prices = {
-        name: _Price(part, 2.0 ** np.arange(-_OCTAVES, _OCTAVES + _step(part) / 2, _step(part)))
+    check_scales_are_fixed(module, "choose_scales")
+    costs = {
+        name: _ScaleCosts(part, 2.0 ** np.arange(-_OCTAVES, _OCTAVES + _step(part) / 2, _step(part)))
         for name, part in fake_quantizers(module).items()
     }
-    price_errors(module, prices, batches, importance, seed)
+    collect_costs(module, costs, batches, importance, seed)
     moved = 0
     for names in tied_scales(module):
-        known = [prices[name] for name in names if name in prices and prices[name].seen]
+        known = [costs[name] for name in names if name in costs and costs[name].seen]
         if len(known) == len(names):
             moved += _moved(known)
     _keep_limits(module)
@@ -76,13 +78,14 @@ def choose_scales(
 
 
 @dataclass(eq=False)
-class _Price:
-    """What each candidate for the scale of one quantizer costs.
+class _ScaleCosts:
+    """The costs of the candidates for the scale of one quantizer.
 
     Attributes:
         quantizer: The quantizer.
-        factors: Candidates as factors of the scale it has, [candidates].
+        factors: Candidates as factors of the current scale, [candidates].
         costs: [candidates, scales].
+        seen: Whether the results depend on the tensor, so that there are costs.
     """
 
     quantizer: FakeQuantizer
@@ -94,46 +97,47 @@ class _Price:
         self.costs = torch.zeros(len(self.factors), self.quantizer.scale.numel(), dtype=torch.float64)
 
     def add(self, values: Tensor, gradient: Tensor) -> None:
-        """Add what errors of some values cost."""
+        """Add the costs of a batch."""
         self.seen = True
         part = self.quantizer
         self.costs += candidate_errors(values, gradient, Candidates.of(part, self.factors), part.axis)
 
 
 def _step(part: FakeQuantizer) -> float:
-    return 1.0 if isinstance(part.spec.scale, PowerOfTwoScale) else 1.0 / _FINER
+    return 1.0 if part.is_power_of_two else 1.0 / _PER_OCTAVE
 
 
-def _moved(known: list[_Price]) -> int:
-    """Give quantizers that go together the cheapest scale; return how many changed."""
+def _moved(known: list[_ScaleCosts]) -> int:
+    """Give tied quantizers the scale with the least cost; return how many changed."""
     best = [known[0].factors[known[0].costs.argmin(0).numpy()]] if len(known) == 1 else _joint(known)
     count = 0
-    for price, factor in zip(known, best, strict=True):
-        scale = price.quantizer.scale
+    for entry, factor in zip(known, best, strict=True):
+        scale = entry.quantizer.scale
         count += int(np.any(factor != 1.0))
         scale.mul_(torch.as_tensor(factor, dtype=scale.dtype, device=scale.device).reshape(scale.shape))
     return count
 
 
-def _joint(known: list[_Price]) -> list[npt.NDArray[np.float64]]:
-    """Return the factors that bring all quantizers to the one scale that costs least in all."""
-    scales = np.array([float(price.quantizer.scale) for price in known])
+def _joint(known: list[_ScaleCosts]) -> list[npt.NDArray[np.float64]]:
+    """Return the factors that bring all quantizers to the joint scale with the least total cost."""
+    scales = np.array([float(entry.quantizer.scale) for entry in known])
     exponents = nearest_exponent(scales / scales[0]).astype(int)
     middle = len(known[0].factors) // 2
     best, cheapest = 0, np.inf
     for exponent in range(int(exponents.max()) - middle, int(exponents.min()) + middle + 1):
-        cost = sum(float(price.costs[exponent - own + middle]) for price, own in zip(known, exponents, strict=True))
+        cost = sum(float(entry.costs[exponent - own + middle]) for entry, own in zip(known, exponents, strict=True))
         if cost < cheapest:
             best, cheapest = exponent, cost
     return [np.array([2.0 ** (best - own)]) for own in exponents]
 
 
 def tied_scales(module: QuantizedModule) -> list[list[str]]:
-    """Return the names of quantizers in groups that must have one position."""
+    """Return the names of quantizers in groups that must have the same number of fraction bits."""
     plan, limits = module.definition.plan, module.definition.recipe.scale.npu
+    # Union-find: each name points to another member of its group, the first one to itself.
     leader = {name: name for name in module.layout.quantizers}
 
-    def led(name: str) -> str:
+    def first(name: str) -> str:
         while leader[name] != name:
             name = leader[name]
         return name
@@ -145,10 +149,10 @@ def tied_scales(module: QuantizedModule) -> list[list[str]]:
             values = [value.name or "" for value in (*node.inputs, *node.outputs) if value is not None]
             roots = [plan.root(name) for name in values if name in plan.activations]
             for one, other in itertools.pairwise(roots):
-                leader[led(one)] = led(other)
+                leader[first(one)] = first(other)
     groups: dict[str, list[str]] = {}
     for name in leader:
-        groups.setdefault(led(name), []).append(name)
+        groups.setdefault(first(name), []).append(name)
     return list(groups.values())
 
 

@@ -1,6 +1,7 @@
-"""A quantized module inside a larger float one, as a single operator while the larger one is captured.
+"""Exports quantized modules inside a larger float model.
 
-Puts the float graph of a quantized submodule into the graph of the model around it, with plan and parameters.
+While the float model is captured, each quantized module is replaced by a single operator, a "region". Afterwards the
+float graph of the module takes the place of the region in the captured graph, together with its plan and parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ _SHAPES: dict[str, tuple[int, list[Tensor]]] = {}
 
 @torch.library.custom_op("quantry::region", mutates_args=())  # type: ignore[untyped-decorator]
 def region(inputs: list[Tensor], key: str) -> list[Tensor]:
-    """Run the module known under a key on its flattened arguments."""
+    """Run the module registered under a key on its flattened arguments."""
     results = [part.clone() for part in _flat_call(_MODULES[key], inputs)]
     _SHAPES[key] = (inputs[0].shape[0], [torch.empty_like(part, device="meta") for part in results])
     return results
@@ -44,7 +45,7 @@ def _(inputs: list[Tensor], key: str) -> list[Tensor]:
     return [inputs[0].new_empty(shape, dtype=part.dtype) for shape, part in zip(shapes, examples, strict=True)]
 
 
-class _StandIn(nn.Module):  # type: ignore[misc]
+class _RegionCall(nn.Module):  # type: ignore[misc]
     """Calls the operator in place of the module."""
 
     def __init__(self, key: str, out_spec: Any) -> None:
@@ -60,8 +61,8 @@ class _StandIn(nn.Module):  # type: ignore[misc]
 
 
 @contextmanager
-def stand_ins(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
-    """Put operators in the place of the quantized submodules for the duration of a block.
+def region_operators(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
+    """Replace the quantized submodules by operators for the duration of a block.
 
     Yields:
         The quantized modules by their path in the model.
@@ -71,7 +72,7 @@ def stand_ins(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
     try:
         for name, part in found.items():
             signature = part.definition.signature
-            _replace(model, name, _StandIn(name, None if signature is None else signature.out_spec))
+            _replace(model, name, _RegionCall(name, None if signature is None else signature.out_spec))
         yield found
     finally:
         for name, part in found.items():
@@ -82,7 +83,7 @@ def stand_ins(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
 
 @contextmanager
 def frozen_inside(model: nn.Module) -> Iterator[None]:
-    """Put the final forms of the quantized submodules in their places for the duration of a block."""
+    """Replace the quantized submodules by their frozen forms for the duration of a block."""
     found = _inside(model)
     try:
         for name, part in found.items():
@@ -114,13 +115,13 @@ def _replace(model: nn.Module, path: str, part: nn.Module) -> None:
 
 
 @dataclass
-class Spliced:
-    """What has been put together so far.
+class MergedModel:
+    """A float model into which graphs of quantized modules are inserted.
 
     Attributes:
-        model: The graph around; edited in place.
-        plan: What is quantized in it.
-        params: With which scales.
+        model: The float model; edited in place.
+        plan: Which of its tensors are quantized.
+        params: Their scales and zero points.
     """
 
     model: ir.Model
@@ -128,11 +129,11 @@ class Spliced:
     params: QuantParams = field(default_factory=QuantParams)
 
     def insert(self, region: ir.Node, definition: ModuleDefinition) -> None:
-        """Replace one region by the graph of its module.
+        """Replace a region by the graph of its module.
 
         Args:
-            region: The node that stands for it.
-            definition: The frozen module.
+            region: The node that represents the module.
+            definition: Definition of the frozen module.
 
         Raises:
             RecipeError: The module's graph has another operator set.
@@ -140,28 +141,28 @@ class Spliced:
         inner = definition.model.model.clone()
         if inner.opset_imports[""] != self.model.opset_imports[""]:
             raise RecipeError(
-                f"a quantized submodule must keep the operator set {self.model.opset_imports['']} to be exported with "
-                f"the model around it, got {inner.opset_imports['']}; leave prepare.opset unset"
+                f"a quantized submodule must have the operator set {self.model.opset_imports['']} of the enclosing "
+                f"model, got {inner.opset_imports['']}; leave prepare.opset unset; in export"
             )
-        renamed = self._take_over(region, inner)
+        renamed = self._move_nodes(region, inner)
         self._merge(definition, *renamed)
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give tensors of the graph other names, in the plan and the parameters too."""
+        """Rename tensors in the graph, the plan and the parameters."""
         for value in (*self.model.graph.inputs, *_values(self.model.graph)):
             value.name = names.get(value.name or "", value.name)
         self.plan = renamed_plan(self.plan, names, {})
         params = {names.get(name, name): entry for name, entry in self.params.tensors.items()}
         self.params = QuantParams(params, self.params.notes)
 
-    def _take_over(self, region: ir.Node, inner: ir.Model) -> tuple[dict[str, str], dict[str, str]]:
+    def _move_nodes(self, region: ir.Node, inner: ir.Model) -> tuple[dict[str, str], dict[str, str]]:
         graph = self.model.graph
         taken = _names(graph)
         tensors: dict[str, str] = {}
         feeds = [value for value in inner.graph.inputs if value.name not in inner.graph.initializers]
         for source, feed in zip(region.inputs, feeds, strict=True):
             assert source is not None
-            outer = _alone(source, region, graph, taken)
+            outer = _exclusive(source, region, graph, taken)
             tensors[feed.name or ""] = outer.name or ""
             feed.replace_all_uses_with(outer)
         for value in _values(inner.graph):
@@ -179,7 +180,7 @@ class Spliced:
             node.name = nodes[node.name or ""]
         graph.insert_before(region, moved)
         for old_value, result in zip(region.outputs, results, strict=True):
-            _hand_over(graph, old_value, result, tensors)
+            _replace_output(graph, old_value, result, tensors)
         graph.remove(region, safe=True)
         return tensors, nodes
 
@@ -198,12 +199,12 @@ class Spliced:
 
 
 def regions(model: ir.Model) -> dict[str, ir.Node]:
-    """Return the nodes that stand for quantized submodules, by the path of the module."""
+    """Return the nodes that represent quantized submodules, by the path of the module."""
     return {node.attributes["key"].as_string(): node for node in model.graph if node.domain == DOMAIN}
 
 
 def renamed_plan(plan: QuantPlan, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> QuantPlan:
-    """Return the same plan for a graph whose tensors and nodes have other names."""
+    """Return the plan of a graph whose tensors and nodes were renamed."""
 
     def tensor(name: str) -> str:
         return tensors.get(name, name)
@@ -233,8 +234,8 @@ def renamed_plan(plan: QuantPlan, tensors: Mapping[str, str], nodes: Mapping[str
     )
 
 
-def _alone(source: ir.Value, region: ir.Node, graph: ir.Graph, taken: set[str]) -> ir.Value:
-    """Return a value that only the region reads, so that quantizing it leaves the float part alone."""
+def _exclusive(source: ir.Value, region: ir.Node, graph: ir.Graph, taken: set[str]) -> ir.Value:
+    """Return a value that only the region reads, so that quantizing it does not affect the float part."""
     if all(use.node is region for use in source.uses()) and not source.is_graph_output():
         return source
     copy = ir.node("Identity", [source], name=_fresh(f"{source.name}_copy", taken))
@@ -247,7 +248,7 @@ def _alone(source: ir.Value, region: ir.Node, graph: ir.Graph, taken: set[str]) 
     return copy.outputs[0]
 
 
-def _hand_over(graph: ir.Graph, old: ir.Value, result: ir.Value, tensors: dict[str, str]) -> None:
+def _replace_output(graph: ir.Graph, old: ir.Value, result: ir.Value, tensors: dict[str, str]) -> None:
     for use in tuple(old.uses()):
         use.node.replace_input_with(use.idx, result)
     if not old.is_graph_output():

@@ -1,14 +1,13 @@
-"""What can be switched while a module trains: quantizers, observers, batch statistics, learned scales.
+"""Switches quantizers, observers, batch statistics and learned scales while a module trains.
 
-Each takes any module and finds the quantized parts inside, so that a model with a quantized submodule can be passed.
-A model without any is refused: switching nothing would go unnoticed.
+Each function accepts any module and finds the quantized modules inside. A model without any raises an error, because a
+call without effect would go unnoticed.
 """
 
 from torch import nn
 
 from quantry.errors import ModelError, RecipeError, known_keywords, nearest_spelling
 from quantry.numerics.torch_quantizer import Gradient
-from quantry.recipe import PowerOfTwoScale
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.fake_quantizer import FakeQuantizer, FloatCast
 from quantry.torchfront.quantized_module import QuantizedModule
@@ -16,7 +15,7 @@ from quantry.torchfront.quantized_module import QuantizedModule
 
 @known_keywords("enable_quantizers")
 def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
-    """Quantize, or compute in float."""
+    """Quantize, or compute in float if `enabled` is False."""
     _require_quantizers(model, "enable_quantizers")
     for part in model.modules():
         if isinstance(part, FakeQuantizer | FloatCast):
@@ -25,7 +24,7 @@ def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
 
 @known_keywords("start_observers")
 def start_observers(model: nn.Module) -> None:
-    """Let scales follow the extremes of what is seen in training mode: of weights at once, of activations slowly."""
+    """Let scales follow the range of the values seen in training mode: weights at once, activations as an average."""
     _require_quantizers(model, "start_observers")
     _refuse_frozen(model, "start_observers")
     for part in model.modules():
@@ -35,7 +34,7 @@ def start_observers(model: nn.Module) -> None:
 
 @known_keywords("freeze_observers")
 def freeze_observers(model: nn.Module) -> None:
-    """Keep scales as they are."""
+    """Stop the observers; scales keep their values."""
     _require_quantizers(model, "freeze_observers")
     for part in model.modules():
         if isinstance(part, FakeQuantizer):
@@ -44,7 +43,7 @@ def freeze_observers(model: nn.Module) -> None:
 
 @known_keywords("freeze_batch_norm")
 def freeze_batch_norm(model: nn.Module, *, frozen: bool = True) -> None:
-    """Keep running statistics as they are, in training mode too, so that what is trained is what is exported."""
+    """Use running statistics and do not update them in training mode either, so training sees the exported model."""
     _require_quantizers(model, "freeze_batch_norm")
     for part in model.modules():
         if isinstance(part, BatchNormLayer):
@@ -55,21 +54,21 @@ def freeze_batch_norm(model: nn.Module, *, frozen: bool = True) -> None:
 def learn_scales(
     model: nn.Module, gradient: Gradient | str | None = None, *, weights: bool = True, activations: bool = True
 ) -> list[nn.Parameter]:
-    """Let scales be trained.
+    """Make scales trainable.
 
     Args:
         model: The model.
-        gradient: "tqt" trains the logarithm, "lsq" the scale itself; None takes TQT for power-of-two scales and LSQ
-            for others; "straight-through" fixes them again.
+        gradient: "tqt" trains the logarithm, "lsq" the scale itself; None selects TQT for power-of-two scales and LSQ
+            for others; "straight-through" fixes the scales again.
         weights: Train the scales of weights and biases.
         activations: Train the scales of activations.
 
     Returns:
-        The parameters, for an optimizer's group with a learning rate of its own.
+        The parameters, for an optimizer group with its own learning rate.
 
     Raises:
         ModelError: A module is frozen, or none is quantized.
-        RecipeError: There is no such gradient.
+        RecipeError: `gradient` has another value.
     """
     _require_quantizers(model, "learn_scales")
     _refuse_frozen(model, "learn_scales")
@@ -77,8 +76,7 @@ def learn_scales(
     learned: list[nn.Parameter] = []
     for part in model.modules():
         if isinstance(part, FakeQuantizer) and (weights if part.constant else activations):
-            power_of_two = isinstance(part.spec.scale, PowerOfTwoScale)
-            learned += part.learn(chosen or (Gradient.TQT if power_of_two else Gradient.LSQ))
+            learned += part.learn(chosen or (Gradient.TQT if part.is_power_of_two else Gradient.LSQ))
     return learned
 
 
@@ -92,12 +90,12 @@ def _gradient(given: Gradient | str) -> Gradient:
     return names[name]
 
 
-def refuse_switched_off(model: nn.Module, where: str) -> None:
-    """Raise ModelError where a quantizer is switched off, since it is written all the same."""
+def require_enabled(model: nn.Module, where: str) -> None:
+    """Raise ModelError if a quantizer is disabled: export writes it anyway."""
     if any(isinstance(part, FakeQuantizer | FloatCast) and not part.enabled for part in model.modules()):
         raise ModelError(
-            "a module that is frozen or exported must have its quantizers switched on, got one with some switched off, "
-            "such as a float twin; export a float model with torch.onnx.export, or call enable_quantizers(model); in "
+            "all quantizers must be enabled when a module is frozen or exported, got disabled ones, as after "
+            "float_copy; export a float model with torch.onnx.export, or call enable_quantizers(model); in "
             f"{where}"
         )
 
@@ -106,14 +104,14 @@ def _require_quantizers(model: nn.Module, where: str) -> None:
     parts = model.modules() if isinstance(model, nn.Module) else ()
     if not any(isinstance(part, QuantizedModule) for part in parts):
         raise ModelError(
-            f"a model must be or have what quantize_model returned, got {type(model).__name__} without any; quantize "
-            f"it first; in {where}"
+            f"a model must be or contain a quantized module, got {type(model).__name__} without any; "
+            f"quantize it first; in {where}"
         )
 
 
 def _refuse_frozen(model: nn.Module, where: str) -> None:
     if any(isinstance(part, QuantizedModule) and part.is_frozen for part in model.modules()):
         raise ModelError(
-            "scales move in what quantize_model returned, before it is frozen, got a frozen module, whose scales are "
-            f"final; in {where}"
+            "scales must be changed before the module is frozen, got a frozen one; use the result of quantize_model; "
+            f"in {where}"
         )

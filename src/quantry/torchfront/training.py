@@ -1,11 +1,4 @@
-"""When observers and batch statistics come to rest.
-
-Losses whose kernels are recorded once and replayed: starting many small ones takes longer than running them.
-
-Exponential moving average of a model's weights.
-
-A short training loop for people without one.
-"""
+"""A short training loop, and the parts of it for users with a loop of their own: schedule, average, recorded loss."""
 
 import copy
 import inspect
@@ -24,18 +17,30 @@ from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.fake_quantizer import FakeQuantizer
-from quantry.torchfront.graph_capture import wrong_call
+from quantry.torchfront.graph_capture import call_error
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, learn_scales, start_observers
+
+Loss = Callable[[Any, Any], Tensor]
+"""From the module and a batch of the user's loader to the loss."""
+
+_SMALLEST = 1e-3
+"""Typical size assumed for weights that are about zero, such as new biases: they would otherwise never move."""
+
+_TINY = 1e-30
+"""Smallest scale in the logarithm of its learning rate."""
+
+_FLOOR = 1 / 16
+"""A learned scale may shrink to this fraction of its start. It must stay positive."""
 
 
 @dataclass(frozen=True)
 class QatSchedule(Checked):
-    """Switches by step, for a loop of the user's own.
+    """Switches observers and batch statistics by step.
 
     Attributes:
-        observe_until: Scales follow the data before this step; 0 never lets them.
-        batch_norm_until: Batch statistics are used and updated before this step; 0 never, None always.
+        observe_until: Scales follow the data before this step; 0 means never.
+        batch_norm_until: Batch statistics are used and updated before this step; 0 means never, None always.
 
     Example:
         >>> schedule = QatSchedule(observe_until=200, batch_norm_until=1000)
@@ -54,7 +59,7 @@ class QatSchedule(Checked):
                 raise RecipeError(f"QatSchedule.{name} must not be negative, got {value!r}")
 
     def apply(self, model: nn.Module, step: int) -> None:
-        """Set the switches for a step; calling it at every step costs next to nothing."""
+        """Set the switches for a step; call it at every step, most calls do nothing."""
         if step in (0, self.observe_until):
             (start_observers if step < self.observe_until else freeze_observers)(model)
         if step in (0, self.batch_norm_until):
@@ -62,18 +67,179 @@ class QatSchedule(Checked):
             freeze_batch_norm(model, frozen=frozen)
 
 
-Loss = Callable[[Any, Any], Tensor]
-"""From the module and a batch of the user's loader to what is minimised."""
+@dataclass(frozen=True)
+class QatOptions(Checked):
+    """How `qat` trains.
+
+    Attributes:
+        steps: Number of batches; a shorter loader is repeated.
+        learning_rate: Peak learning rate of weights, relative to the typical weight of each tensor; follows a cosine.
+        scale_rate: Learning rate of learned scales: of the logarithm of power-of-two scales, relative to the scale for
+            others. None keeps the calibrated scales.
+        decay: Decay of the moving average that is returned; None returns the weights of the last step.
+        schedule: When observers and batch statistics are frozen.
+        bfloat16: Run the forward pass in mixed precision.
+        clip: Largest norm of the gradient.
+        record: On a GPU, record the kernels of the first step and replay them, as `RecordedLoss` does. For small models
+            it is several times as fast.
+    """
+
+    steps: int = 1000
+    learning_rate: float = 3e-3
+    scale_rate: float | None = 1e-3
+    decay: float | None = 0.99
+    schedule: QatSchedule = QatSchedule()
+    bfloat16: bool = False
+    clip: float = 10.0
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("steps", "learning_rate", "scale_rate", "clip"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise RecipeError(f"QatOptions.{name} must be positive, got {value!r}")
+        if self.decay is not None and not 0 <= self.decay < 1:
+            raise RecipeError(f"QatOptions.decay must be in [0, 1) or None, got {self.decay!r}")
+        if self.record and (self.schedule.observe_until or self.schedule.batch_norm_until):
+            raise RecipeError(f"QatOptions.record needs a schedule that switches nothing during training, got {self}")
+
+
+_OTHER_NAMES = {"model": "module", "data": "batches", "dataloader": "batches", "loader": "batches", "criterion": "loss"}
+
+
+@known_keywords("qat", _OTHER_NAMES)
+def qat(
+    module: QuantizedModule,
+    batches: Iterable[Any],
+    loss: Loss | None = None,
+    options: QatOptions | None = None,
+    *,
+    report: Callable[[int, float], None] | None = None,
+) -> QuantizedModule:
+    """Train a quantized module.
+
+    Args:
+        module: The result of quantization after training; it is trained in place.
+        batches: A DataLoader, or any iterable that can be read repeatedly.
+        loss: From module and batch to a loss. None compares with the float model and needs no labels; a batch is then a
+            tensor, a tuple that starts with the module's inputs, or a dict of them by name.
+        options: How to train.
+        report: Called with step and loss after each step.
+
+    Returns:
+        The trained module in evaluation mode: the moving average unless `decay` is None.
+
+    Raises:
+        DataError: There are no batches, they do not fit the module, or the loss is not finite.
+        ModelError: The module is not quantized, is frozen, or has nothing to train.
+        RecipeError: The loss cannot be called with module and batch.
+    """
+    options = options or QatOptions()
+    _check(module, loss, options)
+    learned = learn_scales(module) if options.scale_rate is not None else []
+    optimizer = _optimizer(module, learned, options)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, options.steps))
+    chosen = loss or _label_free(module)
+    chosen = RecordedLoss(chosen) if options.record else chosen
+    average = None if options.decay is None else _average(module, options.decay, options)
+    keep_positive = _floored(_plain_scales(module))
+    trained = list(module.parameters())
+    device = trained[0].device
+    module.train()
+    for step, batch in enumerate(itertools.islice(_repeated(batches), options.steps)):
+        options.schedule.apply(module, step)
+        # autocast's cache of cast weights would be stale when a recorded step is replayed.
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=not options.record):
+            value = chosen(module, _moved(batch, device))
+        # Reading the loss waits for a GPU, so check it at every step only on a CPU or if it is reported anyway.
+        if device.type == "cpu" or report is not None or step in (0, options.steps - 1):
+            _check_loss(value, step)
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(trained, options.clip)
+        optimizer.step()
+        schedule.step()
+        keep_positive()
+        if average is not None:
+            average.update(module)
+        if report is not None:
+            report(step, float(value.detach()))
+    if average is not None:
+        module.load_state_dict(average.module.state_dict())
+    module.eval()
+    return module
+
+
+class MovingAverage:
+    """An exponential moving average of a model's weights, which often gives the better model to export.
+
+    Attributes:
+        decay: Weight of the old average after the warm-up.
+        warm_up: Number of steps during which the average follows faster.
+    """
+
+    @known_keywords("MovingAverage")
+    def __init__(self, model: nn.Module, decay: float = 0.999, warm_up: int = 100) -> None:
+        if not isinstance(model, nn.Module):
+            raise ModelError(f"an averaged model must be a torch module, got {type(model).__name__}; in MovingAverage")
+        if not isinstance(decay, int | float) or not 0 <= decay < 1:
+            raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")
+        self.decay, self.warm_up = decay, warm_up
+        self._module = copy.deepcopy(model)
+        self._module.eval()
+        self._module.requires_grad_(requires_grad=False)
+        self._steps = 0
+        self._pairs: tuple[list[Tensor], ...] | None = None
+        self._pending: tuple[list[Tensor], list[Tensor]] = ([], [])
+
+    @property
+    def module(self) -> nn.Module:
+        """The averaged model in evaluation mode. Buffers such as running statistics are copied, not averaged."""
+        # Buffers are copied here, not in `update`: a model has hundreds of scales, and copying them at every step took
+        # longer than training a small model on a GPU.
+        ours, theirs = self._pending
+        if ours:
+            with torch.no_grad():
+                torch._foreach_copy_(ours, theirs)
+        self._pending = ([], [])
+        return self._module
+
+    def keep_pairs(self, model: nn.Module) -> None:
+        """Look up corresponding tensors once, for a model whose parameters stay the same objects from now on.
+
+        For a model with many parts, looking them up at every step takes longer than averaging.
+        """
+        self._pairs = self._found(model)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def update(self, model: nn.Module) -> None:
+        """Add the weights of one step."""
+        self._steps += 1
+        decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
+        ours, theirs, our_buffers, their_buffers = self._pairs or self._found(model)
+        torch._foreach_lerp_(ours, theirs, 1 - decay)
+        self._pending = (our_buffers, their_buffers)
+
+    def _found(self, model: nn.Module) -> tuple[list[Tensor], ...]:
+        theirs = [part.detach() for part in model.parameters()]
+        ours = dict(self._module.named_buffers())
+        for name, buffer in model.named_buffers():
+            if name not in ours:  # observers add a buffer when they start
+                holder, _, leaf = name.rpartition(".")
+                setattr(self._module.get_submodule(holder), leaf, buffer.detach().clone())
+        return list(self._module.parameters()), theirs, list(self._module.buffers()), list(model.buffers())
 
 
 class RecordedLoss:
-    """Computes a loss on a GPU by replaying what its first call did, forward and backward.
+    """A loss on a GPU that records its first call, forward and backward, as a CUDA graph and replays it.
 
-    The module's switches must stay as they are at the first call, and the loss must not read numbers back from the
-    device. Batches of another shape than the first, and those on a CPU, are computed as they would be without this.
+    Launching many small kernels takes longer than running them. The module's switches must not change after the first
+    call, and the loss must not read numbers back from the device. Batches of another shape than the first, and those on
+    a CPU, are computed normally.
 
     Attributes:
-        loss: What is recorded.
+        loss: The loss that is recorded.
 
     Example:
         >>> loss = RecordedLoss(lambda model, batch: criterion(model(batch[0]), batch[1]))  # doctest: +SKIP
@@ -103,7 +269,7 @@ class RecordedLoss:
 
 
 class _Step(nn.Module):  # type: ignore[misc]
-    """The loss as a module, so that the gradients of its parameters are recorded."""
+    """The loss as a module, so that torch also records the gradients of its parameters."""
 
     def __init__(self, module: nn.Module, loss: Loss, form: Any) -> None:
         super().__init__()
@@ -114,166 +280,7 @@ class _Step(nn.Module):  # type: ignore[misc]
         return self._loss(self.module, tree_unflatten(leaves, self._form))
 
 
-class MovingAverage:
-    """Keeps an average of a model beside it; often the better one to export.
-
-    Attributes:
-        decay: Weight of the old average once warmed up.
-        warm_up: Steps in which the average follows faster.
-    """
-
-    @known_keywords("MovingAverage")
-    def __init__(self, model: nn.Module, decay: float = 0.999, warm_up: int = 100) -> None:
-        if not isinstance(model, nn.Module):
-            raise ModelError(f"an averaged model must be a torch module, got {type(model).__name__}; in MovingAverage")
-        if not isinstance(decay, int | float) or not 0 <= decay < 1:
-            raise RecipeError(f"MovingAverage.decay must be in [0, 1), got {decay!r}")
-        self.decay, self.warm_up = decay, warm_up
-        self._module = copy.deepcopy(model)
-        self._module.eval()
-        self._module.requires_grad_(requires_grad=False)
-        self._steps = 0
-        self._pairs: tuple[list[Tensor], ...] | None = None
-        self._behind: tuple[list[Tensor], list[Tensor]] = ([], [])
-
-    @property
-    def module(self) -> nn.Module:
-        """The averaged model, in evaluation mode; buffers such as running statistics and scales are the model's own."""
-        # Hundreds of scales: copying them at every step took longer than training a small model on a GPU.
-        kept, seen = self._behind
-        if kept:
-            with torch.no_grad():
-                torch._foreach_copy_(kept, seen)
-        self._behind = ([], [])
-        return self._module
-
-    def keep_pairs(self, model: nn.Module) -> None:
-        """Look up once what belongs together, for a model whose parameters stay the same objects from now on.
-
-        Looking at every step takes longer than averaging where a model has many parts.
-        """
-        self._pairs = self._found(model)
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def update(self, model: nn.Module) -> None:
-        """Take one step's weights in."""
-        self._steps += 1
-        decay = self.decay * (1 - math.exp(-self._steps / max(self.warm_up, 1)))
-        ours, theirs, kept, seen = self._pairs or self._found(model)
-        torch._foreach_lerp_(ours, theirs, 1 - decay)
-        self._behind = (kept, seen)
-
-    def _found(self, model: nn.Module) -> tuple[list[Tensor], ...]:
-        theirs = [part.detach() for part in model.parameters()]
-        return list(self._module.parameters()), theirs, list(self._module.buffers()), list(model.buffers())
-
-
-_SMALLEST = 1e-3
-_TINY = 1e-30
-_FLOOR = 1 / 16
-
-
-@dataclass(frozen=True)
-class QatOptions(Checked):
-    """How the loop trains.
-
-    Attributes:
-        steps: Number of batches; the loader is repeated where it is shorter.
-        learning_rate: Of weights, at its peak, as a part of the typical weight of each tensor; falls along a cosine.
-        scale_rate: Of learned scales: of their logarithm where it is a power of two, else as a part of the scale; None
-            keeps scales as calibrated.
-        decay: Of the moving average that is returned; None returns the weights of the last step.
-        schedule: When observers and batch statistics rest.
-        bfloat16: Run the forward pass in mixed precision.
-        clip: Largest norm of the gradient.
-        record: On a GPU, record the kernels of the first step and replay them, as `RecordedLoss` does. For small models
-            it is several times as fast.
-    """
-
-    steps: int = 1000
-    learning_rate: float = 3e-3
-    scale_rate: float | None = 1e-3
-    decay: float | None = 0.99
-    schedule: QatSchedule = QatSchedule()
-    bfloat16: bool = False
-    clip: float = 10.0
-    record: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("steps", "learning_rate", "scale_rate", "clip"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise RecipeError(f"QatOptions.{name} must be positive, got {value!r}")
-        if self.decay is not None and not 0 <= self.decay < 1:
-            raise RecipeError(f"QatOptions.decay must be in [0, 1) or None, got {self.decay!r}")
-        if self.record and (self.schedule.observe_until or self.schedule.batch_norm_until):
-            raise RecipeError(f"QatOptions.record needs a schedule that switches nothing on the way, got {self}")
-
-
-_OTHER_NAMES = {"model": "module", "data": "batches", "dataloader": "batches", "loader": "batches", "criterion": "loss"}
-
-
-@known_keywords("qat", _OTHER_NAMES)
-def qat(
-    module: QuantizedModule,
-    batches: Iterable[Any],
-    loss: Loss | None = None,
-    options: QatOptions | None = None,
-    *,
-    report: Callable[[int, float], None] | None = None,
-) -> QuantizedModule:
-    """Train a quantized module.
-
-    Args:
-        module: What quantization after training returned; it is trained in place.
-        batches: A DataLoader, or any iterable that can be read repeatedly.
-        loss: From module and batch to a loss; None learns from the float model and needs no labels: a batch is then a
-            tensor, a tuple that starts with the module's inputs, or a dict of them by name.
-        options: How to train.
-        report: Called with step and loss after each step.
-
-    Returns:
-        The trained module in evaluation mode: the moving average where one is kept.
-
-    Raises:
-        DataError: There are no batches, they do not fit the module, or the loss is no finite number.
-        ModelError: The module is no quantized one, is frozen, or has nothing to train.
-        RecipeError: The loss is not called with module and batch.
-    """
-    options = options or QatOptions()
-    _check(module, loss, options)
-    learned = learn_scales(module) if options.scale_rate is not None else []
-    optimizer = _optimizer(module, learned, options)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, options.steps))
-    chosen = loss or _label_free(module)
-    chosen = RecordedLoss(chosen) if options.record else chosen
-    average = None if options.decay is None else _average(module, options.decay, options)
-    keep_positive = _floored(_plain_scales(module))
-    trained = list(module.parameters())
-    device = trained[0].device
-    module.train()
-    for step, batch in enumerate(itertools.islice(_repeated(batches), options.steps)):
-        options.schedule.apply(module, step)
-        # What autocast keeps of a step would not be there when the step is replayed.
-        with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=not options.record):
-            value = chosen(module, _moved(batch, device))
-        if device.type == "cpu" or report is not None or step in (0, options.steps - 1):  # elsewhere reading takes time
-            _check_loss(value, step)
-        optimizer.zero_grad(set_to_none=True)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(trained, options.clip)
-        optimizer.step()
-        schedule.step()
-        keep_positive()
-        if average is not None:
-            average.update(module)
-        if report is not None:
-            report(step, float(value.detach()))
-    if average is not None:
-        module.load_state_dict(average.module.state_dict())
-    module.eval()
-    return module
+# -- checks ------------------------------------------------------------------------------------------------------------
 
 
 def _check(module: QuantizedModule, loss: Loss | None, options: QatOptions) -> None:
@@ -282,14 +289,14 @@ def _check(module: QuantizedModule, loss: Loss | None, options: QatOptions) -> N
         raise RecipeError(f"options must be QatOptions(...), got {type(options).__name__}; in qat")
     if isinstance(loss, DistillationLoss | torch.nn.modules.loss._Loss):
         raise RecipeError(
-            f"a loss must be a function of module and batch, got {type(loss).__name__}, which is called otherwise; "
-            "write such as loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
+            f"a loss must be a function of module and batch, got {type(loss).__name__}, which has other arguments; "
+            "write for example loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
         )
     if loss is not None:
         _check_call(loss, module)
     if module.is_frozen or not any(part.requires_grad for part in module.parameters()):
         raise ModelError(
-            "a module must have weights to train, got one that is frozen; train what quantize_model returned, and "
+            "a module must have weights to train, got one that is frozen; train the result of quantize_model, and "
             "freeze it afterwards; in qat"
         )
 
@@ -299,7 +306,7 @@ def _check_call(loss: Loss, module: QuantizedModule) -> None:
         inspect.signature(loss).bind(module, None)
     except (TypeError, ValueError) as error:
         raise RecipeError(
-            f"a loss must be a function of module and batch, got {loss!r}: {error}; write such as "
+            f"a loss must be a function of module and batch, got {loss!r}: {error}; write for example "
             "loss=lambda module, batch: criterion(module(batch[0]), batch[1]); in qat"
         ) from error
 
@@ -310,9 +317,12 @@ def _check_loss(value: Any, step: int) -> None:
         raise RecipeError(f"a loss must return one number as a tensor, got {given}; take its mean; in qat")
     if not math.isfinite(float(value.detach())):
         raise DataError(
-            f"a loss must be a finite number, got {float(value.detach())} at step {step}: the batch may hold NaN, or "
-            "the learning rate is too high; in qat"
+            f"a loss must be a finite number, got {float(value.detach())} at step {step}: the batch may contain NaN, "
+            "or the learning rate is too high; in qat"
         )
+
+
+# -- optimizer ---------------------------------------------------------------------------------------------------------
 
 
 def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions) -> torch.optim.Optimizer:
@@ -320,9 +330,10 @@ def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions)
     groups: dict[float, list[Tensor]] = {}
     for part in module.parameters():
         if part.requires_grad and id(part) not in known:
-            # To the next power of two, so that few groups, and few kernels, serve all tensors.
+            # Rounded to a power of two, so that all tensors form few groups, which means few kernels.
             typical = max(float(part.detach().square().mean().sqrt()), _SMALLEST)
             groups.setdefault(2.0 ** round(math.log2(typical)), []).append(part)
+    # Adam's steps have the size of the learning rate, whatever the gradient, so it is scaled to the weights.
     settings = [{"params": parts, "lr": options.learning_rate * typical} for typical, parts in groups.items()]
     if learned:
         settings += _scale_settings(module, learned, options.scale_rate or 0.0)
@@ -330,18 +341,18 @@ def _optimizer(module: QuantizedModule, learned: list[Any], options: QatOptions)
 
 
 def _scale_settings(module: QuantizedModule, learned: list[Any], rate: float) -> list[dict[str, Any]]:
-    """Return the groups of learned scales: logarithms take the rate as it is, scales themselves as a part of them."""
+    """Return the groups of learned scales: `rate` applies to logarithms as it is and to scales relative to them."""
     plain = {id(scale) for scale in _plain_scales(module)}
     groups: dict[float, list[Tensor]] = {}
     for part in learned:
-        # Of several the smallest counts, so that none changes its sign.
+        # The smallest scale of a tensor sets the rate, so that no scale changes its sign.
         size = float(part.detach().abs().min()) if id(part) in plain else 1.0
         groups.setdefault(2.0 ** math.floor(math.log2(max(size, _TINY))), []).append(part)
     return [{"params": parts, "lr": rate * size} for size, parts in groups.items()]
 
 
 def _plain_scales(module: QuantizedModule) -> list[Tensor]:
-    """Return the scales that are learned themselves, and not by their logarithm."""
+    """Return the scales that are learned directly, not through their logarithm."""
     parts = (part for part in module.modules() if isinstance(part, FakeQuantizer))
     return [part.scale for part in parts if part.gradient is Gradient.LSQ]
 
@@ -349,28 +360,31 @@ def _plain_scales(module: QuantizedModule) -> list[Tensor]:
 def _average(module: QuantizedModule, decay: float, options: QatOptions) -> MovingAverage:
     average = MovingAverage(module, decay)
     if not options.schedule.observe_until:
-        average.keep_pairs(module)  # observers make buffers anew
+        average.keep_pairs(module)  # observers replace buffers at every step
     return average
 
 
 def _floored(scales: list[Tensor]) -> Callable[[], None]:
-    """Return what lifts scales again that fell below a part of what they are now: they must stay positive."""
+    """Return a function that raises scales to a fraction of their current values if they fall below."""
     floors = [_FLOOR * scale.detach() for scale in scales]
 
-    def lift() -> None:
+    def raise_scales() -> None:
         if scales:
             with torch.no_grad():
                 torch._foreach_maximum_(scales, floors)
 
-    return lift
+    return raise_scales
 
 
-def _share(step: int, steps: int) -> float:
-    """Return the learning rate of a step as a part of its peak: a short rise, then half a cosine."""
+def _rate_factor(step: int, steps: int) -> float:
+    """Return the learning rate of a step relative to its peak: a linear warm-up of 5 %, then half a cosine."""
     rise = max(1, steps // 20)
     if step < rise:
         return (step + 1) / (rise + 1)
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
 
 
 def _label_free(module: QuantizedModule) -> Loss:
@@ -382,7 +396,7 @@ def _label_free(module: QuantizedModule) -> Loss:
         named = dict(batch) if isinstance(batch, Mapping) else {}
         plain = batch[:count] if isinstance(batch, list | tuple) else (batch,)
         arguments = () if named else tuple(plain)
-        wrong = wrong_call(module, arguments, named, "qat")
+        wrong = call_error(module, arguments, named, "qat")
         if wrong is not None:
             raise wrong
         return distillation(*arguments, **named)
@@ -400,8 +414,8 @@ def _repeated(batches: Iterable[Any]) -> Iterator[Any]:
             count += 1
             yield batch
         if count == before:
-            given = f"{count} that can be read only once, as those of a generator; make a list" if count else "none"
-            raise DataError(f"training needs at least one batch, and all of them repeatedly, got {given}; in qat")
+            given = f"{count} that can be read only once, as from a generator; make a list" if count else "none"
+            raise DataError(f"training needs at least one batch, and must read all repeatedly, got {given}; in qat")
 
 
 def _moved(batch: Any, device: torch.device) -> Any:

@@ -1,17 +1,16 @@
-"""What conversions for an NPU replaced, so that a teacher computes what the user's model computes.
+"""Undoes the conversions for an NPU, so that a float teacher computes what the user's model computes.
 
-The converted model was equalized since, which a model from before the conversions was not: tensors inside the two could
-not be compared. So the conversions that change the function are taken back in the equalized model.
+A teacher needs the equalized weights: otherwise its inner tensors could not be compared with those of the quantized
+module. So the conversions that change the function are undone in the equalized model.
 
-Where Relu took the place of Clip(0, 6): what a teacher must cut off again.
+One of them is Clip(0, 6) -> Relu, which lets equalization scale channels across it::
 
-Equalization passes Relu and multiplies channels before it, which Clip would not let it do::
+    user's model:     y = min(relu(x), 6)
+    quantized model:  relu(f x) = f relu(x)
+    teacher:          f y = min(relu(f x), 6 f)
 
-    user's model:  y = min(relu(x), 6)          quantized model:  relu(f x) = f relu(x)
-    teacher:       f y = min(relu(f x), 6 f)
-
-The factor f of each channel is seen by running both models, from before equalization and from behind it, on one sample:
-several steps may have had a part in it.
+The factor f of each channel is measured by running the models before and after equalization on one sample, because
+several equalization steps may have contributed to it.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,32 +30,39 @@ from quantry.recipe import Recipe
 from quantry.runtime.sessions import run_session, simulation_session
 
 _FACTOR = "_npu_factor"
+"""Part of the names that the conversions give to the constants they multiply by."""
+
+_HIGH = 6.0
+_TOLERANCE = 1e-3
+"""Largest relative error with which channels must be multiples of each other. Float rounding causes about 1e-6."""
+
+Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Original:
-    """What a node was before conversions.
+class OriginalNode:
+    """What a node was before the conversions.
 
     Attributes:
         op_type: Its operator.
         attributes: Its attributes, all of them numbers.
-        limit: Of a Clip that has become a Relu, what is cut off behind that, ready to be broadcast.
+        limit: The upper bound of a Clip that became a Relu, of a shape that broadcasts to the node's output.
     """
 
     op_type: str
     attributes: tuple[tuple[str, float], ...] = ()
-    limit: npt.NDArray[np.float32] | None = field(default=None, compare=False)
+    limit: Array | None = field(default=None, compare=False)
 
 
-def converted_nodes(before: ir.Model, after: ir.Model) -> dict[str, Original]:
-    """Return the nodes that conversions changed into another function, as they were, by their names.
+def converted_nodes(before: ir.Model, after: ir.Model) -> dict[str, OriginalNode]:
+    """Return the original form of each node that the conversions changed to another function, by node name.
 
     Args:
-        before: The model before conversions.
+        before: The model before the conversions.
         after: The model that is quantized.
     """
     known = {node.name or "": node for node in before.graph}
-    found: dict[str, Original] = {}
+    found: dict[str, OriginalNode] = {}
     for node in after.graph:
         name = node.name or ""
         old = known.get(name)
@@ -64,23 +70,23 @@ def converted_nodes(before: ir.Model, after: ir.Model) -> dict[str, Original]:
             continue
         slope = old.attributes.get_float("alpha", 0.01)
         if old.op_type == "Sigmoid":
-            found[name] = Original("Sigmoid")
+            found[name] = OriginalNode("Sigmoid")
         elif slope != node.attributes.get_float("alpha", 0.01):
-            found[name] = Original("LeakyRelu", (("alpha", slope),))
+            found[name] = OriginalNode("LeakyRelu", (("alpha", slope),))
     return found
 
 
-def converted_constants(before: ir.Model, after: ir.Model) -> dict[str, npt.NDArray[np.float32]]:
-    """Return values of initializers with which the converted model computes what the model before it did.
+def converted_constants(before: ir.Model, after: ir.Model) -> dict[str, Array]:
+    """Return values of initializers with which the converted model computes the original function.
 
-    These are the factors behind pools and HardSigmoid, which are 1 then, and the bounds of Clip.
+    These are the factors after pools and HardSigmoid, which become 1, and the bounds of Clip.
 
     Args:
-        before: The model before conversions.
+        before: The model before the conversions.
         after: The model that is quantized.
     """
     known = {node.name or "": node for node in before.graph}
-    found: dict[str, npt.NDArray[np.float32]] = {}
+    found: dict[str, Array] = {}
     for node in after.graph:
         old = known.get(node.name or "")
         new = {index: value for index, value in enumerate(node.inputs) if value is not None and _is_new(value, before)}
@@ -96,15 +102,45 @@ def converted_constants(before: ir.Model, after: ir.Model) -> dict[str, npt.NDAr
     return found
 
 
-def with_originals(model: FloatModel, originals: Mapping[str, Original]) -> FloatModel:
-    """Return a model in which nodes are again what they were; the given one is left as it was."""
-    if not originals:
+def clipped_nodes(
+    source: ir.Model, final: FloatModel, recipe: Recipe, memo: Memo, data: Callable[[], CalibrationData]
+) -> tuple[dict[str, OriginalNode], tuple[str, ...]]:
+    """Return the nodes that were Clip(0, 6), with their upper bounds in the equalized model, and notes.
+
+    Args:
+        source: The model as the user passed it.
+        final: The model that is quantized.
+        recipe: The user's recipe.
+        memo: Finds the results of stages that have already run.
+        data: Opens the calibration data; called only if there is such a node.
+    """
+    cross_layer = recipe.equalize.cross_layer
+    if not recipe.prepare.clip6_to_relu and not (cross_layer is not None and cross_layer.clip6_to_relu):
+        return {}, ()
+    clipped = _prepared(source, recipe, memo, clip6_to_relu=False).value
+    relus = {node.name or "": node for node in final.model.graph if node.op_type == "Relu"}
+    names = [node.name or "" for node in clipped.model.graph if node.op_type == "Clip" and node.name in relus]
+    if not names:
+        return {}, ()
+    before = run_convert(_prepared(source, recipe, memo, clip6_to_relu=True), recipe, memo).value
+    feeds = next(iter(data()))
+    pairs = zip(_inputs_of(before, names, feeds), _inputs_of(final, names, feeds), strict=True)
+    limits = {name: _limit(*pair) for name, pair in zip(names, pairs, strict=True)}
+    found = {name: OriginalNode("Clip", limit=limit) for name, limit in limits.items() if limit is not None}
+    lost = len(names) - len(found)
+    note = f"{lost} Clip(0, 6) stay Relu in the float teacher: equalization did more to their channels than multiply"
+    return found, (note,) if lost else ()
+
+
+def with_original_nodes(model: FloatModel, nodes: Mapping[str, OriginalNode]) -> FloatModel:
+    """Return a copy of a model in which nodes have their original form again."""
+    if not nodes:
         return model
     copy = model.model.clone()
     for node in tuple(copy.graph):
-        original = originals.get(node.name or "")
+        original = nodes.get(node.name or "")
         if original is not None and original.limit is not None:
-            _cut_off(copy.graph, node, original.limit)
+            _add_limit(copy.graph, node, original.limit)
         elif original is not None:
             node.op_type = original.op_type
             node.attributes.clear()
@@ -113,8 +149,8 @@ def with_originals(model: FloatModel, originals: Mapping[str, Original]) -> Floa
     return FloatModel(copy, model.notes)
 
 
-def _cut_off(graph: ir.Graph, node: ir.Node, limit: npt.NDArray[np.float32]) -> None:
-    """Write Min(Relu(x), limit) in place of Relu(x); the result keeps its name."""
+def _add_limit(graph: ir.Graph, node: ir.Node, limit: Array) -> None:
+    """Replace Relu(x) by Min(Relu(x), limit); the result keeps its name."""
     relu = ir.node("Relu", [node.inputs[0]], name=f"{node.name}_relu")
     relu.outputs[0].name = f"{node.outputs[0].name}_relu"
     tensor = ir.tensor(limit, name=f"{node.outputs[0].name}_limit")
@@ -133,50 +169,14 @@ def _is_new(value: ir.Value, before: ir.Model) -> bool:
     return value.const_value is not None and value.name not in before.graph.initializers
 
 
-_HIGH = 6.0
-_TOLERANCE = 1e-3
-
-Array = npt.NDArray[np.float32]
-
-
-def cut_off_nodes(
-    source: ir.Model, final: FloatModel, recipe: Recipe, memo: Memo, data: Callable[[], CalibrationData]
-) -> tuple[dict[str, Original], tuple[str, ...]]:
-    """Return the nodes that were Clip(0, 6), with what they cut off in the equalized model, and notes.
-
-    Args:
-        source: The model as it came.
-        final: The model that is quantized.
-        recipe: What was asked for.
-        memo: Keeps and finds results.
-        data: Opens the calibration data; called only where there is such a node.
-    """
-    cross_layer = recipe.equalize.cross_layer
-    if not recipe.prepare.clip6_to_relu and not (cross_layer is not None and cross_layer.clip6_to_relu):
-        return {}, ()
-    clipped = _prepared(source, recipe, memo, clip6_to_relu=False).value
-    relus = {node.name or "": node for node in final.model.graph if node.op_type == "Relu"}
-    names = [node.name or "" for node in clipped.model.graph if node.op_type == "Clip" and node.name in relus]
-    if not names:
-        return {}, ()
-    before = run_convert(_prepared(source, recipe, memo, clip6_to_relu=True), recipe, memo).value
-    feeds = next(iter(data()))
-    pairs = zip(_read(before, names, feeds), _read(final, names, feeds), strict=True)
-    limits = {name: _limit(*pair) for name, pair in zip(names, pairs, strict=True)}
-    found = {name: Original("Clip", limit=limit) for name, limit in limits.items() if limit is not None}
-    lost = len(names) - len(found)
-    note = f"{lost} Clip(0, 6) stay Relu in the float teacher: equalization did more to their channels than multiply"
-    return found, (note,) if lost else ()
-
-
 def _prepared(source: ir.Model, recipe: Recipe, memo: Memo, *, clip6_to_relu: bool) -> Any:
     return run_prepare(
         model_source(source), replace(recipe, prepare=replace(recipe.prepare, clip6_to_relu=clip6_to_relu)), memo
     )
 
 
-def _read(model: FloatModel, names: list[str], feeds: Mapping[str, Any]) -> list[Array]:
-    """Return what nodes read when a model runs on a sample."""
+def _inputs_of(model: FloatModel, names: list[str], feeds: Mapping[str, Any]) -> list[Array]:
+    """Return the first input of each of some nodes when a model runs on a sample."""
     copy = model.model.clone()
     nodes = {node.name or "": node for node in copy.graph}
     values = [nodes[name].inputs[0] for name in names]
@@ -189,9 +189,10 @@ def _read(model: FloatModel, names: list[str], feeds: Mapping[str, Any]) -> list
 
 
 def _limit(before: Array, after: Array) -> Array | None:
-    """Return what is cut off behind the equalized values, along the channels, or None where these are not multiples."""
+    """Return the bound 6 f along the channels, or None if the channels were not just multiplied by factors f."""
     if before.shape != after.shape:
         return None
+    # Channels are the second axis of images and the last axis of token sequences.
     for axis in dict.fromkeys((min(1, before.ndim - 1), before.ndim - 1)):
         others = tuple(index for index in range(before.ndim) if index != axis)
         energy = np.sum(before * before, axis=others, keepdims=True)

@@ -1,8 +1,8 @@
-"""Lowering: a captured torch graph becomes the float ONNX model that the stages work on.
+"""Lowering: turns a captured torch graph into the float ONNX model that the stages work on.
 
-Own, rather than torch's exporter: it is fast, needs no further package, writes no casts, identities or shape chains,
-and keeps the names of the user's modules and parameters, which training needs to find its way back. One function for
-each operator, in tables by family.
+We do not use torch's exporter: this one is fast, needs no further package, writes no redundant casts, identities or
+shape computations, and keeps the names of the user's modules and parameters, which training needs. There is one
+function per operator, in tables by family.
 """
 
 from quantry.torchfront.lowering.graph import LOWERINGS, Lowered, Scope, lower

@@ -1,4 +1,4 @@
-"""Operators that compute each element by itself."""
+"""Lowerings of operators that compute each element independently."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def unary(operator: str) -> Lowering:
 
 
 def binary(operator: str) -> Lowering:
-    """Return the lowering of an operator with two operands, of which one may be a number."""
+    """Return the lowering of an operator with two operands, one of which may be a number."""
 
     def lower(writer: GraphWriter, call: Call) -> ir.Value:
         left, right = (operand(writer, call, name) for name in ("self", "other"))
@@ -37,7 +37,7 @@ def binary(operator: str) -> Lowering:
 
 
 def comparison(operator: str) -> Lowering:
-    """Return the lowering of an operator that compares two operands, of which one may be a number."""
+    """Return the lowering of an operator that compares two operands, one of which may be a number."""
 
     def lower(writer: GraphWriter, call: Call) -> ir.Value:
         kinds = [call.meta(name).dtype for name in ("self", "other") if isinstance(call[name], ir.Value)]
@@ -62,12 +62,12 @@ def unequal(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def logical(operator: str) -> Lowering:
-    """Return the lowering of an operator on truth values, which torch has for the bits of integers too."""
+    """Return the lowering of an operator on booleans; torch also has it for the bits of integers."""
 
     def lower(writer: GraphWriter, call: Call) -> ir.Value:
         if call.result.dtype != torch.bool:
             raise ModelError(
-                f"{call.node.target} must be one of truth values, got {call.result.dtype} ({call.node.name}); capture "
+                f"{call.node.target} must have boolean operands, got {call.result.dtype} ({call.node.name}); capture "
                 "submodules without it"
             )
         others = [operand(writer, call, "other")] if "other" in call._values else []
@@ -84,7 +84,7 @@ def divide(writer: GraphWriter, call: Call) -> ir.Value:
         return quotient
     if not call.result.dtype.is_floating_point:
         raise ModelError(
-            f"a quotient that is rounded must be one of floats, got integers in {call.node.target} ({call.node.name}); "
+            f"a rounded quotient must have float operands, got integers in {call.node.target} ({call.node.name}); "
             "capture submodules without it"
         )
     if rounding == "floor":
@@ -128,7 +128,7 @@ def reciprocal_root(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def silu(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.silu``: x * Sigmoid(x), as ONNX has it."""
+    """``aten.silu``: x * Sigmoid(x); ONNX has no Silu before opset 24."""
     return writer.op("Mul", [call.first, writer.op("Sigmoid", [call.first])])
 
 
@@ -166,7 +166,7 @@ def leaky_relu(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def elu(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.elu`` with its usual scales."""
+    """``aten.elu`` with scales of 1."""
     return writer.op("Elu", [call.first], {"alpha": float(call.get("alpha", 1.0))})
 
 
@@ -188,7 +188,7 @@ def log_sigmoid(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def gated(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.glu``: one half of an axis times the sigmoid of the other."""
+    """``aten.glu``: one half of an axis times the sigmoid of the other half."""
     axis = int(call.get("dim", -1)) % call.first_meta.dim()
     half = int(call.first_meta.shape[axis]) // 2
     values, gates = writer.multi("Split", [call.first, writer.ints([half, half])], 2, {"axis": axis})
@@ -196,7 +196,7 @@ def gated(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def prelu(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.prelu``: the slope lies along the channel axis."""
+    """``aten.prelu``: one slope per channel."""
     slope, rank = call["weight"], call.rank("self")
     if rank > 2:
         slope = writer.op("Reshape", [slope, writer.ints([-1, *[1] * (rank - 2)])])
@@ -213,7 +213,7 @@ def clamp(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def _between(writer: GraphWriter, x: ir.Value, low: Any, high: Any) -> ir.Value:
-    """Return what is left of a tensor within bounds that are tensors, which Clip does not take."""
+    """Clip to bounds that are tensors, which ONNX's Clip does not accept."""
     for operator, bound in (("Max", low), ("Min", high)):
         if bound is not None:
             x = writer.op(operator, [x, bound if isinstance(bound, ir.Value) else writer.constant(float(bound))])

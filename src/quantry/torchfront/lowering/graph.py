@@ -1,7 +1,4 @@
-"""What lowering a captured graph gives.
-
-From a captured torch graph to float ONNX.
-"""
+"""Lowers a captured torch graph to a float ONNX model."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -20,10 +17,10 @@ from quantry.torchfront.lowering.graph_writer import ONNX_TYPES, Call, Dimension
 
 @dataclass(frozen=True)
 class Scope:
-    """Where in the user's model a node comes from.
+    """The part of the user's model that a node comes from.
 
     Attributes:
-        path: Dotted path of the module, from outside in; empty for the root.
+        path: Dotted path of the module; empty for the root.
         classes: Names of the modules' classes, outermost first.
     """
 
@@ -33,16 +30,16 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """The float ONNX model of a captured graph, and what ONNX cannot say.
+    """The float ONNX model of a captured graph, and what ONNX cannot express.
 
     Attributes:
         model: The model; initializers have the names of the parameters they come from.
-        scopes: Of every node, by its name.
-        signature: How the module's arguments and results are flattened, as torch keeps it; None for plain tensors.
-        constants: Results that are no tensors, by their place among the flattened results.
-        arguments: Arguments that are no tensors, by their place among the flattened arguments.
+        scopes: The scope of every node, by node name.
+        signature: How torch flattens the module's arguments and results; None for plain tensors.
+        constants: Results that are not tensors, by position among the flattened results.
+        arguments: Arguments that are not tensors, by position among the flattened arguments.
         parameters: Names of the initializers that the user's model trains.
-        buffers: Names of those that it keeps fixed.
+        buffers: Names of the initializers that the user's model does not train.
     """
 
     model: ir.Model
@@ -61,7 +58,7 @@ LOWERINGS: Mapping[str, Callable[[GraphWriter, Call], Any]] = {
     **arithmetic.LOWERINGS,
     **reshaping.LOWERINGS,
 }
-"""By the operator's name in ``torch.ops.aten``, without overload and without the underscore of in-place variants."""
+"""By the operator's name in ``torch.ops.aten``, without the overload and the underscore of in-place variants."""
 
 _ARITHMETIC = {
     operator.add: "Add",
@@ -72,24 +69,24 @@ _ARITHMETIC = {
 }
 
 
-def lower(module: fx.GraphModule, remedy: str = "") -> Lowered:
+def lower(module: fx.GraphModule, advice: str = "") -> Lowered:
     """Return the float ONNX model of a captured graph.
 
     Args:
-        module: What `capture` or ``torch.export.export(...).module()`` returned; it is left as it was.
-        remedy: What to do about an operator that cannot be lowered; empty names submodules to capture in its place.
+        module: The result of `capture` or ``torch.export.export(...).module()``; it is not changed.
+        advice: What to do about an operator that cannot be lowered; by default, which submodules to capture instead.
 
     Raises:
-        ModelError: The graph was not made by torch.export, or has an operator that cannot be lowered.
+        ModelError: The graph does not come from torch.export, or has an operator that cannot be lowered.
     """
     unknown = [node for node in module.graph.nodes if _is_unknown(node)]
     if unknown:
-        raise _refusal(unknown, module, remedy)
+        raise _unknown_error(unknown, module, advice)
     return _Lowering(module).run()
 
 
 class _Lowering:
-    """One walk over a captured graph."""
+    """One pass over a captured graph."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -159,7 +156,7 @@ class _Lowering:
         name = str(node.target)
         if name not in self._writer.initializers:
             tensor = operator.attrgetter(name)(self._module)
-            # A copy: the module may be trained on while this model is at work.
+            # A copy, because the module may be trained while this model is in use.
             self._writer.tensor(ir.Tensor(np.array(tensor.detach().cpu().numpy()), name=name))
         return self._writer.initializers[name]
 
@@ -171,7 +168,7 @@ class _Lowering:
             return self._size_arithmetic(node)
         lowering = _lowering(node)
         if lowering is None or _counts_batches(node):
-            return None  # a check that the capture left behind, or an assertion about shapes
+            return None  # an assertion about shapes, or a counter of batches
         result = lowering(self._writer, Call(node, self._values.__getitem__))
         if isinstance(result, ir.Value):
             self._writer.name(result, node.name)
@@ -201,7 +198,7 @@ class _Lowering:
 
 
 def _counts_batches(node: fx.Node) -> bool:
-    """Whether the node only counts the batches a normalization has seen."""
+    """Return whether a node only counts the batches that a normalization has seen."""
     source = node.args[0] if node.args else None
     return isinstance(source, fx.Node) and source.op == "get_attr" and "num_batches_tracked" in str(source.target)
 
@@ -214,7 +211,7 @@ def _scope(node: fx.Node) -> Scope:
 
 
 def _shape(tensor: torch.Tensor) -> ir.Shape:
-    """Return the shape, sizes that the capture did not fix by name: the first such axis is the batch."""
+    """Return the shape with names for dynamic sizes; a dynamic first axis is the batch."""
     return ir.Shape(
         [
             size if isinstance(size, int) else ("batch" if axis == 0 else str(size))
@@ -224,7 +221,7 @@ def _shape(tensor: torch.Tensor) -> ir.Shape:
 
 
 def _lowering(node: fx.Node) -> Callable[[GraphWriter, Call], Any] | None:
-    """Return what writes an operator of the graph, or None where nothing does; it may be an in-place variant."""
+    """Return the function that lowers a node's operator or its in-place variant, or None if there is none."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     name = node.target._opname
@@ -237,7 +234,7 @@ def _is_unknown(node: fx.Node) -> bool:
     return node.target is not operator.getitem and node.target not in _ARITHMETIC and _lowering(node) is None
 
 
-def _refusal(unknown: list[fx.Node], module: fx.GraphModule, remedy: str) -> ModelError:
+def _unknown_error(unknown: list[fx.Node], module: fx.GraphModule, advice: str) -> ModelError:
     places: dict[str, str] = {}
     for node in unknown:
         path = _scope(node).path
@@ -246,36 +243,36 @@ def _refusal(unknown: list[fx.Node], module: fx.GraphModule, remedy: str) -> Mod
     shown = ", ".join(found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
     return ModelError(
         f"every operator must be one that quantry can write as ONNX, got {shown}; "
-        f"{remedy or _parts_without(unknown, module)}"
+        f"{advice or _parts_without(unknown, module)}"
     )
 
 
 def _parts_without(unknown: list[fx.Node], module: fx.GraphModule) -> str:
-    """Return the advice to capture the largest submodule that has none of the operators."""
+    """Return advice to capture the largest submodule without the unknown operators."""
     computed = next((path for node in unknown for path in [_scope(node).path] if "parametrizations." in path), None)
     if computed is not None:
         layer, _, name = computed.rpartition("parametrizations.")
         return (
-            f"{layer + name.split('.')[0]!r} is computed anew at every call; make it a plain weight with "
+            f"{layer + name.split('.')[0]!r} is computed again at every call; make it a plain weight with "
             "torch.nn.utils.parametrize.remove_parametrizations before the capture"
         )
-    wrong = {path for node in unknown for path in _around(_scope(node).path)}
+    wrong = {path for node in unknown for path in _enclosing(_scope(node).path)}
     sizes: dict[str, int] = {}
     for node in module.graph.nodes:
-        outer = next((path for path in _around(_scope(node).path) if path not in wrong), None)
+        outer = next((path for path in _enclosing(_scope(node).path) if path not in wrong), None)
         if outer is not None and node.op == "call_function":
             sizes[outer] = sizes.get(outer, 0) + 1
     if not sizes:
-        return "exclusions come too late for that: put the layers in a submodule without it, and capture that one"
+        return "excluding the node does not help; put the layers into a submodule without it, and capture that one"
     largest = max(sizes, key=lambda path: sizes[path])
     part = "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in largest.split("."))
     return (
-        f"exclusions come too late for that: capture submodules without it, as in {part} = capture({part}, its_input), "
+        f"excluding the node does not help; capture submodules without it, as in {part} = capture({part}, its_input), "
         "quantize them, and export each by itself"
     )
 
 
-def _around(path: str) -> list[str]:
-    """Return the paths of the modules around a node, from outside in."""
+def _enclosing(path: str) -> list[str]:
+    """Return the paths of the modules around a node, outermost first."""
     parts = path.split(".") if path else []
     return [".".join(parts[: depth + 1]) for depth in range(len(parts))]

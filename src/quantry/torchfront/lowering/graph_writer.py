@@ -1,7 +1,4 @@
-"""One operator call of a captured graph, its arguments by the names of its schema.
-
-Writes ONNX nodes while a captured graph is lowered.
-"""
+"""Reads operator calls of a captured graph and writes ONNX nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from quantry.errors import ModelError
 
 
 class Call:
-    """Arguments of one node; nodes among them are replaced by what stands for them in the graph that is written.
+    """The arguments of one operator call by the names of its schema, as values of the ONNX graph.
 
     Attributes:
         node: The node of the captured graph.
@@ -36,7 +33,7 @@ class Call:
         return self._values[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an argument, or the default where the operator has none of that name or it is None."""
+        """Return an argument, or the default if there is no such argument or it is None."""
         found = self._values.get(name)
         return default if found is None else found
 
@@ -46,7 +43,7 @@ class Call:
         return next(iter(self._values.values()))
 
     def meta(self, name: str) -> torch.Tensor:
-        """Return shape and type of a tensor argument, as the capture saw it."""
+        """Return a fake tensor with shape and type of an argument, as recorded by the capture."""
         return meta_of(self._sources[name])
 
     @property
@@ -65,7 +62,7 @@ class Call:
 
 
 def meta_of(node: Any) -> Any:
-    """Return what the capture recorded of a node's value.
+    """Return the fake tensor that the capture recorded for a node.
 
     Raises:
         ModelError: Nothing was recorded.
@@ -73,7 +70,7 @@ def meta_of(node: Any) -> Any:
     if isinstance(node, fx.Node) and "val" in node.meta:
         return node.meta["val"]
     raise ModelError(
-        f"a graph must carry the shapes that a capture records, got none for {node}; capture the model with "
+        f"a graph must have the shapes that a capture records, got none for {node}; capture the model with "
         "quantry.torch.capture(model, example)"
     )
 
@@ -106,12 +103,12 @@ ONNX_TYPES: dict[torch.dtype, ir.DataType] = {
     torch.uint8: ir.DataType.UINT8,
     torch.bool: ir.DataType.BOOL,
 }
-"""The types both sides have."""
+"""The types that torch and ONNX share."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A size that is known at run time only.
+    """A size that is known only at run time.
 
     Attributes:
         value: int64 [1].
@@ -121,7 +118,7 @@ class Dimension:
 
 
 class GraphWriter:
-    """Collects nodes and initializers; names follow the captured nodes, so that users find their own again.
+    """Collects nodes and initializers. Names follow the captured nodes, so that users recognize them.
 
     Attributes:
         nodes: Nodes in order.
@@ -137,7 +134,7 @@ class GraphWriter:
         self._scope = ""
 
     def enter(self, name: str, scope: str) -> None:
-        """Start writing what stands for one captured node.
+        """Start writing the nodes of one captured node.
 
         Args:
             name: Its name.
@@ -146,7 +143,7 @@ class GraphWriter:
         self._prefix, self._scope = name, scope
 
     def op(self, operator: str, inputs: Sequence[ir.Value | None], attributes: Attributes | None = None) -> ir.Value:
-        """Write a node with one output and return that."""
+        """Write a node with one output and return the output."""
         return self.multi(operator, inputs, 1, attributes)[0]
 
     def multi(
@@ -192,14 +189,14 @@ class GraphWriter:
         return self.constant(np.asarray(values, np.int64), np.int64)
 
     def sizes(self, values: Sequence[int | Dimension]) -> ir.Value:
-        """Return a shape that may have sizes known at run time only."""
+        """Return a shape, some of whose sizes may be known only at run time."""
         if all(isinstance(value, int) for value in values):
             return self.ints([value for value in values if isinstance(value, int)])
         parts = [value.value if isinstance(value, Dimension) else self.ints([value]) for value in values]
         return self.op("Concat", parts, {"axis": 0})
 
     def cast(self, value: ir.Value, dtype: torch.dtype) -> ir.Value:
-        """Write a conversion to another type."""
+        """Write a Cast to another type."""
         return self.op("Cast", [value], {"to": int(ONNX_TYPES[dtype])})
 
     def name(self, value: ir.Value, name: str) -> None:
@@ -210,7 +207,7 @@ class GraphWriter:
             value.name = name
 
     def fresh(self, name: str) -> str:
-        """Return the name, or one with a number behind it where it is taken."""
+        """Return the name, with a number appended if it is already used."""
         candidate, count = name, 0
         while candidate in self._taken:
             count += 1

@@ -1,9 +1,4 @@
-"""Convolutions and products with weights.
-
-Normalizations over groups of channels, each sample by itself.
-
-Pooling, means, normalization and resizing: operators that look at a neighbourhood or an axis.
-"""
+"""Lowerings of layers: convolutions, matrix products, normalizations, pooling, reductions and resizing."""
 
 from typing import Any
 
@@ -39,7 +34,7 @@ def transposed_convolution(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def linear(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.linear``: Gemm for matrices, MatMul and Add for anything larger."""
+    """``aten.linear``: Gemm for matrices, MatMul and Add for more axes."""
     if call.rank() == 2:
         return writer.op("Gemm", _operands(call), {"transB": 1})
     weight = writer.op("Transpose", [call["weight"]], {"perm": (1, 0)})
@@ -59,7 +54,7 @@ def matmul(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def attention(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.scaled_dot_product_attention`` in its parts."""
+    """``aten.scaled_dot_product_attention`` as MatMul, Softmax and MatMul."""
     if call.get("is_causal", default=False) or call.get("enable_gqa", default=False):
         raise ModelError(
             "scaled_dot_product_attention can be captured without is_causal and enable_gqa only, got one of them; in "
@@ -96,19 +91,19 @@ def _operands(call: Call) -> list[ir.Value]:
 
 
 def _spread(value: Any, count: int) -> tuple[int, ...]:
-    """Return one number for each spatial axis, as torch repeats a single one."""
+    """Return one number per spatial axis; torch repeats a single number."""
     if isinstance(value, int):
         return (value,) * count
     return tuple(value) * count if len(value) == 1 else tuple(value)
 
 
 def group_norm(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.group_norm``: each group as one channel of an instance normalization, then gain and offset by channel."""
+    """``aten.group_norm``: instance normalization with one channel per group, then gain and offset per channel."""
     shape = [int(size) if isinstance(size, int) else 0 for size in call.first_meta.shape]
     groups = int(call["num_groups"])
     rows = writer.op("Reshape", [call.first, writer.ints([0, groups, -1])])
     normal = _normalized(writer, rows, groups, float(call.get("eps", 1e-5)))
-    inner = fixed(call.first_meta.shape[1:], "sizes behind the batch", call.node)
+    inner = fixed(call.first_meta.shape[1:], "sizes after the batch", call.node)
     result = writer.op("Reshape", [normal, writer.ints([shape[0], *inner])])
     return _by_channel(writer, call, result, len(shape))
 
@@ -131,7 +126,7 @@ def _normalized(writer: GraphWriter, x: ir.Value, channels: int, epsilon: float)
 
 
 def _by_channel(writer: GraphWriter, call: Call, x: ir.Value, rank: int) -> ir.Value:
-    """Multiply by the gain and add the offset of each channel, where there are any."""
+    """Multiply by the gain and add the offset of each channel, if there are any."""
     sizes = [-1, *[1] * (rank - 2)]
     for operator, name in (("Mul", "weight"), ("Add", "bias")):
         value = call[name]
@@ -155,7 +150,7 @@ def average_pool(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def adaptive_average_pool(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.adaptive_avg_pool2d``: over everything, or with windows that divide the size."""
+    """``aten.adaptive_avg_pool2d``: global, or with windows that divide the size."""
     wanted = list(call["output_size"])
     if all(size == 1 for size in wanted):
         return writer.op("GlobalAveragePool", [call.first])
@@ -163,7 +158,7 @@ def adaptive_average_pool(writer: GraphWriter, call: Call) -> ir.Value:
     if any(size % parts for size, parts in zip(sizes, wanted, strict=True)):
         raise ModelError(
             f"adaptive_avg_pool2d must divide its input evenly, got {sizes} into {wanted}; in {call.node.name}; use "
-            "avg_pool2d with the window you mean"
+            "avg_pool2d with an explicit window"
         )
     window = [size // parts for size, parts in zip(sizes, wanted, strict=True)]
     return writer.op("AveragePool", [call.first], {"kernel_shape": window, "strides": window})
@@ -201,7 +196,7 @@ def layer_norm(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def batch_norm(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.batch_norm`` with its running statistics, whatever the mode it was captured in."""
+    """``aten.batch_norm`` with its running statistics, in whichever mode it was captured."""
     mean, variance = call["running_mean"], call["running_var"]
     if mean is None or variance is None:
         raise ModelError(
@@ -212,7 +207,7 @@ def batch_norm(writer: GraphWriter, call: Call) -> ir.Value:
     weight = writer.constant(np.ones(channels)) if call["weight"] is None else call["weight"]
     bias = writer.constant(np.zeros(channels)) if call["bias"] is None else call["bias"]
     operands = [call["input"], weight, bias, mean, variance]
-    # ONNX weighs the old statistics, torch the new ones.
+    # The momentum of ONNX is the weight of the old statistics, that of torch the weight of the new ones.
     momentum = 1.0 - float(call.get("momentum", 0.1))
     return writer.op("BatchNormalization", operands, {"epsilon": float(call["eps"]), "momentum": momentum})
 

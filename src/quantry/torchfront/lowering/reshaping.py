@@ -1,4 +1,4 @@
-"""Operators that move values."""
+"""Lowerings of operators that move, reshape, join or select values."""
 
 from typing import Any
 
@@ -9,15 +9,16 @@ from quantry.errors import ModelError
 from quantry.torchfront.lowering.graph_writer import Call, Dimension, GraphWriter, fixed, meta_of
 
 _END = np.iinfo(np.int64).max
+"""torch and ONNX both write this as "to the end"."""
 
 
 def identity(_: GraphWriter, call: Call) -> ir.Value:
-    """Operators that only change how torch keeps the tensor, and dropout, which is idle at inference."""
+    """Operators that only change how torch stores a tensor, and dropout, which does nothing at inference."""
     return call.first  # type: ignore[no-any-return]
 
 
 def conversion(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.to`` and ``_to_copy``: a Cast where the type changes."""
+    """``aten.to`` and ``_to_copy``: a Cast if the type changes."""
     if call.first_meta.dtype == call.result.dtype:
         return identity(writer, call)
     return writer.cast(call.first, call.result.dtype)
@@ -36,7 +37,7 @@ def stack(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def split(writer: GraphWriter, call: Call) -> list[ir.Value]:
-    """``aten.chunk``, ``split`` and ``split_with_sizes``: the sizes are those that the capture saw."""
+    """``aten.chunk``, ``split`` and ``split_with_sizes``: the sizes are those of the capture."""
     axis = call.get("dim", 0)
     parts = meta_of(call.node)
     sizes = fixed([part.shape[axis] for part in parts], "the sizes of the parts", call.node)
@@ -44,7 +45,7 @@ def split(writer: GraphWriter, call: Call) -> list[ir.Value]:
 
 
 def slice_(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.slice``; one that takes everything is left out."""
+    """``aten.slice``; a slice of everything is omitted."""
     axis, step = call.get("dim", 0), call.get("step", 1)
     start, end = call.get("start", 0), call.get("end", _END)
     if step == 1 and start == 0 and end == _END:
@@ -71,11 +72,11 @@ def reshape(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def reshaped(writer: GraphWriter, call: Call, sizes: list[Any]) -> ir.Value:
-    """Reshape to sizes of which some may be known at run time only."""
+    """Reshape to sizes, some of which may be known only at run time."""
     source = call.first_meta.shape
     target: list[int | Dimension] = list(sizes)
     for index, size in enumerate(target):
-        # A size that stays where it is is written as 0, ONNX's word for that, so that no shape is computed.
+        # In ONNX, 0 keeps a size, so no shape has to be computed.
         if isinstance(size, Dimension) and index < len(source) and bool(source[index] == call.result.shape[index]):
             target[index] = 0
     dynamic = [index for index, size in enumerate(target) if isinstance(size, Dimension)]
@@ -87,22 +88,22 @@ def reshaped(writer: GraphWriter, call: Call, sizes: list[Any]) -> ir.Value:
 def unflatten(writer: GraphWriter, call: Call) -> ir.Value:
     """``aten.unflatten``: one axis becomes several."""
     axis = call["dim"] % call.first_meta.dim()
-    return reshaped(writer, call, [*[0] * axis, *call["sizes"], *_behind(call, axis)])
+    return reshaped(writer, call, [*[0] * axis, *call["sizes"], *_sizes_after(call, axis)])
 
 
-def _behind(call: Call, axis: int) -> list[int]:
-    return fixed(call.first_meta.shape[axis + 1 :], "sizes behind the axis", call.node)
+def _sizes_after(call: Call, axis: int) -> list[int]:
+    return fixed(call.first_meta.shape[axis + 1 :], "sizes after the axis", call.node)
 
 
 def flatten(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.flatten``: leading sizes stay, the flattened run is -1 and what follows is fixed."""
+    """``aten.flatten``: leading sizes stay, the flattened axes are -1, and the rest is fixed."""
     rank = call.first_meta.dim()
     start, end = call.get("start_dim", 0) % max(rank, 1), call.get("end_dim", -1) % max(rank, 1)
     if rank and start == end:
         return call.first  # type: ignore[no-any-return]
     shape = call.first_meta.shape
-    behind = fixed(shape[end + 1 :], "sizes behind the flattened axes", call.node)
-    return writer.op("Reshape", [call.first, writer.ints([*[0] * start, -1, *behind])])
+    after = fixed(shape[end + 1 :], "sizes after the flattened axes", call.node)
+    return writer.op("Reshape", [call.first, writer.ints([*[0] * start, -1, *after])])
 
 
 def permute(writer: GraphWriter, call: Call) -> ir.Value:
@@ -123,7 +124,7 @@ def transpose(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def squeeze(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.squeeze`` of named axes; those that are longer than 1 stay, as in torch."""
+    """``aten.squeeze``; axes longer than 1 stay, as in torch."""
     shape = call.first_meta.shape
     wanted = call.get("dim", list(range(len(shape))))
     axes = [axis for axis in ([wanted] if isinstance(wanted, int) else wanted) if shape[axis] == 1]
@@ -136,13 +137,13 @@ def unsqueeze(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def expand(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.expand``: -1 keeps a size, which ONNX writes as 1."""
+    """``aten.expand``: torch keeps a size with -1, ONNX with 1."""
     sizes = [1 if isinstance(size, int) and size == -1 else size for size in call["size"]]
     return writer.op("Expand", [call.first, writer.sizes(sizes)])
 
 
 def pad(writer: GraphWriter, call: Call) -> ir.Value:
-    """``aten.pad`` and ``constant_pad_nd``: torch counts from the last axis."""
+    """``aten.pad`` and ``constant_pad_nd``: torch starts with the last axis."""
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(call.get("mode", "constant"))
     if mode is None:
         raise ModelError(f"padding must be constant, reflect or replicate, got {call['mode']}; in {call.node.name}")
@@ -168,7 +169,7 @@ def embedding(writer: GraphWriter, call: Call) -> ir.Value:
 
 
 def size(writer: GraphWriter, call: Call) -> int | Dimension:
-    """``aten.sym_size``: a size that the capture did not fix."""
+    """``aten.sym_size``: a dynamic size."""
     known = call.first_meta.shape[call["dim"]]
     if isinstance(known, int):
         return known
@@ -177,7 +178,7 @@ def size(writer: GraphWriter, call: Call) -> int | Dimension:
 
 
 def region(writer: GraphWriter, call: Call) -> list[ir.Value]:
-    """``quantry.region``: a quantized module, whose own graph takes this node's place later."""
+    """``quantry.region``: a quantized module; its graph replaces this node later."""
     return writer.multi(
         "Region", call["inputs"], len(meta_of(call.node)), {"key": call["key"]}, domain="quantry.region"
     )
