@@ -1,4 +1,4 @@
-"""One capture and one calibration serve all tests: each takes copies."""
+"""One capture and one calibration for all tests; each test works on a copy."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What errors cost with each of several scales is the same in C and by plain operations, and what numpy says."""
+"""Compiled and plain computation of candidate errors agree with each other and with NumPy."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SHAPES += [((1, 3, 100, 100), 1), ((1, 3, 100, 100), None), ((0, 4), 1), ((6, 2,
 
 
 @pytest.fixture(params=["compiled", "operations"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "operations":
         monkeypatch.setattr(kernels, "loaded", lambda: None)
 
@@ -44,7 +44,7 @@ def expected(values: Tensor, gradient: Tensor, candidates: Candidates, axis: int
     return np.array(rows)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_implementation")
 @pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
 def test_costs_are_those_of_numpy(shape: tuple[int, ...], axis: int | None) -> None:
     values, gradient, candidates = drawn(shape, axis)
@@ -53,7 +53,7 @@ def test_costs_are_those_of_numpy(shape: tuple[int, ...], axis: int | None) -> N
     np.testing.assert_allclose(found, expected(values, gradient, candidates, axis), rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_implementation")
 def test_one_scale_may_serve_all_channels() -> None:
     values, gradient, _ = drawn((2, 6, 9, 11), 1)
     one = Candidates(torch.tensor([[0.25], [0.0625]]), torch.tensor([-8.0]), torch.tensor([7.0]))
@@ -63,7 +63,7 @@ def test_one_scale_may_serve_all_channels() -> None:
     np.testing.assert_allclose(found, candidate_errors(values, gradient, each, 1), rtol=1e-12)
 
 
-@pytest.mark.usefixtures("_way")
+@pytest.mark.usefixtures("_implementation")
 def test_orders_in_memory_do_not_matter() -> None:
     values, gradient, candidates = drawn((2, 6, 9, 11), 1)
     wanted = candidate_errors(values, gradient, candidates, 1)

@@ -1,4 +1,4 @@
-"""What cannot be captured is told in one sentence: whose fault it is, where, and what works in its place."""
+"""A failed capture raises one sentence: what is wrong, where, and what works instead."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class Spectrum(nn.Module):
 
 
 class WithSpectrum(nn.Module):
-    """Has an operator that no lowering knows, in its head."""
+    """Has an operator without a lowering in its head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ def images(count: int = 2) -> Tensor:
     return torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(5))
 
 
-def test_unknown_operator_is_named_with_a_way_that_works(tmp_path: Path) -> None:
+def test_unknown_operator_error_suggests_what_works(tmp_path: Path) -> None:
     model = WithSpectrum().eval()
     for scopes in (None, FloatScopes(modules=("head",))):
         with pytest.raises(ModelError) as caught:
             quantize_graph(capture(model, images()), [images()], "XINT8", float_scopes=scopes)
-        assert "aten.linalg_svdvals.default in 'head'; exclusions come too late" in str(caught.value)
+        assert "aten.linalg_svdvals.default in 'head'; excluding the node does not help" in str(caught.value)
         assert "model.backbone = capture(model.backbone, its_input)" in str(caught.value)
     model.backbone = quantize_graph(capture(model.backbone, images()), [images()], "XINT8")
     assert model(images()).shape == (2, 4, 6)
@@ -85,32 +85,32 @@ def test_unknown_operator_is_named_with_a_way_that_works(tmp_path: Path) -> None
     assert export(model.backbone, tmp_path / "part.onnx", images()).is_exact
 
 
-def test_control_flow_is_named_without_a_spelling() -> None:
+def test_control_flow_error_suggests_no_spelling() -> None:
     with pytest.raises(ModelError, match=r"got cond in the root module; .*model\.conv = capture") as caught:
         quantize_graph(capture(Conditional(), images()), [images()], "XINT8")
     assert "did you mean" not in str(caught.value)
 
 
-def test_weight_that_is_computed_is_named_with_a_way_that_works() -> None:
+def test_parametrized_weight_error_suggests_what_works() -> None:
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)))
     example = torch.rand(2, 4)
-    with pytest.raises(ModelError, match=r"'0\.weight' is computed anew .*remove_parametrizations"):
+    with pytest.raises(ModelError, match=r"'0\.weight' is computed again .*remove_parametrizations"):
         quantize_graph(capture(model, example), [example], "XINT8")
     nn.utils.parametrize.remove_parametrizations(model[0], "weight")
     assert quantize_graph(capture(model, example), [example], "XINT8")(example).shape == (2, 2)
 
 
-def test_branch_on_values_is_one_sentence_with_its_place(capfd: pytest.CaptureFixture[str]) -> None:
+def test_branch_on_values_error_names_the_line(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelError) as caught:
         capture(Branch(), images())
     text = str(caught.value)
     assert f"{Path(__file__).name}:" in text
-    assert "(if y.sum() > 0:); write a choice between values with torch.where" in text
+    assert "(if y.sum() > 0:); select values with torch.where" in text
     assert "\n" not in text
     assert "def forward" not in capfd.readouterr().err
 
 
-def test_choice_by_where_is_quantized() -> None:
+def test_torch_where_is_quantized() -> None:
     module = quantize_graph(capture(Chosen(), images()), [images()], "XINT8")
     with torch.no_grad():
         assert module(images(3)).shape == (3, 4, 6, 6)
@@ -119,15 +119,15 @@ def test_choice_by_where_is_quantized() -> None:
 @pytest.mark.parametrize(
     ("example", "kwargs", "reason"),
     [
-        (torch.rand(2, 5, 8, 8), {}, r"float32\[2, 5, 8, 8\]: Sequential fails on it: .* 3 channels"),
+        (torch.rand(2, 5, 8, 8), {}, r"float32\[2, 5, 8, 8\]: Sequential fails: .* 3 channels"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.int64), {}, r"int64\[2, 3, 8, 8\]: Sequential fails"),
         ((images(), images()), {}, r"forward\(input\), got .*: too many positional arguments"),
         (images(), {"mask": images()}, "unexpected keyword argument 'mask'"),
         ({"input": images(), "label": images()}, {}, "unexpected keyword argument 'label'"),
-        (images().numpy(), {}, "at least one tensor of torch, got ndarray"),
+        (images().numpy(), {}, "at least one torch tensor, got ndarray"),
     ],
 )
-def test_wrong_example_is_the_fault_of_data(example: object, kwargs: dict[str, object], reason: str) -> None:
+def test_wrong_example_raises_data_error(example: object, kwargs: dict[str, object], reason: str) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
     with pytest.raises(DataError, match=reason):
         capture(model, example, kwargs)
@@ -141,7 +141,7 @@ def test_key_too_many_in_a_batch_is_named(model: nn.Module | None) -> None:
         ModelQuantizer("XINT8").quantize_model(model or capture(nn.ReLU(), images()), data)
 
 
-def test_example_by_name_may_come_in_any_order() -> None:
+def test_keyword_examples_in_any_order() -> None:
     example = {"weight": torch.rand(4), "x": torch.rand(2, 4)}
     model = Pair()
     module = quantize_graph(capture(model, example), [example], "A16W8")
@@ -154,8 +154,8 @@ def test_example_by_name_may_come_in_any_order() -> None:
 @pytest.mark.parametrize(
     "shapes", [{"inputt": {0: torch.export.Dim.AUTO}}, ({0: torch.export.Dim.AUTO, 1: torch.export.Dim("c")},), "Batch"]
 )
-def test_sizes_that_cannot_vary_are_the_fault_of_data(shapes: object) -> None:
-    with pytest.raises(DataError, match="dynamic_shapes must be"):
+def test_wrong_dynamic_shapes_raise_data_error(shapes: object) -> None:
+    with pytest.raises(DataError, match="dynamic_shapes must"):
         capture(nn.Sequential(nn.Conv2d(3, 4, 3)), images(), dynamic_shapes=shapes)
 
 

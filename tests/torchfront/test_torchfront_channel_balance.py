@@ -1,4 +1,4 @@
-"""Channels scaled by powers of two so that the one scale of a tensor costs the results least."""
+"""Channels are scaled by powers of two so that one scale per tensor costs the results least."""
 
 import copy
 from dataclasses import replace
@@ -31,7 +31,7 @@ SPREAD = torch.tensor([4.0**-power for power in range(8)])
 
 
 class Uneven(nn.Module):
-    """Two layers around a function, whose channels in between are of very different sizes and count alike."""
+    """Two layers around a function; the channels between them have very different ranges and equal importance."""
 
     def __init__(self, between: nn.Module, width: int = 8) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Uneven(nn.Module):
 
 
 class Joined(nn.Module):
-    """A join of two layers, one of them pooled, which one layer reads."""
+    """A layer that reads the concatenation of two layers, one of them pooled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def test_factors_do_not_go_through_silu(npu_recipe: Recipe) -> None:
 
 
 class Gated(nn.Module):
-    """SiLU between two layers, of whose channels the second mixes none."""
+    """SiLU between two layers; the second is depthwise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ def test_same_seed_gives_the_same_module(npu_recipe: Recipe) -> None:
 
 
 def test_mistakes_are_named(quantized: QuantizedModule, net: SmallNet) -> None:
-    with pytest.raises(DataError, match="at least one batch, got none"):
+    with pytest.raises(DataError, match="at least one batch is needed, got none"):
         balance_channels(quantized, [])
     with pytest.raises(ModelError, match="got SmallNet"):
         balance_channels(net, batches())

@@ -1,4 +1,4 @@
-"""A quantized module takes the sizes it was captured with, and says so."""
+"""A quantized module accepts only the sizes it was captured with."""
 
 import pickle
 
@@ -38,7 +38,7 @@ def test_sizes_that_vary_are_captured_so() -> None:
 
 
 class Scaled(nn.Module):
-    """Has arguments that are no tensors, and one that holds several."""
+    """Has arguments that are not tensors, and one that contains several."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The quantizer of training does what the exported operators do."""
+"""The quantizer used in training computes what the exported operators compute."""
 
 import copy
 

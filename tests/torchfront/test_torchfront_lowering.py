@@ -1,4 +1,4 @@
-"""Captured graphs become the ONNX that computes the same."""
+"""The ONNX model of a captured graph computes the same function."""
 
 import numpy as np
 import onnx
@@ -170,7 +170,7 @@ def test_captured_graph_takes_other_batches_and_trains(captured: fx.GraphModule)
 
 
 def test_example_without_tensor_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one tensor"):
+    with pytest.raises(DataError, match="at least one torch tensor"):
         capture(nn.ReLU(), "picture")
 
 

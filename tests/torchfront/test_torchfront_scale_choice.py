@@ -1,4 +1,4 @@
-"""Scales chosen by what their errors do to the results, and tuning with the scales that were chosen."""
+"""Scales chosen by the cost of their errors, and tuning with the chosen scales."""
 
 import copy
 from dataclasses import replace
@@ -32,7 +32,7 @@ def exponents(module: QuantizedModule) -> dict[str, Tensor]:
 
 
 def shifted(module: QuantizedModule, by: float) -> QuantizedModule:
-    """Return a copy whose activations have scales that are wrong by so many powers of two."""
+    """Return a copy whose activation scales are off by the given powers of two."""
     wrong = copy.deepcopy(module)
     for part in wrong.modules():
         if isinstance(part, FakeQuantizer) and not part.constant:
@@ -47,7 +47,7 @@ def distance(module: QuantizedModule, net: SmallNet) -> float:
 
 
 class Rare(nn.Module):
-    """Two results, of which the second reads the few large values that the first never sees."""
+    """Two results; only the second depends on the few large values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_retune_rounds_to_the_scales_of_now(quantized: QuantizedModule, net: Sma
 
 
 def test_mistakes_are_named(quantized: QuantizedModule, net: SmallNet) -> None:
-    with pytest.raises(DataError, match="at least one batch, got none"):
+    with pytest.raises(DataError, match="at least one batch is needed, got none"):
         choose_scales(quantized, [])
     with pytest.raises(ModelError, match="got SmallNet"):
         choose_scales(net, batches())

@@ -1,4 +1,4 @@
-"""The teacher computes what the user's model computes, also where an NPU replaces operators of it."""
+"""The teacher computes the function of the user's model, even if operators were converted for an NPU."""
 
 import pickle
 from dataclasses import replace
@@ -23,7 +23,7 @@ from quantry.torchfront import (
 
 
 class Converted(nn.Module):
-    """Has what conversions change: SiLU, LeakyRelu, Clip, and a mean over 25 values."""
+    """Has everything that conversions change: SiLU, LeakyRelu, Clip, and a mean of 25 values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def test_teacher_is_the_model_before_conversions(net: type[nn.Module], recipe: R
     model, x = net().eval(), batches(1, 3)[0]
     module = quantized_as(model, recipe)
     assert module.definition.original_nodes
-    assert module.definition.original_weights  # factors behind pools
+    assert module.definition.original_weights  # factors after pools
     for one in (module, pickle.loads(pickle.dumps(module))):
         with torch.no_grad():
             torch.testing.assert_close(float_teacher(one)(x), model(x), rtol=1e-4, atol=1e-5)
@@ -60,7 +60,7 @@ def test_teacher_is_the_model_before_conversions(net: type[nn.Module], recipe: R
 
 
 class Bounded(nn.Module):
-    """Cuts off at 6, also within reach of equalization, with channels of very different ranges."""
+    """Has Clip(0, 6) between layers that equalization scales, and channels with very different ranges."""
 
     def __init__(self) -> None:
         super().__init__()

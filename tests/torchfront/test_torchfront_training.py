@@ -113,9 +113,9 @@ def test_batch_statistics_move_in_training_and_rest_when_frozen(quantized: Quant
 
 def test_training_with_batch_statistics_follows_the_float_model(net: SmallNet, quantized: QuantizedModule) -> None:
     x = batches(1, 16)[0]
-    reference, twin = copy.deepcopy(net).train(), float_copy(quantized).train()
-    torch.testing.assert_close(twin(x), reference(x), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(twin.stem.bn.running_var, reference.stem.bn.running_var, rtol=1e-4, atol=1e-5)
+    reference, copied = copy.deepcopy(net).train(), float_copy(quantized).train()
+    torch.testing.assert_close(copied(x), reference(x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(copied.stem.bn.running_var, reference.stem.bn.running_var, rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_module_equals_the_trained_one_to_the_bit(quantized: QuantizedModule) -> None:
@@ -149,10 +149,10 @@ def test_copy_and_pickle_keep_everything(quantized: QuantizedModule) -> None:
     freeze_batch_norm(quantized)
     learn_scales(quantized, activations=False)
     x = batches()[0]
-    for twin in (copy.deepcopy(quantized), pickle.loads(pickle.dumps(quantized))):
-        assert twin.training
-        assert torch.equal(twin(x), quantized(x))
-        assert dict(twin.named_parameters()).keys() == dict(quantized.named_parameters()).keys()
+    for copied in (copy.deepcopy(quantized), pickle.loads(pickle.dumps(quantized))):
+        assert copied.training
+        assert torch.equal(copied(x), quantized(x))
+        assert dict(copied.named_parameters()).keys() == dict(quantized.named_parameters()).keys()
 
 
 def test_mixed_precision_trains(quantized: QuantizedModule) -> None:
@@ -229,6 +229,15 @@ def test_schedule_switches_observers_and_statistics(quantized: QuantizedModule) 
     assert found == [(True, False), (True, False), (False, False), (False, True), (False, True)]
     with pytest.raises(RecipeError, match="observe_until"):
         QatSchedule(observe_until=-1)
+
+
+def test_moving_average_follows_observers(quantized: QuantizedModule) -> None:
+    options = QatOptions(steps=3, schedule=QatSchedule(observe_until=2))
+    before = {name: part.clone() for name, part in quantized.state_dict().items() if name.endswith("scale")}
+    trained = qat(quantized, batches(), options=options)
+    after = trained.state_dict()
+    assert any(name.endswith("observed") for name in after)
+    assert any(not torch.equal(after[name], value) for name, value in before.items() if name in after)
 
 
 def test_distillation_brings_the_module_nearer_to_the_float_model(captured: fx.GraphModule) -> None:

@@ -16,7 +16,7 @@ class Block(nn.Module):
 
 
 class SmallNet(nn.Module):
-    """Convolutions with batch normalization, a depthwise one, an addition, a join, pooling and a linear layer."""
+    """Convolutions with batch normalization, one of them depthwise, Add, Concat, pooling and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class SmallNet(nn.Module):
 
 
 class Detector(nn.Module):
-    """A model around a quantized one: what it does itself stays float."""
+    """A float model that contains a quantized one."""
 
     def __init__(self, base_model: nn.Module) -> None:
         super().__init__()

@@ -177,7 +177,7 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
         final = tuned_model(final, step.value)
     norms, arrays = find_batch_norms(lowered.model, stages.prepared.value, final)
     folded = sum(node.op_type == "BatchNormalization" for node in lowered.model.graph) - len(norms)
-    notes = [*pending, *final.notes, *stages.params.value.notes, *stages.quantized.value.notes]
+    notes = [*pending, *stages.notes]
     if folded:
         notes.append(f"{folded} batch normalizations are folded and cannot be trained")
     nodes, constants = {}, {}
