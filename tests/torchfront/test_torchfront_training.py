@@ -232,7 +232,7 @@ def test_schedule_switches_observers_and_statistics(quantized: QuantizedModule) 
 
 
 def test_moving_average_follows_observers(quantized: QuantizedModule) -> None:
-    options = QatOptions(steps=3, schedule=QatSchedule(observe_until=2))
+    options = QatOptions(steps=3, scale_rate=None, schedule=QatSchedule(observe_until=2))
     before = {name: part.clone() for name, part in quantized.state_dict().items() if name.endswith("scale")}
     trained = qat(quantized, batches(), options=options)
     after = trained.state_dict()
