@@ -99,7 +99,7 @@ def test_intact_copy_is_loaded(installed: Path) -> None:
     assert kernels.load_library(installed) is not None
 
 
-@pytest.mark.parametrize("kept", [0, 1, 4096, -1], ids=["empty", "one byte", "one page", "all but one byte"])
+@pytest.mark.parametrize("kept", [0, 1, 4096, -1], ids=["empty", "one byte", "one page", "one byte less"])
 def test_truncated_library_is_never_loaded(installed: Path, kept: int, caplog: pytest.LogCaptureFixture) -> None:
     library = library_file(installed)
     library.write_bytes(library.read_bytes()[:kept])
