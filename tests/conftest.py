@@ -1,10 +1,11 @@
 """What every test needs."""
 
-import importlib.util
+import importlib
 import itertools
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,20 +24,13 @@ settings.register_profile(
 settings.load_profile("quantry")
 
 
-def _build_kernels() -> None:
-    """Build the compiled kernels if their sources changed since ``pip install -e .`` built them."""
-    script = Path(__file__).parents[1] / "build_kernels.py"
-    spec = importlib.util.spec_from_file_location("build_kernels", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.build_if_outdated()
+# The root of the project: tests import `build_kernels` and `benchmarks`.
+sys.path.append(str(Path(__file__).parents[1]))
 
-
-# Without any compiler the tests run on NumPy; tests/numerics then says that the library is missing.
+# `pip install -e .` has built the compiled kernels; this builds them again after a change of their sources. Without any
+# compiler the tests run on NumPy, and tests/numerics reports that the library is missing.
 with suppress(OSError, subprocess.CalledProcessError):
-    _build_kernels()
+    importlib.import_module("build_kernels").build_if_outdated()
 
 # A shell lets what runs in its background ignore Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
