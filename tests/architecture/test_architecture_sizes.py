@@ -10,6 +10,12 @@ import quantry
 SOURCE = Path(quantry.__file__).parent
 FILE_LINES, FUNCTION_LINES, PARAMETERS = 500, 60, 6
 ALLOWED_FUNCTIONS = {
+    "execute/interpreter/linear.py:conv": "its parameters are the attributes of the ONNX operator",
+    "execute/interpreter/linear.py:conv_transpose": "its parameters are the attributes of the ONNX operator",
+    "execute/interpreter/linear.py:gemm": "its parameters are the attributes of the ONNX operator",
+    "execute/interpreter/reduction.py:max_pool": "its parameters are the attributes of the ONNX operator",
+    "execute/interpreter/reduction.py:average_pool": "its parameters are the attributes of the ONNX operator",
+    "execute/interpreter/resize.py:resize": "its parameters are the attributes of the ONNX operator",
     "cli/quantize.py:quantize": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
     "numerics/triton_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",

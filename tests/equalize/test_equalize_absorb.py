@@ -1,4 +1,4 @@
-"""High-bias absorption: the same function on the data that were seen, smaller tensors, and never through zeros."""
+"""High-bias absorption: the same outputs on the calibration data, smaller tensors, and never through zero padding."""
 
 from dataclasses import replace
 
@@ -36,17 +36,17 @@ LAWFUL = {
     "matrix": (ROWS, "m = MatMul(x, w6_8) a = Add(m, b8) r = Relu(a) n = MatMul(r, w8_4) y = Add(n, b4)"),
 }
 UNLAWFUL = {
-    "zeros around": (FIRST + "y = Conv <pads = [1,1,1,1]> (r, w4_8_3_3)", "Conv puts zeros around its input"),
-    "same size": (FIRST + 'y = Conv <auto_pad = "SAME_UPPER"> (r, w4_8_3_3)', "Conv puts zeros around its input"),
+    "zeros around": (FIRST + "y = Conv <pads = [1,1,1,1]> (r, w4_8_3_3)", "Conv pads its input with zeros"),
+    "same size": (FIRST + 'y = Conv <auto_pad = "SAME_UPPER"> (r, w4_8_3_3)', "Conv pads its input with zeros"),
     "counted zeros": (
         FIRST
         + "p = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1], count_include_pad = 1> (r) y = Conv(p, w4_8_1_1)",
-        "AveragePool counts zeros",
+        "AveragePool counts the zeros",
     ),
-    "sum": (FIRST + "s = Add(r, r) y = Conv(s, w4_8_1_1)", "Add does not pass a constant on"),
+    "sum": (FIRST + "s = Add(r, r) y = Conv(s, w4_8_1_1)", "Add does not pass constants on"),
     "spread": (FIRST + "y = ConvTranspose(r, w8_4_3_3)", "spreads a constant unevenly"),
     "beta": (FIRST + "f = Flatten(r) y = Gemm <beta = 0.5> (f, w288_4, b4)", "alpha or beta"),
-    "no function": ("a = Conv(x, w8_3_1_1, b8) y = Conv(a, w4_8_1_1)", "no Relu reads its result"),
+    "no function": ("a = Conv(x, w8_3_1_1, b8) y = Conv(a, w4_8_1_1)", "its result is not read by a single Relu"),
     "output": ("a = Conv(x, w8_3_1_1, b8) y = Relu(a)", "an output of the model"),
 }
 
@@ -110,7 +110,7 @@ def test_largest_value_falls_to_what_varies(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", UNLAWFUL)
-def test_unlawful_is_declined_with_its_reason(case: str) -> None:
+def test_layer_that_cannot_change_is_declined_with_its_reason(case: str) -> None:
     body, reason = UNLAWFUL[case]
     before, after = absorbed(IMAGE, body, BiasAbsorption())
     assert after.model is before.model
@@ -121,12 +121,12 @@ def test_channels_that_come_down_to_zero_are_left_alone() -> None:
     model = prepare(model_source(network(IMAGE, LAWFUL["pointwise"][1].replace("b8", "c8"))), PrepareOptions())
     after = absorb(model, observed(model, IMAGE), BiasAbsorption())
     assert after.model is model.model
-    assert any("comes down to zero" in note for note in after.notes)
+    assert any("reaches zero" in note for note in after.notes)
 
 
 def test_unless_the_largest_value_falls_nothing_is_done() -> None:
     _, after = absorbed(IMAGE, LAWFUL["pointwise"][1], BiasAbsorption(gain=100.0))
-    assert any("would not fall by enough" in note for note in after.notes)
+    assert any("would not shrink enough" in note for note in after.notes)
 
 
 def test_recipe_with_absorption_quantizes_better() -> None:

@@ -1,12 +1,12 @@
-"""The arithmetic, against the same thing done slowly on whole weights."""
+"""The arithmetic of cross-layer equalization, against a slow version on whole weights."""
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from quantry.equalize.balance import Magnitudes, balance, counted_bias, magnitudes
-from quantry.equalize.channel_layout import ChannelLayout, bias_magnitude, scaled_bias
+from quantry.equalize.cross_layer import Magnitudes, balance, counted_bias, magnitudes
+from quantry.equalize.linear_layer import ChannelLayout, bias_magnitude, scaled_bias
 from quantry.recipe import CrossLayer
 
 FREE = CrossLayer(use_threshold=False)

@@ -1,4 +1,4 @@
-"""Channel groups and outlier splitting: the same function in onnxruntime, and only where they pay and are lawful."""
+"""Channel groups and outlier splitting: the same outputs in onnxruntime, and only where they gain enough."""
 
 from dataclasses import replace
 
@@ -117,7 +117,7 @@ def test_both_one_after_the_other_keep_the_function(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", UNLAWFUL)
-def test_unlawful_is_declined_with_its_reason(case: str) -> None:
+def test_layer_that_cannot_change_is_declined_with_its_reason(case: str) -> None:
     body, reason = UNLAWFUL[case]
     before = prepared(body)
     grouped = group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec())
@@ -127,12 +127,12 @@ def test_unlawful_is_declined_with_its_reason(case: str) -> None:
         assert any(reason in note for note in after.notes), after.notes
 
 
-def test_reshape_that_is_told_the_number_of_channels_stays() -> None:
+def test_reshape_that_has_the_number_of_channels_as_a_constant_stays() -> None:
     body = FIRST + "k = Constant <value = int64[2] {2, 288}> () r = Reshape(a, k) y = Gemm <transB = 1> (r, w4_288)"
     before = prepared(body)
     after = split_outliers(before, OutlierSplitting(gain=1.0, tolerance=0.0), TensorSpec())
     assert after.model is before.model
-    assert any("Reshape is told their number" in note for note in after.notes)
+    assert any("Reshape has their number as a constant" in note for note in after.notes)
     assert_same_function(before, group_channels(before, ChannelGroups(gain=1.0, tolerance=0.0), TensorSpec()))
 
 
@@ -143,7 +143,7 @@ def test_split_before_opset_13_has_its_lengths_in_an_attribute() -> None:
     assert_same_function(before, after)
 
 
-def test_function_behind_goes_with_the_groups() -> None:
+def test_function_after_a_convolution_is_split_with_it() -> None:
     before = prepared(LAWFUL["relu"])
     after = group_channels(before, ChannelGroups(2, gain=1.0, tolerance=0.0), TensorSpec())
     assert operators(after) == ["Conv", "Relu", "Conv", "Relu", "Concat", "Conv"]
@@ -195,6 +195,6 @@ def test_groups_help_where_channels_differ(preset: str) -> None:
         ({"absorp": {}}, "absorb"),
     ],
 )
-def test_bad_options_are_told(section: dict[str, object], message: str) -> None:
+def test_bad_options_are_refused(section: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         from_plain({"equalize": section})

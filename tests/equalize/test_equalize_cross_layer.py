@@ -1,4 +1,4 @@
-"""Equalization changes weights and nothing that onnxruntime can see."""
+"""Equalization changes weights, and onnxruntime computes the same outputs."""
 
 import numpy as np
 import onnx
@@ -64,7 +64,7 @@ def assert_same(before: FloatModel, after: FloatModel) -> None:
 
 
 def pair(between: str, groups: int = 1) -> FloatModel:
-    """Conv -> ``between`` (from h to r) -> Conv; the first Conv writes no group, the second has ``groups``."""
+    """Conv -> ``between`` (from h to r) -> Conv; the second Conv has ``groups``."""
     return prepared(
         f"""g (float[2, 3, 9, 9] x) => (y) {{
             h = Conv<pads = [1, 1, 1, 1]>(x, w0, b0)
@@ -131,7 +131,7 @@ def test_other_operators_stop_it_with_a_reason(between: str, reason: str) -> Non
     before = pair(between)
     after = equalized(before)
     np.testing.assert_array_equal(weight(after, "w0"), weight(before, "w0"))
-    assert f"no cross-layer equalization behind 1 layers: {reason}" in after.notes
+    assert f"no cross-layer equalization after 1 layers: {reason}" in after.notes
 
 
 def test_ranges_of_a_pair_become_their_geometric_mean() -> None:
@@ -222,7 +222,7 @@ def test_a_gemm_of_any_bias_can_come_first(bias: np.ndarray) -> None:
     assert_same(before, after)
 
 
-def test_matmul_takes_the_bias_added_behind_it() -> None:
+def test_matmul_takes_the_bias_added_after_it() -> None:
     before = prepared(
         """g (float[2, 7, 5] x) => (y) {
             h = MatMul(x, w0)
@@ -272,7 +272,7 @@ def test_a_result_with_two_readers_or_that_is_an_output_stays() -> None:
     after = equalized(before)
     for name in ("w0", "w1", "w1_", "w2", "w3"):
         np.testing.assert_array_equal(weight(after, name), weight(before, name))
-    assert "no cross-layer equalization behind 1 layers: several nodes read its result" in after.notes
+    assert "no cross-layer equalization after 1 layers: several nodes read its result" in after.notes
 
 
 def test_shared_weights_are_left_alone() -> None:
@@ -289,9 +289,9 @@ def test_shared_weights_are_left_alone() -> None:
     )
     after = equalized(before)
     np.testing.assert_array_equal(weight(after, "w0"), weight(before, "w0"))
-    reason = "its weight is no constant or is shared with another node"
-    assert f"no cross-layer equalization behind 2 layers: {reason}" in after.notes
-    assert f"no cross-layer equalization behind 1 layers: of the layer behind it: {reason}" in after.notes
+    reason = "its weight is not constant, or is shared with another node"
+    assert f"no cross-layer equalization after 2 layers: {reason}" in after.notes
+    assert f"no cross-layer equalization after 1 layers: about the layer after it: {reason}" in after.notes
 
 
 def test_layers_inside_a_branch_are_equalized_too() -> None:

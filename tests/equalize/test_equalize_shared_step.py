@@ -5,8 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantry.equalize.shared_step import ReadingWeight, SharedStep, descended
-from quantry.equalize.smooth_factors import ChannelRanges, ReadingLayer, Rounding, best_factors, estimated_error
+from quantry.equalize.smooth_factors import (
+    ChannelRanges,
+    ReadingLayer,
+    ReadingWeight,
+    Rounding,
+    SharedStep,
+    best_factors,
+    descended,
+    estimated_error,
+)
 
 _INT8 = Rounding(8, symmetric=True)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from quantry.equalize.weight_steps import ChannelWeights, WeightStep, best_runs, chosen_runs
+from quantry.equalize.channel_groups import ChannelWeights, WeightStep, best_runs, chosen_runs
 
 
 def channels(size: int, seed: int) -> ChannelWeights:

@@ -24,7 +24,7 @@ def test_network_without_matrix_products_stays_float_with_a_note(preset: str) ->
     assert [node.reason for node in result.declined] == ["not among the operator types to quantize"]
 
 
-def test_type_that_nobody_knows_is_still_refused() -> None:
+def test_unknown_operator_type_is_still_refused() -> None:
     recipe = Recipe(plan=PlanOptions(selection=Selection(operators=("Convv",))))
     with pytest.raises(SelectionError, match="did you mean 'Conv'"):
         quantry.quantize(network(), [np.ones((1, 2, 4, 4), np.float32)], recipe, store=None)

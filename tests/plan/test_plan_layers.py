@@ -1,4 +1,4 @@
-"""Types of single layers and tensors: who gets which, where conversions stand, and that onnxruntime runs it."""
+"""Types of single layers and tensors: which tensor gets which, where conversions are, and that onnxruntime runs it."""
 
 from dataclasses import replace
 
@@ -120,7 +120,7 @@ def test_readers_that_want_different_types_get_a_pair_each() -> None:
     result = planned(LayerTypes(("a",), activation=INT16))
     assert result.activations["t"] == OwnRange(INT16)
     (name, conversion), *others = result.conversions.items()
-    # `flip` only moves data and reads what there is; behind it `b` wants what the whole model has.
+    # `flip` only moves data and reads any type; after it, `b` wants the type of the whole model.
     assert {entry.tensor: entry.readers for entry in result.conversions.values()} == {"t": ("mul",), "f": ("b",)}
     assert conversion.spec == INT8
     assert name not in result.activations
@@ -134,7 +134,7 @@ def test_reshaped_tensor_shares_the_type_of_its_source() -> None:
     assert {entry.readers for entry in result.conversions.values()} == {("a", "mul")}
 
 
-def test_readers_without_a_wish_follow_what_a_layer_writes() -> None:
+def test_readers_without_a_type_of_their_own_use_the_output_type_of_the_layer() -> None:
     result = planned(LayerTypes(("stem",), output=INT16))
     assert result.activations["t"] == OwnRange(INT16), "the tensor before the fused Relu does not exist"
     assert not result.conversions
@@ -150,7 +150,7 @@ def test_pinned_tensor_has_its_type_for_all_readers() -> None:
 
 def test_activation_pinned_to_a_scale_for_each_channel_is_refused() -> None:
     channels = TensorTypes(("t",), TensorSpec(granularity=PerChannel()))
-    with pytest.raises(RecipeError, match=r"activation 't', must be PerTensor\(\)"):
+    with pytest.raises(RecipeError, match=r"plan\.tensors of 't'\.granularity must be PerTensor\(\)"):
         planned(tensors=(channels,))
 
 

@@ -52,7 +52,7 @@ def test_mask_that_is_computed_moved_and_then_added_is_followed() -> None:
     assert list(result.activations) == ["y"]
 
 
-def test_operator_that_is_no_softmax_stays_float_behind_a_mask() -> None:
+def test_operator_that_is_no_softmax_stays_float_after_a_mask() -> None:
     result = planned(graph("t = Add(x, mask) [act] y = Relu(t)", mask=mask(-np.inf)))
     assert not result.activations
     assert [entry.operator for entry in result.declined] == ["Add", "Relu"]

@@ -1,4 +1,4 @@
-"""`quantry nodes` and the overview behind it."""
+"""`quantry nodes` and the overview that it prints."""
 
 import json
 from pathlib import Path

@@ -183,7 +183,7 @@ def test_gemm_channel_axis_follows_trans_b(trans_b: int, shape: tuple[int, int],
     assert result.biases["b"].spec == TensorSpec()  # type: ignore[union-attr]
 
 
-def test_matmul_of_two_computed_tensors_is_quantized_unless_told_otherwise() -> None:
+def test_matmul_of_two_computed_tensors_is_quantized_unless_the_options_forbid_it() -> None:
     model = graph("y = MatMul(x, x)")
     assert planned(model).quantized_nodes
     declined = planned(model, PlanOptions(constant_right_operand_only=True)).declined

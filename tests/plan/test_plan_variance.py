@@ -79,7 +79,7 @@ def detector(body: str) -> onnx.ModelProto:
         ("c = Add(b, grid) d = Relu(c) e = Conv(d, w2) y = Sigmoid(e)", set()),
     ],
 )
-def test_decoding_behind_the_last_layer_stays_float(body: str, float_nodes: set[str]) -> None:
+def test_decoding_after_the_last_layer_stays_float(body: str, float_nodes: set[str]) -> None:
     proto = detector(body)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((1, 2, 1, 1), np.float32), "w2"))
     declined = {entry.operator for entry in planned(proto).declined if entry.reason == DECODES}

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantry.errors import RecipeError
+from quantry.execute.interpreter.elementwise import sigmoid
 from quantry.numerics import torch_quantizer
 from quantry.numerics.affine import affine, scale_and_zero_point
 from quantry.numerics.grid import Grid, Range
@@ -17,7 +18,6 @@ from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe import DataType, FloatScale, PerChannel, PowerOfTwoScale, TensorSpec
 from quantry.torchfront import FakeQuantizer
-from quantry.torchfront.operators.elementwise import sigmoid
 
 TYPES = [DataType.INT4, DataType.INT8, DataType.UINT8, DataType.INT16]
 VALUES = st.lists(st.floats(-300, 300, width=32), min_size=1, max_size=40)

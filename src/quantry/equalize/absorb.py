@@ -2,10 +2,11 @@
 
 ::
 
-    x = W1 a + b1        never below c              x - c = W1 a + (b1 - c)
+    x = W1 a + b1        always above c             x - c = W1 a + (b1 - c)
     y = W2 Relu(x) + b2                             y = W2 Relu(x - c) + (b2 + W2 c)
 
-The paper takes ``c`` from the statistics of a BatchNormalization; here it is what the calibration data showed.
+The paper takes ``c`` from the statistics of a BatchNormalization. Here it is the smallest value in the calibration
+data.
 """
 
 from collections import Counter
@@ -14,14 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_layout import shifted_bias
-from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
-from quantry.equalize.passage import Channels
-from quantry.equalize.shift_passage import gives_no_shift, shift_passage, takes_no_shift
+from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, shifted_bias, store_array
+from quantry.equalize.passage import Channels, gives_no_shift, shift_passage, takes_no_shift
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.operators import LINEAR
-from quantry.graph.weights import new_initializer, rebuilt, tensor_from_array
+from quantry.graph.weights import new_initializer, rebuilt
 from quantry.memo import stage
 from quantry.observe import Needs, Statistics
 from quantry.recipe import BiasAbsorption
@@ -30,18 +29,18 @@ from quantry.runtime.environment import depends_on
 
 @dataclass(frozen=True, eq=False)
 class _Site:
-    """A layer before a Relu, and the layers that read what the Relu leaves."""
+    """A layer in front of a Relu, and the layers that read the result of the Relu."""
 
     head: LinearLayer
     tails: tuple[LinearLayer, ...]
 
 
 def absorb_needs(model: FloatModel, options: BiasAbsorption) -> Needs:
-    """Return what absorption wants to know of the activations.
+    """Return the statistics of activations that absorption needs.
 
     Args:
         model: The model to change.
-        options: What to do; all of them need the same.
+        options: Not used; every choice needs the same.
     """
     del options
     sites, _ = _find_sites(model.model)
@@ -50,11 +49,11 @@ def absorb_needs(model: FloatModel, options: BiasAbsorption) -> Needs:
 
 @stage(name="absorb", version=1, environment=depends_on("onnx_ir", "numpy"))
 def absorb(model: FloatModel, statistics: Statistics, options: BiasAbsorption) -> FloatModel:
-    """Return a model that computes the same on the observed data, with smaller activations before and behind Relus.
+    """Return a model with smaller activations around Relus that computes the same on the observed data.
 
     Args:
-        model: The model; it is left as it was.
-        statistics: What was observed of it, with what `absorb_needs` asks for.
+        model: The model; it is not modified.
+        statistics: Its statistics, including what `absorb_needs` asks for.
         options: What to do.
     """
     copy = model.model.clone()
@@ -68,15 +67,15 @@ def absorb(model: FloatModel, statistics: Statistics, options: BiasAbsorption) -
             continue
         _shift(site.head, -constants, names)
         for tail in site.tails:
-            _shift(tail, _behind(tail, constants), names)
+            _shift(tail, _absorbed(tail, constants), names)
         layers, channels = layers + 1, channels + int(np.count_nonzero(constants))
-    summary = f"high-bias absorption moved constants of {channels} channels behind {layers} layers"
-    left = (f"no high-bias absorption behind {count} layers: {reason}" for reason, count in sorted(reasons.items()))
+    summary = f"high-bias absorption moved constants of {channels} channels past {layers} layers"
+    left = (f"no high-bias absorption after {count} layers: {reason}" for reason, count in sorted(reasons.items()))
     return FloatModel(rebuilt(copy) if layers else model.model, (summary, *left))
 
 
 def _find_sites(model: ir.Model) -> tuple[list[_Site], Counter[str]]:
-    """Return the layers from which a constant may go to the next ones, and how many others there are by reason."""
+    """Return the layers whose constants can move to the next layers, and the number of other layers by reason."""
     sites, reasons = [], Counter[str]()
     for node in model.graph:
         if node.op_type not in LINEAR or node.domain != "":
@@ -95,7 +94,7 @@ def _site(head: LinearLayer) -> _Site | str:
     if head.output.is_graph_output():
         return "its result is an output of the model"
     if len(readers) != 1 or not _is_relu(readers[0]) or readers[0].graph is not head.node.graph:
-        return "no Relu reads its result, or not alone"
+        return "its result is not read by a single Relu"
     reason = gives_no_shift(head)
     if reason:
         return reason
@@ -104,7 +103,7 @@ def _site(head: LinearLayer) -> _Site | str:
 
 
 def _is_relu(node: ir.Node) -> bool:
-    """Whether a node is a Relu, written as Clip(0, infinity) or as such."""
+    """Whether a node is a Relu, or a Clip(0, infinity)."""
     if node.op_type == "Relu" and node.domain == "":
         return True
     if node.op_type != "Clip" or node.domain != "" or len(node.inputs) < 2:
@@ -117,18 +116,18 @@ def _is_relu(node: ir.Node) -> bool:
 
 
 def _tails(value: ir.Value, channels: Channels, head: LinearLayer) -> tuple[LinearLayer, ...] | str:
-    """Return all layers that read a value, directly or through what passes constants on, or why that is not all."""
+    """Return all layers that read a value, directly or through operators that pass constants on, or why not."""
     if value.is_graph_output():
         return "its result is an output of the model"
     found: list[LinearLayer] = []
     parts: tuple[LinearLayer, ...] | str
     for node, index in value.uses():
         if node.graph is not head.node.graph or index != 0:
-            return f"{node.op_type} does not pass a constant on"
+            return f"{node.op_type} does not pass constants on"
         if node.op_type in LINEAR and node.domain == "":
             tail = linear_layer(node)
             if isinstance(tail, str):
-                return f"of the layer behind it: {tail}"
+                return f"about the layer after it: {tail}"
             parts = takes_no_shift(tail) or _fits(tail, channels, head) or (tail,)
         else:
             passed = shift_passage(node, channels)
@@ -146,25 +145,28 @@ def _fits(tail: LinearLayer, channels: Channels, head: LinearLayer) -> str:
 
 
 def _constants(site: _Site, statistics: Statistics, options: BiasAbsorption) -> np.ndarray | str:
-    """Return what each channel has on top of zero, or why it stays there."""
+    """Return the constant of each channel, (outputs,), or why they all stay."""
     stats = statistics.tensors.get(site.head.output.name or "")
     if stats is None or stats.channel_minima is None or stats.channel_maxima is None:
-        return "nothing was observed of its result"
+        return "there are no statistics of its result"
     low, high = stats.channel_minima.astype(np.float64), stats.channel_maxima.astype(np.float64)
     if len(low) != site.head.layout.outputs or not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return "nothing was observed of its result"
+        return "there are no statistics of its result"
+    # Values outside the calibration data may be lower than the lowest seen; the margin leaves room for them.
     constants: np.ndarray = np.maximum(0.0, low - options.margin * (high - low))
     if not constants.any():
-        return "every channel comes down to zero, or near to it"
+        return "every channel reaches zero, or nearly"
+    # The tensor has one scale, which the largest channel determines: shifting the others gains nothing.
     if not high.max() >= options.gain * (high - constants).max():
-        return "the largest value is in a channel that comes down to zero, and would not fall by enough"
+        return "the largest value is in a channel that reaches zero, so the range would not shrink enough"
     return constants
 
 
-def _behind(tail: LinearLayer, constants: np.ndarray) -> np.ndarray:
+def _absorbed(tail: LinearLayer, constants: np.ndarray) -> np.ndarray:
     """Return what constants of the input channels add to each output channel, (outputs,)."""
     layout = tail.layout
     weight = layout.view(np.ascontiguousarray(array_of(tail.weight))).astype(np.float64).sum(axis=3)
+    # After a Flatten several inputs belong to one channel, next to each other.
     spread = np.repeat(constants, layout.inputs // len(constants)).reshape(layout.groups, 1, -1)
     total: np.ndarray = (weight * spread).sum(axis=2).reshape(-1)
     return total
@@ -174,14 +176,13 @@ def _shift(layer: LinearLayer, constants: np.ndarray, names: FreshNames) -> None
     """Add a constant to each output channel of a layer, in its bias."""
     if layer.bias is not None:
         shifted = shifted_bias(array_of(layer.bias), constants)
-        layer.bias.const_value = tensor_from_array(shifted, layer.bias.name or "")
-        layer.bias.shape = ir.Shape(shifted.shape)
+        store_array(layer.bias, shifted)
         return
-    # A layer may be the tail of one site and the head of another: what it was given then is read from the node.
+    # A layer may come after one Relu and in front of another. If it got a bias from the first, only the node has it.
     node = layer.node
     present = node.inputs[2] if len(node.inputs) > 2 else None
     if present is not None:
-        present.const_value = tensor_from_array(shifted_bias(array_of(present), constants), present.name or "")
+        store_array(present, shifted_bias(array_of(present), constants))
         return
     array = constants.astype(array_of(layer.weight).dtype)
     bias = new_initializer(names.value(f"{layer.weight.name}_bias"), array)

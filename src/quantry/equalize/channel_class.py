@@ -1,45 +1,46 @@
-"""The layers that must agree on the order of a tensor's channels.
+"""Layers that must agree on the order of a tensor's channels, and how to reorder or repeat these channels.
 
 ::
 
-    Conv -> Relu -> depthwise Conv -> Conv        made by one layer, carried by one, read by one
-    Conv -> Add -> Conv                           made by both layers before the Add: one order for both
-    Conv -> Concat -> Conv                        part of what is read
-    Conv -> Add -> output of the model            no class: the order is seen from outside
+    Conv -> Relu -> depthwise Conv -> Conv        computed by one layer, passed on by one, read by one
+    Conv -> Add -> Conv                           computed by both layers in front of the Add: one order for both
+    Conv -> Concat -> Conv                        a part of what is read
+    Conv -> Add -> output of the model            no class: the user sees the order
 
-The channels of a class may be put in any order, or some of them be made twice, if every layer that makes, carries or
-reads them does the same.
+The channels of a class can be put in any order, and some of them computed twice, if every layer that computes them,
+passes them on or reads them does the same.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.linear_layer import LinearLayer, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, store_array, taken_bias
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.edit import constant_of
 from quantry.graph.operators import LINEAR, Family, operators_where
 
 Layers = Mapping[ir.Node, LinearLayer | str]
-"""Every linear node, as a layer or as the reason why it is none."""
+"""Every linear node, as a layer or as the reason why its channels cannot be changed."""
 
 FUNCTIONS = operators_where(lambda row: row.operands == 1)
-"""Functions of each element of their first input alone."""
+"""Functions of single elements of their first input."""
 
 _COMBINATIONS = operators_where(lambda row: row.operands > 1)
 _SAME_PLACE = operators_where(lambda row: row.pools or row.family in (Family.PADDING, Family.RESIZE))
 
 
 @dataclass(frozen=True)
-class Place:
+class ChannelPosition:
     """Where a tensor has the channels of a class.
 
     Attributes:
         axis: The axis that counts them.
-        start: The first of them on that axis.
-        flattened: Whether that axis counts positions inside each channel as well.
+        start: Index of the first of them on that axis.
+        flattened: Whether that axis also counts the elements inside each channel.
     """
 
     axis: int
@@ -53,23 +54,23 @@ class Reader:
 
     Attributes:
         layer: The layer.
-        place: Where its input has them.
+        position: Where its input has them.
     """
 
     layer: LinearLayer
-    place: Place
+    position: ChannelPosition
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelClass:
-    """All that must agree on the order of some channels.
+    """Everything that must agree on the order of some channels.
 
     Attributes:
         count: Number of channels.
-        makers: Layers whose output channels they are.
-        carriers: Depthwise layers that they go through.
+        makers: Layers that compute them.
+        carriers: Depthwise layers that pass them on.
         readers: Layers that read them.
-        places: Every tensor that has them.
+        positions: Every tensor that has them, and where.
         rigid: Why their number cannot change, or an empty string.
     """
 
@@ -77,7 +78,7 @@ class ChannelClass:
     makers: tuple[LinearLayer, ...]
     carriers: tuple[LinearLayer, ...]
     readers: tuple[Reader, ...]
-    places: Mapping[ir.Value, Place]
+    positions: Mapping[ir.Value, ChannelPosition]
     rigid: str
 
 
@@ -87,7 +88,7 @@ def linear_layers(model: ir.Model) -> Layers:
 
 
 def channel_class(layer: LinearLayer, layers: Layers) -> ChannelClass | str:
-    """Return the class of a layer's output channels, or why there is none.
+    """Return the class of a layer's output channels, or why they cannot be reordered.
 
     Args:
         layer: The layer.
@@ -102,12 +103,12 @@ def channel_class(layer: LinearLayer, layers: Layers) -> ChannelClass | str:
         return "no layer reads its result"
     makers = tuple(walk.makers[node] for node in layers if node in walk.makers)
     carriers = tuple(walk.carriers[node] for node in layers if node in walk.carriers)
-    return ChannelClass(layer.layout.outputs, makers, carriers, tuple(walk.readers), walk.places, walk.rigid)
+    return ChannelClass(layer.layout.outputs, makers, carriers, tuple(walk.readers), walk.positions, walk.rigid)
 
 
 @dataclass
 class _Walk:
-    """Follows channels in both directions until all ends are layers."""
+    """Follows channels in both directions until every end is a layer."""
 
     start: LinearLayer
     layers: Layers
@@ -115,144 +116,248 @@ class _Walk:
     makers: dict[ir.Node, LinearLayer] = field(default_factory=dict)
     carriers: dict[ir.Node, LinearLayer] = field(default_factory=dict)
     readers: list[Reader] = field(default_factory=list)
-    places: dict[ir.Value, Place] = field(default_factory=dict)
+    positions: dict[ir.Value, ChannelPosition] = field(default_factory=dict)
     rigid: str = ""
     _open: deque[ir.Value] = field(default_factory=deque)
 
     def run(self) -> str:
-        reason = self._reach(self.start.output, Place(self.start.output_axis))
+        reason = self._reach(self.start.output, ChannelPosition(self.start.output_axis))
         while self._open and not reason:
             value = self._open.popleft()
-            reason = self._before(value, self.places[value]) or self._behind(value, self.places[value])
+            reason = self._visit_producer(value, self.positions[value]) or self._visit_readers(
+                value, self.positions[value]
+            )
         return reason
 
-    def _reach(self, value: ir.Value, place: Place) -> str:
-        if value in self.places:
-            return "" if self.places[value] == place else "its channels are at two places of one tensor"
+    def _reach(self, value: ir.Value, position: ChannelPosition) -> str:
+        if value in self.positions:
+            return "" if self.positions[value] == position else "one tensor has its channels at two positions"
         if value.is_graph_output() or value.is_graph_input():
             return "its channels are an input or output of the model"
         if value.producer() is None or value.shape is None:
             return "its channels are combined with a constant, or with a tensor of unknown rank"
-        self.places[value] = place
+        self.positions[value] = position
         self._open.append(value)
         return ""
 
-    def _whole(self, value: ir.Value, place: Place) -> bool:
-        """Whether a tensor has just these channels on their axis."""
+    def _whole(self, value: ir.Value, position: ChannelPosition) -> bool:
+        """Whether a tensor has these channels and no others on their axis."""
         shape = value.shape
-        known = shape is not None and place.axis < len(shape) and shape[place.axis] == self.start.layout.outputs
-        return known and place.start == 0 and not place.flattened
+        known = shape is not None and position.axis < len(shape) and shape[position.axis] == self.start.layout.outputs
+        return known and position.start == 0 and not position.flattened
 
-    def _before(self, value: ir.Value, place: Place) -> str:
-        """Take in what makes a tensor."""
+    def _visit_producer(self, value: ir.Value, position: ChannelPosition) -> str:
+        """Add what computes a tensor to the class."""
         made = self.results.get(value)
         node = value.producer()
         assert node is not None
         if made is not None:
-            return self._made(made, place)
+            return self._made(made, position)
         if node.graph is not self.start.node.graph:
             return "its channels come from another graph"
         if node.op_type in _COMBINATIONS:
-            return self._combined(node, place)
+            return self._combined(node, position)
         source = node.inputs[0] if node.inputs else None
         if source is None or node.domain != "":
-            return f"{node.op_type} makes its channels"
-        if node.op_type in FUNCTIONS or (node.op_type in _SAME_PLACE and self._whole(value, place)):
-            return self._reach(source, place)
-        # What has channels of its own somewhere else was come upon from its input.
-        if any(part in self.places for part in node.inputs if part is not None):
+            return f"{node.op_type} computes its channels"
+        if node.op_type in FUNCTIONS or (node.op_type in _SAME_PLACE and self._whole(value, position)):
+            return self._reach(source, position)
+        # The walk reached this tensor from an input of the node, so the node is part of the class already.
+        if any(part in self.positions for part in node.inputs if part is not None):
             return ""
-        return f"{node.op_type} makes or moves its channels"
+        return f"{node.op_type} computes or moves its channels"
 
-    def _made(self, layer: LinearLayer, place: Place) -> str:
-        if place != Place(layer.output_axis) or layer.layout.outputs != self.start.layout.outputs:
-            return f"{layer.node.op_type} makes channels along another axis"
+    def _made(self, layer: LinearLayer, position: ChannelPosition) -> str:
+        if position != ChannelPosition(layer.output_axis) or layer.layout.outputs != self.start.layout.outputs:
+            return f"{layer.node.op_type} computes channels along another axis"
+        # A depthwise layer keeps the order of its channels, so the walk continues in front of it.
         if layer.layout.is_depthwise and layer.layout.groups > 1:
             self.carriers[layer.node] = layer
             source = layer.node.inputs[0]
             assert source is not None
-            return self._reach(source, Place(layer.input_axis))
+            return self._reach(source, ChannelPosition(layer.input_axis))
         if layer.layout.groups > 1:
             return "a convolution with groups mixes its channels by their order"
         self.makers[layer.node] = layer
         return ""
 
-    def _combined(self, node: ir.Node, place: Place) -> str:
+    def _combined(self, node: ir.Node, position: ChannelPosition) -> str:
         output = node.outputs[0]
-        if not self._whole(output, place):
+        if not self._whole(output, position):
             return f"{node.op_type} combines it with a part of a tensor"
         rank = 0 if output.shape is None else len(output.shape)
         for operand in node.inputs:
+            # One number for all channels does not care about their order.
             constant = constant_of(operand)
             if constant is not None and constant.size == 1:
                 continue
             if operand is None or operand.shape is None or len(operand.shape) != rank:
                 return f"{node.op_type} combines it with a tensor of another rank"
-            if not self._whole(operand, place):
-                if operand.shape[place.axis] == 1:
+            if not self._whole(operand, position):
+                # Broadcast over the channels, so it has none of its own.
+                if operand.shape[position.axis] == 1:
                     continue
                 return f"{node.op_type} combines it with a tensor of other channels"
-            reason = self._reach(operand, place)
+            reason = self._reach(operand, position)
             if reason:
                 return reason
         return ""
 
-    def _behind(self, value: ir.Value, place: Place) -> str:
-        """Take in what reads a tensor."""
+    def _visit_readers(self, value: ir.Value, position: ChannelPosition) -> str:
+        """Add what reads a tensor to the class."""
         for node, index in value.uses():
-            reason = self._read(node, index, value, place)
+            reason = self._read(node, index, value, position)
             if reason:
                 return reason
         return ""
 
-    def _read(self, node: ir.Node, index: int, value: ir.Value, place: Place) -> str:
+    def _read(self, node: ir.Node, index: int, value: ir.Value, position: ChannelPosition) -> str:
         if node.graph is not self.start.node.graph or node.domain != "":
             return f"{node.op_type} needs the order of its channels"
         if node in self.layers:
-            return self._read_by_layer(node, index, value, place)
+            return self._read_by_layer(node, index, value, position)
         if node.op_type in _COMBINATIONS or (node.op_type in FUNCTIONS and index == 0):
-            return self._reach(node.outputs[0], place)
+            return self._reach(node.outputs[0], position)
         if node.op_type == "Concat":
-            return self._joined(node, index, place)
+            return self._joined(node, index, position)
         if index != 0:
             return f"{node.op_type} needs the order of its channels"
-        passed = passage(node, Channels(place.axis, place.flattened))
+        passed = passage(node, Channels(position.axis, position.flattened))
         if isinstance(passed, str):
             return f"{node.op_type} needs the order of its channels"
-        if passed.flattened and place.start:
+        if passed.flattened and position.start:
             return f"{node.op_type} flattens them with other channels"
+        # Their sizes are constants that would have to change along.
         if node.op_type == "Reshape" or (node.op_type == "Resize" and len(node.inputs) > 3):
-            self.rigid = f"{node.op_type} is told their number"
-        return self._reach(node.outputs[0], replace(place, axis=passed.axis, flattened=passed.flattened))
+            self.rigid = f"{node.op_type} has their number as a constant"
+        return self._reach(node.outputs[0], replace(position, axis=passed.axis, flattened=passed.flattened))
 
-    def _read_by_layer(self, node: ir.Node, index: int, value: ir.Value, place: Place) -> str:
+    def _read_by_layer(self, node: ir.Node, index: int, value: ir.Value, position: ChannelPosition) -> str:
         layer = self.layers[node]
         if isinstance(layer, str):
-            return f"of a layer behind it: {layer}"
-        if index != 0 or place.axis != layer.input_axis:
+            return f"about a layer after it: {layer}"
+        if index != 0 or position.axis != layer.input_axis:
             return f"{node.op_type} reads its channels along another axis"
         if layer.layout.is_depthwise and layer.layout.groups > 1:
-            if not self._whole(value, place):
+            if not self._whole(value, position):
                 return "a depthwise convolution reads them with other channels"
             self.carriers[node] = layer
-            return self._reach(layer.output, Place(layer.output_axis))
+            return self._reach(layer.output, ChannelPosition(layer.output_axis))
         if layer.layout.groups > 1:
             return "a convolution with groups reads its channels by their order"
         count = self.start.layout.outputs
-        if place.flattened and (layer.layout.inputs % count or place.start):
+        if position.flattened and (layer.layout.inputs % count or position.start):
             return f"{node.op_type} reads its channels along another axis"
-        self.readers.append(Reader(layer, place))
+        self.readers.append(Reader(layer, position))
         return ""
 
-    def _joined(self, node: ir.Node, index: int, place: Place) -> str:
+    def _joined(self, node: ir.Node, index: int, position: ChannelPosition) -> str:
         output = node.outputs[0]
         rank = 0 if output.shape is None else len(output.shape)
-        if not rank or node.attributes["axis"].as_int() % rank != place.axis or place.flattened:
-            return "Concat joins along another axis than the channels'"
-        before = [part.shape[place.axis] if part is not None and part.shape else None for part in node.inputs[:index]]
+        if not rank or node.attributes["axis"].as_int() % rank != position.axis or position.flattened:
+            return "Concat joins along another axis than that of the channels"
+        before = [
+            part.shape[position.axis] if part is not None and part.shape else None for part in node.inputs[:index]
+        ]
         if not all(isinstance(length, int) for length in before):
             return "the parts of Concat are not known"
         start = sum(length for length in before if isinstance(length, int))
+        # A Concat of one tensor is an identity that the prepare stage removes, unless an output needs it.
         if len(node.inputs) == 1:
             return "Concat joins nothing"
-        return self._reach(output, replace(place, start=place.start + start))
+        return self._reach(output, replace(position, start=position.start + start))
+
+
+def reindex(channels: ChannelClass, order: np.ndarray) -> None:
+    """Reorder or repeat the channels of a class, by editing all its layers; the model computes the same.
+
+    A channel that is listed n times is computed n times, and its readers use 1/n of each copy.
+
+    Args:
+        channels: The class.
+        order: (new count,) old indices of the new channels, each at least once.
+    """
+    # Copies of a channel sum up to the channel again.
+    shares = 1.0 / np.bincount(order, minlength=channels.count)[order]
+    for layer in (*channels.makers, *channels.carriers):
+        store_array(layer.weight, layer.layout.taken(array_of(layer.weight), order, None))
+        if layer.bias is not None:
+            store_array(layer.bias, taken_bias(array_of(layer.bias), order, channels.count))
+        if layer in channels.carriers and len(order) != channels.count:
+            layer.node.attributes["group"] = ir.AttrInt64("group", len(order))
+    for reader in channels.readers:
+        _reindex_reader(reader, order, shares, channels.count)
+    if len(order) != channels.count:
+        _resize_tensors(channels, len(order))
+
+
+def _reindex_reader(reader: Reader, order: np.ndarray, shares: np.ndarray, count: int) -> None:
+    layer = reader.layer
+    inputs, factors = _input_order(reader.position, order, shares, count, layer.layout.inputs)
+    weight = array_of(layer.weight)
+    taken = layer.layout.taken(weight, None, inputs).astype(np.float64)
+    spread = [1] * taken.ndim
+    spread[0 if layer.layout.input_first else 1] = len(factors)
+    store_array(layer.weight, (taken * factors.reshape(spread)).astype(weight.dtype))
+
+
+def _input_order(
+    position: ChannelPosition, order: np.ndarray, shares: np.ndarray, count: int, inputs: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return old indices of a reading layer's new inputs, and the factors of their weights."""
+    if position.flattened:
+        inner = inputs // count
+        return (order[:, None] * inner + np.arange(inner)).reshape(-1), np.repeat(shares, inner)
+    head, tail = np.arange(position.start), np.arange(position.start + count, inputs)
+    numbers = np.concatenate([head, position.start + order, tail])
+    return numbers, np.concatenate([np.ones(len(head)), shares, np.ones(len(tail))])
+
+
+def _resize_tensors(channels: ChannelClass, count: int) -> None:
+    # The result of a MatMul in front of its bias is no tensor of the class, but has its channels.
+    inner = [layer.node.outputs[0] for layer in channels.makers if layer.node.outputs[0] not in channels.positions]
+    positions = {**channels.positions, **{value: _last(value) for value in inner}}
+    for value, position in positions.items():
+        assert value.shape is not None
+        lengths = list(value.shape)
+        old = lengths[position.axis]
+        if isinstance(old, int):
+            lengths[position.axis] = (
+                old // channels.count * count if position.flattened else old + count - channels.count
+            )
+        value.shape = ir.Shape(lengths)
+
+
+def _last(value: ir.Value) -> ChannelPosition:
+    """Return where the result of a MatMul has its channels, in front of the Add of its bias."""
+    assert value.shape is not None
+    return ChannelPosition(len(value.shape) - 1)
+
+
+def energies(channels: ChannelClass, maker: LinearLayer) -> np.ndarray:
+    """Return which part of a channel's mean square reaches the layers that read it, (count,).
+
+    Depthwise layers in between are assumed to be those that come later in the class.
+
+    Args:
+        channels: The class.
+        maker: The layer that the channels come from, one of the makers or carriers.
+    """
+    total = np.zeros(channels.count)
+    for reader in channels.readers:
+        layout, position = reader.layer.layout, reader.position
+        weight = layout.view(np.ascontiguousarray(array_of(reader.layer.weight)))[0].astype(np.float64)
+        square = (weight**2).sum(axis=(0, 2))
+        if not position.flattened:
+            square = square[position.start : position.start + channels.count]
+        total += square.reshape(channels.count, -1).sum(axis=1)
+    for carrier in _later(channels, maker):
+        weight = array_of(carrier.weight).astype(np.float64).reshape(channels.count, -1)
+        total *= (weight**2).sum(axis=1)
+    return total
+
+
+def _later(channels: ChannelClass, maker: LinearLayer) -> tuple[LinearLayer, ...]:
+    if maker in channels.carriers:
+        return channels.carriers[channels.carriers.index(maker) + 1 :]
+    return channels.carriers

@@ -1,17 +1,17 @@
-r"""Divides channels of a tensor by putting the factors into what makes it.
+r"""Divides channels of a tensor by moving the factors into the constants that compute it.
 
 ::
 
-    Conv -> Relu -> y                         the Conv's output weights and bias
+    Conv -> Relu -> y                         output weights and bias of the Conv
     LayerNormalization -> y                   its scale and bias
     Mul(a, constant) -> y                     the constant
-    Mul(a, b) -> y                            whatever makes one of the two
+    Mul(a, b) -> y                            what computes one of the two
     Conv -> x -> Sigmoid -> Mul(x, .) -> y    the Conv, and the Sigmoid reads x times the factors:
 
               x ----------> Mul -> y
                \-> Mul(s) -> Sigmoid -^
 
-Every change keeps what the rest of the graph sees.
+No other reader in the graph sees a change.
 """
 
 from collections.abc import Collection
@@ -20,15 +20,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_layout import scaled_bias
-from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer
+from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, scaled_bias, store_array
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.edit import FreshNames
 from quantry.graph.operators import LINEAR
-from quantry.graph.weights import new_initializer, tensor_from_array
+from quantry.graph.weights import new_initializer
 
 _DEEPEST = 12
-"""Operators that are walked through at most."""
+"""Longest path of operators that is followed; longer ones cost time and never occurred."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,31 +42,31 @@ class ScaleLayer:
         inverse = np.ones(self.layer.layout.outputs)
         inverse[:] = 1.0 / factors[self.channels]
         weight, bias = self.layer.weight, self.layer.bias
-        _store(weight, self.layer.layout.scaled(array_of(weight), inverse, np.ones(self.layer.layout.inputs)))
+        store_array(weight, self.layer.layout.scaled(array_of(weight), inverse, np.ones(self.layer.layout.inputs)))
         if bias is not None:
-            _store(bias, scaled_bias(array_of(bias), inverse))
+            store_array(bias, scaled_bias(array_of(bias), inverse))
 
 
 @dataclass(frozen=True, eq=False)
 class ScaleConstant:
-    """Divide a constant operand along an axis counted from its end."""
+    """Divide a constant operand along an axis, which is counted from its last one."""
 
     value: ir.Value
     from_end: int
     channels: slice
 
     def apply(self, factors: np.ndarray) -> None:
-        """Edit the constant; one that was the same for all channels gets a value for each."""
+        """Edit the constant; a single number becomes one value per channel."""
         part = factors[self.channels]
         array = array_of(self.value).astype(np.float64)
         shape = [1] * max(array.ndim, self.from_end)
         shape[-self.from_end] = len(part)
-        _store(self.value, (array / part.reshape(shape)).astype(np.float32))
+        store_array(self.value, (array / part.reshape(shape)).astype(np.float32))
 
 
 @dataclass(frozen=True, eq=False)
 class Restore:
-    """Multiply a tensor with the factors again for all but some of its readers."""
+    """Multiply a tensor with the factors again for those of its readers that must not see it divided."""
 
     value: ir.Value
     axis: int
@@ -76,16 +75,16 @@ class Restore:
 
     @property
     def constants(self) -> tuple[ir.Value, ...]:
-        """The operands of readers that multiply with one value for each channel already."""
+        """Constants of readers that already multiply with one value per channel."""
         return tuple(constant for _, constant in self._readers() if constant is not None)
 
     @property
     def inserts(self) -> bool:
-        """Whether some reader needs a multiplication of its own."""
+        """Whether a multiplication must be inserted."""
         return any(constant is None for _, constant in self._readers())
 
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
-        """Insert the multiplication, or let those that are there do it."""
+        """Insert a multiplication, or put the factors into those that are already there."""
         part = factors[self.channels]
         plain = []
         for node, constant in self._readers():
@@ -93,7 +92,7 @@ class Restore:
                 plain.append(node)
                 continue
             array = array_of(constant)
-            _store(constant, (array * part.reshape(array.shape)).astype(array.dtype))
+            store_array(constant, (array * part.reshape(array.shape)).astype(array.dtype))
         if plain:
             insert_product(self.value, plain, part, self.axis, names)
 
@@ -102,7 +101,7 @@ class Restore:
         return [(node, self._constant(node)) for node in nodes]
 
     def _constant(self, node: ir.Node) -> ir.Value | None:
-        """Return the constant that a node multiplies the channels with, one value for each."""
+        """Return the constant with one value per channel that a node multiplies with, or None."""
         if node.op_type != "Mul" or node.domain != "":
             return None
         other = next((operand for operand in node.inputs if operand is not self.value), None)
@@ -120,23 +119,22 @@ Edit = ScaleLayer | ScaleConstant | Restore
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """How a tensor is divided.
+    """The edits that divide the channels of a tensor.
 
     Attributes:
-        edits: What is edited.
-        products: How many multiplications that inserts.
+        edits: The edits.
     """
 
     edits: tuple[Edit, ...]
 
     @property
     def products(self) -> int:
-        """How many multiplications are inserted."""
+        """Number of multiplications that are inserted."""
         return sum(edit.inserts for edit in self.restored)
 
     @property
     def restored(self) -> tuple[Restore, ...]:
-        """Where readers get their old values back by a multiplication."""
+        """Edits that give readers their old values back by a multiplication."""
         return tuple(edit for edit in self.edits if isinstance(edit, Restore))
 
     @property
@@ -145,7 +143,7 @@ class Fold:
         return tuple(edit for edit in self.edits if isinstance(edit, ScaleLayer))
 
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
-        """Divide by factors, one for each channel."""
+        """Divide by one factor per channel."""
         for edit in self.edits:
             if isinstance(edit, Restore):
                 edit.apply(factors, names)
@@ -154,8 +152,8 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where the channels of a tensor are: its axis and rank, their number and which of the factors are theirs."""
+class _ChannelRange:
+    """Channels of one tensor: its channel axis and rank, and which of the factors are for these channels."""
 
     axis: int
     rank: int
@@ -168,35 +166,35 @@ class _Place:
 
 
 def find_fold(value: ir.Value, readers: Collection[ir.Node], axis: int, count: int) -> Fold | str:
-    """Return how what some nodes read of a tensor can be divided channel by channel, or why it cannot.
+    """Return how to divide a tensor channel by channel for some of its readers, or why that is not possible.
 
     Args:
         value: The tensor.
-        readers: The nodes that are to read it divided.
+        readers: The nodes that read it divided.
         axis: Its channel axis.
         count: Number of channels.
     """
     if value.shape is None:
         return "the rank of its input is not known"
-    return _fold(value, frozenset(readers), _Place(axis, len(value.shape), slice(0, count)))
+    return _fold(value, frozenset(readers), _ChannelRange(axis, len(value.shape), slice(0, count)))
 
 
 def readers_of(value: ir.Value) -> list[ir.Node]:
-    """Return the nodes that look at the values of a tensor, not only at its shape."""
+    """Return the nodes that read the values of a tensor, not only its shape."""
     return [use.node for use in value.uses() if use.node.op_type not in ("Shape", "Size")]
 
 
 def insert_product(
     value: ir.Value, readers: Collection[ir.Node], factors: np.ndarray, axis: int, names: FreshNames
 ) -> None:
-    """Let some readers of a tensor read it times one factor for each channel.
+    """Insert a multiplication with one factor per channel between a tensor and some of its readers.
 
     Args:
         value: The tensor.
         readers: Nodes in the same graph.
         factors: (channels,).
         axis: Channel axis of the tensor.
-        names: Names that are free.
+        names: Unused names.
     """
     assert value.shape is not None
     shape = [1] * len(value.shape)
@@ -210,6 +208,7 @@ def insert_product(
     assert isinstance(graph, ir.Graph)
     graph.register_initializer(constant)
     producer = value.producer()
+    # Directly after the producer, so that every reader comes later.
     if producer is not None:
         graph.insert_after(producer, node)
     else:
@@ -218,45 +217,49 @@ def insert_product(
         use.node.replace_input_with(use.idx, output)
 
 
-def _fold(value: ir.Value, readers: frozenset[ir.Node], place: _Place) -> Fold | str:
+def _fold(value: ir.Value, readers: frozenset[ir.Node], part: _ChannelRange) -> Fold | str:
     producer = value.producer()
     if producer is None:
         return "it reads an input of the model"
-    if value.is_graph_output() or place.depth > _DEEPEST:
-        return "its input is an output of the model" if value.is_graph_output() else "what makes its input is far"
+    if value.is_graph_output() or part.depth > _DEEPEST:
+        return (
+            "its input is an output of the model"
+            if value.is_graph_output()
+            else "the operators that compute its input are too many"
+        )
     others = [node for node in readers_of(value) if node not in readers]
     if any(other.graph is not producer.graph for other in others):
         return "its input is read inside a subgraph"
-    found = _fold_producer(value, producer, replace(place, depth=place.depth + 1))
+    found = _fold_producer(value, producer, replace(part, depth=part.depth + 1))
     if isinstance(found, str) or not others:
         return found
-    return Fold((*found.edits, Restore(value, place.axis, readers, place.channels)))
+    return Fold((*found.edits, Restore(value, part.axis, readers, part.channels)))
 
 
-def _fold_producer(value: ir.Value, producer: ir.Node, place: _Place) -> Fold | str:
-    layer = _layer_behind(value, producer)
+def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> Fold | str:
+    layer = _layer_of(value, producer)
     if layer is not None:
-        fits = layer.output_axis == place.axis and layer.layout.outputs == place.count
-        return Fold((ScaleLayer(layer, place.channels),)) if fits else f"{producer.op_type} counts other channels"
+        fits = layer.output_axis == part.axis and layer.layout.outputs == part.count
+        return Fold((ScaleLayer(layer, part.channels),)) if fits else f"{producer.op_type} counts other channels"
     if producer.domain != "":
         return f"{producer.op_type} combines or moves channels"
     if producer.op_type == "LayerNormalization":
-        return _fold_normalization(producer, place)
+        return _fold_normalization(producer, part)
     if producer.op_type == "Mul":
-        return _fold_product(producer, place)
+        return _fold_product(producer, part)
     if producer.op_type in ("Add", "Sub"):
-        return _fold_sum(producer, place)
+        return _fold_sum(producer, part)
     if producer.op_type == "Concat":
-        return _fold_join(producer, place)
-    passed = passage(producer, Channels(place.axis))
+        return _fold_join(producer, part)
+    passed = passage(producer, Channels(part.axis))
     source = producer.inputs[0]
-    if passed != Channels(place.axis) or source is None or source.shape is None or len(source.shape) != place.rank:
+    if passed != Channels(part.axis) or source is None or source.shape is None or len(source.shape) != part.rank:
         return passed if isinstance(passed, str) else f"{producer.op_type} combines or moves channels"
-    return _fold(source, frozenset([producer]), place)
+    return _fold(source, frozenset([producer]), part)
 
 
-def _layer_behind(value: ir.Value, producer: ir.Node) -> LinearLayer | None:
-    """Return the layer whose result, bias included, a tensor is."""
+def _layer_of(value: ir.Value, producer: ir.Node) -> LinearLayer | None:
+    """Return the layer whose result, including the bias, is a tensor."""
     nodes = [producer]
     if producer.op_type == "Add":
         nodes = [made for source in producer.inputs if source is not None and (made := source.producer()) is not None]
@@ -268,83 +271,80 @@ def _layer_behind(value: ir.Value, producer: ir.Node) -> LinearLayer | None:
     return None
 
 
-def _fold_normalization(node: ir.Node, place: _Place) -> Fold | str:
+def _fold_normalization(node: ir.Node, part: _ChannelRange) -> Fold | str:
     constants = [value for value in node.inputs[1:] if value is not None]
-    last = place.axis == place.rank - 1
-    if not last or not all(is_own(value) and array_of(value).size == place.count for value in constants):
-        return "LayerNormalization has no constants of its own with one value for each channel"
+    last = part.axis == part.rank - 1
+    if not last or not all(is_own(value) and array_of(value).size == part.count for value in constants):
+        return "LayerNormalization has no constants of its own with one value per channel"
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         return "a second output of LayerNormalization is read"
-    return Fold(tuple(ScaleConstant(value, 1, place.channels) for value in constants))
+    return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
 
 
-def _constant_operand(value: ir.Value | None, place: _Place) -> ScaleConstant | None:
-    """Return a constant with one value for each channel, or one for all, that nobody else reads."""
+def _constant_operand(value: ir.Value | None, part: _ChannelRange) -> ScaleConstant | None:
+    """Return a constant with one value per channel, or one for all, that has no other reader."""
     if value is None or not is_own(value):
         return None
-    from_end = place.rank - place.axis
+    from_end = part.rank - part.axis
     shape = array_of(value).shape
-    if len(shape) > place.rank:
+    if len(shape) > part.rank:
         return None
-    if len(shape) >= from_end and shape[-from_end] not in (1, place.count):
+    if len(shape) >= from_end and shape[-from_end] not in (1, part.count):
         return None
-    return ScaleConstant(value, from_end, place.channels)
+    return ScaleConstant(value, from_end, part.channels)
 
 
-def _fold_product(node: ir.Node, place: _Place) -> Fold | str:
-    """Either operand will do; a constant is best, then what needs the fewest multiplications."""
+def _fold_product(node: ir.Node, part: _ChannelRange) -> Fold | str:
+    """Divide one operand: a constant if there is one, else the one that needs fewer multiplications."""
     for value in node.inputs:
-        constant = _constant_operand(value, place)
+        constant = _constant_operand(value, part)
         if constant is not None:
             return Fold((constant,))
     first, second = node.inputs
     if first is None or second is None or first is second:
         return "Mul combines channels"
-    tried = [_operand_fold(value, node, place) for value in (first, second)]
+    tried = [_operand_fold(value, node, part) for value in (first, second)]
     folds = [fold for fold in tried if isinstance(fold, Fold)]
     if not folds:
         return next(reason for reason in tried if isinstance(reason, str))
+    # Every multiplication costs time in the deployed model.
     return min(folds, key=lambda fold: fold.products)
 
 
-def _operand_fold(value: ir.Value, node: ir.Node, place: _Place) -> Fold | str:
-    if value.shape is None or len(value.shape) != place.rank or value.shape[place.axis] != place.count:
-        return "Mul spreads an operand over the channels"
-    return _fold(value, frozenset([node]), place)
+def _operand_fold(value: ir.Value, node: ir.Node, part: _ChannelRange) -> Fold | str:
+    if value.shape is None or len(value.shape) != part.rank or value.shape[part.axis] != part.count:
+        return "Mul broadcasts an operand over the channels"
+    return _fold(value, frozenset([node]), part)
 
 
-def _fold_sum(node: ir.Node, place: _Place) -> Fold | str:
-    """A constant summand is divided too; two computed ones would both have to be."""
+def _fold_sum(node: ir.Node, part: _ChannelRange) -> Fold | str:
+    """Divide a computed operand and a constant one; two computed operands would both have to be divided."""
     for constant, other in (node.inputs, node.inputs[::-1]):
-        edit = _constant_operand(constant, place)
-        if edit is not None and other is not None and other.shape is not None and len(other.shape) == place.rank:
-            found = _fold(other, frozenset([node]), place)
+        edit = _constant_operand(constant, part)
+        if edit is not None and other is not None and other.shape is not None and len(other.shape) == part.rank:
+            found = _fold(other, frozenset([node]), part)
             return found if isinstance(found, str) else Fold((edit, *found.edits))
     return f"{node.op_type} combines two computed tensors"
 
 
-def _fold_join(node: ir.Node, place: _Place) -> Fold | str:
-    axis = node.attributes["axis"].as_int() % place.rank
-    if axis != place.axis:
-        return "Concat joins along another axis than the channels'"
+def _fold_join(node: ir.Node, whole: _ChannelRange) -> Fold | str:
+    axis = node.attributes["axis"].as_int() % whole.rank
+    if axis != whole.axis:
+        return "Concat joins along another axis than that of the channels"
     edits: list[Edit] = []
-    start = place.channels.start
+    start = whole.channels.start
     for value in node.inputs:
         length = None if value is None or value.shape is None else value.shape[axis]
         if value is None or not isinstance(length, int):
             return "the parts of Concat are not known"
-        part = replace(place, channels=slice(start, start + length))
+        part = replace(whole, channels=slice(start, start + length))
         found = _fold(value, frozenset([node]), part)
         if isinstance(found, str):
             return found
         edits += found.edits
         start = part.channels.stop
     edited = [edit.layer.weight if isinstance(edit, ScaleLayer) else edit.value for edit in edits]
+    # Its channels would be divided by two different sets of factors.
     if len(set(edited)) < len(edited):
         return "Concat joins the same tensor twice"
     return Fold(tuple(edits))
-
-
-def _store(value: ir.Value, array: np.ndarray) -> None:
-    value.const_value = tensor_from_array(array, value.name or "")
-    value.shape = ir.Shape(array.shape)

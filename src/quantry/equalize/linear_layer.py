@@ -1,25 +1,122 @@
-"""Linear operators whose channels can be scaled: Conv, ConvTranspose, Gemm and MatMul with constant weights."""
+"""Linear layers (Conv, ConvTranspose, Gemm, MatMul with constant weights) and where their channels are.
+
+Every weight is seen in one shape, groups x outputs x inputs x kernel, whatever the operator.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_layout import ChannelLayout
 from quantry.graph.edit import int_of
+from quantry.graph.weights import tensor_from_array
 
+
+@dataclass(frozen=True)
+class ChannelLayout:
+    """Where a weight has its output and input channels.
+
+    Conv weights are ``(outputs, inputs/groups, ...)``. ConvTranspose weights are ``(inputs, outputs/groups, ...)``, and
+    those of MatMul, and of Gemm without ``transB``, ``(inputs, outputs)``: there the input comes first.
+
+    Attributes:
+        groups: Number of groups; no output reads the inputs of another group.
+        outputs: Output channels of all groups.
+        inputs: Input channels of all groups.
+        input_first: Whether the first axis counts inputs.
+    """
+
+    groups: int
+    outputs: int
+    inputs: int
+    input_first: bool
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each output channel reads only the input channel with the same index."""
+        return self.groups == self.inputs == self.outputs
+
+    def view(self, weight: np.ndarray) -> np.ndarray:
+        """Return a contiguous weight as ``(groups, outputs/groups, inputs/groups, kernel)``, sharing its memory."""
+        outputs, inputs = self.outputs // self.groups, self.inputs // self.groups
+        if self.input_first:
+            return weight.reshape(self.groups, inputs, outputs, -1).swapaxes(1, 2)
+        return weight.reshape(self.groups, outputs, inputs, -1)
+
+    def scaled(self, weight: np.ndarray, outputs: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """Return the weight times one factor per output and per input channel, computed in float64 and rounded once.
+
+        Args:
+            weight: In the operator's own shape.
+            outputs: (outputs,) factors.
+            inputs: (inputs,) factors.
+        """
+        # A contiguous copy, so that `view` shares its memory and multiplying the view multiplies the copy.
+        result = np.array(weight, dtype=np.float64, order="C")
+        channels = self.view(result)
+        channels *= outputs.reshape(self.groups, -1, 1, 1)
+        channels *= inputs.reshape(self.groups, 1, -1, 1)
+        return result.astype(weight.dtype)
+
+    def taken(self, weight: np.ndarray, outputs: np.ndarray | None, inputs: np.ndarray | None) -> np.ndarray:
+        """Return the weight with its channels reordered or repeated; None keeps them.
+
+        Args:
+            weight: In the operator's own shape; with one group, or depthwise, where ``outputs`` selects groups.
+            outputs: Old indices of the new output channels.
+            inputs: Old indices of the new input channels; None for a depthwise weight.
+        """
+        # In a depthwise weight the first axis is both groups and outputs.
+        if self.groups > 1:
+            return np.ascontiguousarray(weight if outputs is None else weight[outputs])
+        first, second = (inputs, outputs) if self.input_first else (outputs, inputs)
+        rows = weight if first is None else weight[first]
+        return np.ascontiguousarray(rows if second is None else rows[:, second])
+
+
+def scaled_bias(bias: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Return a bias times one factor per output channel; the bias has them on its last axis, or is one number."""
+    product: np.ndarray = _spread(bias, len(outputs)) * outputs
+    return product.astype(bias.dtype)
+
+
+def shifted_bias(bias: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Return a bias plus one constant per output channel."""
+    total: np.ndarray = _spread(bias, len(outputs)) + outputs
+    return total.astype(bias.dtype)
+
+
+def taken_bias(bias: np.ndarray, order: np.ndarray, outputs: int) -> np.ndarray:
+    """Return a bias of ``outputs`` channels with its channels reordered or repeated."""
+    return np.ascontiguousarray(_spread(bias, outputs)[..., order]).astype(bias.dtype)
+
+
+def bias_magnitude(bias: np.ndarray | None, outputs: int) -> np.ndarray:
+    """Return the largest magnitude of a bias in each of ``outputs`` channels, (outputs,) float64; 0 without a bias."""
+    if bias is None:
+        return np.zeros(outputs)
+    peak: np.ndarray = np.abs(_spread(bias, outputs)).reshape(-1, outputs).max(axis=0)
+    return peak
+
+
+def _spread(bias: np.ndarray, outputs: int) -> np.ndarray:
+    wide = np.atleast_1d(bias).astype(np.float64)
+    return np.broadcast_to(wide, (*wide.shape[:-1], outputs))
+
+
+# The prepare stage has converted float16 weights to float32.
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearLayer:
-    """A linear node, the weights that belong to it, and where its channels are.
+    """A linear node with its constants, and where its channels are.
 
     Attributes:
         node: The operator.
         layout: Channels of its weight.
         weight: An initializer that no other node reads.
-        bias: An initializer that no other node reads, or None. The bias of a MatMul is that of the Add behind it.
+        bias: An initializer that no other node reads, or None. A MatMul takes it from the Add after it.
         output: The result, bias included.
         output_axis: The axis of ``output`` that counts output channels.
         input_axis: The axis of the first input that counts input channels.
@@ -35,13 +132,13 @@ class LinearLayer:
 
 
 def linear_layer(node: ir.Node) -> LinearLayer | str:
-    """Return what a node of `LINEAR` is, or why its channels cannot be scaled."""
+    """Return a node of `LINEAR` as a layer, or why its channels cannot be scaled."""
     weight = node.inputs[1]
     if not is_own(weight):
-        return "its weight is no constant or is shared with another node"
+        return "its weight is not constant, or is shared with another node"
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None and not is_own(bias):
-        return "its bias is no constant or is shared with another node"
+        return "its bias is not constant, or is shared with another node"
     assert weight is not None
     if node.op_type == "MatMul":
         return _matmul(node, weight)
@@ -58,6 +155,7 @@ def linear_layer(node: ir.Node) -> LinearLayer | str:
 
 
 def _gemm(node: ir.Node, weight: ir.Value, bias: ir.Value | None) -> LinearLayer | str:
+    # The first axis of a transposed input counts channels and the second the batch, unlike everywhere else.
     if int_of(node, "transA", 0):
         return "Gemm transposes its input"
     rows, columns = _lengths(weight)
@@ -72,6 +170,7 @@ def _gemm(node: ir.Node, weight: ir.Value, bias: ir.Value | None) -> LinearLayer
 def _matmul(node: ir.Node, weight: ir.Value) -> LinearLayer | str:
     source = node.inputs[0]
     lengths = _lengths(weight)
+    # In a stack of matrices each has its own channels.
     if len(lengths) != 2:
         return "MatMul multiplies with more than one matrix"
     output, bias = _with_added_bias(node, lengths[1])
@@ -82,7 +181,7 @@ def _matmul(node: ir.Node, weight: ir.Value) -> LinearLayer | str:
 
 
 def _with_added_bias(node: ir.Node, channels: int) -> tuple[ir.Value, ir.Value | None]:
-    """Return the value behind ``MatMul -> Add(bias)`` and the bias, or the MatMul's own output and None."""
+    """Return the output and the bias of ``MatMul -> Add(bias)``, or the MatMul's own output and None."""
     output = node.outputs[0]
     readers = tuple(output.uses())
     if len(readers) != 1 or output.is_graph_output():
@@ -94,12 +193,13 @@ def _with_added_bias(node: ir.Node, channels: int) -> tuple[ir.Value, ir.Value |
     if not is_own(bias):
         return output, None
     assert bias is not None
+    # A bias with more axes is scaled along its last one, which must be that of the channels.
     lengths = _lengths(bias)
     return (add.outputs[0], bias) if not lengths or lengths[-1] in (1, channels) else (output, None)
 
 
 def is_own(value: ir.Value | None) -> bool:
-    """Whether a value is a float initializer that nobody can override and that one input of one node reads."""
+    """Whether a value is a float initializer that is no graph input and has a single reader."""
     return (
         value is not None
         and value.is_initializer()
@@ -115,6 +215,12 @@ def is_own(value: ir.Value | None) -> bool:
 def _lengths(value: ir.Value) -> tuple[int, ...]:
     assert value.const_value is not None
     return tuple(int(length) for length in value.const_value.shape.numpy())
+
+
+def store_array(value: ir.Value, array: np.ndarray) -> None:
+    """Replace the array of an initializer."""
+    value.const_value = tensor_from_array(array, value.name or "")
+    value.shape = ir.Shape(array.shape)
 
 
 def array_of(value: ir.Value) -> np.ndarray:

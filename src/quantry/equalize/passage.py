@@ -1,8 +1,10 @@
-"""Which operators a positive factor of a channel passes unchanged.
+"""Which operators a factor or a constant per channel passes, and where the channels are after them.
 
-A factor may move from one side of ``f`` to the other where ``f(s * x) = s * f(x)`` for every ``s > 0``, channel by
-channel. Relu and pooling obey that; Sigmoid, SiLU and Clip(0, 6) do not, and no choice of factors makes them. A rule
-answers where the channels are behind its operator, or why they cannot be followed.
+A factor can move from one side of ``f`` to the other if ``f(s * x) = s * f(x)`` for all ``s > 0``, channel by channel.
+Relu and pooling have that property; Sigmoid, SiLU and Clip(0, 6) do not, and no choice of factors helps. A constant can
+move if ``f(x + c) = f(x) + c``: copies, means and largest values have that property, unless the operator adds zeros
+around its input, which do not move along. A rule returns where the channels are after its operator, or why they cannot
+be followed.
 """
 
 import math
@@ -12,13 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.equalize.linear_layer import LinearLayer
 from quantry.graph.edit import constant_of, float_of, int_of, string_of
-from quantry.graph.operators import Family, facts, operators_where
+from quantry.graph.operators import Family, facts, of_family, operators_where
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Where a tensor keeps the channels of the layer that made it.
+    """Where a tensor has the channels of the layer that computed it.
 
     Attributes:
         axis: The axis that counts them.
@@ -33,22 +36,23 @@ Rule = Callable[[ir.Node, Channels], Channels | str]
 
 
 def passage(node: ir.Node, channels: Channels) -> Channels | str:
-    """Return where the channels are behind a node that reads them as its first input, or why they cannot pass.
+    """Return where the channels are after a node that reads them as its first input, or why a factor cannot pass.
 
     Args:
         node: A node of the standard domain.
-        channels: Where its first input keeps the channels.
+        channels: Where its first input has the channels.
     """
     rule = _RULES.get(node.op_type) if node.domain == "" else None
     if rule is None:
         return not_homogeneous(node) or f"{node.op_type} combines or moves channels"
+    # For example the indices of MaxPool, which do not scale with the input.
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         return f"a second output of {node.op_type} is read"
     return rule(node, channels)
 
 
 def not_homogeneous(node: ir.Node) -> str:
-    """Return the reason where a node is a function that no channel factor passes, else an empty string."""
+    """Return the reason if no factor per channel passes a node's function, else an empty string."""
     return f"{node.op_type} is not positively homogeneous" if facts(node).homogeneous is False else ""
 
 
@@ -57,11 +61,11 @@ def _unchanged(_: ir.Node, channels: Channels) -> Channels | str:
 
 
 def _clip(node: ir.Node, channels: Channels) -> Channels | str:
-    """Bounds of 0 and infinity keep every cone; Clip(0, ) is a Relu."""
+    """Only bounds of 0 and infinity scale with the input; Clip(0, infinity) is a Relu."""
     for value, unlimited in zip(node.inputs[1:3], (-math.inf, math.inf), strict=False):
         bound = constant_of(value)
-        lawful = value is None or (bound is not None and bound.size == 1 and float(bound.reshape(())) in (0, unlimited))
-        if not lawful:
+        scales = value is None or (bound is not None and bound.size == 1 and float(bound.reshape(())) in (0, unlimited))
+        if not scales:
             return "Clip with bounds other than 0 is not positively homogeneous"
     return channels
 
@@ -71,16 +75,18 @@ def _pool(node: ir.Node, channels: Channels) -> Channels | str:
 
 
 def _pad(node: ir.Node, channels: Channels) -> Channels | str:
-    """Zeros, or copies of neighbours, on axes other than the channels'."""
+    """Zeros, or copies of neighbors, on other axes than that of the channels."""
     pads = constant_of(node.inputs[1])
     fill = node.inputs[2] if len(node.inputs) > 2 else None
     axes = node.inputs[3] if len(node.inputs) > 3 else None
     filled = fill is not None and not _is_zero(constant_of(fill))
     if filled and string_of(node, "mode", "constant") == "constant":
         return "Pad with values other than 0 is not positively homogeneous"
+    # Padding of selected axes, from opset 18 on, is rare in convolutional networks and not followed.
     if pads is None or axes is not None:
         return "the extent of Pad is not known"
     ends = pads.reshape(2, -1)
+    # Added channels would have no factor.
     return channels if not ends[:, channels.axis].any() else "Pad adds channels"
 
 
@@ -95,7 +101,7 @@ def _flatten(node: ir.Node, channels: Channels) -> Channels | str:
 
 
 def _reshape(node: ir.Node, channels: Channels) -> Channels | str:
-    """``(N, C, ...) -> (N, C * ...)``, a Flatten in other words; the lengths must be known to prove it."""
+    """``(N, C, ...) -> (N, C * ...)`` is a Flatten; the lengths must be known to prove it."""
     before, after = _lengths(node.inputs[0]), _lengths(node.outputs[0])
     if before is None or after is None or channels.axis != 1 or len(after) != 2:
         return "Reshape does more than flatten each sample"
@@ -108,16 +114,17 @@ def _reshape(node: ir.Node, channels: Channels) -> Channels | str:
 def _transpose(node: ir.Node, channels: Channels) -> Channels | str:
     order = node.attributes.get("perm")
     if order is None:
-        return "the order of Transpose is not written"
+        return "Transpose has no attribute perm"
     return replace(channels, axis=list(order.as_ints()).index(channels.axis))
 
 
 def _reduce(node: ir.Node, channels: Channels) -> Channels | str:
-    """Means, sums and extremes over other axes than the channels'."""
+    """Means, sums and extremes over other axes than that of the channels."""
     before = _lengths(node.inputs[0])
     axes = _axes(node)
     if before is None or not axes:
         return f"the axes of {node.op_type} are not known"
+    # No axes at all would mean every axis, the channels included.
     reduced = {axis % len(before) for axis in axes}
     if channels.axis in reduced:
         return f"{node.op_type} runs over the channels"
@@ -170,6 +177,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         operators_where(lambda row: row.homogeneous and not row.pools and row.family in _REDUCING), _reduce
     ),
+    # These come last: Clip, for example, is also an elementwise function, but not with every bound.
     "Clip": _clip,
     "Pad": _pad,
     "Flatten": _flatten,
@@ -178,3 +186,49 @@ _RULES: dict[str, Rule] = {
     "Squeeze": _squeeze,
     "Resize": _resize,
 }
+
+
+_PASSING = of_family(Family.MOVEMENT, Family.SELECTION, Family.AVERAGE)
+
+
+def shift_passage(node: ir.Node, channels: Channels) -> Channels | str:
+    """Return where the channels are after a node that reads them as its first input, or why no constant can pass.
+
+    Args:
+        node: The reader.
+        channels: Where its first input has the channels.
+    """
+    known = node.domain == "" and node.op_type in _PASSING
+    if not known:
+        return f"{node.op_type} does not pass constants on"
+    if node.op_type == "AveragePool" and int_of(node, "count_include_pad", 0) and pads(node):
+        return "AveragePool counts the zeros that it adds around its input"
+    return passage(node, channels)
+
+
+def pads(node: ir.Node) -> bool:
+    """Whether a Conv or a pooling operator pads its input."""
+    if string_of(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return True
+    attribute = node.attributes.get("pads")
+    return attribute is not None and any(attribute.as_ints())
+
+
+def takes_no_shift(layer: LinearLayer) -> str:
+    """Return why a layer's bias cannot take up a constant of its input, or an empty string."""
+    node = layer.node
+    if node.op_type == "ConvTranspose":
+        return "ConvTranspose spreads a constant unevenly"
+    if node.op_type == "Conv" and pads(node):
+        return "Conv pads its input with zeros"
+    return gives_no_shift(layer)
+
+
+def gives_no_shift(layer: LinearLayer) -> str:
+    """Return why a constant cannot be taken out of a layer's bias, or an empty string."""
+    node = layer.node
+    if node.op_type == "MatMul" and layer.bias is None:
+        return "MatMul has no bias"
+    if node.op_type == "Gemm" and (float_of(node, "alpha", 1.0), float_of(node, "beta", 1.0)) != (1.0, 1.0):
+        return "Gemm multiplies with alpha or beta"
+    return ""

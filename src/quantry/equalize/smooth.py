@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_layout import bias_magnitude
 from quantry.equalize.folding import Fold, find_fold, insert_product
-from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
-from quantry.equalize.seen_channels import SeenChannels
-from quantry.equalize.shared_step import SharedStep
+from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, linear_layer
 from quantry.equalize.smooth_factors import (
     ChannelRanges,
     ReadingLayer,
     Rounding,
+    SharedStep,
     best_factors,
     powers_of_two,
     smooth_factors,
@@ -24,15 +22,59 @@ from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
+from quantry.numerics.histogram import TensorStats
 from quantry.observe import Needs, Statistics
 from quantry.recipe import Bias, OwnBias, PerTensor, SmoothQuant, TensorSpec
 from quantry.runtime.environment import depends_on
 
+
+class CurrentRanges:
+    """Observed ranges and energies of channels, updated when a tensor is divided.
+
+    Args:
+        statistics: What was observed before anything was divided.
+    """
+
+    def __init__(self, statistics: Statistics) -> None:
+        self._statistics = statistics
+        self._ranges: dict[str, ChannelRanges] = {}
+
+    def ranges(self, name: str) -> ChannelRanges | None:
+        """Return the ranges of a tensor's channels, or None if they were not observed."""
+        if name not in self._ranges:
+            stats = self._statistics.tensors.get(name)
+            if stats is None or stats.channel_minima is None or stats.channel_maxima is None or not stats.finite_count:
+                return None
+            self._ranges[name] = ChannelRanges.of(stats.channel_minima, stats.channel_maxima, _mean_square(stats))
+        return self._ranges[name]
+
+    def mean_square(self, name: str) -> float:
+        """Return the mean square of a tensor, or 0 if it was not observed."""
+        ranges = self.ranges(name)
+        if ranges is not None:
+            return float(ranges.energy.mean())
+        stats = self._statistics.tensors.get(name)
+        return 0.0 if stats is None else _mean_square(stats)
+
+    def divide(self, name: str, factors: np.ndarray) -> None:
+        """Divide the ranges of a tensor, whose channels were divided."""
+        old = self._ranges[name]
+        self._ranges[name] = ChannelRanges(old.low / factors, old.high / factors, old.energy / factors**2)
+
+
+def _mean_square(stats: TensorStats) -> float:
+    distribution = stats.distribution()
+    # Values of a histogram bin count as its middle.
+    middle = (distribution.lower + distribution.upper) / 2
+    return float(distribution.counts @ (middle * middle) / max(distribution.total, 1.0))
+
+
 _FREE_GAIN = 0.1
-"""What costs no operator is worth doing where the error falls by this part of it."""
+"""Factors that need no multiplication are applied at this share of the gain that others need."""
 
 _SPAN = 6
-"""Factors of an inserted multiplication are powers of two, at most this many doublings apart."""
+"""Factors of an inserted multiplication are powers of two, the largest at most ``2**6`` times the smallest, so that 8
+bits represent them exactly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +103,7 @@ class Site:
 
 
 def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
-    """Return what smoothing wants to know of the activations.
+    """Return the statistics of activations that smoothing needs.
 
     Args:
         model: The model to smooth.
@@ -80,18 +122,18 @@ def smooth(
     weight: TensorSpec,
     bias: Bias | None = None,
 ) -> FloatModel:
-    """Return a model that computes the same, whose activations have fewer outliers.
+    """Return a model that computes the same, with fewer outliers in its activations.
 
     Args:
-        model: The prepared model; it is left as it was.
-        statistics: What was observed of it, with what `smooth_needs` asks for.
+        model: The prepared model; it is not modified.
+        statistics: Its statistics, including what `smooth_needs` asks for.
         options: What to do.
-        activation: What activations become.
-        weight: What weights become.
-        bias: What biases become; None for a kind without a scale of its own.
+        activation: Type of activations.
+        weight: Type of weights.
+        bias: Type of biases; None if they have no scale of their own.
     """
     if not (activation.dtype.is_integer and weight.dtype.is_integer):
-        note = "SmoothQuant: types that are no integers have scales enough for outliers; nothing was changed"
+        note = "SmoothQuant: nothing was changed, because types that are not integers represent outliers well"
         return FloatModel(model.model, (note,))
     copy = model.model.clone()
     roundings = (
@@ -101,6 +143,7 @@ def smooth(
     own = Rounding(bias.spec.dtype.bits, bias.spec.symmetric) if isinstance(bias, OwnBias) else None
     smoother = _Smoother(copy, statistics, options, roundings)
     reasons: Counter[str] = Counter()
+    # Dividing a tensor changes the weights that compute it, and so the best factors of the tensors before it.
     for _ in range(options.sweeps):
         sites, reasons = find_sites(copy, options)
         smoother.sweep(sites, own)
@@ -108,7 +151,7 @@ def smooth(
 
 
 def find_sites(model: ir.Model, options: SmoothQuant) -> tuple[list[Site], Counter[str]]:
-    """Return the tensors that layers read, in the order of the graph, and how many others there are by reason."""
+    """Return the tensors that layers read, in the order of the graph, and the number of others by reason."""
     found: dict[ir.Value, list[ir.Node]] = {}
     for node in model.graph:
         source = node.inputs[0] if node.inputs else None
@@ -128,7 +171,7 @@ def _site(value: ir.Value, nodes: list[ir.Node]) -> Site | str:
     if value.is_graph_output():
         return "their input is an output of the model"
     if value.const_value is not None or value.dtype != ir.DataType.FLOAT:
-        return "their input is no float32 activation"
+        return "their input is not a float32 activation"
     if any(use.idx != 0 for use in value.uses() if use.node in nodes):
         return "they read their input twice"
     layers = [linear_layer(node) for node in nodes]
@@ -144,13 +187,13 @@ def _site(value: ir.Value, nodes: list[ir.Node]) -> Site | str:
 
 
 class _Smoother:
-    """Smooths one site after the other and counts what happened."""
+    """Smooths one tensor after the other and counts what was changed."""
 
     def __init__(
         self, model: ir.Model, statistics: Statistics, options: SmoothQuant, roundings: tuple[Rounding, Rounding]
     ) -> None:
         self._names = FreshNames(model)
-        self._seen = SeenChannels(statistics)
+        self._ranges_now = CurrentRanges(statistics)
         self._options = options
         self._roundings = roundings
         self._sites = 0
@@ -158,11 +201,11 @@ class _Smoother:
         self._declined: Counter[str] = Counter()
 
     def sweep(self, sites: Sequence[Site], bias: Rounding | None) -> None:
-        """Divide tensors where it pays, one after the other.
+        """Divide the tensors that gain enough, one after the other.
 
         Args:
             sites: The tensors.
-            bias: How biases are rounded that have a scale of their own, or None.
+            bias: How biases with a scale of their own are rounded, or None.
         """
         self._sites = max(self._sites, len(sites))
         self._declined.clear()
@@ -171,9 +214,9 @@ class _Smoother:
 
     def _smooth(self, site: Site, bias: Rounding | None) -> None:
         name = site.value.name or ""
-        ranges = self._seen.ranges(name)
+        ranges = self._ranges_now.ranges(name)
         if ranges is None:
-            self._declined["nothing was observed of their input"] += 1
+            self._declined["there are no statistics of their input"] += 1
             return
         found = find_fold(site.value, site.nodes, site.axis, site.channels)
         if isinstance(found, str) and not self._options.insert:
@@ -192,10 +235,10 @@ class _Smoother:
             return
         self._done[name] = "restored" if fold.restored else "folded"
         fold.apply(factors, self._names)
-        self._seen.divide(name, factors)
+        self._ranges_now.divide(name, factors)
 
     def _chosen(self, site: Site, ranges: ChannelRanges, fold: Fold | None, bias: Rounding | None) -> np.ndarray | None:
-        """Return the factors, or None where they do not pay."""
+        """Return the factors, or None if they do not gain enough."""
         layers = [
             ReadingLayer.of(layer.layout.view(np.ascontiguousarray(array_of(layer.weight)))) for layer in site.layers
         ]
@@ -207,12 +250,13 @@ class _Smoother:
             factors, before, after = best_factors(ranges, layers, *self._roundings, makers)
             if not self._pays(before, after, products):
                 return None
+        # An operand of a multiplication is quantized itself; powers of two survive that exactly.
         if fold is None or fold.restored:
             factors = powers_of_two(factors, _SPAN)
         return factors if fold is None else within_span(factors, fold)
 
     def _makers(self, site: Site, fold: Fold, bias: Rounding | None) -> list[SharedStep]:
-        """Return the weights and biases that make a tensor, as far as they have one step for all channels."""
+        """Return the weights and biases that compute a tensor, if they have one step for all channels."""
         found = []
         for edit in fold.makers:
             layer = edit.layer
@@ -220,7 +264,7 @@ class _Smoother:
             peak = np.zeros(site.channels)
             peak[edit.channels] = np.abs(weight).max(axis=(2, 3)).reshape(-1)
             read = layer.node.inputs[0]
-            energy = self._seen.mean_square("" if read is None else read.name or "")
+            energy = self._ranges_now.mean_square("" if read is None else read.name or "")
             weights = weight.shape[2] * weight.shape[3]
             found.append(SharedStep(peak, (2 / self._roundings[1].steps) ** 2 / 12 * weights * energy))
             if bias is not None and layer.bias is not None:
@@ -230,24 +274,25 @@ class _Smoother:
         return found
 
     def _pays(self, before: float, after: float, products: int) -> bool:
+        # Without a multiplication there is no cost, so any clear gain is worth it.
         if not products:
             return before > after * (1.0 + _FREE_GAIN * (self._options.gain - 1.0))
         return before >= self._options.tolerance and before > after * self._options.gain * products
 
     def notes(self, reasons: Counter[str]) -> tuple[str, ...]:
-        """Return what was done and what was not."""
+        """Return what was changed, and why other tensors were not."""
         kinds = Counter(self._done.values())
         summary = (
             f"SmoothQuant divided the channels of {len(self._done)} of {self._sites} tensors: {kinds['folded']} at no "
-            f"cost, {kinds['restored']} through a gate or a branch that gets its values back by a multiplication, "
-            f"{kinds['inserted']} by a multiplication of their own"
+            f"cost, {kinds['restored']} with a multiplication that restores the values for other readers, "
+            f"{kinds['inserted']} with an inserted multiplication"
         )
         left = sorted((self._declined + reasons).items())
-        return (summary, *(f"no SmoothQuant before {count} layers: {reason}" for reason, count in left))
+        return (summary, *(f"no SmoothQuant in front of {count} layers: {reason}" for reason, count in left))
 
 
 def within_span(factors: np.ndarray, fold: Fold) -> np.ndarray:
-    """Return factors that leave multiplications which take them up within what 8 bits write exactly."""
+    """Return factors limited so that multiplications that restore them stay exact in 8 bits."""
     for edit in fold.restored:
         for constant in edit.constants:
             present = array_of(constant).reshape(-1).astype(np.float64)

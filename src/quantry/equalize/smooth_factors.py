@@ -1,17 +1,31 @@
-"""The arithmetic of smoothing: which factors leave the least error behind the layers that read a tensor.
+"""The arithmetic of SmoothQuant: which factors leave the least error after the layers that read a tensor.
 
-Channel c of a tensor, of range ``[low_c, high_c]``, is divided by ``s_c`` and the weights that read it are multiplied
-by it. Rounding the tensor with a step ``d`` and the weights with steps ``e_o`` leaves behind a layer
+Channel c of a tensor, with range ``[low_c, high_c]``, is divided by ``s_c``, and the weights that read it are
+multiplied by it. Rounding the tensor with a step ``d`` and the weights with steps ``e_o`` leaves after a layer an
+error of
 
     d**2 / 12 * sum over c of s_c**2 |W_c|**2   +   sum over o, c of e_o**2 / 12 * taps * E[x_c**2] / s_c**2
 
-where ``d`` follows from the widest divided channel and ``e_o`` from the largest multiplied weight. The energy of a
-channel is taken as its share of the whole tensor's in proportion to the square of its range.
+where the widest divided channel determines ``d`` and the largest multiplied weight ``e_o``. The energy of a channel is
+estimated as a share of the tensor's energy in proportion to its squared range.
 
-SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438) takes ``s = max|x|**a / max|w|**(1 - a)``; among these
-and ``s = max|x|**a`` the least estimate wins. An asymmetric grid reaches further to one side, so ranges are measured
-with the shorter side stretched by several amounts. Where weights have one scale for all channels, what makes the tensor
-loses too, and factors are refined by descent, see `quantry.equalize.shared_step`.
+SmoothQuant (Xiao et al. 2022, https://arxiv.org/abs/2211.10438) uses ``s = max|x|**a / max|w|**(1 - a)``. The factors
+with the least estimated error among these and ``s = max|x|**a`` win. An asymmetric range may be longer on one side, so
+ranges are also tried with the shorter side stretched by several amounts.
+
+If weights have a single scale, the weights that compute the tensor lose precision too. The factors are then refined by
+gradient descent. Dividing channel c by ``f_c`` changes the error in three places: in the weights and the bias that
+compute the channel, in the tensor, and in the weights that read it. Each of the first two, with extents ``r_c`` and one
+step for all channels, leaves after the reading layers
+
+    noise * max over c of (r_c / f_c)**2 * sum over c of f_c**2 |W_c|**2
+
+and each reading weight, with peaks ``p_c``,
+
+    noise * max over c of (p_c f_c)**2 * sum over c of E[x_c**2] / f_c**2
+
+Sums of such products are convex in ``log f``, so descent finds the minimum. Maxima are replaced by norms of a high
+order, which have a derivative everywhere.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,21 +33,123 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantry.equalize.shared_step import ReadingWeight, SharedStep, descended
 from quantry.numerics.power_of_two import nearest_exponent
 
+_ORDER = 12.0  # of the norm that replaces a maximum: high enough that the largest channels dominate, and still smooth
+_STEPS = 150
+_RATE = 0.15  # of the logarithm of a factor, falling linearly to 0
+_MEMORY = (0.8, 0.95)  # decay of mean and square in Adam; shorter than usual, because there are few steps
+
+
+@dataclass(frozen=True, eq=False)
+class SharedStep:
+    """A tensor, weight or bias whose channels are rounded with one step.
+
+    Attributes:
+        extent: (C,) largest magnitude of each channel; 0 for a channel that is not part of it.
+        noise: Mean squared error in a channel if the largest extent is 1.
+    """
+
+    extent: np.ndarray
+    noise: float
+
+    def error(self, factors: np.ndarray, importance: np.ndarray) -> float:
+        """Return the error after the reading layers.
+
+        Args:
+            factors: (C,) divisors of the channels.
+            importance: (C,) which part of a channel's mean square reaches the outputs.
+        """
+        member = self.extent > 0
+        step = float((self.extent / factors).max(initial=0.0))
+        return self.noise * step**2 * float((factors**2 * importance)[member].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingWeight:
+    """A weight with a single scale that reads the tensor.
+
+    Attributes:
+        peak: (C,) largest magnitude among the weights that read a channel.
+        noise: (C,) error after the layer due to each channel if the largest peak is 1.
+    """
+
+    peak: np.ndarray
+    noise: np.ndarray
+
+
+def descended(
+    start: np.ndarray, makers: Sequence[SharedStep], readers: Sequence[ReadingWeight], importance: np.ndarray
+) -> np.ndarray:
+    """Return the factors that gradient descent finds.
+
+    Args:
+        start: (C,) factors to start with.
+        makers: Weights and biases that compute the channels, and the tensor itself.
+        readers: Weights that read them.
+        importance: (C,) which part of a channel's mean square reaches the outputs.
+    """
+    position = np.log(start)
+    mean, square = np.zeros_like(position), np.zeros_like(position)
+    for step in range(1, _STEPS + 1):
+        slope = _slope(position, makers, readers, importance)
+        mean = _MEMORY[0] * mean + (1 - _MEMORY[0]) * slope
+        square = _MEMORY[1] * square + (1 - _MEMORY[1]) * slope**2
+        unbiased = mean / (1 - _MEMORY[0] ** step), square / (1 - _MEMORY[1] ** step)
+        rate = _RATE * (1 - step / (_STEPS + 1))
+        # One step of Adam (Kingma and Ba 2014).
+        position = position - rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-12)
+    # A common factor of all channels changes nothing, so keep the factors around 1.
+    result: np.ndarray = np.exp(position - np.median(position))
+    return result
+
+
+def _slope(
+    position: np.ndarray, makers: Sequence[SharedStep], readers: Sequence[ReadingWeight], importance: np.ndarray
+) -> np.ndarray:
+    """Return the gradient of the logarithm of the error."""
+    total, slope = 0.0, np.zeros_like(position)
+    squares = np.exp(2 * position)
+    for maker in makers:
+        spread = squares * importance * (maker.extent > 0)
+        parts = (maker.noise, maker.extent, -position, spread)
+        value, derivative = _product(*parts, sign=1.0)
+        total, slope = total + value, slope + derivative
+    for reader in readers:
+        value, derivative = _product(1.0, reader.peak, position, reader.noise / squares, sign=-1.0)
+        total, slope = total + value, slope + derivative
+    return slope / max(total, np.finfo(np.float64).tiny)
+
+
+def _product(
+    noise: float, extent: np.ndarray, exponent: np.ndarray, spread: np.ndarray, *, sign: float
+) -> tuple[float, np.ndarray]:
+    """Return ``noise * max(extent * exp(exponent))**2 * sum(spread)`` and its gradient."""
+    scaled = extent * np.exp(exponent)
+    largest = float(scaled.max(initial=0.0))
+    if largest == 0:
+        return 0.0, np.zeros_like(exponent)
+    # Relative to the largest value, so that high powers do not overflow.
+    powers = (scaled / largest) ** _ORDER
+    norm = float(powers.sum())
+    squared = (largest * norm ** (1 / _ORDER)) ** 2
+    value = noise * squared * float(spread.sum())
+    return value, 2 * sign * noise * squared * (spread - float(spread.sum()) * powers / norm)
+
+
+# Candidates: the exponents that the SmoothQuant paper compares, and how much farther one side of a range may reach.
 ALPHAS = tuple(step / 10 for step in range(1, 11))
 _STRETCHES = (1.0, 2.0, 4.0, 8.0)
-_FARTHEST = 1e4  # factors farther apart than this belong to channels that do nothing
+_FARTHEST = 1e4  # factors farther apart than this belong to unused channels
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """How finely a tensor or a weight is rounded.
+    """How a tensor or a weight is rounded.
 
     Attributes:
-        bits: Of its type.
-        symmetric: Whether its grid is centred at zero.
+        bits: Bits of its type.
+        symmetric: Whether its range is symmetric around zero.
         per_channel: Whether each output channel of a weight has a scale of its own.
     """
 
@@ -43,13 +159,13 @@ class Rounding:
 
     @property
     def steps(self) -> float:
-        """Steps between the ends of the grid."""
+        """Number of steps in the range."""
         return float(2**self.bits - (2 if self.symmetric else 1))
 
 
 @dataclass(frozen=True, eq=False)
 class ChannelRanges:
-    """What is known of a tensor's channels, float64 [C] each.
+    """Ranges and energies of a tensor's channels, float64 [C] each.
 
     Attributes:
         low: Smallest values.
@@ -63,7 +179,7 @@ class ChannelRanges:
 
     @classmethod
     def of(cls, low: np.ndarray, high: np.ndarray, mean_square: float) -> "ChannelRanges":
-        """Share the energy of the whole tensor among its channels.
+        """Distribute the energy of the whole tensor over its channels.
 
         Args:
             low: Smallest value of each channel.
@@ -78,12 +194,12 @@ class ChannelRanges:
 
 @dataclass(frozen=True, eq=False)
 class ReadingLayer:
-    """What the estimate needs of a layer that reads the tensor: its weight, grouped as the layer groups channels.
+    """The weight of a layer that reads the tensor.
 
     Attributes:
         peak: (groups, outputs/groups, inputs/groups) largest ``|w|`` over the kernel.
         squares: Same shape; the sum of ``w**2`` over the kernel.
-        taps: Weights of a kernel.
+        taps: Number of weights in a kernel.
     """
 
     peak: np.ndarray
@@ -109,12 +225,12 @@ class ReadingLayer:
 
 
 def smooth_factors(ranges: ChannelRanges, layers: Sequence[ReadingLayer], alpha: float) -> np.ndarray:
-    """Return SmoothQuant's factors for a fixed alpha, [C]; channels that do nothing keep 1.
+    """Return SmoothQuant's factors for a fixed alpha, [C]; unused channels keep 1.
 
     Args:
-        ranges: Of the tensor.
-        layers: All that read it.
-        alpha: How much of the range moves into the weights.
+        ranges: Ranges of the tensor.
+        layers: All layers that read it.
+        alpha: How much of the range moves into the weights, 0 to 1.
     """
     return _factors(np.maximum(np.abs(ranges.low), np.abs(ranges.high)), _input_peak(layers), alpha, 1.0 - alpha)
 
@@ -126,14 +242,14 @@ def best_factors(
     weight: Rounding,
     makers: Sequence[SharedStep] = (),
 ) -> tuple[np.ndarray, float, float]:
-    """Return the factors with the least estimated error, [C], and that error before and with them.
+    """Return the factors with the least estimated error, [C], and the errors without and with them.
 
     Args:
-        ranges: Of the tensor.
-        layers: All that read it.
+        ranges: Ranges of the tensor.
+        layers: All layers that read it.
         activation: How the tensor is rounded.
-        weight: How the weights are.
-        makers: What makes the tensor and is rounded with one step for all channels.
+        weight: How the weights are rounded.
+        makers: Weights and biases that compute the tensor, rounded with one step for all channels.
     """
     before = estimated_error(ranges, layers, np.ones(len(ranges.low)), activation, weight, makers)
     best, least = np.ones(len(ranges.low)), before
@@ -157,17 +273,18 @@ def estimated_error(
     weight: Rounding,
     makers: Sequence[SharedStep] = (),
 ) -> float:
-    """Return the estimate behind all layers, each in proportion to the energy of its output.
+    """Return the estimated error after all layers, each relative to the energy of its output.
 
     Args:
-        ranges: Of the tensor.
-        layers: All that read it.
-        factors: [C].
+        ranges: Ranges of the tensor.
+        layers: All layers that read it.
+        factors: Divisors of the channels, [C].
         activation: How the tensor is rounded.
-        weight: How the weights are.
-        makers: What makes the tensor and is rounded with one step for all channels.
+        weight: How the weights are rounded.
+        makers: Weights and biases that compute the tensor, rounded with one step for all channels.
     """
     low, high = float((ranges.low / factors).min()), float((ranges.high / factors).max())
+    # An asymmetric range must contain zero.
     span = 2 * max(-low, high) if activation.symmetric else max(high, 0.0) - min(low, 0.0)
     step = span / activation.steps
     total = 0.0
@@ -177,6 +294,7 @@ def estimated_error(
         energy = ranges.energy.reshape(groups, 1, inputs)
         peak = (layer.peak * scale).max(axis=2)
         steps = (peak if weight.per_channel else np.full_like(peak, peak.max())) * (2 / weight.steps)
+        # Rounding with a step d adds uniform noise of variance d**2 / 12.
         of_tensor = step**2 / 12 * float((layer.squares * scale**2).sum())
         of_weight = float((steps[:, :, None] ** 2 / 12 * layer.taps * energy / scale**2).sum())
         total += (of_tensor + of_weight) / layer.signal(ranges.energy)
@@ -187,10 +305,10 @@ def estimated_error(
 def powers_of_two(factors: np.ndarray, span: int) -> np.ndarray:
     """Return the nearest powers of two, the largest at most ``2**span`` times the smallest.
 
-    As an operand of 8 bits such factors are exact; the smallest ones give way.
+    8 bits represent such factors exactly. Factors below that range are raised.
 
     Args:
-        factors: [C].
+        factors: The factors, [C].
         span: Largest ratio, as an exponent.
     """
     exponents = nearest_exponent(factors)
@@ -218,7 +336,7 @@ def _refined(
     weight: Rounding,
     makers: Sequence[SharedStep],
 ) -> np.ndarray:
-    """Return factors near which no others are better, by an estimate with one step for each weight."""
+    """Return locally optimal factors, by an estimate with one step per weight."""
     extent = np.maximum(np.abs(ranges.low), np.abs(ranges.high))
     tensor = SharedStep(extent, (2 if activation.symmetric else 1) ** 2 / activation.steps**2 / 12)
     weights = []
@@ -230,7 +348,7 @@ def _refined(
 
 
 def _importance(ranges: ChannelRanges, layers: Sequence[ReadingLayer]) -> np.ndarray:
-    """Return how much of each channel's mean square reaches the outputs, in proportion to their energy."""
+    """Return which part of each channel's mean square reaches the outputs, relative to their energy."""
     parts = [layer.squares.sum(axis=1).reshape(-1) / layer.signal(ranges.energy) for layer in layers]
     total: np.ndarray = np.sum(parts, axis=0)
     return total
@@ -247,6 +365,7 @@ def _factors(extent: np.ndarray, peak: np.ndarray, alpha: float, beta: float) ->
         return np.ones(len(extent))
     raw = np.where(active, extent, 1.0) ** alpha / np.where(active, peak, 1.0) ** beta
     logarithm = np.log(raw)
+    # Only ratios of factors matter, so keep them around 1.
     middle = float(np.median(logarithm[active]))
     reach = np.log(_FARTHEST) / 2
     result: np.ndarray = np.exp(np.where(active, np.clip(logarithm - middle, -reach, reach), 0.0))

@@ -4,7 +4,7 @@
 
     y = w_0 x_0 + w_1 x_1      |w_1| large        y = w_0 x_0 + (w_1 / 2) x_1 + (w_1 / 2) x_1
 
-The largest magnitude of a weight, which its one scale follows, is halved at the price of one more channel.
+The largest magnitude of a weight determines its single scale. One more channel halves it.
 """
 
 from collections import Counter
@@ -12,11 +12,9 @@ from collections import Counter
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.channel_class import ChannelClass, Reader, channel_class, linear_layers
-from quantry.equalize.group import weight_step
+from quantry.equalize.channel_class import ChannelClass, Reader, channel_class, linear_layers, reindex
+from quantry.equalize.channel_groups import WeightStep, weight_step
 from quantry.equalize.linear_layer import LinearLayer, array_of
-from quantry.equalize.reindex import reindex
-from quantry.equalize.weight_steps import WeightStep
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
@@ -26,16 +24,16 @@ from quantry.runtime.environment import depends_on
 
 @stage(name="split_outliers", version=1, environment=depends_on("onnx_ir", "numpy"))
 def split_outliers(model: FloatModel, options: OutlierSplitting, weight: TensorSpec) -> FloatModel:
-    """Return a model that computes the same, in which some channels are made twice and read half each.
+    """Return a model that computes the same, with some channels computed twice and read by half.
 
     Args:
-        model: The model; it is left as it was.
+        model: The model; it is not modified.
         options: How many channels, and when.
-        weight: What weights become.
+        weight: Type of the weights.
     """
     step = weight_step(weight)
     if step is None:
-        note = "outlier splitting: weights have scales enough, or no integers; nothing was changed"
+        note = "outlier splitting: nothing was changed, because weights are not integers with a single scale"
         return FloatModel(model.model, (note,))
     splitting = _Splitting(model.model.clone(), options, step)
     splitting.run()
@@ -44,7 +42,7 @@ def split_outliers(model: FloatModel, options: OutlierSplitting, weight: TensorS
 
 
 class _Splitting:
-    """Goes through the layers of a model, class by class of the channels they make."""
+    """Splits the channels of a model, one class after the other."""
 
     def __init__(self, model: ir.Model, options: OutlierSplitting, step: WeightStep) -> None:
         self.model = model
@@ -55,12 +53,12 @@ class _Splitting:
         self._declined: Counter[str] = Counter()
 
     def run(self) -> None:
-        """Split what pays."""
+        """Split the channels that gain enough."""
         done: set[ir.Node] = set()
         for node in linear_layers(self.model):
             if node in done:
                 continue
-            # Layers that were changed before have other shapes now.
+            # Splitting changes the shapes of layers, so find them again.
             layers = linear_layers(self.model)
             layer = layers[node]
             found = layer if isinstance(layer, str) else channel_class(layer, layers)
@@ -69,10 +67,11 @@ class _Splitting:
                 continue
             done.update(one.node for one in (*found.makers, *found.carriers))
             if not self._split_class(found):
-                self._declined["no outliers behind it that would pay"] += 1
+                self._declined["splitting would not lower the error of the layers after it enough"] += 1
 
     def _split_class(self, channels: ChannelClass) -> bool:
-        """Make channels of a class twice for the reader that loses most; return whether any was."""
+        """Split channels of a class for the reader with the largest error; return whether any was split."""
+        # One order must serve all readers, so the one with the largest error decides.
         worst = max(channels.readers, key=lambda reader: self._error(reader.layer))
         before = self._error(worst.layer)
         if before <= self._options.tolerance:
@@ -89,7 +88,7 @@ class _Splitting:
         return True
 
     def _order(self, peaks: np.ndarray, other: float) -> np.ndarray:
-        """Return the channels with outliers twice or more, or all of them once where that does not pay.
+        """Return channels with outliers twice or more often, or every channel once if that does not gain enough.
 
         Args:
             peaks: (C,) the largest magnitude among the weights that read a channel.
@@ -97,6 +96,7 @@ class _Splitting:
         """
         times = np.ones(len(peaks), dtype=np.int64)
         whole = self._squared(max(other, float(peaks.max())))
+        # Always halve what is largest now; a channel may be split several times.
         for _ in range(max(1, int(self._options.share * len(peaks)))):
             times[int(np.argmax(peaks / times))] += 1
         if whole < self._options.gain * self._squared(max(other, float((peaks / times).max()))):
@@ -112,23 +112,23 @@ class _Splitting:
         return self._squared(float(np.abs(weight).max())) / square if square > 0 else 0.0
 
     def notes(self) -> tuple[str, ...]:
-        """Return what was done and what was not."""
+        """Return what was changed, and why other layers were not."""
         summary = f"outlier splitting added {self.added} channels to {self._layers} tensors"
         left = sorted((+self._declined).items())
-        return (summary, *(f"no outlier splitting behind {count} layers: {reason}" for reason, count in left))
+        return (summary, *(f"no outlier splitting after {count} layers: {reason}" for reason, count in left))
 
 
 def _peaks(reader: Reader, count: int) -> np.ndarray:
     inputs = _input_peaks(reader.layer)
-    if reader.place.flattened:
+    if reader.position.flattened:
         inputs = inputs.reshape(count, -1).max(axis=1)
-    return inputs[reader.place.start : reader.place.start + count]
+    return inputs[reader.position.start : reader.position.start + count]
 
 
 def _others(reader: Reader, count: int) -> float:
-    if reader.place.flattened:
+    if reader.position.flattened:
         return 0.0
-    inputs, start = _input_peaks(reader.layer), reader.place.start
+    inputs, start = _input_peaks(reader.layer), reader.position.start
     return float(np.delete(inputs, slice(start, start + count)).max(initial=0.0))
 
 

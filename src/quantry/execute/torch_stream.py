@@ -16,10 +16,8 @@ import torch
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.execute.activation_stream import ActivationStore
-from quantry.execute.interpreter.attributes import Attributes
-from quantry.execute.interpreter.operators import OPERATORS, interpretable
+from quantry.execute.interpreter import TorchCall, interpretable, torch_call
 from quantry.execute.simulation import CONTRIB
-from quantry.execute.trainable_graph import READ_BY_PYTHON
 from quantry.graph.segments import values_used
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -40,6 +38,7 @@ class TensorPart:
         self._device = device
         self._opset = model.opset_imports.get("", 13)
         self._constants: dict[str, Any] = {}
+        self._calls: dict[ir.Node, TorchCall] = {}
 
     def forget(self) -> None:
         """Forget what constants were read."""
@@ -57,10 +56,7 @@ class TensorPart:
         last = {value.name: at for at, node in enumerate(nodes) for value in values_used(node)}
         with torch.no_grad():
             for at, node in enumerate(nodes):
-                given = [None if value is None else self._value(values, node, value) for value in node.inputs]
-                while given and given[-1] is None:
-                    given.pop()
-                outputs = self._apply(node, given)
+                outputs = self._apply(node, values)
                 for value, tensor in zip(node.outputs, outputs, strict=False):
                     values[value.name or ""] = tensor
                 for used in node.inputs:
@@ -69,12 +65,18 @@ class TensorPart:
                         values.pop(name, None)
         return {name: values[name] for name in wanted}
 
-    def _apply(self, node: ir.Node, given: list[Any]) -> tuple[Any, ...]:
-        if node.op_type not in READ_BY_PYTHON and any(v is not None and v.device.type != "cpu" for v in given):
-            given = [value if value is None else value.to(self._device) for value in given]
+    def _apply(self, node: ir.Node, values: Mapping[str, Any]) -> tuple[Any, ...]:
         if node.domain == CONTRIB:
+            given = [self._value(values, node, value).to(self._device) for value in node.inputs if value is not None]
             return (_quantized(node, given) if node.op_type == _PAIR[0] else _restored(given),)
-        outputs = OPERATORS[node.op_type](given, Attributes(node, self._opset))
+        if node not in self._calls:
+            self._calls[node] = torch_call(node, self._opset, keep_batch=True)
+        call = self._calls[node]
+        given = [
+            self._value(values, node, value) if value is not None and call.reads(index) else None
+            for index, value in enumerate(node.inputs)
+        ]
+        outputs = call(call.on_device(given, self._device))
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     def _value(self, values: Mapping[str, Any], node: ir.Node, value: ir.Value) -> Any:
@@ -84,10 +86,8 @@ class TensorPart:
         if name not in self._constants:
             assert value.const_value is not None
             tensor = torch.from_numpy(np.array(value.const_value.numpy()))
-            # Sizes and axes are read by Python, so they stay with it.
-            read = node.op_type in READ_BY_PYTHON and node.inputs[0] is not value
-            stays = read or not tensor.is_floating_point()
-            self._constants[name] = tensor if stays and node.domain != CONTRIB else tensor.to(self._device)
+            stays = not tensor.is_floating_point() and node.domain != CONTRIB
+            self._constants[name] = tensor if stays else tensor.to(self._device)
         return self._constants[name]
 
 

@@ -21,10 +21,9 @@ import torch
 from quantry.data.calibration_data import CalibrationData
 from quantry.errors import RecipeError
 from quantry.execute.float_pass import lengths_of
-from quantry.execute.interpreter.attributes import Attributes
-from quantry.execute.interpreter.operators import OPERATORS, interpretable
+from quantry.execute.interpreter import interpretable, torch_call
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
-from quantry.graph.operators import BIASED, LINEAR, facts
+from quantry.graph.operators import BIASED, LINEAR, Copies, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.segments import tensor_types, values_used
 from quantry.numerics.tensor_params import QuantParams, TensorParams
@@ -39,9 +38,6 @@ from quantry.numerics.torch_quantizer import (
 from quantry.recipe import PowerOfTwoScale
 
 Tensors = dict[str, Any]
-
-READ_BY_PYTHON = ("Resize", "Pad", "Reshape", "Slice", "Expand", "Tile", "Split", "Range", "ConstantOfShape")
-"""Operators whose inputs after the first are sizes and axes, which Python reads and which therefore stay on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class TrainableGraph:
         self.view, self.device = QuantizedView(plan, params), device
         self.nodes = list(nodes)
         opset = model.opset_imports.get("", 13)
-        self._attributes = [Attributes(node, opset) for node in self.nodes]
+        self._calls = [torch_call(node, opset, keep_batch=True) for node in self.nodes]
         self._last_use = {value.name: at for at, node in enumerate(self.nodes) for value in values_used(node)}
         self.constants: dict[str, Any] = {}
         self.log2_scales: dict[str, Any] = {}
@@ -101,14 +97,15 @@ class TrainableGraph:
             self._train_scales(trained.frozen)
 
     def _load_constants(self, trained: Trained) -> None:
-        for node in self.nodes:
-            for value in values_used(node):
-                if not value.is_initializer() or value.const_value is None or value.name is None:
+        for node, call in zip(self.nodes, self._calls, strict=True):
+            for value in (node.inputs[index] for index in call.tensors):
+                if value is None or not value.is_initializer() or value.const_value is None or value.name is None:
                     continue
                 if value.name in self._fixed or value.name in self.constants:
                     continue
                 tensor = torch.from_numpy(np.array(value.const_value.numpy()))
-                tensor = tensor.to(self._device_of(node, value, tensor))
+                # Integers are indices, which the operators move themselves where they are needed.
+                tensor = tensor.to(self.device if tensor.is_floating_point() else "cpu")
                 wanted = (trained.weights and self._is_layer_weight(node, value)) or (
                     trained.biases and self._is_bias(node, value)
                 )
@@ -116,11 +113,6 @@ class TrainableGraph:
                     self.constants[value.name] = tensor.requires_grad_()
                 else:
                     self._fixed[value.name] = tensor
-
-    def _device_of(self, node: ir.Node, value: ir.Value, tensor: Any) -> str:
-        """Return where a constant is kept: sizes and axes stay on the CPU, where Python reads them."""
-        read = node.op_type in READ_BY_PYTHON and node.inputs[0] is not value
-        return "cpu" if read or not tensor.is_floating_point() else self.device
 
     def _is_layer_weight(self, node: ir.Node, value: ir.Value) -> bool:
         weight = self.view.get(value.name or "")
@@ -177,15 +169,16 @@ class TrainableGraph:
         read: Tensors = {}
         keep = frozenset(wanted)
         for at, node in enumerate(self.nodes):
+            call = self._calls[at]
             values = [
-                None if value is None else self._read(raw, read, value.name or "", node.name or "", quantized)
-                for value in node.inputs
+                self._read(raw, read, value.name or "", node.name or "", quantized)
+                if value is not None and call.reads(index)
+                else None
+                for index, value in enumerate(node.inputs)
             ]
-            while values and values[-1] is None:
-                values.pop()
-            if self.device != "cpu" and node.op_type not in READ_BY_PYTHON:
-                values = self._on_device(values)
-            outputs = OPERATORS[node.op_type](values, self._attributes[at])
+            if self.device != "cpu":
+                values = call.on_device(values, self.device)
+            outputs = call(values)
             for value, tensor in zip(node.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=False):
                 raw[value.name or ""] = tensor
             for used in node.inputs:
@@ -194,12 +187,6 @@ class TrainableGraph:
                     raw.pop(name, None)
                     read.pop(name, None)
         return {name: self._read(raw, read, name, "", quantized) for name in wanted}
-
-    def _on_device(self, values: list[Any]) -> list[Any]:
-        """Move all inputs to the device if one of them is there."""
-        if all(value is None or value.device.type == "cpu" for value in values):
-            return values
-        return [value if value is None else value.to(self.device) for value in values]
 
     def _read(self, raw: Tensors, read: Tensors, name: str, node: str, quantized: bool) -> Any:
         """Return a tensor as a node reads it."""
@@ -373,9 +360,6 @@ class SampleBatches:
         return float((both - expected).float().norm()) <= 1e-2 * float(expected.float().norm()) + 1e-6
 
 
-_MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Identity")
-
-
 @dataclass(frozen=True, eq=False)
 class InterpretablePart:
     """The nodes that follow from the inputs by operators that the interpreter knows.
@@ -426,8 +410,9 @@ def _targets(ends: Sequence[ir.Value]) -> tuple[str, ...]:
         producer = value.producer()
         if producer is None or value.name is None:
             continue
-        if producer.op_type in _MOVES and producer.domain == "":
-            data = producer.inputs if producer.op_type == "Concat" else producer.inputs[:1]
+        row = facts(producer)
+        if row.family is Family.JOIN or row.copies is Copies.EACH_ONCE:
+            data = producer.inputs if row.family is Family.JOIN else producer.inputs[:1]
             pending += [part for part in data if part is not None and not part.is_initializer()]
         elif value.dtype == ir.DataType.FLOAT:
             found[value.name] = None

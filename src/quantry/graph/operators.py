@@ -127,10 +127,11 @@ class Operator:
         learned: Indices of inputs that hold learned parameters when they are constant.
         operands: Number of tensors that it combines element by element (2 also for variadic operators); 0 if it does
             not work element by element.
-        scalar: Its formula for single elements, if all its operands but one are constant numbers.
+        scalar: Its formula for single elements, which holds if only one operand is not a constant number.
         homogeneous: Whether ``f(s * x) = s * f(x)`` for every ``s > 0``, at least for suitable settings. None where the
             question does not arise, because it combines computed tensors or changes what the channels are.
         pools: Whether it runs over the spatial axes of ``[N, C, ...]``.
+        across_channels: Whether it normalizes the channels of each position together, as transformers do.
         copies: How often values of the first input occur in the output; None if it computes new values.
         wide_range: Whether results span orders of magnitude, which integers of a few bits cannot represent.
         masking: What it does with masks; None if a mask is not expected there.
@@ -156,6 +157,7 @@ class Operator:
     scalar: Scalar | None = None
     homogeneous: bool | None = None
     pools: bool = False
+    across_channels: bool = False
     copies: Copies | None = None
     wide_range: bool = False
     masking: Masking | None = None
@@ -207,9 +209,9 @@ _ROWS: tuple[Operator, ...] = (
     Operator("PRelu", _F.ACTIVATION, "elementwise.prelu", learned=(1,), operands=2, scalar=Scalar(), homogeneous=True,
              fusible=True, npu=_NPU, tuned_after=True),
     Operator("Elu", _F.ACTIVATION, "elementwise.elu", operands=1, scalar=_ALPHA, homogeneous=False),
-    Operator("Selu", _F.ACTIVATION, "elementwise.selu", operands=1, scalar=_SELU, homogeneous=False),
-    Operator("Celu", _F.ACTIVATION, "elementwise.celu", operands=1, scalar=_ALPHA, homogeneous=False),
-    Operator("ThresholdedRelu", _F.ACTIVATION, "elementwise.thresholded_relu", operands=1, homogeneous=False),
+    Operator("Selu", _F.ACTIVATION, operands=1, scalar=_SELU, homogeneous=False),
+    Operator("Celu", _F.ACTIVATION, operands=1, scalar=_ALPHA, homogeneous=False),
+    Operator("ThresholdedRelu", _F.ACTIVATION, operands=1, homogeneous=False),
     Operator("Sigmoid", _F.ACTIVATION, "elementwise.sigmoid", operands=1, scalar=Scalar(), homogeneous=False, npu=_NPU,
              tuned_after=True, foldable=True),
     Operator("HardSigmoid", _F.ACTIVATION, "elementwise.hard_sigmoid", operands=1,
@@ -276,10 +278,10 @@ _ROWS: tuple[Operator, ...] = (
     Operator("LessOrEqual", _F.COMPARISON, "torch.le", foldable=True),
     Operator("And", _F.COMPARISON, "torch.logical_and", foldable=True),
     Operator("Or", _F.COMPARISON, "torch.logical_or", foldable=True),
-    Operator("Xor", _F.COMPARISON, "torch.logical_xor", foldable=True),
+    Operator("Xor", _F.COMPARISON, foldable=True),
     Operator("Not", _F.COMPARISON, "torch.logical_not", foldable=True),
     Operator("IsInf", _F.COMPARISON, foldable=True),
-    Operator("IsNaN", _F.COMPARISON, "torch.isnan", foldable=True),
+    Operator("IsNaN", _F.COMPARISON, foldable=True),
 
     # Copies of values.
     Operator("Reshape", _F.MOVEMENT, "movement.reshape", ("shape",), homogeneous=True, copies=_ONCE, masking=_CARRIES,
@@ -348,7 +350,7 @@ _ROWS: tuple[Operator, ...] = (
              foldable=True),
     Operator("ReduceSumSquare", _F.REDUCTION, "reduction.reduce_sum_square", _AXES, homogeneous=False,
              wide_range=True),
-    Operator("ReduceLogSum", _F.REDUCTION, "reduction.reduce_log_sum", _AXES, homogeneous=False, wide_range=True),
+    Operator("ReduceLogSum", _F.REDUCTION, homogeneous=False, wide_range=True),
     Operator("ReduceLogSumExp", _F.REDUCTION, "reduction.reduce_log_sum_exp", _AXES, homogeneous=False,
              wide_range=True),
     Operator("CumSum", _F.REDUCTION, wide_range=True, foldable=True),
@@ -366,10 +368,11 @@ _ROWS: tuple[Operator, ...] = (
     Operator("InstanceNormalization", _F.NORMALIZATION, "normalization.instance_norm", learned=(1, 2),
              homogeneous=False, fuses=True, tunable=True),
     Operator("LayerNormalization", _F.NORMALIZATION, "normalization.layer_norm", learned=(1, 2), homogeneous=False,
-             tunable=True),
+             across_channels=True, tunable=True),
     Operator("GroupNormalization", _F.NORMALIZATION, "normalization.group_norm", learned=(1, 2), homogeneous=False),
-    Operator("RMSNormalization", _F.NORMALIZATION, learned=(1,), homogeneous=False),
-    Operator("SimplifiedLayerNormalization", _F.NORMALIZATION, learned=(1,), homogeneous=False),
+    Operator("RMSNormalization", _F.NORMALIZATION, learned=(1,), homogeneous=False, across_channels=True),
+    Operator("SimplifiedLayerNormalization", _F.NORMALIZATION, learned=(1,), homogeneous=False,
+             across_channels=True),
     Operator("LpNormalization", _F.NORMALIZATION, homogeneous=False),
     Operator("LRN", _F.OTHER, homogeneous=False),
 
@@ -382,7 +385,7 @@ _ROWS: tuple[Operator, ...] = (
     Operator("Scan", _F.CONTROL_FLOW),
     Operator("SequenceMap", _F.CONTROL_FLOW),
 
-    # Random numbers. Dropout copies its input in inference, but may draw numbers if it is told to train.
+    # Random numbers. Dropout copies its input in inference, but draws numbers in training mode.
     Operator("Dropout", _F.RANDOM, "movement.dropout"),
     Operator("Bernoulli", _F.RANDOM),
     Operator("Multinomial", _F.RANDOM),
@@ -393,7 +396,7 @@ _ROWS: tuple[Operator, ...] = (
 
     # Shapes, and tensors made from shapes.
     Operator("Shape", _F.SHAPE, "movement.shape", foldable=True),
-    Operator("Size", _F.SHAPE, "movement.size", foldable=True),
+    Operator("Size", _F.SHAPE, foldable=True),
     Operator("Constant", _F.SHAPE, "movement.constant"),
     Operator("ConstantOfShape", _F.SHAPE, "movement.constant_of_shape", ("shape",), data_inputs=0, foldable=True),
     Operator("Range", _F.SHAPE, "movement.range_", foldable=True),

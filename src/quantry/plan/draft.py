@@ -1,4 +1,4 @@
-"""The plan while it grows, in the order of the graph."""
+"""Builds a plan from the annotations of single nodes, in the order of the graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,11 +27,11 @@ from quantry.recipe.layers import check_activation
 
 @dataclass
 class Draft:
-    """Collects what the rules say of single nodes and merges it at the end.
+    """Collects the annotations of nodes and merges them at the end.
 
     Attributes:
         options: Types and placement.
-        types: What the user wants of single nodes, by name.
+        types: Types that the user chose for single nodes, by name.
     """
 
     options: PlanOptions
@@ -48,7 +48,7 @@ class Draft:
         self._pins = TensorPins(self.options.tensors)
 
     def may_pass_through(self, node: ir.Node, annotation: Annotation) -> bool:
-        """Whether an operator that only moves data is worth quantizing."""
+        """Whether to quantize a node that only copies values: if its input is quantized, or the user asks for it."""
         return self.options.force_pass_through or any(
             _name(node.inputs[index]) in self._activations for index in annotation.activations
         )
@@ -58,7 +58,7 @@ class Draft:
         self._declined.append(DeclinedNode(node.name or "", node.op_type, reason))
 
     def add(self, node: ir.Node, annotation: Annotation) -> None:
-        """Take the node in."""
+        """Add a quantized node."""
         self._quantized[node.name or ""] = node
         types = self._types(node)
         for index in annotation.activations:
@@ -79,17 +79,17 @@ class Draft:
                         self._written[_name(output)] = types.output
 
     def finish(self) -> QuantPlan:
-        """Drop the tensors between fused operators, settle all types and freeze.
+        """Drop the tensors between fused operators, resolve all types and return the plan.
 
         Raises:
-            SelectionError: An entry for a tensor names none that is quantized.
-            RecipeError: Types of a layer do not go together, or an activation shall have one scale for each channel.
+            SelectionError: An entry for tensors matches no quantized tensor.
+            RecipeError: Types of a layer are incompatible, or an activation is to have one scale per channel.
         """
         for node in self._quantized.values():
             if node.op_type in self.options.fused_activations:
                 self._fuse(node)
         for tensor in self._activations:
-            check_activation(f"plan.tensors, for the activation {tensor!r},", self._pins.spec(tensor))
+            check_activation(f"plan.tensors of {tensor!r}", self._pins.spec(tensor))
         resolved = resolve_types(self._activations, self._reads, self._written, self._pins.spec)
         biases = {
             name: bias
@@ -126,14 +126,14 @@ class Draft:
         known = self._weights.get(name)
         spec = self._pins.spec(name) or wanted
         if known is not None and finest((known.spec, spec)) is known.spec:
-            # Readers of one constant share its integers; where they want different types, the finest serves them all.
+            # All readers of a constant share its integers. If they want different types, the finest one serves all.
             self._weights[name] = replace(known, users=(*known.users, node.name or ""))
             return
         axis: int | None = None
         if isinstance(spec.granularity, PerChannel) and rule_axis is not None:
             axis = _channel_axis(node, value, spec.granularity, rule_axis)
         if isinstance(spec.granularity, PerGroup) and rule_axis is not None:
-            axis = 1 - rule_axis  # of matrices and convolutions, the first two axes are output and summed-over channels
+            axis = 1 - rule_axis  # axes 0 and 1 are output and input channels; groups lie along the inputs
         users = () if known is None else known.users
         self._weights[name] = WeightPlan(spec, axis, (*users, node.name or ""))
 
@@ -143,7 +143,7 @@ class Draft:
         pinned = self._pins.spec(name)
         if pinned is not None:
             return name, OwnBiasPlan(pinned)
-        if not annotation.activations:  # weights alone: a derived bias has stayed float before
+        if not annotation.activations:  # a weight-only plan, in which a derived bias stays float
             bias = self._types(node).bias or self.options.bias
             return name, OwnBiasPlan(bias.spec) if isinstance(bias, OwnBias) else None
         source, data = self._operand(node, annotation.activations[0], resolved)
@@ -156,13 +156,13 @@ class Draft:
             return name, OwnBiasPlan(bias.spec)
         if nearest_bias(bias, data, weight) != bias:
             raise RecipeError(
-                "a bias can be DerivedBias() where activation and weight are integers of 24 bits together at most, got "
+                "DerivedBias() needs integers with at most 24 bits in activation and weight together, got "
                 f"{data.dtype.value} and {weight.dtype.value} of {node.op_type} {node.name!r}; use OwnBias() there"
             )
         return name, DerivedBiasPlan(source, factor)
 
     def _operand(self, node: ir.Node, index: int, resolved: Resolution) -> tuple[str, TensorSpec]:
-        """Return under which name the parameters of an operand are kept, and what it is."""
+        """Return the name that the parameters of an operand have in the plan, and its type."""
         tensor = _name(node.inputs[index])
         if tensor in self._weights:
             return tensor, self._weights[tensor].spec
@@ -175,7 +175,7 @@ class Draft:
         return tensor, root.spec
 
     def _fuse(self, activation: ir.Node) -> None:
-        # Conv -> t -> Relu: t stays in the accumulator when nobody else reads it.
+        # Conv -> t -> Relu: t stays in the accumulator if nothing else reads it.
         tensor = activation.inputs[0]
         assert tensor is not None
         producer = tensor.producer()
@@ -185,7 +185,7 @@ class Draft:
             planned = self._activations.get(_name(tensor))
             if isinstance(planned, OwnRange):
                 del self._activations[_name(tensor)]
-                # What the user wants the first of the two to write is then what the second writes.
+                # An output type that the user chose for the Conv then applies to the Relu.
                 written = self._written.pop(_name(tensor), None)
                 if written is not None:
                     self._written.setdefault(_name(activation.outputs[0]), written)

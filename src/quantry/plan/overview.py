@@ -1,4 +1,4 @@
-"""The plan node by node, as a user reads it before writing selections."""
+"""The plan node by node, for users who want to write selections."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from quantry.graph.quant_plan import DerivedBiasPlan, QuantPlan
 
 @dataclass(frozen=True)
 class NodeOverview:
-    """What one node computes with.
+    """The types that one node computes with.
 
     Attributes:
         node: Its name.
         operator: Its operator type.
-        outputs: Names of its outputs; each names the node in selections as well.
+        outputs: Names of its outputs; each of them selects the node, too.
         reads: Types of its quantized activations, in order.
         constants: Types of its weight, its constant operands and its bias, in order.
-        writes: Types of its quantized outputs; empty where none is, as before a fused activation function.
-        reason: Why it stays float; empty for a node that is quantized.
+        writes: Types of its quantized outputs; empty if there are none, as in front of a fused activation function.
+        reason: Why it stays float; empty for a quantized node.
     """
 
     node: str

@@ -1,7 +1,4 @@
-"""Merges what the rules say about single nodes into one plan for the graph.
-
-The nodes that the user wants in float, known before conversions for a target rename and replace nodes.
-"""
+"""The plan stage: asks the rules about every node and merges their answers into one plan."""
 
 from collections.abc import Iterator
 
@@ -25,26 +22,26 @@ from quantry.plan.stay_float import (
     normalized_sums,
     post_processing,
     variance_nodes,
-    weights_alone,
+    weight_only,
 )
 from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=5)
+@stage(name="plan", version=6)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
-    """Decide which tensors of the model are quantized, to what.
+    """Decide which tensors of the model are quantized, and to which type.
 
     Args:
         model: The prepared model.
         options: Types, selection and placement.
 
     Returns:
-        The plan; every node is either among its quantized nodes or declined with a reason.
+        The plan. Every node is either quantized or declined with a reason.
 
     Raises:
-        SelectionError: The selection, or an entry for a layer or a tensor, names something that is not there.
-        RecipeError: Types of a layer do not go together.
+        SelectionError: The selection, or an entry for layers or tensors, names something that the model does not have.
+        RecipeError: Types of a layer are incompatible.
     """
     graph = model.model.graph
     joins = final_joins(graph, options) if options.float_final_joins else {}
@@ -58,13 +55,13 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     for node in graph:
         answer = _answer(node, excluded, options)
         if isinstance(answer, Annotation) and options.weights_only:
-            answer = weights_alone(answer, options)
+            answer = weight_only(answer, options)
         if isinstance(answer, Annotation):
             answer = keep_masks_float(node, answer, masked)
         if isinstance(answer, Annotation):
             answer = keep_sums_float(node, answer, sums)
         if isinstance(answer, Annotation) and answer.moves_data and not draft.may_pass_through(node, answer):
-            answer = Declined("it only moves data and its input is not quantized")
+            answer = Declined("it only moves data, and its input is not quantized")
         if isinstance(answer, Declined):
             draft.decline(node, answer.reason)
         else:
@@ -82,23 +79,24 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
         where = f" of domain {node.domain}" if node.domain else ""
         return Declined(f"there is no rule for operator {node.op_type}{where}")
     if not any(is_float(value) for value in (*node.inputs, *node.outputs) if value is not None):
-        # Control flow and recurrences give their own reason whatever their types.
+        # Control flow has a reason of its own, whatever types it computes with.
         answer = rule.annotate(node, options) if facts(node).family is Family.CONTROL_FLOW else None
         return answer if isinstance(answer, Declined) else Declined("it does not compute on float32 tensors")
     answer = rule.annotate(node, options)
     if isinstance(answer, Annotation):
         if not all(is_float(node.inputs[index]) for index in answer.activations):
-            return Declined("a data input of it is no float32 tensor")
+            return Declined("one of its data inputs is not a float32 tensor")
         if any(is_constant(node.inputs[index]) for index in answer.activations):
-            return Declined("its data are a constant and its weight is computed at run time")
+            return Declined("its data is constant and its weight is computed at run time")
     return answer
 
 
 def kept_by_choice(model: FloatModel, options: PlanOptions) -> tuple[str, ...]:
-    """Return the nodes that the selection, or an entry for layers, leaves float.
+    """Return the nodes that the selection or an entry for layers leaves float.
 
-    Entries that match nothing are passed over: they may name what a conversion makes. ``Selection.operators`` is not
-    asked either, because it says which types to quantize once conversions are done, such as HardSigmoid.
+    Called before conversions for a target, which rename and replace nodes. Entries that match nothing are ignored: they
+    may name nodes that a conversion will create. ``Selection.operators`` is ignored as well, because it names operators
+    as they are after conversions, such as HardSigmoid.
 
     Args:
         model: The prepared model, before conversions.
@@ -115,7 +113,7 @@ def kept_by_choice(model: FloatModel, options: PlanOptions) -> tuple[str, ...]:
 
 
 def names_are_found(model: FloatModel, options: PlanOptions) -> bool:
-    """Say whether all that the options name is in the model."""
+    """Whether the model has everything that the options name."""
     try:
         plan(model, options)
     except SelectionError:
@@ -124,13 +122,13 @@ def names_are_found(model: FloatModel, options: PlanOptions) -> bool:
 
 
 def _parts(selection: Selection) -> Iterator[Selection]:
-    """Split a selection into what can be passed over on its own."""
+    """Split a selection into parts that can be ignored one by one."""
     yield from (Selection(exclude=(entry,)) for entry in selection.exclude)
     yield from (Selection(exclude_operators=(entry,)) for entry in selection.exclude_operators)
     yield from (Selection(exclude_subgraphs=(entry,)) for entry in selection.exclude_subgraphs)
     yield Selection(input_nodes=selection.input_nodes)
     yield Selection(output_nodes=selection.output_nodes)
-    # Whole: without one of its entries, what that entry names would count as not included.
+    # Not split: without one of its entries, the nodes of that entry would count as not included.
     yield Selection(include=selection.include)
 
 

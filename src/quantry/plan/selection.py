@@ -1,7 +1,4 @@
-"""What users mean by the name of a node or a tensor: one rule wherever names select something.
-
-From the user's selection to the nodes that stay float, each with the reason.
-"""
+"""Which nodes the user's selection leaves float, and how names and patterns match nodes and tensors."""
 
 import fnmatch
 import re
@@ -18,15 +15,15 @@ _EXPRESSION = re.compile(r"[\\*+?()|\[\]{}$]")
 
 
 def name_pattern(entry: str, where: str) -> Callable[[str], bool]:
-    """Return whether a name is meant by an entry.
+    """Return a function that says whether an entry matches a name.
 
     Args:
-        entry: A name, in which ``*`` stands for anything, ``?`` for any character and ``[2-5]`` for one of some;
-            starting with ``^``, a regular expression that must match from the start.
-        where: The field it was written in, for messages.
+        entry: A name with the wildcards of a shell (``*``, ``?``, ``[2-5]``), or, starting with ``^``, a regular
+            expression that must match from the start.
+        where: The field that holds it, for messages.
 
     Raises:
-        SelectionError: The regular expression is none.
+        SelectionError: The regular expression is not valid.
 
     Example:
         >>> [name for name in ("head/conv", "stem/conv") if name_pattern("head/*", "exclude")(name)]
@@ -39,16 +36,16 @@ def name_pattern(entry: str, where: str) -> Callable[[str], bool]:
             return _found_by(re.compile(entry))
         except re.error as error:
             raise SelectionError(f"{where} must hold valid regular expressions, got {entry!r}: {error}") from error
-    # What looks like a pattern may be the name itself.
+    # A name may contain wildcards itself, as in "block[0]".
     return lambda name: name == entry or fnmatch.fnmatchcase(name, entry)
 
 
 def meant(entry: str, known: Iterable[str]) -> str:
-    """Return a hint at what an entry that selects nothing could mean; empty where there is none.
+    """Return a hint for an entry that matches nothing, such as the nearest name; empty if there is none.
 
     Args:
         entry: The entry.
-        known: The names there are.
+        known: All names.
     """
     names = list(known)
     if _EXPRESSION.search(entry) and not entry.startswith("^"):
@@ -70,7 +67,7 @@ def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
 
     Args:
         graph: The graph; every node has a unique name.
-        selection: What the user wrote.
+        selection: The user's selection.
 
     Returns:
         Node name to reason.
@@ -110,7 +107,7 @@ def _outside(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Itera
         yield _reach(firsts, _predecessors) - firsts, "before the input nodes"
     if selection.output_nodes:
         lasts = _union(nodes, selection.output_nodes, "Selection.output_nodes")
-        yield _reach(lasts, _successors) - lasts, "behind the output nodes"
+        yield _reach(lasts, _successors) - lasts, "after the output nodes"
     if selection.include:
         included = _union(nodes, selection.include, "Selection.include")
         yield (node for node in nodes if node not in included), "not among the included nodes"
@@ -129,15 +126,15 @@ def _names(node: ir.Node) -> list[str]:
 
 
 def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
-    """Return the nodes that one entry of the user's names.
+    """Return the nodes that one entry matches.
 
     Args:
         nodes: All nodes.
-        entry: Name of a node or of an output of it, as `name_pattern` reads it.
-        where: The field it was written in, for messages.
+        entry: Name of a node or of one of its outputs, or a pattern; see `name_pattern`.
+        where: The field that holds it, for messages.
 
     Raises:
-        SelectionError: There is no such node.
+        SelectionError: No node matches.
     """
     is_meant = name_pattern(entry, where)
     found = [node for node in nodes if any(map(is_meant, _names(node)))]
@@ -145,8 +142,8 @@ def matching(nodes: list[ir.Node], entry: str, where: str) -> list[ir.Node]:
         known = [name for node in nodes for name in _names(node)]
         raise SelectionError(
             f"{where} must name nodes of the prepared graph, got {entry!r}, which matches none of its "
-            f"{len(nodes)} nodes{meant(entry, known)} (what preparing folds away, such as "
-            "BatchNormalization or Identity, needs no exclusion)"
+            f"{len(nodes)} nodes{meant(entry, known)} (nodes that are folded away, such as "
+            "BatchNormalization or Identity, need not be excluded)"
         )
     return found
 
@@ -157,10 +154,10 @@ def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
     Args:
         nodes: All nodes.
         operator: The type; starting with ``^``, a regular expression.
-        where: The field it was written in, for messages.
+        where: The field that holds it, for messages.
 
     Raises:
-        SelectionError: There is none.
+        SelectionError: No node has it.
     """
     try:
         pattern = re.compile(operator if operator.startswith("^") else f"{re.escape(operator)}$")
@@ -177,18 +174,18 @@ def of_type(nodes: list[ir.Node], operator: str, where: str) -> list[ir.Node]:
 
 
 def of_types(nodes: list[ir.Node], operators: Iterable[str], where: str) -> set[ir.Node]:
-    """Return the nodes of several operator types, of which some may be absent.
+    """Return the nodes of several operator types; known types may be absent.
 
     Args:
         nodes: All nodes.
         operators: The types, as for `of_type`.
-        where: The field they were written in, for messages.
+        where: The field that holds them, for messages.
 
     Raises:
-        SelectionError: There is none of a type that no rule knows.
+        SelectionError: No node has a type that no rule knows.
     """
     present = {node.op_type for node in nodes}
-    # A type that is known and merely absent is no misspelling: a network without MatMul has none to quantize.
+    # A known type that is absent is not a misspelling: a network without MatMul simply has none to quantize.
     named = [entry for entry in operators if entry in present or entry not in RULE_OF_OPERATOR]
     return {node for entry in named for node in of_type(nodes, entry, where)}
 

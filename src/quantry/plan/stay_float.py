@@ -1,63 +1,16 @@
-"""Attention masks: constants that stand for infinity, and the tensors they reach.
+"""Nodes that stay float although their operator has a rule, because of the graph around them.
 
-::
+Each exception has a function that finds the nodes or tensors, a reason for the user, and a drawing of the pattern:
 
-    scores -> Add or Where -> t -> Softmax
-                  ^
-        -inf, -1e9 or -10000 where attention must not look
-
-On a grid of a few bits that reaches to the mask, all scores round to one level; on one that does not, what was masked
-becomes visible again. So the mask, whatever is added to it and whatever moves it stay float; Softmax reads the float
-tensor, and only its result is quantized.
-
-Finds the sums that normalizations read.
-
-::
-
-    MatMul -> f -> Add(bias) -> g -> Add(residual) -> h -> LayerNormalization -> y
-
-In transformers a few channels of h are a hundred times as large as the others, and the normalization divides by the
-deviation of all: what 8 bits leave of the small channels is noise. No kernel adds or normalizes such tensors in 8 bits
-to advantage, so f, g and h stay float; y, whose channels are alike again, is quantized.
-
-Finds the variances that normalizations written in small operators compute.
-
-::
-
-    x -> ReduceMean -> m -> Mul(m, m) ---v
-    x -> Mul(x, x) -> ReduceMean ------> Sub -> Add(epsilon) -> Sqrt -> Div         E[x**2] - E[x]**2
-
-    x -> ReduceMean -> Sub(x, .) -> Pow(2) -> ReduceMean -> Add(epsilon) -> Sqrt -> Div
-
-A square spans twice the orders of magnitude of its argument, and a variance is a small difference of large numbers: on
-an even grid of a few bits it rounds to zero or below, and the division by its root then blows everything up. So all
-from the square to the root stays float, and so does a centred tensor that only the square and the division read.
-
-Finds the joins at a model's very end.
-
-A detector ends by joining boxes, in pixels, and scores, in [0, 1], into one tensor::
-
-    boxes  -> Reshape \
-                       Concat -> Transpose -> output
-    scores -> Reshape /
-
-One scale for the join leaves the scores a handful of levels. Behind the join nothing computes any more, so nothing is
-gained by quantizing it: each part keeps the scale it has before.
-
-Finds what a detector does to its results behind its last layers.
-
-::
-
-    Conv -> boxes  -> Add(grid) -> Mul(stride) \
-    Conv -> sizes  -> Exp -> Mul(stride) -------- Concat -> NonMaxSuppression -> output
-    Conv -> scores -> Sigmoid ----------------- /
-
-Pixels, logarithms and probabilities meet here; one step of 8 bits is a few pixels of a box. No weights are multiplied,
-so nothing is gained by quantizing it.
-
-Operators that stay float for their precision, or because nothing is known of them, where all are to be quantized.
-
-Plans of weights alone: what is left of an annotation where every activation stays float.
+==========================  =========================================================================================
+`variance_nodes`            normalizations written in small operators: variances need more than a few bits
+`final_joins`               joins at the very end of a model: each part keeps its own scale
+`post_processing`           decoding of boxes after the last layer: pixels must be exact
+`masked_tensors`            attention masks: the scale of minus infinity leaves nothing for the scores
+`normalized_sums`           residual sums in front of a normalization: outliers in few channels
+`weight_only`               weight-only plans keep every activation float
+`any_operator`              the opposite: quantize what rules decline, if the user asks for every operator
+==========================  =========================================================================================
 """
 
 from dataclasses import replace
@@ -69,7 +22,17 @@ from quantry.graph.operators import LINEAR, Copies, Family, Masking, facts, of_f
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
 from quantry.recipe import DerivedBias, PlanOptions
 
-_FAR = 1e4
+# ---- Attention masks -------------------------------------------------------------------------------------------------
+#
+#     scores -> Add or Where -> t -> Softmax
+#                   ^
+#         -inf, -1e9 or -10000 where attention must not look
+#
+# With a scale that reaches to the mask, all scores round to one level; with a smaller one, masked positions become
+# visible again. So the mask, what is added to it and what moves it stay float. Softmax reads the float tensor, and only
+# its result is quantized.
+
+_MASK_MAGNITUDE = 1e4
 """Exporters mask with -10000, the lowest float16, -1e9, the lowest float32 or -inf."""
 
 _CARRIERS = operators_where(lambda row: row.masking in (Masking.CARRIES, Masking.SCALES))
@@ -77,7 +40,7 @@ _MASKED = operators_where(lambda row: row.masking is not None)
 
 
 def masked_tensors(graph: ir.Graph) -> frozenset[ir.Value]:
-    """Return the constants that hold a mask, and the tensors that carry one on.
+    """Return the constants that hold a mask, and the tensors computed from them that hold it too.
 
     Args:
         graph: The graph, sorted.
@@ -90,11 +53,11 @@ def masked_tensors(graph: ir.Graph) -> frozenset[ir.Value]:
 
 
 def keep_masks_float(node: ir.Node, annotation: Annotation, masked: frozenset[ir.Value]) -> Annotation | Declined:
-    """Return what is left of an annotation when tensors that hold a mask must stay float.
+    """Return an annotation without the tensors that hold a mask.
 
     Args:
         node: The node.
-        annotation: What its rule says.
+        annotation: What its rule returned.
         masked: What `masked_tensors` returned.
     """
     reached = [node.inputs[index] for index in (*annotation.activations, *annotation.constants)]
@@ -103,31 +66,39 @@ def keep_masks_float(node: ir.Node, annotation: Annotation, masked: frozenset[ir
         return annotation
     if node.op_type == "Softmax":
         return replace(annotation, activations=())
-    return Declined(f"its input {mask.name!r} holds a mask or a limit, beside which all else would round to zero")
+    return Declined(
+        f"its input {mask.name!r} holds a mask or a limit, next to which all other values would round to zero"
+    )
 
 
 def _is_mask(value: ir.Value) -> bool:
     if value.dtype != ir.DataType.FLOAT or value.const_value is None or not value.const_value.size:
         return False
-    # Weights are looked at only where they are operands: the largest of a convolution says nothing.
+    # Only operands that are added or moved can be masks: a large weight of a convolution is just a large weight.
     if not any(use.node.op_type in _MASKED for use in value.uses()):
         return False
-    return not bool(np.abs(value.const_value.numpy()).max() < _FAR)
+    return not bool(np.abs(value.const_value.numpy()).max() < _MASK_MAGNITUDE)
 
 
-REASON = "a normalization reads its sum, in which outliers of few channels would cost all others their resolution"
+# ---- Sums in front of normalizations ---------------------------------------------------------------------------------
+#
+#     MatMul -> f -> Add(bias) -> g -> Add(residual) -> h -> LayerNormalization -> y
+#
+# In transformers a few channels of h are a hundred times larger than the others, and the normalization divides by the
+# deviation of all of them: of the small channels 8 bits leave only noise. No kernel is faster at adding or normalizing
+# such tensors in 8 bits, so f, g and h stay float. y, whose channels have similar ranges again, is quantized.
 
-_NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
+SUM_REASON = "a normalization reads its sum, in which outliers of few channels would cost all others their resolution"
 
 
 def normalized_sums(graph: ir.Graph) -> frozenset[ir.Value]:
-    """Return the sums that normalizations read, and the summands that nobody else reads.
+    """Return the sums that normalizations read, and their operands that nothing else reads.
 
     Args:
         graph: The sorted graph.
     """
     found: set[ir.Value] = set()
-    waiting = [node.inputs[0] for node in graph if node.op_type in _NORMALIZATIONS]
+    waiting = [node.inputs[0] for node in graph if facts(node).across_channels]
     while waiting:
         value = waiting.pop()
         producer = None if value is None else value.producer()
@@ -142,11 +113,11 @@ def normalized_sums(graph: ir.Graph) -> frozenset[ir.Value]:
 
 
 def keep_sums_float(node: ir.Node, annotation: Annotation, sums: frozenset[ir.Value]) -> Annotation | Declined:
-    """Return what is left of an annotation when some tensors must stay float.
+    """Return an annotation without the tensors that stay float.
 
     Args:
         node: The node.
-        annotation: What its rule says.
+        annotation: What its rule returned.
         sums: What `normalized_sums` returned.
     """
     read = tuple(index for index in annotation.activations if node.inputs[index] in sums)
@@ -154,14 +125,23 @@ def keep_sums_float(node: ir.Node, annotation: Annotation, sums: frozenset[ir.Va
     if not read and not written:
         return annotation
     if node.op_type == "Add":
-        return Declined(REASON)
+        return Declined(SUM_REASON)
     kept = tuple(index for index in annotation.activations if index not in read)
     return replace(annotation, activations=kept, output=None if written else annotation.output)
 
 
-VARIANCE_REASON = (
-    "it is part of a variance, a small difference of squares that an even grid of a few bits would round away"
-)
+# ---- Variances -------------------------------------------------------------------------------------------------------
+#
+#     x -> ReduceMean -> m -> Mul(m, m) ---v
+#     x -> Mul(x, x) -> ReduceMean ------> Sub -> Add(epsilon) -> Sqrt -> Div         E[x**2] - E[x]**2
+#
+#     x -> ReduceMean -> Sub(x, .) -> Pow(2) -> ReduceMean -> Add(epsilon) -> Sqrt -> Div
+#
+# A square spans twice the orders of magnitude of its argument, and a variance is a small difference of large numbers.
+# A few bits round it to zero or below, and the division by its root then blows everything up. So everything from the
+# square to the root stays float, and so does a centered tensor that only the square and the division read.
+
+VARIANCE_REASON = "it is part of a variance, a small difference of squares that integers of a few bits would round away"
 
 _ROOTS = frozenset({"Sqrt", "Rsqrt"})
 _BETWEEN = (
@@ -186,12 +166,12 @@ def variance_nodes(graph: ir.Graph) -> dict[str, str]:
     found: set[ir.Node] = set()
     for node in graph:
         if node.op_type in _ROOTS or _is_inverse_root(node):
-            found |= _behind_squares(node)
+            found |= _after_squares(node)
     found |= _centred(found)
     return {node.name or "": VARIANCE_REASON for node in found}
 
 
-def _behind_squares(root: ir.Node) -> set[ir.Node]:
+def _after_squares(root: ir.Node) -> set[ir.Node]:
     """Return the nodes between squares and a root, if there are squares."""
     region: set[ir.Node] = set()
     squares = False
@@ -249,15 +229,24 @@ def _producers(node: ir.Node) -> list[ir.Node]:
     return [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
 
 
+# ---- Joins at the end of a model -------------------------------------------------------------------------------------
+#
+#     boxes  -> Reshape \
+#                        Concat -> Transpose -> output
+#     scores -> Reshape /
+#
+# A detector joins boxes, in pixels, and scores, in [0, 1], into one output. One scale for both leaves the scores a
+# handful of levels. Nothing computes after the join, so quantizing it gains nothing: each part keeps its own scale.
+
 FINAL_JOIN_REASON = "it only joins finished results at the model's end; each part keeps its own scale"
 
 
 def final_joins(graph: ir.Graph, options: PlanOptions) -> dict[str, str]:
-    """Return the nodes behind which nothing computes, where they contain a Concat.
+    """Return the nodes after which nothing computes, if there is a Concat among them.
 
     Args:
         graph: The sorted graph.
-        options: Passed on to the rules that know which operators only move data.
+        options: For the rules, which know which nodes only move data.
 
     Returns:
         Node name to reason.
@@ -267,15 +256,15 @@ def final_joins(graph: ir.Graph, options: PlanOptions) -> dict[str, str]:
         readers = [use.node for output in node.outputs for use in output.uses()]
         ends = bool(readers) or any(output.is_graph_output() for output in node.outputs)
         if ends and all(reader in tail for reader in readers) and (node.op_type == "Concat" or _moves(node, options)):
-            # A node that moves data belongs to the tail only if a join comes with it: before it, or behind it.
+            # A node that moves data only counts if there is a join before or after it.
             tail[node] = node.op_type == "Concat" or any(tail[reader] for reader in readers)
     joined = {node for node, joins in tail.items() if joins}
     frontier = list(joined)
     while frontier:
         for output in frontier.pop().outputs:
-            behind = {use.node for use in output.uses()} - joined
-            joined |= behind
-            frontier.extend(behind)
+            found = {use.node for use in output.uses()} - joined
+            joined |= found
+            frontier.extend(found)
     return {node.name or "": FINAL_JOIN_REASON for node in tail if node in joined}
 
 
@@ -285,18 +274,27 @@ def _moves(node: ir.Node, options: PlanOptions) -> bool:
     return isinstance(answer, Annotation) and answer.moves_data
 
 
+# ---- Post-processing of detectors ------------------------------------------------------------------------------------
+#
+#     boxes of a Conv  -> Add(grid) -> Mul(stride) \
+#     sizes of a Conv  -> Exp -> Mul(stride) -------- Concat -> NonMaxSuppression -> output
+#     scores of a Conv -> Sigmoid ----------------- /
+#
+# Pixels, logarithms and probabilities meet here, and one step of 8 bits is a few pixels of a box. There are no weights,
+# so quantizing it gains nothing.
+
 POST_PROCESSING_REASON = (
-    "it decodes or selects finished results behind the last layer with weights, where pixels are counted exactly"
+    "it decodes or selects finished results after the last layer with weights, where pixels must be exact"
 )
 
 _LAYERS = (*LINEAR, *of_family(Family.RECURRENT), "Einsum")
 _MARKERS = frozenset({"Exp", "NonMaxSuppression", "TopK"})
 _GRID = 256
-"""A constant operand with more values than this, behind all layers, is a grid of positions."""
+"""A constant operand with more values than this, after all layers, is a grid of positions."""
 
 
 def post_processing(graph: ir.Graph) -> dict[str, str]:
-    """Return the nodes behind the last layers, from where boxes are decoded or selected on.
+    """Return the nodes after the last layers that take part in decoding or selecting boxes.
 
     Args:
         graph: The sorted graph.
@@ -328,7 +326,7 @@ def _has_grid(node: ir.Node) -> bool:
         return False
     constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     shapes = [tuple(tensor.shape.numpy()) for tensor in constants]
-    # A constant along one axis is a bias or a factor for each channel; positions run along two, or beside channels.
+    # A constant along one axis is a bias or a factor per channel. Positions run along two axes, or one and channels.
     return any(sum(length > 1 for length in shape) > 1 and _size(shape) > _GRID for shape in shapes)
 
 
@@ -339,13 +337,16 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
+# ---- Every operator, and weights only --------------------------------------------------------------------------------
+
+
 def is_left_float(node: ir.Node, rule: Rule | None, options: PlanOptions) -> bool:
-    """Whether a node computes on floats and would not be quantized.
+    """Whether a node computes on floats and its rule would leave it float.
 
     Args:
         node: The node.
-        rule: The rule of its operator; None where there is none.
-        options: Passed on to the rule.
+        rule: The rule of its operator, or None.
+        options: For the rule.
     """
     if facts(node).family in (Family.CONTROL_FLOW, Family.RECURRENT) or not any(
         _is_computed(value) for value in node.inputs
@@ -355,7 +356,7 @@ def is_left_float(node: ir.Node, rule: Rule | None, options: PlanOptions) -> boo
 
 
 def any_operator(node: ir.Node) -> Annotation:
-    """Quantize what is computed and float, and the float results; constants of an unknown meaning stay float.
+    """Quantize computed float inputs and float results; constants stay float, since their meaning is not known.
 
     Args:
         node: A node of `is_left_float`.
@@ -368,12 +369,12 @@ def _is_computed(value: ir.Value | None) -> bool:
     return is_float(value) and not is_constant(value)
 
 
-def weights_alone(annotation: Annotation, options: PlanOptions) -> Annotation | Declined:
-    """Return the part of an annotation that needs no activation.
+def weight_only(annotation: Annotation, options: PlanOptions) -> Annotation | Declined:
+    """Return the part of an annotation that quantizes no activation.
 
     Args:
-        annotation: What a rule said of a node.
-        options: Whether the bias has a scale of its own.
+        annotation: What a rule returned for a node.
+        options: Which kind of bias is quantized.
     """
     if annotation.weight is None:
         return Declined("it has no constant weight, and only weights are quantized")

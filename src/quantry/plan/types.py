@@ -1,16 +1,12 @@
-r"""From the user's entries for single layers to the types of each node.
+r"""The type of every tensor: the user's entries for layers and tensors, and conversions where readers disagree.
 
-The user's entries for single tensors.
-
-Decides the type of each tensor where its readers and its writer want different ones.
-
-A tensor and those that share its parameters (its reshapes) have one type. With readers that want different ones it is
-the finest wanted, and the others read behind a pair of their own::
+A tensor and those that share its scale (its reshapes) have one type. If its readers want different types, it gets the
+finest one, and the other readers get a Q/DQ pair of their own::
 
     Conv -> t -> Q int16 -> DQ int16 -> Conv that wants int16
                                    \--> Q int8 -> DQ int8 -> Conv that wants int8
 
-That is what a machine can do: the tensor is written once, and narrowed for those that need it narrow.
+Hardware works the same way: the tensor is written once and converted for readers that need fewer bits.
 """
 
 from collections import defaultdict
@@ -27,14 +23,14 @@ from quantry.recipe import Bias, LayerTypes, TensorSpec, TensorTypes
 
 @dataclass(frozen=True)
 class NodeTypes:
-    """What the user wants of one node; None where nothing was said.
+    """The types that the user chose for one node; None where nothing was chosen.
 
     Attributes:
-        activation: What it reads.
-        output: What it writes.
-        weight: Its weight.
-        bias: Its bias.
-        float_reason: Why it stays float.
+        activation: Type of its inputs.
+        output: Type of its outputs.
+        weight: Type of its weight.
+        bias: Type of its bias.
+        float_reason: Why it stays float, or None.
     """
 
     activation: TensorSpec | None = None
@@ -45,11 +41,11 @@ class NodeTypes:
 
 
 def types_of_nodes(graph: ir.Graph, layers: Iterable[LayerTypes]) -> dict[str, NodeTypes]:
-    """Return what the entries say of each node they name.
+    """Return the types that entries choose for the nodes they match.
 
     Args:
         graph: The graph; every node has a unique name.
-        layers: The entries; each field of a node comes from the last that sets it.
+        layers: The entries; the last one that sets a field of a node wins.
 
     Returns:
         Node name to types.
@@ -81,7 +77,7 @@ def _merged(known: NodeTypes, entry: LayerTypes, where: str) -> NodeTypes:
 
 
 class TensorPins:
-    """Answers what the user wants of a tensor by name, and knows which entries were never asked for."""
+    """The types that the user chose for tensors by name, and which of these entries matched something."""
 
     def __init__(self, entries: Sequence[TensorTypes]) -> None:
         self._wanted = [
@@ -93,7 +89,7 @@ class TensorPins:
         self._used = [False] * len(self._wanted)
 
     def spec(self, tensor: str) -> TensorSpec | None:
-        """Return what a quantized tensor becomes by the last entry that names it, or None where none does."""
+        """Return the type that the last matching entry chooses for a quantized tensor, or None."""
         found = None
         for index, (pattern, (_, spec, _)) in enumerate(zip(self._patterns, self._wanted, strict=True)):
             if pattern(tensor):
@@ -102,19 +98,19 @@ class TensorPins:
         return found
 
     def check_all_used(self, quantized: Iterable[str]) -> None:
-        """Refuse entries that named nothing.
+        """Raise if an entry matched nothing.
 
         Args:
             quantized: Names of all quantized tensors, for the nearest spelling.
 
         Raises:
-            SelectionError: An entry matched no tensor that is quantized.
+            SelectionError: An entry matched no quantized tensor.
         """
         for (name, _, where), used in zip(self._wanted, self._used, strict=True):
             if not used:
                 known = list(quantized)
                 raise SelectionError(
-                    f"{where} must name quantized tensors, got {name!r}, which is none of {len(known)}"
+                    f"{where} must name quantized tensors, got {name!r}, which matches none of {len(known)}"
                     f"{meant(name, known)}"
                 )
 
@@ -126,8 +122,8 @@ class Read:
     Attributes:
         node: Name of the node.
         tensor: Name of the input.
-        wanted: What the user wants it to be there; None where nothing was said.
-        moves: Whether the node only moves values and computes with any type.
+        wanted: The type that the user chose for the inputs of this node, or None.
+        moves: Whether the node only copies values, which works with every type.
     """
 
     node: str
@@ -142,8 +138,8 @@ class Resolution:
 
     Attributes:
         activations: The plan of each tensor, with its final type.
-        conversions: Further pairs by name.
-        read_as: Node and tensor to the conversion it reads; others read the tensor itself.
+        conversions: Further Q/DQ pairs by name.
+        read_as: From node and tensor to the conversion that the node reads; other nodes read the tensor itself.
     """
 
     activations: Mapping[str, ActivationPlan]
@@ -160,10 +156,10 @@ def resolve_types(
     """Return the type of every activation and the conversions between them.
 
     Args:
-        activations: What is known of each tensor; its type is the whole model's.
-        reads: Who reads what.
-        written: What the user wants layers to write, by tensor.
-        pinned: What the user wants of a tensor whoever reads it.
+        activations: The plan of each tensor so far, with the type that the whole model has.
+        reads: Which node reads which tensor.
+        written: Output types that the user chose, by tensor.
+        pinned: Returns the type that the user chose for a tensor by name, or None.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for tensor, plan in activations.items():
@@ -192,7 +188,7 @@ def resolve_types(
 def _chosen(
     pins: list[TensorSpec], outputs: list[TensorSpec], reads: list[Read], default: TensorSpec
 ) -> tuple[TensorSpec, bool]:
-    """Return the type of a tensor, and whether readers without a wish follow it."""
+    """Return the type of a tensor, and whether it also applies to readers without a choice of their own."""
     if pins:
         return pins[-1], True
     if outputs:
@@ -202,7 +198,7 @@ def _chosen(
 
 
 def finest(specs: Iterable[TensorSpec]) -> TensorSpec:
-    """Return the specification with most bits; integers before floats of as many bits, else the first."""
+    """Return the type with the most bits; integers win over floats of the same size, then the first wins."""
     return max(specs, key=lambda spec: (spec.dtype.bits, spec.dtype.is_integer))
 
 

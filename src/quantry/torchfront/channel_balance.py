@@ -26,9 +26,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from quantry.equalize.channel_layout import ChannelLayout
 from quantry.equalize.folding import Fold, Restore, ScaleLayer, find_fold
-from quantry.equalize.linear_layer import LinearLayer, array_of
+from quantry.equalize.linear_layer import ChannelLayout, LinearLayer, array_of
 from quantry.equalize.passage import Channels, passage
 from quantry.equalize.smooth import Site, find_sites, within_span
 from quantry.graph.edit import FreshNames

@@ -27,17 +27,15 @@ import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import DataError, ModelError, RecipeError
-from quantry.execute.interpreter.operators import interpretable
-from quantry.graph.operators import facts, operators_where
+from quantry.execute.interpreter import TorchCall, interpretable, torch_call
+from quantry.graph.operators import BIASED, facts, operators_where
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
 from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType, PerTensor, TensorSpec
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
-from quantry.torchfront.interpreted_operator import InterpretedOperator
 from quantry.torchfront.module_definition import BatchNormOf, ModuleDefinition
-from quantry.torchfront.operators import OPERATORS, OperatorEntry
 
 TABULATED = operators_where(lambda row: row.torch and row.operands == 1 and row.homogeneous is False)
 """Functions of one tensor that the two libraries may round differently."""
@@ -196,25 +194,17 @@ class GraphBuilder:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _node(self, node: ir.Node) -> None:
-        entry = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if self._definition.final and is_tabulated(node, self._levels(node)):
             self._tabulated(node)
             return
-        if entry is None:
-            self._interpreted(node)
-            return
-        options = _attributes(node) | _constant_options(node, entry)
+        call = self._call(node)
         norm = self._norm_of(node)
         if norm is not None:
-            result = self._batch_norm_layer(node, entry, options, norm)
+            result = self._batch_norm_layer(node, call, norm)
         else:
-            tensors = [
-                None if value is None else self._tensor(value, node.name or "")
-                for index, value in enumerate(node.inputs)
-                if index not in entry.constants
-            ]
-            arguments = ([part for part in tensors if part is not None],) if entry.many else tuple(tensors)
-            result = self.graph.call_function(entry.function, arguments, options)
+            inputs = (node.inputs[index] for index in call.tensors)
+            tensors = tuple(None if value is None else self._tensor(value, node.name or "") for value in inputs)
+            result = self.graph.call_function(call.function, tensors, dict(call.options))
         self._add_results(node, result)
 
     def _levels(self, node: ir.Node) -> TensorParams | None:
@@ -232,17 +222,22 @@ class GraphBuilder:
         path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", table)
         self._add_results(node, self.graph.call_module(path, (self._tensor(source, node.name or ""),)))
 
-    def _interpreted(self, node: ir.Node) -> None:
+    def _call(self, node: ir.Node) -> TorchCall:
         reason = interpretable(node)
         if reason is not None:
             raise ModelError(
                 f"every operator must be one that can be trained in torch, got {node.op_type}: {reason}; node "
                 f"{node.name!r}; leave it outside of the captured module"
             )
-        module = InterpretedOperator(node, self._definition.model.opset)
-        path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
-        tensors = [None if value is None else self._tensor(value, node.name or "") for value in node.inputs]
-        self._add_results(node, self.graph.call_module(path, tuple(tensors)))
+        call = torch_call(node, self._definition.model.opset)
+        if call.computed:
+            # A length that depends on data would make every step wait for the device, and cannot be exported.
+            raise ModelError(
+                f"{next(iter(call.computed.values()))} of {node.op_type} must be a constant to be trained in torch, "
+                f"got one that is computed; node {node.name!r}; capture the model with a fixed size, or leave the "
+                "node outside"
+            )
+        return call
 
     def _add_results(self, node: ir.Node, result: fx.Node) -> None:
         if len(node.outputs) == 1:
@@ -253,17 +248,15 @@ class GraphBuilder:
                 self._add(output, self.graph.call_function(operator.getitem, (result, index)))
 
     def _norm_of(self, node: ir.Node) -> BatchNormOf | None:
-        if node.op_type not in ("Conv", "Gemm") or node.inputs[1] is None:
+        if node.op_type not in BIASED or node.inputs[1] is None:
             return None
         return self._definition.batch_norms.get(node.inputs[1].name or "")
 
-    def _batch_norm_layer(
-        self, node: ir.Node, entry: OperatorEntry, options: Mapping[str, Any], norm: BatchNormOf
-    ) -> fx.Node:
+    def _batch_norm_layer(self, node: ir.Node, call: TorchCall, norm: BatchNormOf) -> fx.Node:
         weight, bias = (value.name or "" for value in node.inputs[1:3] if value is not None)
         layer = BatchNormLayer(
-            entry.function,
-            options,
+            call.function,
+            call.options,
             (norm.epsilon, norm.momentum),
             self._constant_quantizer(weight),
             self._constant_quantizer(bias),
@@ -422,26 +415,3 @@ def _identifier(name: str) -> str:
 
 def _parent(name: str) -> str:
     return name.rpartition(".")[0] + "." if "." in name else ""
-
-
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    """Return the attributes as plain Python values."""
-    values = {name: attribute.value for name, attribute in node.attributes.items()}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def _constant_options(node: ir.Node, entry: OperatorEntry) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for index, name in entry.constants.items():
-        value = node.inputs[index] if index < len(node.inputs) else None
-        if value is None:
-            continue
-        if value.const_value is None:
-            raise ModelError(
-                f"{name} of {node.op_type} must be a constant to be trained in torch, got one that is computed; node "
-                f"{node.name!r}; capture the model with a fixed size, or leave the node outside"
-            )
-        array = value.const_value.numpy()
-        if array.size or array.ndim:
-            options[name] = array.tolist()
-    return options

@@ -15,14 +15,13 @@ from torch.utils._pytree import treespec_dumps, treespec_loads
 
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import read_model
+from quantry.graph.operators import BIASED, output_channel_axis
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.save import serialize
 from quantry.memo import Blob
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe, from_plain, to_plain
 from quantry.torchfront.undo_conversions import OriginalNode
-
-_LINEAR = ("Conv", "Gemm")
 
 
 @dataclass(frozen=True)
@@ -174,11 +173,12 @@ def _layer_before(node: ir.Node) -> ir.Node | None:
         return None
     source = node.inputs[0]
     layer = source.producer()
-    if layer is None or layer.op_type not in _LINEAR or len(source.uses()) > 1 or source.is_graph_output():
+    if layer is None or layer.op_type not in BIASED or len(source.uses()) > 1 or source.is_graph_output():
         return None
-    if layer.op_type == "Gemm" and not layer.attributes.get_int("transB", 0):
-        return None  # the output channels are not the first axis
-    return layer
+    # `BatchNormLayer` multiplies the first axis of a weight, so that must be the output channels.
+    weight = layer.inputs[1]
+    rank = 0 if weight is None or weight.shape is None else len(weight.shape)
+    return layer if rank and output_channel_axis(layer, rank) == 0 else None
 
 
 def _same_weight(name: str, first: ir.Model, second: ir.Model) -> bool:

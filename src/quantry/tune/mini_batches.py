@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quantry.execute.interpreter.attributes import Attributes
-from quantry.execute.interpreter.operators import OPERATORS
+from quantry.execute.interpreter import interpretable, torch_call
 from quantry.execute.trainable_graph import torch_device
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.numerics.torch_quantizer import fake_quantize
@@ -55,12 +54,12 @@ class MiniBatches:
         self._layer = problem.visit.layer
         task = problem.visit.walker.task
         opset = task.model.opset
-        self._attributes = Attributes(self._layer.node, opset)
+        self._call = torch_call(self._layer.node, opset)
         activation = self._layer.activation
-        self._activation = activation if activation is not None and activation.op_type in OPERATORS else None
+        self._activation = activation if activation is not None and interpretable(activation) is None else None
         self._extra: list[Any] = []
         if self._activation is not None:
-            self._activation_attributes = Attributes(self._activation, opset)
+            self._activation_call = torch_call(self._activation, opset)
             self._extra = [_constant(value, device) for value in self._activation.inputs[1:]]
         last = self._layer.output if self._activation is None else self._activation.outputs[0].name or ""
         quantizer = problem.visit.walker.simulation.view.get(last) if step.output_pair else None
@@ -92,7 +91,7 @@ class MiniBatches:
             constants = [fed, self._original(weight)]
             if self._layer.bias is not None:
                 constants.append(bias.reshape(self._problem.visit.layer.initializer(self._layer.bias).shape))
-            output = OPERATORS[self._layer.node.op_type](constants, self._attributes)
+            output = self._call(constants)
             error = self._after(output, quantized=True) - self._after(target, quantized=False)
             channels = error.shape[1] if error.dim() > 2 or self._layer.node.op_type == "Conv" else error.shape[-1]
             # Summed over channels and averaged over positions, as the quadratic form is.
@@ -102,7 +101,7 @@ class MiniBatches:
     def _after(self, values: Any, *, quantized: bool) -> Any:
         """Return an output after the activation function, and after its quantizer if asked for."""
         if self._activation is not None:
-            values = OPERATORS[self._activation.op_type]([values, *self._extra], self._activation_attributes)
+            values = self._activation_call([values, *self._extra])
         params = self._output_params
         if params is None or not quantized:
             return values

@@ -1,108 +1,121 @@
-"""Elementwise operators: activation functions, arithmetic, comparisons."""
+"""Operators that compute each element on its own, for which torch has no function of the same signature."""
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+import onnx_ir as ir
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from torch import Tensor
+from torch.nn import functional
 
-from quantry.execute.interpreter.attributes import Attributes
-
-Inputs = list[Any]
-
-
-def _unary(function: Callable[..., Any]) -> Callable[[Inputs, Attributes], Any]:
-    return lambda inputs, _: function(inputs[0])
-
-
-def _binary(function: Callable[..., Any]) -> Callable[[Inputs, Attributes], Any]:
-    return lambda inputs, _: function(inputs[0], inputs[1])
-
-
-def _folded(function: Callable[..., Any]) -> Callable[[Inputs, Attributes], Any]:
-    return lambda inputs, _: reduce(function, inputs)
-
-
-def _clip(inputs: Inputs, attributes: Attributes) -> Any:
-    low = inputs[1] if len(inputs) > 1 else None
-    high = inputs[2] if len(inputs) > 2 else None
-    if "min" in attributes or "max" in attributes:
-        low = torch.tensor(attributes.number("min", float("-inf")), device=inputs[0].device)
-        high = torch.tensor(attributes.number("max", float("inf")), device=inputs[0].device)
-    if low is None and high is None:
-        return inputs[0]
-    return torch.clamp(inputs[0], low, high)
-
-
-def _prelu(inputs: Inputs, _: Attributes) -> Any:
-    return torch.where(inputs[0] >= 0, inputs[0], inputs[0] * inputs[1])
-
-
-def _gelu(inputs: Inputs, attributes: Attributes) -> Any:
-    return F.gelu(inputs[0], approximate=attributes.text("approximate", "none"))
-
-
-def _div(inputs: Inputs, _: Attributes) -> Any:
-    if inputs[0].is_floating_point():
-        return inputs[0] / inputs[1]
-    return torch.div(inputs[0], inputs[1], rounding_mode="trunc")
-
-
-def _hard_sigmoid(inputs: Inputs, attributes: Attributes) -> Any:
-    return torch.clamp(inputs[0] * attributes.number("alpha", 0.2) + attributes.number("beta", 0.5), 0.0, 1.0)
-
-
-def _mod(inputs: Inputs, attributes: Attributes) -> Any:
-    return (torch.fmod if attributes.integer("fmod") else torch.remainder)(inputs[0], inputs[1])
-
-
-ELEMENTWISE: dict[str, Callable[[Inputs, Attributes], Any]] = {
-    "Relu": _unary(torch.relu),
-    "Sigmoid": _unary(torch.sigmoid),
-    "Tanh": _unary(torch.tanh),
-    "Erf": _unary(torch.erf),
-    "Exp": _unary(torch.exp),
-    "Log": _unary(torch.log),
-    "Sqrt": _unary(torch.sqrt),
-    "Abs": _unary(torch.abs),
-    "Neg": _unary(torch.neg),
-    "Sign": _unary(torch.sign),
-    "Floor": _unary(torch.floor),
-    "Ceil": _unary(torch.ceil),
-    "Round": _unary(torch.round),
-    "Reciprocal": _unary(torch.reciprocal),
-    "Sin": _unary(torch.sin),
-    "Cos": _unary(torch.cos),
-    "Not": _unary(torch.logical_not),
-    "Identity": _unary(lambda value: value),
-    "Dropout": _unary(lambda value: value),
-    "Softplus": _unary(F.softplus),
-    "Softsign": _unary(F.softsign),
-    "Mish": _unary(F.mish),
-    "HardSwish": _unary(F.hardswish),
-    "HardSigmoid": _hard_sigmoid,
-    "Gelu": _gelu,
-    "LeakyRelu": lambda inputs, attributes: F.leaky_relu(inputs[0], attributes.number("alpha", 0.01)),
-    "Elu": lambda inputs, attributes: F.elu(inputs[0], attributes.number("alpha", 1.0)),
-    "PRelu": _prelu,
-    "Clip": _clip,
-    "Add": _binary(torch.add),
-    "Sub": _binary(torch.sub),
-    "Mul": _binary(torch.mul),
-    "Div": _div,
-    "Pow": _binary(torch.pow),
-    "Mod": _mod,
-    "Min": _folded(torch.minimum),
-    "Max": _folded(torch.maximum),
-    "Sum": _folded(torch.add),
-    "Mean": lambda inputs, _: reduce(torch.add, inputs) / len(inputs),
-    "Equal": _binary(torch.eq),
-    "Greater": _binary(torch.gt),
-    "GreaterOrEqual": _binary(torch.ge),
-    "Less": _binary(torch.lt),
-    "LessOrEqual": _binary(torch.le),
-    "And": _binary(torch.logical_and),
-    "Or": _binary(torch.logical_or),
-    "Where": lambda inputs, _: torch.where(inputs[0], inputs[1], inputs[2]),
+_TYPES = {
+    ir.DataType.FLOAT: torch.float32,
+    ir.DataType.FLOAT16: torch.float16,
+    ir.DataType.BFLOAT16: torch.bfloat16,
+    ir.DataType.DOUBLE: torch.float64,
+    ir.DataType.INT8: torch.int8,
+    ir.DataType.UINT8: torch.uint8,
+    ir.DataType.INT16: torch.int16,
+    ir.DataType.INT32: torch.int32,
+    ir.DataType.INT64: torch.int64,
+    ir.DataType.BOOL: torch.bool,
 }
+
+
+def clip(x: Tensor, *, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002 - ONNX's names
+    """ONNX Clip."""
+    return x if min is None and max is None else torch.clamp(x, min, max)
+
+
+def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
+    """ONNX LeakyRelu."""
+    return functional.leaky_relu(x, alpha)
+
+
+def prelu(x: Tensor, slope: Tensor) -> Tensor:
+    """ONNX PRelu; the slope may have any shape that broadcasts, unlike torch's, which has one number per channel."""
+    return torch.where(x >= 0, x, x * slope)
+
+
+def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """ONNX Elu."""
+    return functional.elu(x, alpha)
+
+
+def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    """ONNX HardSigmoid; torch's has a fixed slope of 1/6."""
+    return torch.clamp(alpha * x + beta, 0.0, 1.0)
+
+
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    """ONNX Gelu."""
+    return functional.gelu(x, approximate=approximate)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """ONNX Sigmoid.
+
+    For the gradient it saves its argument instead of its result: the product of a SiLU, ``x * sigmoid(x)``, saves that
+    argument anyway, so training holds one activation less for each SiLU.
+    """
+    result: Tensor = _Sigmoid.apply(x)
+    return result
+
+
+class _Sigmoid(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return torch.ops.aten.sigmoid_backward(gradients[0], torch.sigmoid(x))
+
+
+def minimum(*values: Tensor) -> Tensor:
+    """ONNX Min."""
+    return reduce(torch.minimum, values)
+
+
+def maximum(*values: Tensor) -> Tensor:
+    """ONNX Max."""
+    return reduce(torch.maximum, values)
+
+
+def total(*values: Tensor) -> Tensor:
+    """ONNX Sum."""
+    return reduce(torch.add, values)
+
+
+def mean(*values: Tensor) -> Tensor:
+    """ONNX Mean."""
+    return reduce(torch.add, values) / len(values)
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """ONNX Div, which truncates integers."""
+    return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+def power(x: Tensor, exponent: Tensor) -> Tensor:
+    """ONNX Pow; the result has the type of the base, whatever the type of the exponent."""
+    result = torch.pow(x, exponent)
+    return result if result.dtype == x.dtype else result.to(x.dtype)
+
+
+def modulo(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+    """ONNX Mod: the sign of the divisor, or with ``fmod`` that of the dividend."""
+    return torch.fmod(a, b) if fmod else torch.remainder(a, b)
+
+
+def cast(x: Tensor, *, to: int) -> Tensor:
+    """ONNX Cast between the types that torch computes with."""
+    return x.to(_TYPES[ir.DataType(to)])
+
+
+def cast_refusal(node: ir.Node) -> str | None:
+    """Return why a Cast cannot be computed, or None."""
+    wanted = ir.DataType(node.attributes["to"].as_int())
+    return None if wanted in _TYPES else f"Cast to {wanted.name} has no function in torch here"

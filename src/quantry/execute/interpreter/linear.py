@@ -1,129 +1,159 @@
-"""Convolutions, matrix products and normalizations."""
+"""Convolutions and matrix products."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from torch import Tensor
+from torch.nn import functional
 
-from quantry.execute.interpreter.attributes import Attributes
-
-Inputs = list[Any]
-
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_CONV = (functional.conv1d, functional.conv2d, functional.conv3d)
+_CONV_TRANSPOSE = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
 
-def sided_pads(lengths: list[int], window: tuple[list[int], list[int], list[int]], attributes: Attributes) -> list[int]:
-    """Return the pads before and after each axis, in the order of ONNX, whatever way the node says them.
+def conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+    group: int = 1,
+) -> Tensor:
+    """ONNX Conv.
+
+    Args:
+        x: [batch, channels, ...].
+        weight: [outputs, channels / group, ...].
+        bias: [outputs].
+        strides: Step of each spatial axis.
+        dilations: Distance of the kernel's taps.
+        pads: Zeros in front of each axis, then after each.
+        auto_pad: Another way to say pads.
+        group: Number of groups.
+    """
+    rank = weight.dim() - 2
+    stride, dilation = list(strides) or [1] * rank, list(dilations) or [1] * rank
+    padding = explicit_pads(x.shape[2:], (weight.shape[2:], stride, dilation), pads, auto_pad)
+    if padding[:rank] != padding[rank:]:  # torch pads both ends of an axis alike
+        x, padding = padded(x, padding), [0] * 2 * rank
+    return _CONV[rank - 1](x, weight, bias, stride, padding[:rank], dilation, group)
+
+
+def conv_transpose(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    output_padding: Sequence[int] = (),
+    output_shape: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+    group: int = 1,
+) -> Tensor:
+    """ONNX ConvTranspose.
+
+    Args:
+        x: [batch, channels, ...].
+        weight: [channels, outputs / group, ...].
+        bias: [outputs].
+        strides: Distance that neighbours of the input have in the output.
+        dilations: Distance of the kernel's taps.
+        pads: What is cropped in front of each axis, then after each.
+        output_padding: What is added at the end of each axis.
+        output_shape: Spatial lengths of the result, which then decide what is cropped.
+        auto_pad: Another way to say pads.
+        group: Number of groups.
+    """
+    rank = weight.dim() - 2
+    stride, dilation = list(strides) or [1] * rank, list(dilations) or [1] * rank
+    extra = list(output_padding) or [0] * rank
+    crop = list(pads) or [0] * 2 * rank
+    if auto_pad == "VALID":
+        crop = [0] * 2 * rank
+    if output_shape or auto_pad.startswith("SAME"):
+        goal = output_shape[-rank:] if output_shape else [n * s for n, s in zip(x.shape[2:], stride, strict=True)]
+        full = [
+            (length - 1) * step + (size - 1) * spread + 1 + more
+            for length, step, size, spread, more in zip(
+                x.shape[2:], stride, weight.shape[2:], dilation, extra, strict=True
+            )
+        ]
+        crop = _crop(full, goal, auto_pad)
+    function = _CONV_TRANSPOSE[rank - 1]
+    # torch crops both ends of an axis alike, and adds less than a stride or a dilation.
+    fits = all(more < max(step, spread) for more, step, spread in zip(extra, stride, dilation, strict=True))
+    if crop[:rank] == crop[rank:] and min(crop) >= 0 and fits:
+        return function(x, weight, bias, stride, crop[:rank], extra, group, dilation)
+    result = function(x, weight, None, stride, 0, 0, group, dilation)
+    ends = [more - less for more, less in zip(extra, crop[rank:], strict=True)]
+    result = padded(result, [-less for less in crop[:rank]] + ends)
+    return result if bias is None else result + bias.reshape(-1, *[1] * rank)
+
+
+def _crop(lengths: Sequence[int], goal: Sequence[int], auto_pad: str) -> list[int]:
+    """Return what is cropped in front of each axis, then after each, to reach given lengths."""
+    totals = [have - want for have, want in zip(lengths, goal, strict=True)]
+    half = [max(0, total) // 2 for total in totals]
+    rest = [max(0, total) - part for total, part in zip(totals, half, strict=True)]
+    # The larger half is cropped in front, except for SAME_UPPER. What is missing is added at the end. onnxruntime does
+    # both in this way, where the standard leaves it open.
+    first, last = (half, rest) if auto_pad == "SAME_UPPER" else (rest, half)
+    return first + [part + min(0, total) for part, total in zip(last, totals, strict=True)]
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803 - ONNX's name
+    transB: int = 0,  # noqa: N803 - ONNX's name
+) -> Tensor:
+    """ONNX Gemm: ``alpha * A @ B + beta * C``, either matrix transposed on request."""
+    product = torch.matmul(a.t() if transA else a, b.t() if transB else b)
+    if alpha != 1.0:
+        product = product * alpha
+    if c is None:
+        return product
+    return product + (c if beta == 1.0 else c * beta)
+
+
+def explicit_pads(
+    lengths: Sequence[int],
+    window: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    pads: Sequence[int],
+    auto_pad: str,
+) -> list[int]:
+    """Return the pads in front of each axis, then after each, however the node gives them.
 
     Args:
         lengths: Of the spatial axes.
         window: Kernel, strides and dilations.
-        attributes: Of the node.
+        pads: The attribute; empty for none.
+        auto_pad: The attribute.
     """
-    rank = len(lengths)
-    mode = attributes.text("auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID"):
-        return attributes.integers("pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
+    if auto_pad == "NOTSET":
+        return list(pads) or [0] * 2 * len(lengths)
+    if auto_pad == "VALID":
+        return [0] * 2 * len(lengths)
     totals = [
         max(0, (-(-length // stride) - 1) * stride + dilation * (size - 1) + 1 - length)
         for length, size, stride, dilation in zip(lengths, *window, strict=True)
     ]
     less = [total // 2 for total in totals]
     more = [total - half for total, half in zip(totals, less, strict=True)]
-    return less + more if mode == "SAME_UPPER" else more + less
+    return less + more if auto_pad == "SAME_UPPER" else more + less
 
 
-def padded(values: Any, pads: list[int], fill: float = 0.0) -> Any:
-    """Return values with pads in ONNX's order around their last axes."""
+def padded(values: Tensor, pads: Sequence[int], fill: float = 0.0) -> Tensor:
+    """Return values with pads in ONNX's order around their last axes; negative pads crop."""
     rank = len(pads) // 2
-    flat = [pads[axis + side * rank] for axis in reversed(range(rank)) for side in (0, 1)]
-    return F.pad(values, flat, value=fill) if any(flat) else values
-
-
-def _conv(inputs: Inputs, attributes: Attributes) -> Any:
-    values, weight = inputs[:2]
-    bias = inputs[2] if len(inputs) > 2 else None
-    rank = weight.dim() - 2
-    strides, dilations = attributes.integers("strides", [1] * rank), attributes.integers("dilations", [1] * rank)
-    pads = sided_pads(list(values.shape[2:]), (list(weight.shape[2:]), strides, dilations), attributes)
-    padding = pads[:rank] if pads[:rank] == pads[rank:] else [0] * rank
-    if not any(padding):
-        values = padded(values, pads)
-    return _CONV[rank](values, weight, bias, strides, padding, dilations, attributes.integer("group", 1))
-
-
-def _conv_transpose(inputs: Inputs, attributes: Attributes) -> Any:
-    values, weight = inputs[:2]
-    bias = inputs[2] if len(inputs) > 2 else None
-    rank = weight.dim() - 2
-    strides, dilations = attributes.integers("strides", [1] * rank), attributes.integers("dilations", [1] * rank)
-    extra = attributes.integers("output_padding", [0] * rank)
-    # Without padding, and cropped afterwards: torch cannot crop the two sides differently.
-    result = _CONV_TRANSPOSE[rank](values, weight, bias, strides, 0, 0, attributes.integer("group", 1), dilations)
-    pads = attributes.integers("pads", [0] * 2 * rank)
-    mode = attributes.text("auto_pad", "NOTSET")
-    wanted = attributes.integers("output_shape")
-    if wanted or mode.startswith("SAME"):
-        goal = wanted[-rank:] if wanted else [n * step for n, step in zip(values.shape[2:], strides, strict=True)]
-        totals = [length + e - g for length, e, g in zip(result.shape[2:], extra, goal, strict=True)]
-        half = [total // 2 for total in totals]
-        rest = [total - part for total, part in zip(totals, half, strict=True)]
-        pads = rest + half if mode == "SAME_LOWER" else half + rest
-    after = [e - pad for e, pad in zip(extra, pads[rank:], strict=True)]
-    result = padded(result, [-pad for pad in pads[:rank]] + after)
-    if bias is None or not any(value > 0 for value in after):
-        return result
-    # What was added at the end has no bias yet.
-    full = _CONV_TRANSPOSE[rank](values, weight, None, strides, 0, 0, attributes.integer("group", 1), dilations)
-    return padded(full, [-pad for pad in pads[:rank]] + after) + bias.reshape(-1, *([1] * rank))
-
-
-def _gemm(inputs: Inputs, attributes: Attributes) -> Any:
-    left = inputs[0].T if attributes.integer("transA") else inputs[0]
-    right = inputs[1].T if attributes.integer("transB") else inputs[1]
-    result = left @ right
-    alpha, beta = attributes.number("alpha", 1.0), attributes.number("beta", 1.0)
-    if alpha != 1.0:
-        result = result * alpha
-    if len(inputs) > 2 and inputs[2] is not None:
-        result = result + (inputs[2] if beta == 1.0 else inputs[2] * beta)
-    return result
-
-
-def _layer_norm(inputs: Inputs, attributes: Attributes) -> Any:
-    axis = attributes.integer("axis", -1) % inputs[0].dim()
-    bias = inputs[2] if len(inputs) > 2 else None
-    shape = inputs[0].shape[axis:]
-    weight = inputs[1].expand(shape)
-    return F.layer_norm(
-        inputs[0], shape, weight, None if bias is None else bias.expand(shape), attributes.number("epsilon", 1e-5)
-    )
-
-
-def _instance_norm(inputs: Inputs, attributes: Attributes) -> Any:
-    return F.instance_norm(inputs[0], weight=inputs[1], bias=inputs[2], eps=attributes.number("epsilon", 1e-5))
-
-
-def _batch_norm(inputs: Inputs, attributes: Attributes) -> Any:
-    values, weight, bias, mean, variance = inputs
-    return F.batch_norm(values, mean, variance, weight, bias, training=False, eps=attributes.number("epsilon", 1e-5))
-
-
-def _group_norm(inputs: Inputs, attributes: Attributes) -> Any:
-    return F.group_norm(
-        inputs[0], attributes.integer("num_groups"), inputs[1], inputs[2], attributes.number("epsilon", 1e-5)
-    )
-
-
-LINEAR: dict[str, Callable[[Inputs, Attributes], Any]] = {
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "Gemm": _gemm,
-    "MatMul": lambda inputs, _: torch.matmul(inputs[0], inputs[1]),
-    "LayerNormalization": _layer_norm,
-    "InstanceNormalization": _instance_norm,
-    "BatchNormalization": _batch_norm,
-    "GroupNormalization": _group_norm,
-}
+    # torch wants pairs of front and back, from the last axis on.
+    pairs = [pads[axis + side * rank] for axis in reversed(range(rank)) for side in (0, 1)]
+    return functional.pad(values, pairs, value=fill) if any(pairs) else values

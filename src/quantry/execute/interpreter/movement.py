@@ -1,198 +1,213 @@
-"""Operators that move, repeat or make data, and those that compute shapes."""
+"""Operators that copy values, and those that make tensors from shapes."""
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from torch import Tensor
+from torch.nn import functional
 
-from quantry.execute.interpreter.attributes import Attributes
-
-Inputs = list[Any]
-
-_TORCH_TYPES = {
-    ir.DataType.FLOAT: torch.float32,
-    ir.DataType.FLOAT16: torch.float16,
-    ir.DataType.BFLOAT16: torch.bfloat16,
-    ir.DataType.DOUBLE: torch.float64,
-    ir.DataType.INT8: torch.int8,
-    ir.DataType.UINT8: torch.uint8,
-    ir.DataType.INT32: torch.int32,
-    ir.DataType.INT64: torch.int64,
-    ir.DataType.BOOL: torch.bool,
-}
+_PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
-def ints(tensor: Any) -> list[int]:
-    """Return a tensor of whole numbers as a list."""
-    return [int(value) for value in tensor.reshape(-1).tolist()]
+def identity(x: Tensor) -> Tensor:
+    """ONNX Identity."""
+    return x
 
 
-def _reshape(inputs: Inputs, attributes: Attributes) -> Any:
-    values, shape = inputs[0], ints(inputs[1])
-    if not attributes.integer("allowzero"):
-        shape = [values.shape[axis] if length == 0 else length for axis, length in enumerate(shape)]
-    if shape and shape[0] == 1 and values.dim() and values.shape[0] > 1:
-        # A model of fixed batch 1 that is run on several samples at once.
-        rest = int(np.prod([length for length in shape[1:] if length != -1]))
-        if -1 in shape[1:] or rest * values.shape[0] == values.numel():
-            shape = [values.shape[0], *shape[1:]]
-    return values.reshape(shape)
+def dropout(
+    x: Tensor,
+    ratio: Tensor | None = None,  # noqa: ARG001 - only used in training
+    training_mode: Tensor | None = None,  # noqa: ARG001 - refused unless false
+) -> Tensor:
+    """ONNX Dropout in inference."""
+    return x
 
 
-def _slice(inputs: Inputs, attributes: Attributes) -> Any:
-    values = inputs[0]
-    starts, ends = (
-        (ints(inputs[1]), ints(inputs[2]))
-        if len(inputs) > 2
-        else (attributes.integers("starts"), attributes.integers("ends"))
-    )
-    axes = (
-        ints(inputs[3])
-        if len(inputs) > 3 and inputs[3] is not None
-        else attributes.integers("axes", range(len(starts)))
-    )
-    steps = ints(inputs[4]) if len(inputs) > 4 and inputs[4] is not None else [1] * len(starts)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        chosen = range(values.shape[axis])[slice(start, end if end >= -(2**31) else None, step)]
-        if step > 0:
-            index = [slice(None)] * values.dim()
-            index[axis] = slice(chosen.start, chosen.stop, chosen.step)
-            values = values[tuple(index)]
-        else:
-            values = values.index_select(axis % values.dim(), torch.tensor(list(chosen), device=values.device))
-    return values
+def reshape(x: Tensor, *, shape: Sequence[int], allowzero: int = 0, keep_batch: bool = False) -> Tensor:
+    """ONNX Reshape.
+
+    Args:
+        x: Any tensor.
+        shape: Its new lengths: 0 keeps one, -1 takes what remains.
+        allowzero: Whether 0 is a length of 0 instead.
+        keep_batch: Whether a first length of 1 becomes the batch of a model that runs on several samples at once.
+    """
+    lengths = [x.shape[axis] if length == 0 and not allowzero else length for axis, length in enumerate(shape)]
+    if keep_batch and lengths and lengths[0] == 1 and x.dim() and x.shape[0] > 1:
+        rest = math.prod(length for length in lengths[1:] if length != -1)
+        if -1 in lengths[1:] or rest * x.shape[0] == x.numel():
+            lengths[0] = x.shape[0]
+    return x.reshape(lengths)
 
 
-def _gather(inputs: Inputs, attributes: Attributes) -> Any:
-    values, index = inputs[0], inputs[1].to(inputs[0].device, torch.long)
-    axis = attributes.integer("axis") % values.dim()
-    index = torch.where(index < 0, index + values.shape[axis], index)
-    picked = values.index_select(axis, index.reshape(-1))
-    return picked.reshape(*values.shape[:axis], *index.shape, *values.shape[axis + 1 :])
+def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
+    """ONNX Flatten to a matrix."""
+    axis = axis % x.dim() if axis < 0 else axis
+    return x.reshape(1, -1) if axis == 0 else x.reshape(math.prod(x.shape[:axis]), -1)
 
 
-def _split(inputs: Inputs, attributes: Attributes) -> Any:
-    values = inputs[0]
-    axis = attributes.integer("axis") % values.dim()
-    sizes = ints(inputs[1]) if len(inputs) > 1 and inputs[1] is not None else attributes.integers("split")
-    if not sizes:
-        each = -(-values.shape[axis] // attributes.outputs)
-        sizes = [min(each, values.shape[axis] - at * each) for at in range(attributes.outputs)]
-    return tuple(torch.split(values, sizes, axis))
+def transpose(x: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
+    """ONNX Transpose; without an order the axes are reversed."""
+    return x.permute(*(reversed(range(x.dim())) if perm is None else perm))
 
 
-def _axes(inputs: Inputs, attributes: Attributes) -> list[int]:
-    if len(inputs) > 1 and inputs[1] is not None:
-        return ints(inputs[1])
-    return attributes.integers("axes")
+def squeeze(x: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
+    """ONNX Squeeze."""
+    return x.squeeze(tuple(axes)) if axes else x.squeeze()
 
 
-def _squeeze(inputs: Inputs, attributes: Attributes) -> Any:
-    axes = _axes(inputs, attributes)
-    return inputs[0].squeeze(tuple(axes)) if axes else inputs[0].squeeze()
-
-
-def _unsqueeze(inputs: Inputs, attributes: Attributes) -> Any:
-    axes = _axes(inputs, attributes)
-    rank = inputs[0].dim() + len(axes)
-    values = inputs[0]
+def unsqueeze(x: Tensor, *, axes: Sequence[int]) -> Tensor:
+    """ONNX Unsqueeze; the axes count in the result."""
+    rank = x.dim() + len(axes)
     for axis in sorted(axis % rank for axis in axes):
-        values = values.unsqueeze(axis)
-    return values
+        x = x.unsqueeze(axis)
+    return x
 
 
-def _flatten(inputs: Inputs, attributes: Attributes) -> Any:
-    axis = attributes.integer("axis", 1)
-    axis = axis + inputs[0].dim() if axis < 0 else axis
-    return inputs[0].reshape(int(np.prod(inputs[0].shape[:axis])), -1)
+def concat(*values: Tensor, axis: int) -> Tensor:
+    """ONNX Concat."""
+    return torch.cat(values, axis)
 
 
-def _pad(inputs: Inputs, attributes: Attributes) -> Any:
-    values = inputs[0]
-    pads = ints(inputs[1]) if len(inputs) > 1 else attributes.integers("pads")
-    fill = float(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else attributes.number("value")
-    axes = ints(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else list(range(values.dim()))
-    before, after = [0] * values.dim(), [0] * values.dim()
-    for at, axis in enumerate(axes):
-        before[axis], after[axis] = pads[at], pads[at + len(axes)]
-    mode = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}[
-        attributes.text("mode", "constant")
-    ]
-    flat = [side[axis] for axis in reversed(range(values.dim())) for side in (before, after)]
+def split(x: Tensor, *, split: Sequence[int] | None = None, axis: int = 0, num_outputs: int) -> tuple[Tensor, ...]:
+    """ONNX Split; without lengths the parts are equal, except that the last may be shorter."""
+    if not split:
+        length = x.shape[axis]
+        each = -(-length // num_outputs)
+        split = [max(0, min(each, length - part * each)) for part in range(num_outputs)]
+    return tuple(torch.split(x, list(split), axis))
+
+
+def slice_(
+    x: Tensor,
+    *,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+) -> Tensor:
+    """ONNX Slice; bounds beyond an axis mean its end."""
+    chosen = range(len(starts)) if axes is None else axes
+    strides = [1] * len(starts) if steps is None else steps
+    for axis, start, end, step in zip(chosen, starts, ends, strides, strict=True):
+        if step < 0:
+            # torch only steps forwards: reverse the axis, and count the bounds from its other end.
+            size = x.shape[axis]
+            x = x.flip(axis)
+            first, last = (bound + size if bound < 0 else bound for bound in (start, max(end, -size - 1)))
+            start, end, step = size - 1 - min(first, size - 1), size - 1 - last, -step  # noqa: PLW2901
+        x = torch.ops.aten.slice.Tensor(x, axis, start, end, step)
+    return x
+
+
+def gather(x: Tensor, index: Tensor, *, axis: int = 0) -> Tensor:
+    """ONNX Gather; negative indices count from the end, which torch refuses."""
+    axis %= x.dim()
+    index = index.to(x.device, torch.int64)
+    index = torch.where(index < 0, index + x.shape[axis], index)
+    picked = torch.index_select(x, axis, index.reshape(-1))
+    return picked.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+
+
+def expand(x: Tensor, *, shape: Sequence[int]) -> Tensor:
+    """ONNX Expand; both shapes broadcast."""
+    return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
+
+
+def tile(x: Tensor, *, repeats: Sequence[int]) -> Tensor:
+    """ONNX Tile."""
+    return x.repeat(list(repeats))
+
+
+def pad(
+    x: Tensor,
+    *,
+    pads: Sequence[int],
+    value: float | None = None,
+    axes: Sequence[int] | None = None,
+    mode: str = "constant",
+) -> Tensor:
+    """ONNX Pad; negative amounts crop.
+
+    Args:
+        x: Any tensor.
+        pads: What is added in front of each axis, then after each.
+        value: What is added in mode "constant"; None for 0.
+        axes: The axes that are meant; None for all.
+        mode: "constant", "edge", "reflect" or "wrap".
+    """
+    rank = x.dim()
+    chosen = list(range(rank)) if axes is None else [axis % rank for axis in axes]
+    pairs = {axis: (pads[index], pads[index + len(chosen)]) for index, axis in enumerate(chosen)}
+    flat = [amount for axis in reversed(range(rank)) for amount in pairs.get(axis, (0, 0))]
     if mode == "constant":
-        return F.pad(values, flat, value=fill)
-    while len(flat) > 2 and flat[-2:] == [0, 0]:
-        flat = flat[:-2]
-    # torch pads by other modes only behind two leading axes.
-    return F.pad(values, flat, mode=mode)
+        return functional.pad(x, flat, "constant", value or 0)
+    if rank == 4 and not any(flat[4:]) and min(flat) >= 0 and mode != "wrap":
+        return functional.pad(x, flat[:4], _PAD_MODES[mode])
+    # torch pads other axes only with constants, so pick the copies one axis after the other.
+    for axis, (before, after) in pairs.items():
+        if before or after:
+            last = x.shape[axis] - 1
+            places = [_source(place, last, mode) for place in range(-before, last + 1 + after)]
+            x = x.index_select(axis, torch.tensor(places, device=x.device))
+    return x
 
 
-def _depth_to_space(inputs: Inputs, attributes: Attributes) -> Any:
-    n, c, h, w = inputs[0].shape
-    block = attributes.integer("blocksize")
-    if attributes.text("mode", "DCR") == "CRD":
-        return F.pixel_shuffle(inputs[0], block)
-    split = inputs[0].reshape(n, block, block, c // block**2, h, w)
-    return split.permute(0, 3, 4, 1, 5, 2).reshape(n, c // block**2, h * block, w * block)
+def _source(place: int, last: int, mode: str) -> int:
+    """Return which of the values 0 to ``last`` is at a place before, on or after them."""
+    if mode == "edge" or not last:
+        return min(max(place, 0), last)
+    if mode == "wrap":
+        return place % (last + 1)
+    place %= 2 * last
+    return min(place, 2 * last - place)
 
 
-def _space_to_depth(inputs: Inputs, attributes: Attributes) -> Any:
-    n, c, h, w = inputs[0].shape
-    block = attributes.integer("blocksize")
-    split = inputs[0].reshape(n, c, h // block, block, w // block, block)
-    return split.permute(0, 3, 5, 1, 2, 4).reshape(n, c * block**2, h // block, w // block)
+def pad_refusal(node: ir.Node) -> str | None:
+    """Return why a Pad cannot be computed, or None."""
+    mode = node.attributes["mode"].as_string() if "mode" in node.attributes else "constant"
+    return None if mode == "constant" or mode in _PAD_MODES else f"Pad by mode {mode} has no function in torch here"
 
 
-def _cast(inputs: Inputs, attributes: Attributes) -> Any:
-    return inputs[0].to(_TORCH_TYPES[ir.DataType(attributes.integer("to"))])
+def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
+    """ONNX DepthToSpace."""
+    if mode == "CRD":
+        return functional.pixel_shuffle(x, blocksize)
+    n, c, h, w = x.shape
+    parts = x.reshape(n, blocksize, blocksize, c // blocksize**2, h, w)
+    return parts.permute(0, 3, 4, 1, 5, 2).reshape(n, c // blocksize**2, h * blocksize, w * blocksize)
 
 
-def _constant_of_shape(inputs: Inputs, attributes: Attributes) -> Any:
-    tensor = attributes.tensor("value")
-    fill = torch.zeros(1) if tensor is None else torch.from_numpy(tensor.numpy().copy())
-    return fill.reshape(()).expand(ints(inputs[0]))
+def space_to_depth(x: Tensor, *, blocksize: int) -> Tensor:
+    """ONNX SpaceToDepth."""
+    n, c, h, w = x.shape
+    parts = x.reshape(n, c, h // blocksize, blocksize, w // blocksize, blocksize)
+    return parts.permute(0, 3, 5, 1, 2, 4).reshape(n, c * blocksize**2, h // blocksize, w // blocksize)
 
 
-def _constant(_: Inputs, attributes: Attributes) -> Any:
-    tensor = attributes.tensor("value")
-    assert tensor is not None
-    return torch.from_numpy(np.array(tensor.numpy()))
+def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Tensor:
+    """ONNX Shape."""
+    return torch.tensor(list(x.shape)[start:end])
 
 
-def _expand(inputs: Inputs, _: Attributes) -> Any:
-    shape = torch.broadcast_shapes(inputs[0].shape, tuple(ints(inputs[1])))
-    return inputs[0].expand(shape)
+def constant(*, value: Tensor) -> Tensor:
+    """ONNX Constant."""
+    return value
 
 
-def _shape(inputs: Inputs, attributes: Attributes) -> Any:
-    shape = list(inputs[0].shape)
-    end = attributes.integer("end") if "end" in attributes else None
-    return torch.tensor(shape[slice(attributes.integer("start"), end)])
+def constant_refusal(node: ir.Node) -> str | None:
+    """Return why a Constant cannot be computed, or None."""
+    return None if "value" in node.attributes else "Constant without the attribute value has no function in torch here"
 
 
-MOVEMENT: dict[str, Callable[[Inputs, Attributes], Any]] = {
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "Transpose": lambda inputs, attributes: inputs[0].permute(
-        attributes.integers("perm", list(range(inputs[0].dim()))[::-1])
-    ),
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Concat": lambda inputs, attributes: torch.cat(inputs, attributes.integer("axis")),
-    "Split": _split,
-    "Slice": _slice,
-    "Gather": _gather,
-    "Expand": _expand,
-    "Tile": lambda inputs, _: inputs[0].repeat(ints(inputs[1])),
-    "Pad": _pad,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    "Cast": _cast,
-    "Constant": _constant,
-    "ConstantOfShape": _constant_of_shape,
-    "Shape": _shape,
-    "Range": lambda inputs, _: torch.arange(*(value.item() for value in inputs), dtype=inputs[0].dtype),
-}
+def constant_of_shape(*, shape: Sequence[int], value: Tensor | None = None) -> Tensor:
+    """ONNX ConstantOfShape."""
+    fill = torch.zeros(()) if value is None else value.reshape(())
+    return fill.expand(list(shape))
+
+
+def range_(start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    """ONNX Range."""
+    return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype, device=start.device)

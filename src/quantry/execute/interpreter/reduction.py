@@ -1,118 +1,189 @@
 """Pooling, reductions and softmax."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from torch import Tensor
+from torch.nn import functional
 
-from quantry.execute.interpreter.attributes import Attributes
-from quantry.execute.interpreter.linear import padded, sided_pads
+from quantry.execute.interpreter.linear import explicit_pads, padded
 
-Inputs = list[Any]
-
-_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_AVERAGE_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_MAX_POOL = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
+_AVERAGE_POOL = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
 
 
-def _window(values: Any, attributes: Attributes) -> tuple[list[int], list[int], list[int], list[int]]:
-    kernel = attributes.integers("kernel_shape")
-    rank = len(kernel)
-    strides, dilations = attributes.integers("strides", [1] * rank), attributes.integers("dilations", [1] * rank)
-    pads = sided_pads(list(values.shape[2:]), (kernel, strides, dilations), attributes)
-    return kernel, strides, dilations, pads
+def max_pool(
+    x: Tensor,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+) -> Tensor:
+    """ONNX MaxPool, without the indices."""
+    rank = len(kernel_shape)
+    stride, dilation = list(strides) or [1] * rank, list(dilations) or [1] * rank
+    padding = explicit_pads(x.shape[2:], (kernel_shape, stride, dilation), pads, auto_pad)
+    # torch pads both ends alike, by at most half a kernel. Anything else is added before, as what no maximum can be.
+    if padding[:rank] != padding[rank:] or any(
+        2 * pad > size for pad, size in zip(padding, kernel_shape, strict=False)
+    ):
+        ends = _whole_windows(x.shape[2:], (kernel_shape, stride, dilation), padding) if ceil_mode else [0] * rank
+        padding = padding[:rank] + [pad + end for pad, end in zip(padding[rank:], ends, strict=True)]
+        x, padding, ceil_mode = padded(x, padding, float("-inf")), [0] * rank, 0
+    return _MAX_POOL[rank - 1](x, list(kernel_shape), stride, padding[:rank], dilation, bool(ceil_mode))
 
 
-def _end_pads(values: Any, attributes: Attributes) -> list[int]:
-    """Return what ``ceil_mode`` adds behind each axis so that the last window is whole."""
-    kernel, strides, dilations, pads = _window(values, attributes)
-    rank = len(kernel)
+def average_pool(
+    x: Tensor,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+) -> Tensor:
+    """ONNX AveragePool."""
+    rank = len(kernel_shape)
+    kernel, stride, function = list(kernel_shape), list(strides) or [1] * rank, _AVERAGE_POOL[rank - 1]
+    window = (kernel, stride, [1] * rank)
+    padding = explicit_pads(x.shape[2:], window, pads, auto_pad)
+    alike = padding[:rank] == padding[rank:] and all(
+        2 * pad <= size for pad, size in zip(padding, kernel, strict=False)
+    )
+    if alike and not ceil_mode:
+        return function(x, kernel, stride, padding[:rank], count_include_pad=bool(count_include_pad))
+    # Otherwise divide the sum of each window by the sum of ones that ONNX counts there. What ceil_mode adds after the
+    # padding is never counted.
+    ends = [0] * rank + (_whole_windows(x.shape[2:], window, padding) if ceil_mode else [0] * rank)
+    ones = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
+    counted = padded(padded(ones, padding, 1.0 if count_include_pad else 0.0), ends)
+    return function(padded(padded(x, padding), ends), kernel, stride) / function(counted, kernel, stride)
+
+
+def _whole_windows(
+    lengths: Sequence[int], window: tuple[Sequence[int], Sequence[int], Sequence[int]], pads: Sequence[int]
+) -> list[int]:
+    """Return what ``ceil_mode`` adds after each axis so that its last window is whole."""
+    rank = len(lengths)
     extra = []
-    for axis in range(rank):
-        length = values.shape[2 + axis] + pads[axis] + pads[rank + axis]
-        reach = dilations[axis] * (kernel[axis] - 1) + 1
-        steps = -(-(length - reach) // strides[axis])
-        # A window that would begin in the padding behind is not counted.
-        if steps * strides[axis] >= values.shape[2 + axis] + pads[axis]:
+    for axis, (length, size, stride, dilation) in enumerate(zip(lengths, *window, strict=True)):
+        whole = length + pads[axis] + pads[rank + axis]
+        reach = dilation * (size - 1) + 1
+        steps = -(-(whole - reach) // stride)
+        # A window that would start in the padding after the axis does not count.
+        if steps * stride >= length + pads[axis]:
             steps -= 1
-        extra.append(max(0, steps * strides[axis] + reach - length))
+        extra.append(max(0, steps * stride + reach - whole))
     return extra
 
 
-def _max_pool(inputs: Inputs, attributes: Attributes) -> Any:
-    values = inputs[0]
-    kernel, strides, dilations, pads = _window(values, attributes)
-    rank = len(kernel)
-    if attributes.integer("ceil_mode"):
-        pads = pads[:rank] + [a + b for a, b in zip(pads[rank:], _end_pads(values, attributes), strict=True)]
-    values = padded(values, pads, float("-inf"))
-    return _MAX_POOL[rank](values, kernel, strides, 0, dilations)
+def global_average_pool(x: Tensor) -> Tensor:
+    """ONNX GlobalAveragePool."""
+    return x.mean(tuple(range(2, x.dim())), keepdim=True)
 
 
-def _average_pool(inputs: Inputs, attributes: Attributes) -> Any:
-    values = inputs[0]
-    kernel, strides, _, pads = _window(values, attributes)
-    rank = len(kernel)
-    ends = _end_pads(values, attributes) if attributes.integer("ceil_mode") else [0] * rank
-    counted = torch.ones((1, 1, *values.shape[2:]), device=values.device)
-    counted = padded(counted, pads, 1.0 if attributes.integer("count_include_pad") else 0.0)
-    outside = [0] * rank + ends
-    sums = _AVERAGE_POOL[rank](padded(padded(values, pads), outside), kernel, strides)
-    return sums / _AVERAGE_POOL[rank](padded(counted, outside), kernel, strides)
+def global_max_pool(x: Tensor) -> Tensor:
+    """ONNX GlobalMaxPool."""
+    return x.amax(tuple(range(2, x.dim())), keepdim=True)
 
 
-def _axes(inputs: Inputs, attributes: Attributes) -> list[int]:
-    if "axes" in attributes:
-        return attributes.integers("axes")
-    if len(inputs) > 1 and inputs[1] is not None and inputs[1].numel():
-        return [int(axis) for axis in inputs[1].tolist()]
-    return [] if attributes.integer("noop_with_empty_axes") else list(range(inputs[0].dim()))
+def reduce_mean(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceMean."""
+    return _reduced(torch.mean, x, axes, keepdims, noop_with_empty_axes)
 
 
-def _reduced(function: Callable[..., Any]) -> Callable[[Inputs, Attributes], Any]:
-    def reduce(inputs: Inputs, attributes: Attributes) -> Any:
-        axes = _axes(inputs, attributes)
-        return function(inputs[0], axes, bool(attributes.integer("keepdims", 1))) if axes else inputs[0]
-
-    return reduce
-
-
-def _product(values: Any, axes: list[int], keep: bool) -> Any:
-    for axis in sorted((axis % values.dim() for axis in axes), reverse=True):
-        values = values.prod(axis, keepdim=keep)
-    return values
+def reduce_sum(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceSum."""
+    return _reduced(torch.sum, x, axes, keepdims, noop_with_empty_axes)
 
 
-def _global(function: Callable[..., Any]) -> Callable[[Inputs, Attributes], Any]:
-    return lambda inputs, _: function(inputs[0], list(range(2, inputs[0].dim())), keepdim=True)
+def reduce_max(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceMax."""
+    return _reduced(torch.amax, x, axes, keepdims, noop_with_empty_axes)
 
 
-def _softmax(function: Callable[..., Any]) -> Callable[[Inputs, Attributes], Any]:
-    def apply(inputs: Inputs, attributes: Attributes) -> Any:
-        values = inputs[0]
-        if attributes.opset >= 13:
-            return function(values, attributes.integer("axis", -1))
-        axis = attributes.integer("axis", 1) % values.dim()
-        flat = values.reshape(*values.shape[:axis], -1)
-        return function(flat, -1).reshape(values.shape)
-
-    return apply
+def reduce_min(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceMin."""
+    return _reduced(torch.amin, x, axes, keepdims, noop_with_empty_axes)
 
 
-REDUCTION: dict[str, Callable[[Inputs, Attributes], Any]] = {
-    "MaxPool": _max_pool,
-    "AveragePool": _average_pool,
-    "GlobalAveragePool": _global(torch.mean),
-    "GlobalMaxPool": _global(torch.amax),
-    "ReduceMean": _reduced(torch.mean),
-    "ReduceSum": _reduced(torch.sum),
-    "ReduceMax": _reduced(torch.amax),
-    "ReduceMin": _reduced(torch.amin),
-    "ReduceProd": _reduced(_product),
-    "ReduceL1": _reduced(lambda values, axes, keep: values.abs().sum(axes, keep)),
-    "ReduceL2": _reduced(lambda values, axes, keep: values.square().sum(axes, keep).sqrt()),
-    "ReduceSumSquare": _reduced(lambda values, axes, keep: values.square().sum(axes, keep)),
-    "ReduceLogSumExp": _reduced(torch.logsumexp),
-    "Softmax": _softmax(torch.softmax),
-    "LogSoftmax": _softmax(torch.log_softmax),
-}
+def reduce_product(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceProd."""
+    return _reduced(_product, x, axes, keepdims, noop_with_empty_axes)
+
+
+def reduce_l1(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceL1."""
+    return _reduced(torch.sum, x.abs(), axes, keepdims, noop_with_empty_axes)
+
+
+def reduce_l2(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceL2."""
+    return _reduced(torch.sum, x.square(), axes, keepdims, noop_with_empty_axes).sqrt()
+
+
+def reduce_sum_square(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceSumSquare."""
+    return _reduced(torch.sum, x.square(), axes, keepdims, noop_with_empty_axes)
+
+
+def reduce_log_sum_exp(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceLogSumExp."""
+    return _reduced(torch.logsumexp, x, axes, keepdims, noop_with_empty_axes)
+
+
+def _reduced(
+    function: Callable[..., Tensor], x: Tensor, axes: Sequence[int] | None, keepdims: int, noop_with_empty_axes: int
+) -> Tensor:
+    if not axes and noop_with_empty_axes:
+        return x
+    return function(x, tuple(axes or range(x.dim())), keepdim=bool(keepdims))
+
+
+def _product(x: Tensor, axes: Sequence[int], *, keepdim: bool) -> Tensor:
+    # torch multiplies along one axis at a time; from the last axis on, the others keep their numbers.
+    for axis in sorted((axis % x.dim() for axis in axes), reverse=True):
+        x = x.prod(axis, keepdim=keepdim)
+    return x
+
+
+def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    """ONNX Softmax."""
+    return torch.softmax(x, axis)
+
+
+def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
+    """ONNX LogSoftmax."""
+    return torch.log_softmax(x, axis)
+
+
+def flat_softmax(x: Tensor, *, axis: int = 1) -> Tensor:
+    """ONNX Softmax before opset 13, over all axes from one on."""
+    return torch.softmax(x.flatten(axis % x.dim()), -1).reshape(x.shape)
+
+
+def flat_log_softmax(x: Tensor, *, axis: int = 1) -> Tensor:
+    """ONNX LogSoftmax before opset 13, over all axes from one on."""
+    return torch.log_softmax(x.flatten(axis % x.dim()), -1).reshape(x.shape)

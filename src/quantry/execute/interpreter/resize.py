@@ -1,73 +1,171 @@
-"""Resize and Upsample, nearest and linear, one axis after the other."""
+"""Resize by nearest neighbours and linear interpolation, in every way ONNX maps positions to positions."""
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
-import numpy as np
+import onnx_ir as ir
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from quantry.execute.interpreter.attributes import Attributes
-
-Inputs = list[Any]
-
-_NEAREST: dict[str, Callable[[Any], Any]] = {
-    "round_prefer_floor": lambda at: np.ceil(at - 0.5),
-    "round_prefer_ceil": lambda at: np.floor(at + 0.5),
-    "floor": np.floor,
-    "ceil": np.ceil,
+_NEAREST: Mapping[str, Callable[[float], int]] = {
+    "round_prefer_floor": lambda at: math.ceil(at - 0.5),
+    "round_prefer_ceil": lambda at: math.floor(at + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
 }
+_COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners")
+_LINEAR_KINDS = {3: "linear", 4: "bilinear", 5: "trilinear"}
+
+Changes = Mapping[int, tuple[int, float]]
+"""New length and factor of each axis that changes."""
 
 
-def _positions(length: int, goal: int, factor: float, mode: str) -> Any:
-    """Return where each output lies among the inputs."""
-    at = np.arange(goal, dtype=np.float64)
+def resize(
+    x: Tensor,
+    *,
+    scales: Sequence[float] = (),
+    sizes: Sequence[int] = (),
+    axes: Sequence[int] | None = None,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    keep_batch: bool = False,
+) -> Tensor:
+    """ONNX Resize, one axis after the other.
+
+    Args:
+        x: Any tensor.
+        scales: Factor of each axis.
+        sizes: New length of each axis, instead of factors.
+        axes: The axes that are meant; None for all.
+        mode: "nearest" or "linear".
+        coordinate_transformation_mode: How a position of the output maps to one of the input.
+        nearest_mode: How that is rounded.
+        keep_batch: Whether the first axis stays as it is: a model of batch size 1 runs on several samples at once.
+    """
+    chosen = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
+    changes: dict[int, tuple[int, float]] = {}
+    for index, axis in enumerate(chosen):
+        length = x.shape[axis]
+        factor = _float32(scales[index] if scales else sizes[index] / length)
+        goal = math.floor(_float32(length * factor)) if scales else int(sizes[index])
+        if (goal, factor) != (length, 1.0) and not (keep_batch and axis == 0):
+            changes[axis] = goal, factor
+    if not changes:
+        return x
+    if mode == "nearest":
+        return _resize_nearest(x, changes, coordinate_transformation_mode, nearest_mode)
+    return _resize_linear(x, changes, coordinate_transformation_mode)
+
+
+def _resize_nearest(x: Tensor, changes: Changes, coordinates: str, rounding: str) -> Tensor:
+    sources = {
+        axis: _nearest(x.shape[axis], goal, factor, coordinates, rounding) for axis, (goal, factor) in changes.items()
+    }
+    if _spatial(x, changes) and all(_is_torch(index, x.shape[axis]) for axis, index in sources.items()):
+        # torch has a kernel for its own rounding, which is also what upsampling by whole factors does in ONNX.
+        return functional.interpolate(x, size=_size(x, changes), mode="nearest")
+    for axis, index in sources.items():
+        x = x.index_select(axis, torch.tensor(index, device=x.device))
+    return x
+
+
+def _resize_linear(x: Tensor, changes: Changes, coordinates: str) -> Tensor:
+    if _spatial(x, changes) and _is_torch_linear(x, changes, coordinates):
+        aligned = coordinates == "align_corners"
+        return functional.interpolate(x, size=_size(x, changes), mode=_LINEAR_KINDS[x.dim()], align_corners=aligned)
+    for axis, (goal, factor) in changes.items():
+        low, high, share = _linear(x.shape[axis], goal, factor, coordinates)
+        first, second = (x.index_select(axis, torch.tensor(index, device=x.device)) for index in (low, high))
+        weight = torch.tensor(share, dtype=x.dtype, device=x.device)
+        x = first + (second - first) * weight.reshape([-1 if at == axis else 1 for at in range(x.dim())])
+    return x
+
+
+def _spatial(x: Tensor, changes: Changes) -> bool:
+    """Whether only spatial axes of ``[N, C, ...]`` change, which is what torch can interpolate."""
+    return x.dim() in _LINEAR_KINDS and min(changes) >= 2 and x.is_floating_point()
+
+
+def _size(x: Tensor, changes: Changes) -> list[int]:
+    return [changes[axis][0] if axis in changes else x.shape[axis] for axis in range(2, x.dim())]
+
+
+def _is_torch(index: Sequence[int], length: int) -> bool:
+    """Whether torch's rounding, the floor of position times the ratio of lengths, picks the same values."""
+    return list(index) == [at * length // len(index) for at in range(len(index))]
+
+
+def _is_torch_linear(x: Tensor, changes: Changes, coordinates: str) -> bool:
+    """Whether torch interpolates between the same values with the same weights."""
+    longer = all(goal > 1 for goal, _ in changes.values())
+    if coordinates == "align_corners":
+        return longer
+    # torch knows lengths only, so a factor must be exactly their ratio.
+    exact = all(x.shape[axis] * factor == goal for axis, (goal, factor) in changes.items())
+    return exact and (coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and longer))
+
+
+# Saves a loop over the output's length in every training step: lengths do not change, and a model has few of them.
+@lru_cache(maxsize=256)
+def _nearest(length: int, goal: int, factor: float, mode: str, rounding: str) -> tuple[int, ...]:
+    """Return which input each output is a copy of."""
+    near = _NEAREST[rounding]
+    return tuple(min(max(near(at), 0), length - 1) for at in _positions(length, goal, factor, mode))
+
+
+# The same as for nearest neighbors.
+@lru_cache(maxsize=256)
+def _linear(length: int, goal: int, factor: float, mode: str) -> tuple[list[int], list[int], list[float]]:
+    """Return between which two inputs each output lies, and how near to the second."""
+    positions = [min(max(at, 0.0), length - 1.0) for at in _positions(length, goal, factor, mode)]
+    low = [math.floor(at) for at in positions]
+    return low, [min(at + 1, length - 1) for at in low], [at - floor for at, floor in zip(positions, low, strict=True)]
+
+
+def _positions(length: int, goal: int, factor: float, mode: str) -> list[float]:
+    """Return where each output lies among the inputs, by the formulas of the ONNX standard.
+
+    Every step is rounded to float32, as onnxruntime does: a position that is exactly between two inputs in one
+    precision is next to one of them in another, and the nearest input then differs.
+    """
     if mode == "asymmetric":
-        return at / factor
+        return [_float32(at / factor) for at in range(goal)]
     if mode == "align_corners":
-        return at * (length - 1) / max(1, goal - 1)
+        return [_float32(at * (length - 1) / max(1, goal - 1)) for at in range(goal)]
     if mode == "pytorch_half_pixel" and goal == 1:
-        return np.zeros(1)
-    if mode in ("half_pixel", "pytorch_half_pixel"):
-        return (at + 0.5) / factor - 0.5
-    raise NotImplementedError(f"Resize with coordinate mode {mode}")
+        return [0.0]
+    centers = [_float32((at + 0.5) / factor) for at in range(goal)]
+    offset = 0.0
+    if mode == "half_pixel_symmetric":
+        # The middle of the output stays the middle of the input although its length was rounded.
+        offset = _float32(length / 2 * _float32(1 - _float32(goal / _float32(length * factor))))
+    return [_float32(_float32(offset + center) - 0.5) for center in centers]
 
 
-def _along(values: Any, axis: int, positions: Any, attributes: Attributes) -> Any:
-    last = values.shape[axis] - 1
-    if attributes.text("mode", "nearest") == "nearest":
-        index = _NEAREST[attributes.text("nearest_mode", "round_prefer_floor")](positions)
-        return values.index_select(axis, _index(index, last, values))
-    low = np.floor(positions)
-    part = torch.tensor(positions - low, dtype=values.dtype, device=values.device)
-    part = part.reshape([-1 if at == axis else 1 for at in range(values.dim())])
-    first = values.index_select(axis, _index(low, last, values))
-    second = values.index_select(axis, _index(low + 1, last, values))
-    return first + (second - first) * part
+def _float32(number: float) -> float:
+    """Return a number rounded to float32, in plain Python, which ``torch.compile`` can evaluate."""
+    fraction, exponent = math.frexp(number)
+    return math.ldexp(round(fraction * 2**24), exponent - 24)
 
 
-def _index(positions: Any, last: int, values: Any) -> Any:
-    return torch.tensor(np.clip(positions, 0, last).astype(np.int64), device=values.device)
-
-
-def _resize(inputs: Inputs, attributes: Attributes) -> Any:
-    values = inputs[0]
-    if attributes.text("mode", "nearest") not in ("nearest", "linear"):
-        raise NotImplementedError(f"Resize with mode {attributes.text('mode')}")
-    given = [entry if entry is not None and entry.numel() else None for entry in inputs[1:]]
-    given += [None] * (3 - len(given))
-    scales: Any = given[1]
-    sizes: Any = given[2]
-    axes = attributes.integers("axes", range(values.dim()))
-    mode = attributes.text("coordinate_transformation_mode", "half_pixel")
-    for at, axis in enumerate(axes):
-        length = values.shape[axis]
-        factor = float(scales[at]) if scales is not None else float(sizes[at]) / length
-        goal = int(np.floor(length * factor)) if scales is not None else int(sizes[at])
-        # A size of 1 on the batch axis of a model that is run on several samples at once.
-        if (goal == length and factor == 1.0) or axis == 0:
-            continue
-        values = _along(values, axis, _positions(length, goal, factor, mode), attributes)
-    return values
-
-
-RESIZE: dict[str, Callable[[Inputs, Attributes], Any]] = {"Resize": _resize}
+def resize_refusal(node: ir.Node) -> str | None:
+    """Return why a Resize cannot be computed, or None."""
+    allowed = {
+        "mode": ("nearest", "linear"),
+        "coordinate_transformation_mode": _COORDINATES,
+        "nearest_mode": tuple(_NEAREST),
+        "antialias": (0,),
+        "keep_aspect_ratio_policy": ("stretch",),
+    }
+    for name, values in allowed.items():
+        given = node.attributes[name].value if name in node.attributes else values[0]
+        if given not in values:
+            return f"Resize with {name} {given} has no function in torch here"
+    nearest = node.attributes.get_string("mode", "nearest") == "nearest"
+    if nearest and node.attributes.get_string("coordinate_transformation_mode", "") == "half_pixel_symmetric":
+        # Its middle lies exactly on an input, or between two: the last bit of float32 decides which is nearest.
+        return "Resize with mode nearest and half_pixel_symmetric has no function in torch here"
+    return None

@@ -1,6 +1,6 @@
 """Activation functions.
 
-SiLU is written as ``Mul(x, Sigmoid(x))`` in ONNX: the Sigmoid has this rule, the Mul the arithmetic one, and the three
+ONNX writes SiLU as ``Mul(x, Sigmoid(x))``: this rule annotates the Sigmoid and the arithmetic rule the Mul. The three
 tensors x, Sigmoid(x) and the product are quantized, which is what integer kernels with look-up tables compute.
 """
 
@@ -15,7 +15,7 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class ActivationRule:
-    """Functions of one tensor; parameters such as the bounds of Clip stay as they are."""
+    """Functions of one tensor; parameters such as the bounds of Clip stay float."""
 
     operators: tuple[str, ...] = operators_where(lambda row: row.family is Family.ACTIVATION and row.name != "PRelu")
 
@@ -31,7 +31,7 @@ class ActivationRule:
 
 @dataclass(frozen=True)
 class PReluRule:
-    """``PRelu``: the slope is a constant operand."""
+    """``PRelu``, whose slope is a constant operand."""
 
     operators: tuple[str, ...] = ("PRelu",)
 
@@ -42,10 +42,10 @@ class PReluRule:
 
 @dataclass(frozen=True)
 class SoftmaxRule:
-    """``Softmax``: the output lies in [0, 1] whatever the data."""
+    """``Softmax``, whose output is always in [0, 1]."""
 
     operators: tuple[str, ...] = ("Softmax",)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize the input, and the output with the known range."""
+        """Quantize the input, and the output with its known range."""
         return Annotation(activations=(0,), output=Within(0.0, 1.0))

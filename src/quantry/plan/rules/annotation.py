@@ -1,4 +1,4 @@
-"""What a rule says about one node."""
+"""What a rule returns for one node: an annotation, or the reason why the node stays float."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,12 +10,12 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class Own:
-    """The output is calibrated by itself."""
+    """The output has a scale of its own, from calibration."""
 
 
 @dataclass(frozen=True)
 class SameAs:
-    """The output only moves values of one input, so it has that input's parameters.
+    """The output only holds values of one input, so it shares that input's scale and zero point.
 
     Attributes:
         input: Index of the input.
@@ -26,7 +26,7 @@ class SameAs:
 
 @dataclass(frozen=True)
 class Within:
-    """The output's range is known."""
+    """The output has a known range, so it needs no calibration."""
 
     low: float
     high: float
@@ -41,11 +41,11 @@ class Annotation:
 
     Attributes:
         activations: Inputs quantized as activations.
-        constants: Constant operands, quantized to the activation's type.
-        weight: The constant weight, quantized to the weight's type.
-        weight_axis: Its axis of output channels; None where one scale must serve all.
+        constants: Constant operands, quantized to the type of activations.
+        weight: The constant weight, quantized to the type of weights.
+        weight_axis: Its axis of output channels; None if it must have a single scale.
         bias: The constant bias.
-        output: Range of every float output; None when no output is quantized.
+        output: How every float output is quantized; None if it stays float.
     """
 
     activations: tuple[int, ...]
@@ -57,7 +57,7 @@ class Annotation:
 
     @property
     def moves_data(self) -> bool:
-        """Whether the node only moves values."""
+        """Whether the node only copies values."""
         return isinstance(self.output, SameAs)
 
 
@@ -73,19 +73,19 @@ class Declined:
 
 
 class Rule(Protocol):
-    """Knows one family of operators.
+    """Annotates the nodes of one family of operators.
 
-    A rule is stateless and must not change the node. It answers for float32 nodes only: the planner has already
-    declined nodes of other types.
+    A rule is stateless and must not change the node. It only sees float32 nodes: the planner declines
+    other types first.
     """
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Operator types of the default or the com.microsoft domain that this rule answers for."""
+        """Operator types of the standard or the com.microsoft domain that this rule annotates."""
         ...
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Say how the node is quantized, or why not."""
+        """Return how the node is quantized, or why it is not."""
         ...
 
 
@@ -100,16 +100,16 @@ def is_float(value: ir.Value | None) -> bool:
 
 
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
-    """Return the input, or None where it is left out."""
+    """Return an input of a node, or None if it is absent."""
     return node.inputs[index] if index < len(node.inputs) else None
 
 
 def operands(node: ir.Node, indices: tuple[int, ...]) -> Annotation:
-    """Annotate float operands: constants to `constants`, computed ones to `activations`, the output by itself.
+    """Annotate float operands, constant and computed ones, and an output with a scale of its own.
 
     Args:
         node: The node.
-        indices: The operands.
+        indices: Indices of the operands.
 
     Returns:
         The annotation.

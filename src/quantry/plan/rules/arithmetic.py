@@ -1,4 +1,4 @@
-"""Operators between tensors, element by element."""
+"""Arithmetic between tensors, and joins."""
 
 from dataclasses import dataclass
 
@@ -11,33 +11,35 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class ArithmeticRule:
-    """``Add`` and its kin: every operand quantized, a constant one to the activation's type."""
+    """``Add`` and similar operators: every operand is quantized, constants to the type of activations."""
 
     operators: tuple[str, ...] = of_family(Family.ARITHMETIC)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize all operands and the output."""
         if any(use.node.op_type == "Sqrt" for use in node.outputs[0].uses()):
-            return Declined("its result goes under a square root, where a small step of the input is a large one after")
+            return Declined(
+                "a square root reads its result, and near zero a small step becomes a large one after the root"
+            )
         return operands(node, tuple(range(len(node.inputs))))
 
 
 @dataclass(frozen=True)
 class DivRule:
-    """``Div`` by a constant; a computed divisor could be rounded to zero."""
+    """``Div`` by a constant; a computed divisor could round to zero."""
 
     operators: tuple[str, ...] = ("Div",)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize the dividend and the output; the constant divisor stays float."""
         if not is_constant(node.inputs[1]):
-            return Declined("its divisor is computed at run time, and one rounded to zero would give infinity")
+            return Declined("its divisor is computed at run time, and rounding it to zero would give infinity")
         return operands(node, (0,))
 
 
 @dataclass(frozen=True)
 class WhereRule:
-    """``Where``: the condition stays boolean."""
+    """``Where``, whose condition stays boolean."""
 
     operators: tuple[str, ...] = ("Where",)
 
@@ -48,7 +50,7 @@ class WhereRule:
 
 @dataclass(frozen=True)
 class ConcatRule:
-    """``Concat``: inputs keep their scales and the output has one for all."""
+    """``Concat``: each input has its own scale, and the output one for all."""
 
     operators: tuple[str, ...] = ("Concat",)
 

@@ -1,4 +1,4 @@
-"""Convolutions: weight per output channel, bias on the accumulator's grid."""
+"""Convolutions: one scale per output channel of the weight, and a bias with the scale of the accumulator."""
 
 from dataclasses import dataclass
 
@@ -26,8 +26,9 @@ class ConvTransposeRule:
     operators: tuple[str, ...] = ("ConvTranspose",)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize input, weight, bias and output; a grouped weight has one scale."""
-        # With groups, index c of axis 1 belongs to several output channels, so no per-axis scale is per channel.
+        """Quantize input, weight, bias and output; a weight with groups has a single scale."""
+        # With groups, each index of axis 1 belongs to one output channel of every group, so a scale per index of that
+        # axis would not be a scale per output channel.
         group = node.attributes.get_int("group", 1)
         return _convolution(node, weight_axis=1 if group == 1 else None)
 

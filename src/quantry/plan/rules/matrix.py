@@ -20,12 +20,12 @@ class MatMulRule:
         if is_constant(right):
             assert right is not None
             rank = len(right.shape) if right.shape is not None else 0
-            # onnxruntime's integer product has no scales for each channel of a stack of matrices.
+            # The integer kernel of onnxruntime takes scales per channel for one matrix, not for a stack of them.
             return Annotation(activations=(0,), weight=1, weight_axis=1 if rank == 2 else None)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")
         if is_constant(left):
-            # Rows of a constant left operand are output channels only of the transposed product: one scale.
+            # The rows of a constant left operand are no output channels, so it has a single scale.
             return Annotation(activations=(1,), weight=0)
         return Annotation(activations=(0, 1))
 
@@ -44,16 +44,17 @@ class GemmRule:
         bias_index = None if bias is None else 2
         if is_constant(node.inputs[1]):
             axis = 0 if node.attributes.get_int("transB", 0) else 1
-            # Beside float activations no bias has the scale of a weight.
-            per_channel = bias is None or options.weights_only or _one_for_each_channel(bias, node.inputs[1], axis)
+            # In a weight-only plan the bias does not have the scale of the weight, so its shape does not matter.
+            per_channel = bias is None or options.weights_only or _one_per_channel(bias, node.inputs[1], axis)
             return Annotation(activations=(0,), weight=1, weight_axis=axis if per_channel else None, bias=bias_index)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")
         return Annotation(activations=(0, 1), bias=bias_index)
 
 
-def _one_for_each_channel(bias: ir.Value, weight: ir.Value | None, axis: int) -> bool:
-    # A bias may also be one number for all channels, or differ from row to row; then it has no scale for each channel.
+def _one_per_channel(bias: ir.Value, weight: ir.Value | None, axis: int) -> bool:
+    # A derived bias has the scales of the weight. A bias that is one number for all channels, or differs from row to
+    # row, cannot have one scale per channel.
     assert weight is not None
     if bias.shape is None or weight.shape is None or len(bias.shape) != 1:
         return False

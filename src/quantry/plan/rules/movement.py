@@ -1,4 +1,4 @@
-"""Operators that move values and compute nothing."""
+"""Operators that copy values, and resizing."""
 
 from dataclasses import dataclass
 
@@ -11,38 +11,38 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class MovementRule:
-    """Reshapes and selections: every output has the parameters of the first input."""
+    """Reshapes and selections: every output shares the scale of the first input."""
 
     operators: tuple[str, ...] = of_family(Family.MOVEMENT)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize input and outputs alike."""
+        """Quantize input and outputs with one scale."""
         if is_constant(node.inputs[0]):
-            return Declined("it moves a constant; there is nothing to compute at run time")
+            return Declined("it moves a constant, so nothing is computed at run time")
         return Annotation(activations=(0,), output=SameAs())
 
 
 @dataclass(frozen=True)
 class GatherRule:
-    """``Gather`` from a computed tensor; a table of embeddings stays float."""
+    """Lookups in a computed tensor; a constant table of embeddings stays float."""
 
     operators: tuple[str, ...] = operators_where(lambda row: row.family is Family.LOOKUP and row.copies)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize data and output alike."""
+        """Quantize data and output with one scale."""
         if is_constant(node.inputs[0]):
-            return Declined("it looks rows up in a constant table, which costs no arithmetic; the table stays float")
+            return Declined("it looks up rows of a constant table, which takes no arithmetic; the table stays float")
         return Annotation(activations=(0,), output=SameAs())
 
 
 @dataclass(frozen=True)
 class PadRule:
-    """``Pad`` moves values where what it adds is zero or a copy; another constant may lie outside the input's range."""
+    """``Pad``: the scale of the input covers zeros and copies that are added, but not every other constant."""
 
     operators: tuple[str, ...] = ("Pad",)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize input and output, alike where the padding is representable."""
+        """Quantize input and output, with one scale if that covers the padding."""
         fill = input_at(node, 2)
         if node.attributes.get_string("mode", "constant") != "constant" or fill is None:
             return Annotation(activations=(0,), output=SameAs())
@@ -54,12 +54,12 @@ class PadRule:
 
 @dataclass(frozen=True)
 class ResizeRule:
-    """``Resize``: nearest neighbours are copies, interpolation computes."""
+    """``Resize``: nearest neighbors are copies, interpolation computes."""
 
     operators: tuple[str, ...] = of_family(Family.RESIZE)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize input and output, alike for nearest neighbours."""
+        """Quantize input and output, with one scale for nearest neighbors."""
         mode = node.attributes.get_string("mode", "nearest")
         extrapolates = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
         shares = mode == "nearest" and not extrapolates

@@ -1,4 +1,4 @@
-"""Normalizations: data in and out are quantized, the small parameter vectors stay float."""
+"""Normalizations: their input and output are quantized, the small vectors of parameters stay float."""
 
 from dataclasses import dataclass
 
@@ -18,5 +18,5 @@ class NormalizationRule:
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize data input and output."""
         if sum(1 for output in node.outputs if output.uses() or output.is_graph_output()) > 1:
-            return Declined("its statistics outputs are used; they have no integer form")
+            return Declined("its outputs of mean and deviation are used, which have no integer form")
         return Annotation(activations=(0,))

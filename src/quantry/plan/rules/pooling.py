@@ -1,4 +1,4 @@
-"""Pooling and reductions over space."""
+"""Pooling, means, extremes and their positions."""
 
 from dataclasses import dataclass
 
@@ -11,20 +11,20 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class MaxPoolRule:
-    """``MaxPool`` picks values, so the output has the input's parameters."""
+    """Largest and smallest values are among the inputs, so the output shares the scale of the input."""
 
     operators: tuple[str, ...] = of_family(Family.SELECTION)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Quantize input and output alike."""
+        """Quantize input and output with one scale."""
         if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
-            return Declined("its second output, the indices, is used; integer kernels give none")
+            return Declined("its second output, the indices, is used, and integer kernels do not compute it")
         return Annotation(activations=(0,), output=SameAs())
 
 
 @dataclass(frozen=True)
 class AveragePoolRule:
-    """Means over space or over axes have a narrower range than their input."""
+    """Means have a narrower range than their input, so they have a scale of their own."""
 
     operators: tuple[str, ...] = of_family(Family.AVERAGE)
 
@@ -33,7 +33,7 @@ class AveragePoolRule:
         data = node.inputs[0]
         squares = None if data is None else data.producer()
         if squares is not None and (squares.op_type == "Pow" or _is_square(squares)):
-            return Declined("it averages squares, a variance, whose small values decide what follows")
+            return Declined("it averages squares, as in a variance, where the small values matter most")
         return Annotation(activations=(0,))
 
 
@@ -43,7 +43,7 @@ def _is_square(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class ArgMaxRule:
-    """``ArgMax`` gives integers, which need no scale."""
+    """``ArgMax`` and ``ArgMin`` return integers, which need no scale."""
 
     operators: tuple[str, ...] = of_family(Family.INDEX)
 

@@ -11,10 +11,10 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class WideRangeRule:
-    """Powers, roots and logarithms lose their small results on an even grid."""
+    """Powers, roots and logarithms: equal steps lose their small results."""
 
     operators: tuple[str, ...] = operators_where(lambda row: row.wide_range)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Decline."""
-        return Declined("its result spans orders of magnitude, which an even grid of a few bits cannot hold")
+        return Declined("its result spans orders of magnitude, which integers of a few bits cannot represent")

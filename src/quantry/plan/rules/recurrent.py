@@ -1,4 +1,4 @@
-"""Recurrent and control-flow operators: declined, with the reason."""
+"""Recurrent layers and control flow, which stay float."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from quantry.recipe import PlanOptions
 
 @dataclass(frozen=True)
 class RecurrentRule:
-    """State that feeds back on itself inside one operator cannot be quantized from outside."""
+    """Recurrent layers, whose state never leaves the operator."""
 
     operators: tuple[str, ...] = of_family(Family.RECURRENT)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Decline."""
-        return Declined("its state feeds back inside the operator, out of reach of Q/DQ pairs")
+        return Declined("its state stays inside the operator, where no Q/DQ pair can be placed")
 
 
 @dataclass(frozen=True)
 class ControlFlowRule:
-    """Bodies run a number of times that is known only at run time."""
+    """Operators with graphs inside, whose tensors cannot be calibrated."""
 
     operators: tuple[str, ...] = of_family(Family.CONTROL_FLOW)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Decline."""
-        return Declined("tensors inside its body cannot be observed from outside, so they have no ranges")
+        return Declined("tensors inside its body cannot be observed, so they have no ranges")
