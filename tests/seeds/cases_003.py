@@ -30,7 +30,8 @@ def installed(seed: Seed) -> None:
     assert distribution.metadata["Name"] == "quantry"
     assert any(entry.name == "quantry" for entry in distribution.entry_points)
     package = Path(__file__).parents[2] / "src" / "quantry"
-    assert not list(package.rglob("*.so"))
+    # Wheels ship one compiled library, which is optional; there is no extension module for users to build.
+    assert {path.name for path in package.rglob("*.so")} <= {"_kernels.so"}
     __import__("quantry.vai_q_onnx")
 
 
