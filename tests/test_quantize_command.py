@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import quantry
 from quantry.cli.app import app
-from quantry.cli.interrupt import ended_by_interrupt
+from quantry.cli.console import ended_by_interrupt
 from quantry.recipe import PRESETS, from_yaml
 from test_quantize_api import float_model, images
 
@@ -60,7 +60,7 @@ def test_readme_command_writes_the_model_and_tells_what_it_did(folder: Path) -> 
     output = in_process("quantize", "m.onnx", "--data", "data", "--preset", "XINT8", "-o", "out.onnx")
     assert "XINT8" in output
     assert "sqnr" in output
-    assert "1 left float" in output
+    assert "1 kept float" in output
     assert "wrote out.onnx" in output
     expected = quantry.quantize(folder / "m.onnx", folder / "data", "XINT8", store=None)
     assert (folder / "out.onnx").read_bytes() == expected.to_bytes()
@@ -105,7 +105,7 @@ def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> N
         *("--mean", "0.5,0.4,0.3", "--resize", "Center-Crop", "--crop-fraction", "0.875"),
     )
     told = " ".join(output.split())
-    assert "images enter as BGR, pixels 0..255 times 0.00392157, minus mean 0.5,0.4,0.3, over std 1,1,1" in told
+    assert "images are used as BGR, pixels 0..255 times 0.00392157, minus mean 0.5,0.4,0.3, divided by std 1,1,1" in told
     assert "resize center-crop of 0.875" in told
     assert "on the calibration samples (2)" in told
     options = quantry.ImageOptions(
@@ -126,10 +126,10 @@ def test_images_without_a_pixel_option_are_warned_of_first_and_noted_first(folde
     pictures_in(folder)
     told = CliRunner().invoke(app, ("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--report", "r.html"))
     assert told.exit_code == 0
-    assert told.output.startswith("warning: the images went in as RGB pixels 0..255")
+    assert told.output.startswith("warning: images are used as RGB pixels 0..255")
     assert "--pixel-scale" in told.stderr
     assert told.stderr.count("warning:") == 1
-    assert "went in as RGB pixels 0..255" in (folder / "r.html").read_text(encoding="utf-8")
+    assert "images are used as RGB pixels 0..255" in (folder / "r.html").read_text(encoding="utf-8")
     notes = quantry.quantize("m.onnx", "pictures", store=None).notes
     assert "ImageOptions(scale=1/255" in notes[0]
     by_folder = quantry.quantize("m.onnx", quantry.data.ImageFolder("pictures"), store=None).notes
@@ -140,8 +140,8 @@ def test_listed_images_are_images(folder: Path) -> None:
     pictures_in(folder)
     Path("list.txt").write_text("pictures/1.png\n")
     told = in_process("quantize", "m.onnx", "-d", "list.txt", "-o", "out.onnx", "--no-evaluate")
-    assert told.startswith("warning: the images went in as RGB pixels 0..255")
-    assert "images enter as RGB" in told
+    assert told.startswith("warning: images are used as RGB pixels 0..255")
+    assert "images are used as RGB" in told
     Path("arrays.txt").write_text("data/0.npy\n")
     assert "images" not in in_process("quantize", "m.onnx", "-d", "arrays.txt", "-o", "out.onnx", "--no-evaluate")
 
@@ -151,7 +151,7 @@ def test_images_with_a_pixel_option_get_no_warning(folder: Path) -> None:
     told = in_process("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--no-evaluate", "--pixel-scale", "1")
     assert "warning" not in told
     notes = quantry.quantize("m.onnx", "pictures", images=quantry.ImageOptions(), store=None).notes
-    assert not any("went in as" in note for note in notes)
+    assert not any("no pixel option was given" in note for note in notes)
 
 
 def test_mean_and_std_of_another_scale_are_warned_of(folder: Path) -> None:
@@ -176,12 +176,12 @@ def test_outputs_that_are_far_off_are_told_with_what_helps(folder: Path) -> None
     good = in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx")
     Path("r.yaml").write_text("scale: {activation: {kind: Percentile, percentile: 50}}", encoding="utf-8")
     poor = in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "-r", "r.yaml")
-    assert "far from those of the float model" not in " ".join(good.split())
-    assert "far from those of the float model" in " ".join(poor.split())
+    assert "differ a lot from those of the float model" not in " ".join(good.split())
+    assert "differ a lot from those of the float model" in " ".join(poor.split())
 
 
 def test_arrays_get_no_note_about_images(folder: Path) -> None:
-    assert "images enter" not in in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--no-evaluate")
+    assert "images are used" not in in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--no-evaluate")
 
 
 def test_recipe_name_that_is_no_file_name_still_gives_one(folder: Path) -> None:
@@ -242,13 +242,13 @@ ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
     "pixel scale that is no number": (("m.onnx", "-d", "data", "--pixel-scale", "1/0"), "--pixel-scale"),
     "unknown resize": (("m.onnx", "-d", "data", "--resize", "crop"), "center-crop"),
     "store that is a file": (("m.onnx", "-d", "data", "--store", "m.onnx"), "m.onnx"),
-    "target behind a file": (("m.onnx", "-d", "data", "-o", "empty.onnx/out.onnx"), "empty.onnx is a file"),
+    "target below a file": (("m.onnx", "-d", "data", "-o", "empty.onnx/out.onnx"), "empty.onnx is a file"),
     "target is a directory": (("m.onnx", "-d", "data", "-o", "data"), "directory"),
     "target is the model": (("m.onnx", "-d", "data", "-o", "m.onnx"), "float model itself"),
     "report is the model": (("m.onnx", "-d", "data", "--report", "m.onnx"), "--report must not be the float model"),
-    "report is the target": (("m.onnx", "-d", "data", "--report", "out.onnx"), "another file than the quantized"),
+    "report is the target": (("m.onnx", "-d", "data", "--report", "out.onnx"), "--report must not be the quantized model"),
     "report is a directory": (("m.onnx", "-d", "data", "--report", "data"), "--report must be a file"),
-    "images without data": (("m.onnx", "--mean", "0.5"), "options of images go with --data"),
+    "images without data": (("m.onnx", "--mean", "0.5"), "image options need --data"),
 }
 
 
@@ -285,7 +285,7 @@ def test_error_of_the_real_command_has_no_traceback(folder: Path) -> None:
     done = command("quantize", "m.onnx", "--data", "nowhere", "-p", "XINT8", "-o", "out.onnx")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.splitlines() == ["error: calibration data must exist, got the path nowhere, where nothing is"]
+    assert done.stderr.splitlines() == ["error: the path of calibration data must exist, got nowhere"]
 
 
 def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:

@@ -95,8 +95,8 @@ def test_command_to_quantize_again_has_all_image_options() -> None:
 
 def test_images_without_a_pixel_option_warn_first(folder: Path) -> None:
     trial = ("search", "net.onnx", "-d", "images", "--n-trials", 1, "--sampler", "grid")
-    assert run(*trial).startswith("warning: the images went in as RGB pixels 0..255")
-    assert "went in as" not in run(*trial, "--pixel-scale", 1)
+    assert run(*trial).startswith("warning: images are used as RGB pixels 0..255")
+    assert "images are used as" not in run(*trial, "--pixel-scale", 1)
 
 
 def test_float_model_no_better_than_chance_warns(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_folders_are_labels_and_calibration_images_are_not_evaluated(folder: Pat
     job = SearchJob(Path("net.onnx"), Path("images"), metric="top-1")
     calibration, evaluator, _ = job.evaluation_parts()
     assert (len(calibration), evaluator.size) == (3, 9)
-    evaluated = [feeds["x"].tobytes() for _, feeds in evaluator.book.read(range(9))]
+    evaluated = [feeds["x"].tobytes() for _, feeds in evaluator.samples.read(range(9))]
     assert not {feeds["x"].tobytes() for feeds in calibration} & set(evaluated)
 
 

@@ -16,7 +16,7 @@ from quantry.memo import fingerprint_array
 from quantry.numerics.grid import Grid
 from quantry.numerics.histogram import TensorStats
 from quantry.observe import Statistics, observe
-from quantry.observe.tensor_counter import CountingSpace, TensorCounter
+from quantry.observe.counting import CountingSpace, TensorCounter
 from quantry.plan import plan
 from quantry.prepare import prepare
 from quantry.recipe import (

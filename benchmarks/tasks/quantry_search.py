@@ -92,7 +92,7 @@ def floor(model: str, samples: str, count: int, trials: int, **_: Any) -> Callab
     import quantry
     from quantry.autosearch import split_data
     from quantry.data.open_data import calibration_data
-    from quantry.data.sample_cache import SampleBook
+    from quantry.data.sample_cache import SampleCache
     from quantry.evaluate.tasks import OutputDistance
     from quantry.graph.load import model_source
     from quantry.observe import observe
@@ -106,7 +106,7 @@ def floor(model: str, samples: str, count: int, trials: int, **_: Any) -> Callab
     def job() -> Facts:
         for _turn in range(4):
             observe(prepared, calibration, ObserveOptions())
-        evaluate = OutputDistance(model, SampleBook(evaluation), "l2")
+        evaluate = OutputDistance(model, SampleCache(evaluation), "l2")
         scores = [evaluate("quantized.onnx") for _turn in range(trials)]
         return {"trials": len(scores)}
 

@@ -18,7 +18,7 @@ SITE = "/env/lib/python3.11/site-packages"
         ),
         (f"{SITE}/torch/nn/functional.py", "conv2d", "training"),
         ("/src/quantry/torchfront/capture.py", "run", "all else"),
-        ("/src/quantry/observe/code_counting.py", "count", "counting statistics of the float passes"),
+        ("/src/quantry/observe/counting.py", "count", "counting statistics of the float passes"),
         (f"{SITE}/numpy/lib/_function_base_impl.py", "diff", "all else"),
     ],
 )

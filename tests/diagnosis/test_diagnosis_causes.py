@@ -56,7 +56,7 @@ def test_healthy_model_has_no_findings() -> None:
     assert all(tensor.sqnr > 30 for tensor in diagnosis.tensors)
 
 
-def test_channel_that_starves_the_others_is_found_and_the_remedy_works() -> None:
+def test_channel_that_starves_the_others_is_found_and_the_fix_works() -> None:
     def blow_up(w1: np.ndarray, w2: np.ndarray) -> None:
         w1[2] *= 400
 
@@ -92,7 +92,7 @@ def test_outliers_of_an_activation_are_found() -> None:
     diagnosis = diagnosed(two_convs(), data)
     found = next(finding for finding in diagnosis.findings if "outliers" in finding.title)
     assert "x" in found.tensors
-    assert "MinMSE" in found.remedy
+    assert "MinMSE" in found.fix
 
 
 def test_conversion_that_changes_the_float_model_is_told() -> None:
@@ -142,4 +142,4 @@ def test_large_fall_that_no_rule_knows_is_told() -> None:
         w2[:, 0], w2[:, 1] = 1, -1
 
     diagnosis = diagnosed(two_convs(cancel), samples(), quantry.Recipe())
-    assert "no rule knows the cause, but Conv conv1" in titles(diagnosis)
+    assert "no known cause, but Conv conv1" in titles(diagnosis)

@@ -67,7 +67,7 @@ def test_shifted_means_call_for_bias_correction_which_helps() -> None:
     plain = Recipe()
     found = diagnosed(model, data, plain).findings[0]
     assert "shifts the mean" in found.title
-    assert "BiasCorrection" in found.remedy
+    assert "BiasCorrection" in found.fix
     cured = dataclasses.replace(plain, tune=TuneOptions((BiasCorrection(),)))
     assert kept(model, data, cured) > kept(model, data, plain) + 3
 
@@ -92,7 +92,7 @@ def test_small_channels_of_an_activation_call_for_smooth_quant() -> None:
     found = diagnosed(gated(), images(), xint8()).findings[0]
     assert "very different size in 1 activation: channels of m" in found.title
     assert found.tensors == ("m",)
-    assert "SmoothQuant" in found.remedy
+    assert "SmoothQuant" in found.fix
 
 
 def test_smooth_quant_helps_there_and_is_not_advised_again() -> None:
@@ -126,13 +126,13 @@ def clipped() -> onnx.ModelProto:
 def test_clip_that_keeps_equalization_out_is_named_with_the_switch() -> None:
     found = next(one for one in diagnosed(clipped(), images(), xint8()).findings if "weight" in one.title)
     assert "no equalization behind 1 of them: Clip" in found.title
-    assert found.remedy.startswith("Relu in place of Clip(0, 6) (prepare.clip6_to_relu: true)")
+    assert found.fix.startswith("Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true)")
 
 
 def test_per_channel_comes_first_where_the_target_may_have_it() -> None:
     plain = dataclasses.replace(Recipe(), equalize=EqualizeOptions(CrossLayer()))
     found = next(one for one in diagnosed(clipped(), images(), plain).findings if "weight" in one.title)
-    assert found.remedy.startswith("one scale for each channel")
+    assert found.fix.startswith("one scale per channel")
 
 
 def pooled() -> onnx.ModelProto:
@@ -153,7 +153,7 @@ def test_range_that_a_pool_shares_is_told_with_whom() -> None:
     found = next(one for one in diagnosis.findings if "shared range" in one.title)
     assert found.tensors == ("p",)
     assert "which r needs for 0 .. " in found.title
-    assert "scale.npu.align_pool: false" in found.remedy
+    assert "scale.npu.align_pool: false" in found.fix
 
 
 def test_weights_are_not_advised_for_nodes_without_them() -> None:

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from quantry.emit.blocks import BlockWriter
 from quantry.emit.float_writer import FloatWriter
 from quantry.emit.graph_editor import GraphEditor
-from quantry.emit.local_functions import FunctionBook, wide_function
+from quantry.emit.local_functions import FunctionCollector, wide_function
 from quantry.errors import RecipeError
 from quantry.numerics.rounding import dequantize_array, quantize_array
 from quantry.numerics.tensor_params import TensorParams
@@ -59,7 +59,7 @@ def block_session(
     model = identity(lengths, opset)
     writer = BlockWriter(GraphEditor(model), TensorSpec(dtype, granularity=PerBlock(size, axis)))
     writer.write_pair("x")
-    functions = FunctionBook(model)
+    functions = FunctionCollector(model)
     writer.finish(functions)
     functions.finish()
     return session(model)
@@ -140,7 +140,7 @@ def test_sixteen_bit_float_is_exact(dtype: DataType, container: type, extended: 
     model = identity(("d0",), 17)
     writer = FloatWriter(GraphEditor(model), dtype, extended=extended)
     writer.write_pair("x")
-    functions = FunctionBook(model)
+    functions = FunctionCollector(model)
     writer.finish(functions)
     functions.finish()
     bits = np.random.default_rng(0).integers(0, 2**32, 4000, dtype=np.uint32).view(np.float32)
@@ -161,7 +161,7 @@ def test_thirty_two_bit_integers_are_exact(dtype: DataType, zero_point: int) -> 
         y = com.amd.quark.ExtendedDequantizeLinear(q, s, z)
     }}"""
     model = ir.serde.deserialize_model(onnx.parser.parse_model(text))
-    functions = FunctionBook(model)
+    functions = FunctionCollector(model)
     quantize, restore = list(model.graph)
     functions.use(quantize, wide_function(quantize.op_type, dtype, quantizes=True), dtype.value)
     functions.use(restore, wide_function(restore.op_type, dtype, quantizes=False), dtype.value)

@@ -104,5 +104,5 @@ def test_better_follows_the_direction():
     assert _score("l1", 1.0).is_better_than(_score("l1", 2.0))
     assert _score("cosine", 0.9).is_better_than(_score("cosine", 0.8))
     assert not _score("cosine", 0.9).is_better_than(_score("cosine", 0.9))
-    with pytest.raises(InternalError, match="scores of one metric"):
+    with pytest.raises(InternalError, match="must be of one metric"):
         _score("l1", 1.0).is_better_than(_score("l2", 1.0))

@@ -13,7 +13,7 @@ from PIL import Image
 from quantry.data import sample_cache
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data
-from quantry.data.sample_cache import SampleBook
+from quantry.data.sample_cache import SampleCache
 from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks import (
     OutputDistance,
@@ -103,12 +103,12 @@ def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
         labelled_images(images, path)
     path = tmp_path / "labels.txt"
     path.write_text("1\n2\n")
-    with pytest.raises(DataError, match="9 images, got 2"):
+    with pytest.raises(DataError, match="one per image, 9, got 2"):
         labelled_images(images, path)
     Image.new("RGB", (4, 4)).save(images / "loose.png")
     with pytest.raises(DataError, match=r"loose\.png"):
         labelled_images(images)
-    with pytest.raises(DataError, match="must hold images"):
+    with pytest.raises(DataError, match="must contain images"):
         labelled_images(tmp_path / "images" / "none") if (images / "none").mkdir() is None else None
 
 
@@ -136,7 +136,9 @@ def test_classes_by_name_must_be_as_many_as_the_models(model: Path, images: Path
     path = tmp_path / "labels.csv"
     files = sorted(images.rglob("*.png"))
     path.write_text("".join(f"{file.name},{'rg'[index % 2]}\n" for index, file in enumerate(files)))
-    with pytest.raises(DataError, match=r"as many as the model's, 3, .* got 2: g, r; give .* 0 to 2: a \.csv"):
+    with pytest.raises(
+        DataError, match=r"as many class names as classes of the model, 3, .* got 2: g, r; use .* 0 to 2: a \.csv"
+    ):
         classifier_evaluator(model, images, path)
     path.write_text("".join(f"{file.name},{index % 2}\n" for index, file in enumerate(files)))
     assert classifier_evaluator(model, images, path).size == 9
@@ -175,7 +177,7 @@ def test_a_fixed_batch_takes_labels_in_groups(images: Path, tmp_path: Path) -> N
 def test_ties_and_nan_count_as_wrong(model: Path) -> None:
     signature = (InputSignature("x", np.dtype(np.float32), ("N", 3, 4, 4)),)
     samples = np.zeros((2, 3, 4, 4), np.float32)
-    evaluator = TopAccuracy(SampleBook(calibration_data(samples, signature)), np.array([0, 0]))
+    evaluator = TopAccuracy(SampleCache(calibration_data(samples, signature)), np.array([0, 0]))
     assert evaluator(model) == 0.0
     broken = model.with_name("broken.onnx")
     onnx.save(
@@ -186,17 +188,17 @@ def test_ties_and_nan_count_as_wrong(model: Path) -> None:
 
 
 def test_labels_that_do_not_fit_are_refused(model: Path, images: Path) -> None:
-    book = classifier_evaluator(model, images).book
+    samples = classifier_evaluator(model, images).samples
     with pytest.raises(DataError, match="2 labels and 9 samples"):
-        TopAccuracy(book, np.array([0, 1]))
-    with pytest.raises(DataError, match="from 0 to 2"):
-        TopAccuracy(book, np.arange(9))(model)
-    with pytest.raises(DataError, match="whole numbers"):
-        TopAccuracy(book, np.ones(9))
+        TopAccuracy(samples, np.array([0, 1]))
+    with pytest.raises(DataError, match="classes of the model, 0 to 2"):
+        TopAccuracy(samples, np.arange(9))(model)
+    with pytest.raises(DataError, match="must be integers"):
+        TopAccuracy(samples, np.ones(9))
     with pytest.raises(RecipeError, match="at least 1"):
-        TopAccuracy(book, np.zeros(9, int), k=0)
+        TopAccuracy(samples, np.zeros(9, int), k=0)
     with pytest.raises(DataError, match=r"one of \['y'\]"):
-        TopAccuracy(book, np.zeros(9, int), output="z")(model)
+        TopAccuracy(samples, np.zeros(9, int), output="z")(model)
 
 
 @pytest.mark.parametrize(("metric", "direction", "best"), [("L2", "minimize", 0.0), ("cos", "maximize", 1.0)])
@@ -213,7 +215,7 @@ def test_output_distance_knows_its_direction_and_the_float_models_score(
     assert evaluator(other) == pytest.approx(scores.mean())
     assert (evaluator(other) - best) * (1 if direction == "minimize" else -1) > 0
     if metric == "L2":
-        first = next(iter(evaluator.book.data))["x"]
+        first = next(iter(evaluator.samples.data))["x"]
         means = first.mean(axis=(2, 3))
         assert scores[0] == pytest.approx(np.square(means - np.sqrt(means)).mean(), rel=1e-5)
 
@@ -237,24 +239,24 @@ def test_evaluators_travel_to_other_processes_without_their_samples(model: Path,
         assert again.fingerprint == evaluator.fingerprint
 
 
-def test_a_book_reads_again_what_it_could_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_samples_reads_again_what_it_could_not_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_cache, "KEPT_BYTES", 3 * 4 * 4)
     signature = (InputSignature("x", np.dtype(np.float32), ("N", 4)),)
     stack = np.arange(40, dtype=np.float32).reshape(10, 4)
-    book = SampleBook(calibration_data(stack, signature))
+    samples = SampleCache(calibration_data(stack, signature))
     for _ in range(2):
         for indices in ([9, 1, 4], range(10), [2]):
-            read = dict(book.read(indices))
+            read = dict(samples.read(indices))
             assert sorted(read) == sorted(indices)
             assert all((feeds["x"][0] == stack[index]).all() for index, feeds in read.items())
-    assert len(book._kept) == 3
+    assert len(samples._kept) == 3
 
 
 def test_outputs_beyond_memory_are_computed_again(model: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from quantry.evaluate.tasks import output_distance
 
     monkeypatch.setattr(output_distance, "KEPT_BYTES", 30)
-    evaluator = OutputDistance(str(model), distance_evaluator(model, images).book, "l1")
+    evaluator = OutputDistance(str(model), distance_evaluator(model, images).samples, "l1")
     twin = model.with_name("twin.onnx")
     twin.write_bytes(model.read_bytes())
     assert evaluator(twin) == evaluator(twin) == pytest.approx(0.0, abs=1e-4)
@@ -271,17 +273,17 @@ def test_prepared_evaluator_neither_reads_nor_runs_the_float_model_again(
     twin.write_bytes(model.read_bytes())
     evaluator.prepare(model)
     monkeypatch.setattr(output_distance, "deployment_session", None)
-    monkeypatch.setattr(evaluator.book, "data", None)
+    monkeypatch.setattr(evaluator.samples, "data", None)
     assert evaluator(twin) == pytest.approx(0.0, abs=1e-4)
 
 
-def test_a_book_is_filled_as_far_as_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_samples_is_filled_as_far_as_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_cache, "KEPT_BYTES", 3 * 4 * 4)
     signature = (InputSignature("x", np.dtype(np.float32), ("N", 4)),)
-    book = SampleBook(calibration_data(np.zeros((10, 4), np.float32), signature))
+    samples = SampleCache(calibration_data(np.zeros((10, 4), np.float32), signature))
     for _ in range(2):
-        book.fill()
-        assert len(book._kept) == 3
+        samples.fill()
+        assert len(samples._kept) == 3
 
 
 def test_weights_in_a_second_file_belong_to_the_fingerprint(tmp_path: Path, images: Path) -> None:

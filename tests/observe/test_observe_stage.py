@@ -272,7 +272,7 @@ def test_stopping_early_ends_the_inference_thread(monkeypatch):
         next(iter(items))
         raise StoppedError
 
-    monkeypatch.setattr("quantry.observe.observation.progress", stop)
+    monkeypatch.setattr("quantry.observe.stage.progress", stop)
     with pytest.raises(StoppedError):
         observed(detector(), images(50))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("quantry")]

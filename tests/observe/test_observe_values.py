@@ -10,7 +10,7 @@ from quantry.memo import fingerprint
 from quantry.numerics.histogram import Distribution, TensorStats
 from quantry.numerics.scalar_function import TurningPoint
 from quantry.observe import Needs, Statistics
-from quantry.observe.tensor_counter import CountingSpace, TensorCounter
+from quantry.observe.counting import CountingSpace, TensorCounter
 
 ANY_FLOATS = hnp.arrays(np.float32, st.integers(0, 60), elements=st.floats(width=32))
 FINITE_FLOATS = hnp.arrays(
@@ -66,7 +66,7 @@ def test_merge_keeps_channel_extrema_only_if_both_have_them():
 
 
 def test_merge_of_different_channel_counts_is_refused():
-    with pytest.raises(InternalError, match="equal channel counts"):
+    with pytest.raises(InternalError, match="equal numbers of channels"):
         counted(np.zeros((2, 3)), axis=0).stats.merge(counted(np.zeros((3, 3)), axis=0).stats)
 
 
@@ -183,7 +183,7 @@ def test_distribution_total_is_the_number_of_values():
 
 
 def test_counts_beyond_32_bits_are_kept(monkeypatch):
-    monkeypatch.setattr("quantry.observe.tensor_counter.HISTOGRAM_LIMIT", 1 << 16)
-    monkeypatch.setattr("quantry.observe.code_counting.CHUNK", 1 << 12)
+    monkeypatch.setattr("quantry.observe.counting.HISTOGRAM_LIMIT", 1 << 16)
+    monkeypatch.setattr("quantry.observe.counting.CHUNK", 1 << 12)
     values = np.random.default_rng(2).standard_normal((5, 50_000)).astype(np.float32)
     assert_exactly(counted(*values).stats, list(values))

@@ -1,8 +1,8 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from prepare_oracle import from_text, graph_from_text
 
+from onnx_oracle import from_text, graph_from_text
 from quantry.errors import ModelError
 from quantry.graph.load import model_source
 from quantry.prepare import prepare

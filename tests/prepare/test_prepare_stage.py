@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from prepare_oracle import assert_same_outputs, from_text, op_types, random_feeds, run
 
+from onnx_oracle import assert_same_outputs, from_text, op_types, random_feeds, run
 from quantry.graph.load import model_source, read_model
 from quantry.graph.save import serialize, write_model
 from quantry.prepare import prepare
@@ -52,8 +52,8 @@ def test_everything_together_keeps_the_outputs():
         "axes of the inputs without a fixed length: x[0]=n",
         "named 12 nodes",
         "folded 3 nodes with constant inputs",
-        "removed 1 Dropout nodes that pass their input on",
-        "removed 1 Identity nodes that pass their input on",
+        "removed 1 Dropout nodes that return their input",
+        "removed 1 Identity nodes that return their input",
         "folded 1 BatchNormalization nodes",
         "removed 1 nodes and 7 weights that no output needs",
     )
@@ -118,7 +118,7 @@ def test_counts_of_several_rounds_are_added_up():
     text = "(float[2] x) => (float y) { a = Identity(x) b = Relu(a) c = Cast<to = 1>(b) d = Identity(c) e = Neg(k) "
     proto = from_text(HEAD + text + "s = Reshape(d, r) y = Add(s, e) }", k=_weights(2), r=np.array([2]))
     notes = prepare(model_source(proto), PrepareOptions()).notes
-    assert "removed 2 Identity nodes that pass their input on" in notes
+    assert "removed 2 Identity nodes that return their input" in notes
 
 
 def test_ir_version_is_one_that_every_supported_onnxruntime_loads():

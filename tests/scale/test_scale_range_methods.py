@@ -91,5 +91,5 @@ def test_every_method_of_the_recipe_is_in_the_table():
 
 
 def test_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(RecipeError, match=r"one of MinMax, Percentile.*got 'minmax' in the scale stage"):
+    with pytest.raises(RecipeError, match=r"one of MinMax, Percentile.*got 'minmax'; in the scale stage"):
         find_range(ExactValues(SAMPLES["normal"]), "minmax", Grid(DataType.INT8, symmetric=True))

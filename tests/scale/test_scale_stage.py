@@ -125,13 +125,13 @@ def test_nan_and_infinite_values_are_noted_and_left_out():
     stats = Statistics({**statistics().tensors, "x": stats_of([[0, np.nan, np.inf, 5.1]])}, samples=1)
     params = scale(model(), stats, plan(), ScaleOptions())
     assert params.tensors["x"].scale == np.float32(5.1 / 255)
-    assert params.notes == ("activation 'x': 1 NaN and 1 infinite of 4 values were left out of its range",)
+    assert params.notes == ("activation 'x': 1 NaN and 1 infinite of 4 values are not included in its range",)
 
 
 @pytest.mark.parametrize("method", [MinMax(), MinMSE(), MinMax(moving_average=0.1)], ids=str)
 def test_tensor_without_a_finite_value_is_an_error_that_names_it(method):
     stats = Statistics({**statistics().tensors, "x": stats_of([[np.nan, -np.inf]])}, samples=1)
-    with pytest.raises(DataError, match=r"finite values, got 1 NaN and 1 infinite of 2 values for 'x', in the scale"):
+    with pytest.raises(DataError, match=r"finite values, got 1 NaN and 1 infinite of 2 values for 'x'; in the scale"):
         scale(model(), stats, plan(), ScaleOptions(activation=method))
 
 
@@ -142,7 +142,7 @@ def test_tensor_without_statistics_is_an_error_that_names_it():
 
 def test_float_type_is_an_error_of_the_recipe():
     activations = {"x": OwnRange(TensorSpec(DataType.FLOAT16))}
-    with pytest.raises(RecipeError, match="integer types only, got float16"):
+    with pytest.raises(RecipeError, match="integer types with scales, got float16"):
         scale(model(), statistics(), plan(activations=activations), ScaleOptions())
 
 

@@ -99,7 +99,7 @@ def test_aligning_a_shared_tensor_moves_all_that_share_with_it() -> None:
 
 def test_notes_count_the_moves_of_each_limit() -> None:
     result = quantized(graph(JOIN), XINT8, x=random(1, 2, 4, 4), z=20 * random(1, 2, 2, 2))
-    assert "npu: positions moved to keep limits: align concat 1" in result.params.notes
+    assert "npu: positions moved to satisfy limits: align concat 1" in result.params.notes
 
 
 def test_switched_off_limit_moves_nothing() -> None:

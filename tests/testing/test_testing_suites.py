@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from quantry.data import calibration_data
-from quantry.data.sample_cache import SampleBook
+from quantry.data.sample_cache import SampleCache
 from quantry.evaluate.tasks import OutputDistance, TopAccuracy
 from quantry.graph.load import model_source
 from quantry.graph.passes import fold_batch_norm, fold_constants, remove_identities
@@ -192,9 +192,9 @@ class TestEveryEvaluator(EvaluatorSuite):
         inputs = prepare(model_source(small_model()), PrepareOptions()).inputs
         data = calibration_data(small_samples(24), inputs)
         if request.param == "OutputDistance":
-            return OutputDistance(float_path, SampleBook(data))
+            return OutputDistance(float_path, SampleCache(data))
         from quantry.runtime.sessions import deployment_session, run_session
 
         session = deployment_session(float_path)
         labels = [int(run_session(session, feeds)["y"].argmax()) for feeds in small_samples(24)]
-        return TopAccuracy(SampleBook(data), np.array(labels))
+        return TopAccuracy(SampleCache(data), np.array(labels))

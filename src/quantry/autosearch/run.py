@@ -28,7 +28,7 @@ from quantry.autosearch.workers import Workers, start_workers
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data, pixel_notes
-from quantry.data.sample_cache import SampleBook
+from quantry.data.sample_cache import SampleCache
 from quantry.errors import RecipeError, StageError, StoreError
 from quantry.evaluate.tasks import OutputDistance
 from quantry.graph.float_model import input_signatures
@@ -140,7 +140,7 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
     calibration = calibration_data(data, input_signatures(model_source(path).load()), images)
     if evaluator is None or isinstance(evaluator, str):
         calibration, evaluation = _evaluation_data(calibration, evaluation_data, images)
-        evaluator = OutputDistance(path, SampleBook(evaluation), evaluator or DEFAULT_METRIC)
+        evaluator = OutputDistance(path, SampleCache(evaluation), evaluator or DEFAULT_METRIC)
     return run_search(path, calibration, evaluator, searched, chosen, store)
 
 

@@ -1,4 +1,4 @@
-"""Verifies an existing quantized model against what a target can run."""
+"""Check an existing quantized model against the constraints of a target."""
 
 from quantry.check.npu import check_npu
 from quantry.check.rules import Violation

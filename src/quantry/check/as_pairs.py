@@ -1,4 +1,4 @@
-r"""FixNeuron nodes and integer operators, rewritten as the Q/DQ pairs around float operators that they stand for.
+r"""Rewrite FixNeuron nodes and integer operators as equivalent Q/DQ pairs around float operators.
 
 ::
 
@@ -7,7 +7,7 @@ r"""FixNeuron nodes and integer operators, rewritten as the Q/DQ pairs around fl
                                                              Conv -> QuantizeLinear -> y_int
                                                 w_int -> DQ /
 
-so that one set of rules reads all formats. What is computed is not looked at: the result is for checking only.
+so that one set of rules reads all formats. The result is for checking only; it need not compute the same numbers.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from quantry.numerics.power_of_two import scale_at
 _FIX_NEURON = ("ai.onnx.contrib", "FixNeuron")
 _BIAS_BITS = 8
 
-# Of each operator: the float operator, where its operands begin (integers, scale, zero point), and where the scale of
-# its result stands, which the zero point follows.
+# For each operator: the float operator, the indices of its operands (integers, scale, zero point), and the index of the
+# scale of its result, which the zero point follows.
 _OPERATORS: dict[str, tuple[str, tuple[int, ...], int]] = {
     "QLinearConv": ("Conv", (0, 3), 6),
     "QLinearMatMul": ("MatMul", (0, 3), 6),
@@ -71,12 +71,12 @@ class _Rewriter:
         self._count = 0
 
     def remember(self, node: ir.Node) -> None:
-        """Note the grid of what a QuantizeLinear makes."""
+        """Record scale and zero point of a QuantizeLinear's output."""
         if len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
             self._grids[node.outputs[0]] = _Grid(node.inputs[1], node.inputs[2])
 
     def split_fix_neuron(self, node: ir.Node) -> None:
-        """Put a pair in place of a FixNeuron, whose grid is in its inputs or, in older files, in its attributes."""
+        """Replace a FixNeuron by a pair; its parameters are inputs or, in older files, attributes."""
         data = node.inputs[0]
         assert data is not None
         if len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
@@ -92,7 +92,7 @@ class _Rewriter:
         self._replace(node, restore)
 
     def restore_operator(self, node: ir.Node) -> None:
-        """Put the float operator between pairs in place of an integer one."""
+        """Replace an integer operator by the float operator between pairs."""
         if node.op_type == "QLinearConcat":
             operator, starts, result = "Concat", tuple(range(2, len(node.inputs), 3)), 0
         else:
@@ -107,7 +107,7 @@ class _Rewriter:
         self._close(node, computed.outputs[0], self._grid(node, result))
 
     def wrap(self, node: ir.Node) -> None:
-        """Put pairs around an operator that moves or bounds integers, and before one that only reads them."""
+        """Insert pairs around an operator that moves or bounds integers, and before one that only reads them."""
         data = node.inputs[0] if node.inputs else None
         grid = None if data is None else self._grids.get(data)
         if grid is None or data is None:
@@ -128,7 +128,7 @@ class _Rewriter:
         return self._restored(integers, self._grid(node, start + 1), integers.name or "", node)
 
     def _bias(self, node: ir.Node) -> ir.Value | None:
-        """Return the float bias; one that fits eight bits at a coarser power of two is read as such."""
+        """Return the float bias; one that fits into eight bits at a coarser power of two is read as such."""
         index = _BIAS_INPUT.get(node.op_type)
         stored = node.inputs[index] if index is not None and index < len(node.inputs) else None
         scales = [node.inputs[place] for place in (1, 4)]
@@ -201,6 +201,6 @@ class _Rewriter:
 
 
 def _common_shift(values: np.ndarray) -> int:
-    """Return how many low bits are zero in all values; 0 where all values are."""
+    """Return the number of low bits that are zero in all values; 0 if all values are zero."""
     shared = int(np.bitwise_or.reduce(np.abs(values).reshape(-1), initial=0))
     return (shared & -shared).bit_length() - 1 if shared else 0

@@ -17,19 +17,18 @@ from quantry.scale.npu import LIMITS, find_units
 
 
 def check_npu(model: ModelLike) -> tuple[Violation, ...]:
-    """Return where a quantized model breaks a constraint of AMD's NPUs with power-of-two int8 arithmetic.
+    """Return where a quantized model violates a constraint of AMD's NPUs with power-of-two int8 arithmetic.
 
-    Power-of-two scales, one for each tensor; centred zero points; int8 weights and biases, 8-bit activations; every
-    operator closed by Q/DQ pairs; and the limits on positions of `quantry.recipe.NpuLimits`.
+    The constraints: power-of-two scales, one per tensor; centred zero points; int8 weights and biases, 8-bit
+    activations; every operator between Q/DQ pairs; and the limits on positions of `quantry.recipe.NpuLimits`.
 
     Args:
         model: A model with QuantizeLinear and DequantizeLinear nodes of any dialect, with FixNeuron nodes, or with
             integer operators (QOperator): a path, bytes, a proto or an onnx-ir model. Every node that quantizes at run
-            time or in blocks is a violation, and the only ones of a model that has nothing else.
+            time or in blocks is a violation.
 
     Returns:
-        The violations: formats first, then by tensor and by node, in the order of the graph; empty when the NPU can run
-        the model.
+        The violations: formats first, then by tensor and by node, in graph order; empty if the NPU can run the model.
 
     Raises:
         ModelError: The model cannot be read or is not quantized.
@@ -40,7 +39,7 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
     """
     source = model_source(model)
     loaded = source.load()
-    # Scales and weights may come from Constant nodes, and types of tensors between nodes need not be stored.
+    # Scales and weights may come from Constant nodes, and types of intermediate tensors need not be stored.
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(loaded)
     name_nodes(loaded)
     nodes = len(loaded.graph)
@@ -51,8 +50,8 @@ def check_npu(model: ModelLike) -> tuple[Violation, ...]:
         return foreign
     if not has_pairs:
         raise ModelError(
-            f"a model to check must be quantized: Q/DQ pairs, FixNeuron nodes or integer operators; got none of them "
-            f"among {nodes} nodes of {source.label}; quantize it first"
+            f"a model to check must be quantized, with Q/DQ pairs, FixNeuron nodes or integer operators, got none of "
+            f"them among {nodes} nodes of {source.label}; quantize it first"
         )
     infer_shapes(loaded)
     return (*foreign, *_violations(loaded.graph))
@@ -75,4 +74,4 @@ def _violations(graph: ir.Graph) -> Iterator[Violation]:
 
 def _advice(moves: Mapping[str, int]) -> str:
     parts = (f"{tensor!r} to position {move} (scale {scale_at(move):g})" for tensor, move in moves.items())
-    return f"move {', '.join(parts)} and quantize again from float"
+    return f"move {', '.join(parts)} and quantize the float model again"

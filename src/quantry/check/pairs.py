@@ -1,4 +1,4 @@
-"""Reads the quantized tensors out of a graph with QuantizeLinear and DequantizeLinear nodes.
+"""Read the quantized tensors of a graph with QuantizeLinear and DequantizeLinear nodes.
 
 ::
 
@@ -17,23 +17,23 @@ from quantry.numerics.power_of_two import position_of
 
 
 def is_quantize(node: ir.Node | None) -> bool:
-    """Whether a node is QuantizeLinear, of any dialect."""
+    """Whether a node is QuantizeLinear of any dialect."""
     return node is not None and node.op_type.endswith("QuantizeLinear") and not is_dequantize(node)
 
 
 def is_dequantize(node: ir.Node | None) -> bool:
-    """Whether a node is DequantizeLinear, of any dialect."""
+    """Whether a node is DequantizeLinear of any dialect."""
     return node is not None and node.op_type.casefold().endswith("dequantizelinear")
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedTensor:
-    """What a pair, or the DequantizeLinear of a constant, says of a tensor.
+    """The parameters of a tensor according to a Q/DQ pair, or to the DequantizeLinear of a constant.
 
     Attributes:
         node: Name of the DequantizeLinear node.
-        scale: Its scales; None where they are computed at run time.
-        zero_point: Its zero points; 0 where there are none.
+        scale: Its scales; None if they are computed at run time.
+        zero_point: Its zero points; 0 if there are none.
         dtype: Type of the integers.
         role: "activation", "weight", "bias" or "operand" for another constant.
     """
@@ -46,12 +46,12 @@ class QuantizedTensor:
 
     @property
     def position(self) -> int | None:
-        """The position, or None where there is not exactly one power-of-two scale."""
+        """The position, or None unless there is exactly one power-of-two scale."""
         return None if self.scale is None or self.scale.size != 1 else position_of(self.scale.item())
 
 
 class QdqTensors:
-    """The quantized tensors of a graph, found through its pairs; only reads the graph."""
+    """The quantized tensors of a graph, found through its pairs; does not change the graph."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.tensors: dict[str, QuantizedTensor] = {}
@@ -61,7 +61,7 @@ class QdqTensors:
                 self._add(node)
 
     def source(self, value: ir.Value) -> ir.Value:
-        """Return the value as it was computed or stored, before any pair."""
+        """Return the value as computed or stored, before any pair."""
         restore = value.producer()
         if restore is None or not is_dequantize(restore):
             return value
@@ -75,7 +75,7 @@ class QdqTensors:
         return floats
 
     def key(self, value: ir.Value | None) -> str | None:
-        """Return the name under which `positions` has the value, or None where it has no position."""
+        """Return the value's key in `positions`, or None if it has no position."""
         if value is None:
             return None
         key = self._key_of_output.get(value)
@@ -93,7 +93,7 @@ class QdqTensors:
         tensor = _read(node, self.source(node.outputs[0]).const_value is not None)
         name = self.source(node.outputs[0]).name or ""
         key, number = name, 1
-        # A tensor may have a pair for each reader; those that agree are one.
+        # A tensor may have one pair per reader; equal ones count once.
         while key in self.tensors and not _agree(self.tensors[key], tensor):
             number += 1
             key = f"{name} ({number})"

@@ -1,11 +1,4 @@
-"""What is wrong with one node of a quantized model.
-
-Constraints on each quantized tensor by itself: type, one scale, a power of two, a centred zero point.
-
-Operators of quantized models that no integer NPU has: scales found at run time, and types that are no int8.
-
-Every operator of the NPU reads and writes quantized tensors; one that does not runs elsewhere, in float.
-"""
+"""The rules that `quantry check` applies: parameters of single tensors, unsupported operators, and float operands."""
 
 import math
 from collections.abc import Iterator
@@ -21,12 +14,12 @@ from quantry.scale.npu import is_correction
 
 @dataclass(frozen=True)
 class Violation:
-    """One constraint that does not hold.
+    """One violated constraint.
 
     Attributes:
         node: Name of the node.
         rule: The constraint, such as "shift cut".
-        values: The values at fault, and those allowed.
+        values: The actual values, and those allowed.
         change: What to change.
     """
 
@@ -45,7 +38,7 @@ _CENTRE = {ir.DataType.UINT8: 128, ir.DataType.UINT16: 32768}
 
 
 def parameter_violations(name: str, tensor: QuantizedTensor) -> Iterator[Violation]:
-    """Yield what is wrong with the parameters of one tensor.
+    """Yield what is wrong with the parameters of one tensor: type, one scale, a power of two, a centred zero point.
 
     Args:
         name: Name of the tensor.
@@ -81,7 +74,7 @@ def _scale_violations(name: str, tensor: QuantizedTensor) -> Iterator[Violation]
         usable = math.isfinite(scale) and scale > 0
         nearest = f"2**{round(math.log2(scale))}" if usable else "a power of two"
         values = f"{name!r} has scale {scale:.6g}, allowed powers of two"
-        yield Violation(tensor.node, "power of two", values, f"use {nearest} and quantize again from float")
+        yield Violation(tensor.node, "power of two", values, f"use {nearest} and quantize the float model again")
 
 
 def _first(values: np.ndarray) -> int:
@@ -90,20 +83,20 @@ def _first(values: np.ndarray) -> int:
 
 _AGAIN = "quantize the float model with XINT8 or recommended-npu"
 _FOREIGN = {
-    "DynamicQuantizeLinear": "its scale is found while the model runs",
-    "ConvInteger": "its result has no scale of its own",
-    "MatMulInteger": "its result has no scale of its own",
-    "DynamicQuantizeMatMul": "its scale is found while the model runs",
-    "DynamicQuantizeLSTM": "its scale is found while the model runs",
+    "DynamicQuantizeLinear": "its scale is computed at run time",
+    "ConvInteger": "its result has no scale",
+    "MatMulInteger": "its result has no scale",
+    "DynamicQuantizeMatMul": "its scale is computed at run time",
+    "DynamicQuantizeLSTM": "its scale is computed at run time",
     "MatMulIntegerToFloat": "its result is float",
     "MatMulNBits": "it multiplies floats; only its weight is stored as integers",
-    "BFPQuantizeDequantize": "it makes blocks that share an exponent, no integers",
-    "MXQuantizeDequantize": "it makes blocks that share an exponent, no integers",
+    "BFPQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
+    "MXQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
 }
 
 
 def foreign_violations(graph: ir.Graph) -> Iterator[Violation]:
-    """Yield the nodes that quantize in a way that integer NPUs do not have.
+    """Yield the nodes that quantize in a way that integer NPUs do not support.
 
     Args:
         graph: A quantized model's graph.
@@ -115,7 +108,7 @@ def foreign_violations(graph: ir.Graph) -> Iterator[Violation]:
 
 _COMPUTING = operators_where(lambda row: row.npu and not row.npu.moves)
 _MOVING = operators_where(lambda row: row.npu and row.npu.moves)
-# Further operands of other operators are numbers of the operator itself, such as the bounds of Clip, and stay float.
+# Further operands of other operators are parameters, such as the bounds of Clip, and stay float.
 _ALL_OPERANDS = operators_where(lambda row: row.weight or row.operands > 1 or row.family is Family.JOIN)
 _FUSED_AFTER = {
     **dict.fromkeys(FUSIBLE, operators_where(lambda row: row.fuses)),
@@ -126,8 +119,8 @@ _FUSED_AFTER = {
 def closure_violations(node: ir.Node) -> Iterator[Violation]:
     """Yield the float operands and results of a node that the NPU should compute.
 
-    A float operator whose kind the NPU does not have is none of its business, nor is one that only moves data towards
-    an output of the model.
+    Float operators that the NPU does not have are allowed, and so are those that only move data to an output of the
+    model.
 
     Args:
         node: Any node.
@@ -142,7 +135,7 @@ def closure_violations(node: ir.Node) -> Iterator[Violation]:
                 node.name or "",
                 "closed by Q/DQ",
                 f"its operand {operand.name!r} is float",
-                "quantize it: put a QuantizeLinear and a DequantizeLinear between the two",
+                "quantize it: insert a QuantizeLinear and a DequantizeLinear before the node",
             )
     output = node.outputs[0]
     if computes and _is_float(output) and not _writes_integers(output):
@@ -150,7 +143,7 @@ def closure_violations(node: ir.Node) -> Iterator[Violation]:
             node.name or "",
             "closed by Q/DQ",
             f"its result {output.name!r} is float",
-            "quantize it: put a QuantizeLinear behind the node",
+            "quantize it: insert a QuantizeLinear after the node",
         )
 
 

@@ -12,9 +12,9 @@ from rich.markup import escape
 import quantry
 from quantry.cli.check import check
 from quantry.cli.compat import compat
+from quantry.cli.console import ended_by_interrupt
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
-from quantry.cli.interrupt import ended_by_interrupt
 from quantry.cli.nodes import nodes
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
@@ -23,7 +23,7 @@ from quantry.errors import StageError, UserError
 
 app = typer.Typer(
     name="quantry",
-    help="Turn a float neural network into the quantized one you can ship.",
+    help="Quantize neural networks for NPUs and CPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -34,14 +34,14 @@ app.command()(nodes)
 app.command()(convert)
 app.command()(check)
 app.command()(demo)
-# Everything behind the script's name belongs to the script, whatever it looks like.
+# Everything after the script's name belongs to the script.
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(compat)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens inside.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print log messages.")] = False,
 ) -> None:
     if version:
         typer.echo(quantry.__version__)
@@ -50,7 +50,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; an error of the user's is one line, not a traceback."""
+    """Run the command line. A user's mistake prints one line instead of a traceback."""
     errors = Console(stderr=True)
     warnings.showwarning = lambda message, *_: errors.print(
         f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True
@@ -63,5 +63,5 @@ def main() -> None:
         sys.exit(2)
     except StageError as error:
         errors.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
-        errors.print("Run again with --verbose; if the model is sound, this is a defect of quantry.")
+        errors.print("Run again with --verbose for details. If your model is valid, please report this as a bug.")
         sys.exit(1)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantry.cli.wide_console import table_console
+from quantry.cli.console import table_console
 from quantry.errors import RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TARGETS = ("npu-int8",)
 
-# Rules about what a model is made of, which no change of single scales mends.
+# Rules about the whole model, which changing single scales does not fix.
 _OF_THE_RECIPE = ("format", "power of two", "per tensor", "zero point", "type")
 
 
@@ -28,7 +28,7 @@ def check(
     target: Annotated[str, typer.Option(help=f"One of: {', '.join(_TARGETS)}.")] = _TARGETS[0],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Verify a quantized model against the constraints of a target; exits with 1 where one does not hold."""
+    """Check a quantized model against the constraints of a target; exit code 1 if one is violated."""
     from quantry.check import check_npu
 
     if target not in _TARGETS:
@@ -47,7 +47,7 @@ def check(
 def _show(model: Path, target: str, violations: tuple["Violation", ...]) -> None:
     console = table_console()
     if not violations:
-        console.print(f"[bold]{escape(str(model))}[/] keeps all constraints of {target}.", soft_wrap=True)
+        console.print(f"[bold]{escape(str(model))}[/] satisfies all constraints of {target}.", soft_wrap=True)
         return
     table = Table(title=f"{_counted(len(violations))} of {target}", show_lines=console.is_terminal)
     for heading in ("node", "rule", "values", "what to change"):
@@ -64,8 +64,8 @@ def _sum_up(console: Console, violations: tuple["Violation", ...]) -> None:
     console.print(f"{_counted(len(violations))}: {escape(told)}", soft_wrap=True)
     if any(rule in rules for rule in _OF_THE_RECIPE):
         console.print(
-            "The model was quantized for another target: quantize the float model with --preset XINT8 or --recipe "
-            "recommended-npu, which keep these rules.",
+            "The model was quantized for another target. Quantize the float model with --preset XINT8 or --recipe "
+            "recommended-npu, which satisfy these rules.",
             soft_wrap=True,
         )
 

@@ -1,4 +1,4 @@
-"""``quantry convert``: a quantized model in another dialect."""
+"""``quantry convert``: translate a quantized model to another dialect."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,21 +8,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from quantry.cli.output_path import check_output
+from quantry.cli.console import check_output
 from quantry.errors import RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
     from quantry.convert import Target
 
-_TO = "qdq, vai, vitis, quark, contrib, or standard, which writes vendors' operators out in standard ones."
+_TO = "qdq, vai, vitis, quark or contrib; standard replaces vendor operators by standard ones."
 
 
 def convert(
     model: Annotated[Path, typer.Argument(help="Quantized ONNX model.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the result.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Output file.")],
     to: Annotated[str, typer.Option("--to", help=_TO)],
 ) -> None:
-    """Translate a quantized model between dialects, or to standard operators; its outputs stay the same."""
+    """Translate a quantized model between dialects, or to standard operators, without changing its outputs."""
     from quantry.convert import translate
     from quantry.graph.load import read_model
     from quantry.graph.save import write_model

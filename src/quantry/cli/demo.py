@@ -1,4 +1,4 @@
-"""``quantry demo``: the embedded detector, searched for the best recipe, or under several presets."""
+"""``quantry demo``: search the best recipe for the built-in detector, or compare presets on it."""
 
 import dataclasses
 import time
@@ -41,7 +41,7 @@ NAIVE = Recipe(
     plan=PlanOptions(activation=_POWER_OF_TWO_INT8, weight=_POWER_OF_TWO_INT8, bias=DerivedBias()),
     scale=ScaleOptions(activation=MinMax(), weight=MinMax()),
 )
-"""What a power-of-two NPU gets when nobody chooses: the extremes of every tensor, rounded to the nearest power."""
+"""The default for a power-of-two NPU: the extremes of every tensor, with scales rounded to the nearest power of two."""
 
 RECIPES: tuple[Recipe, ...] = (
     NAIVE,
@@ -72,11 +72,11 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
         },
     ),
 }
-"""Targets to the preset that their space starts from, and what is tried."""
+"""Targets with the preset that their search space starts from, and the values to try."""
 
 _ON_TIME = (
-    "onnxruntime simulates signed int8 and 16 bits in float on CPUs, so their time says nothing about an NPU; "
-    "x float is the time over the float model's."
+    "onnxruntime simulates signed int8 and 16 bits in float on CPUs, so these times say nothing about an NPU; "
+    "x float is the time divided by the float model's."
 )
 
 
@@ -84,13 +84,13 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
         "demo-out"
     ),
-    target: Annotated[str, typer.Option(help="What the model is for: npu or cpu.")] = "npu",
-    scenes: Annotated[int, typer.Option(help="Labelled scenes to judge by.")] = 100,
-    samples: Annotated[int, typer.Option(help="Scenes to calibrate on.")] = 32,
+    target: Annotated[str, typer.Option(help="Deployment target: npu or cpu.")] = "npu",
+    scenes: Annotated[int, typer.Option(help="Number of labelled scenes to evaluate on.")] = 100,
+    samples: Annotated[int, typer.Option(help="Number of scenes to calibrate on.")] = 32,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Worker processes.", show_default="2")] = None,
-    presets: Annotated[bool, typer.Option(help="No search: quantize with several presets and compare.")] = False,
+    presets: Annotated[bool, typer.Option(help="Compare several presets instead of searching.")] = False,
 ) -> None:
-    """Search the best recipe for the embedded detector by its mean average precision."""
+    """Search the best recipe for the built-in detector by mean average precision."""
     for option, count in (("--scenes", scenes), ("--samples", samples)):
         if count < 1:
             raise RecipeError(f"{option} must be at least 1, got {count}")
@@ -107,7 +107,7 @@ def demo(
     workers = jobs or min(2, thread_count())
     console.print(
         f"A detector of {len(embedded.CLASS_NAMES)} shapes, for the target {target}: calibrated on {samples} scenes, "
-        f"judged by its mAP on {scenes} others; {workers} workers.",
+        f"evaluated by mAP on {scenes} others; {workers} workers.",
         soft_wrap=True,
     )
     result = run_search(
@@ -119,7 +119,7 @@ def demo(
     )
     show_search(console, result, "mAP")
     if result.best_recipe is not None:
-        console.rule("recipe.yaml: what differs from the preset")
+        console.rule("recipe.yaml: differences from the preset")
         base = PRESETS[TARGETS[target][0]].recipe
         assert result.best is not None
         for difference in base.diff(result.best.recipe):
@@ -138,19 +138,19 @@ def _space(target: str) -> "Space":
 
 
 def compare_presets(console: Console, output: Path, scenes: int, samples: int) -> None:
-    """Quantize the embedded detector with several presets and print what each costs and keeps.
+    """Quantize the built-in detector with several presets and print accuracy, size and time of each.
 
     Args:
-        console: Where to.
+        console: The output.
         output: Folder for the quantized models.
-        scenes: Labelled scenes to judge by.
-        samples: Scenes to calibrate on.
+        scenes: Number of labelled scenes to evaluate on.
+        samples: Number of scenes to calibrate on.
     """
     from quantry import demo as embedded
 
     output.mkdir(parents=True, exist_ok=True)
     model, data = embedded.model_path(), embedded.calibration_inputs(samples)
-    table = Table(title="The embedded detector, quantized")
+    table = Table(title="The built-in detector, quantized")
     table.add_column("recipe", no_wrap=True)
     for heading in ("mAP", "kB", "x float", "made in"):
         table.add_column(heading, justify="right")

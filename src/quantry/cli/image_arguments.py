@@ -1,4 +1,4 @@
-"""Images on the command line: what the options' text means, and what is told about it."""
+"""Options for images on the command line: parsing, warnings and notes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ def number(option: str, text: str) -> float:
 
     Args:
         option: Name of the option, for the message.
-        text: What the user wrote.
+        text: The value.
 
     Raises:
-        RecipeError: It is no number.
+        RecipeError: The value is not a number.
 
     Example:
         >>> number("--pixel-scale", "1/4")
@@ -38,10 +38,10 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
 
     Args:
         option: Name of the option, for the message.
-        text: What the user wrote.
+        text: The value.
 
     Raises:
-        RecipeError: One of them is no number.
+        RecipeError: A value is not a number.
     """
     return tuple(number(option, part) for part in text.split(","))
 
@@ -55,10 +55,10 @@ def given_images(
     resize: str | None,
     crop_fraction: float | None,
 ) -> dict[str, Any]:
-    """Return the fields of `ImageOptions` that the user gave; `ImageOptions` checks them, with the nearest spelling.
+    """Return the fields of `ImageOptions` that were given; `ImageOptions` checks their values.
 
     Raises:
-        RecipeError: A number is none.
+        RecipeError: A value is not a number.
     """
     fields = {
         "mean": None if mean is None else numbers("--mean", mean),
@@ -72,11 +72,11 @@ def given_images(
 
 
 def warn_of_default_pixels(model: Path, data: Path | None) -> None:
-    """Warn on stderr, before any work, where images enter a float model and nobody said how.
+    """Warn on stderr, before any work, if images are fed to a float model without pixel options.
 
     Args:
         model: The float model.
-        data: The data, for which no option of images was given.
+        data: The data, for which no image options were given.
     """
     if data is None or holds_arrays(data) or not model.is_file():
         return
@@ -89,7 +89,7 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
 
 
 def holds_arrays(data: Path) -> bool:
-    """Return whether data are arrays, in a file, a folder or a list of files, and not images."""
+    """Return whether the data are arrays (a file, a folder or a list of files) instead of images."""
     if data.suffix.lower() == ".txt" and data.is_file():
         first = data.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
         return first.strip().lower().endswith((".npy", ".npz"))
@@ -97,15 +97,15 @@ def holds_arrays(data: Path) -> bool:
 
 
 def image_notes(data: Path | None, options: "ImageOptions") -> tuple[str, ...]:
-    """Return how images became inputs, as a note; none where the data are arrays."""
+    """Return a note on how images became inputs; empty if the data are arrays."""
     if data is None or holds_arrays(data):
         return ()
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""
     hint = " (letterbox for most detectors)" if options.resize == "stretch" else ""
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))
     note = (
-        f"images enter as {options.color}, pixels 0..255 times {options.scale:.6g}, minus mean {mean}, over std {std}; "
-        f"resize {options.resize}{crop}. If the model was trained otherwise: --color, --pixel-scale, --mean, --std, "
-        f"--resize{hint}, --crop-fraction"
+        f"images are used as {options.color}, pixels 0..255 times {options.scale:.6g}, minus mean {mean}, divided by "
+        f"std {std}; resize {options.resize}{crop}. If the model was trained differently, use --color, --pixel-scale, "
+        f"--mean, --std, --resize{hint}, --crop-fraction"
     )
     return (note,)

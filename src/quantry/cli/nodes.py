@@ -1,4 +1,4 @@
-"""``quantry nodes``: what each node would become, so that selections can be written."""
+"""``quantry nodes``: list the nodes of a model and the types they would get, to write selections."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from quantry.cli.wide_console import table_console
+from quantry.cli.console import table_console
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, resolve_recipe
 
@@ -28,10 +28,10 @@ def nodes(
     only_float: Annotated[bool, typer.Option("--float", help="Only nodes that stay float.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the nodes of a model with their operator, the types they get, and why when they stay float.
+    """List the nodes of a model with their operator, their types, and the reason if they stay float.
 
-    The names are those of the graph as it is quantized: use them, or the names of outputs, in `plan.selection` and
-    `plan.layers` of a recipe and in `--exclude`. No data are needed; mixed precision is not applied.
+    The names are those of the prepared graph: use them, or the names of outputs, in `plan.selection` and `plan.layers`
+    of a recipe and in `--exclude`. Needs no data; mixed precision is not applied.
     """
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")

@@ -1,4 +1,4 @@
-"""``quantry presets``: what the names stand for."""
+"""``quantry presets``: list the presets."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ _FINETUNINGS = ("ADAROUND", "ADAQUANT")
 
 def presets(
     name: Annotated[str | None, typer.Argument(help="Print this preset's recipe as YAML.")] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="List the variants with finetuning too.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Include the variants with finetuning.")] = False,
 ) -> None:
     """List the presets, or print one as a recipe file to start from."""
     if name is not None:
@@ -31,12 +31,12 @@ def presets(
     hidden = len(PRESETS) - len(shown)
     if hidden:
         console.print(
-            f"{hidden} more are these with finetuning, such as XINT8_ADAROUND; `quantry presets --all` lists them.",
+            f"{hidden} more add finetuning to these, such as XINT8_ADAROUND; list them with `quantry presets --all`.",
             soft_wrap=True,
         )
 
 
 def _is_variant(name: str) -> bool:
-    """Whether a preset is another one with finetuning behind it, as its name says."""
+    """Whether a preset is another one plus finetuning."""
     base, _, suffix = name.rpartition("_")
     return suffix in _FINETUNINGS and base in PRESETS

@@ -1,4 +1,4 @@
-"""``quantry quantize``: one float model in, one quantized model out."""
+"""``quantry quantize``: quantize a float model."""
 
 import dataclasses
 import re
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantry.cli.console import check_output
 from quantry.cli.image_arguments import given_images, image_notes, warn_of_default_pixels
-from quantry.cli.output_path import check_output
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, Selection, resolve_recipe
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 _DEFAULT_PRESET = "S8S8_AAWS"
 _FAR_OFF = 10.0
-"""SQNR in dB; below it a third of what a model puts out, by amplitude, is noise."""
+"""SQNR in dB; below it, the noise has more than 30 % of the amplitude of the output."""
 
-_OUTPUT = "where to write the quantized model; default: beside the input, with the recipe's name"
-_MEAN = "Per-channel mean of images, in units after --pixel-scale, as 123.7,116.3,103.5."
-_CROP = "Part of the short side that center-crop keeps; 0.875 is 224 of 256."
+_OUTPUT = "output file; default: next to the input, with the recipe's name"
+_MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
+_CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
 
 
 def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
     data: Annotated[
         Path | None,
-        typer.Option("--data", "-d", help="Folder of images, .npy or .npz files, one of them, or a .txt list."),
+        typer.Option("--data", "-d", help="Folder of images or .npy/.npz files, one such file, or a .txt list."),
     ] = None,
     evaluation_data: Annotated[
-        Path | None, typer.Option(help="Data to compare with the float model on; default: --data.")
+        Path | None, typer.Option(help="Data for the comparison with the float model; default: --data.")
     ] = None,
     preset: Annotated[
         str | None,
@@ -45,27 +45,27 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, or a preset's name.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
-    samples: Annotated[int | None, typer.Option(help="Use at most this many calibration samples.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Leave this node float; ^regex works; repeat.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Maximum number of calibration samples.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Node to keep float, or ^regex; repeatable.")] = None,
     mean: Annotated[str | None, typer.Option(help=_MEAN, show_default="0,0,0")] = None,
     std: Annotated[
-        str | None, typer.Option(help="Per-channel deviation of images, in the same units.", show_default="1,1,1")
+        str | None, typer.Option(help="Per-channel standard deviation, in the same units.", show_default="1,1,1")
     ] = None,
     pixel_scale: Annotated[
         str | None,
-        typer.Option(help="Factor on pixel values 0..255, applied first; 1/255 gives 0..1.", show_default="1"),
+        typer.Option(help="Factor of pixel values 0..255, applied first; 1/255 gives 0..1.", show_default="1"),
     ] = None,
     color: Annotated[str | None, typer.Option(help="RGB or BGR.", show_default="RGB")] = None,
     resize: Annotated[
         str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")
     ] = None,
     crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None,
-    evaluate: Annotated[bool, typer.Option(help="Compare with the float model on the data.")] = True,
-    latency: Annotated[int, typer.Option(help="Timed runs for a latency comparison; 0 for none.")] = 0,
+    evaluate: Annotated[bool, typer.Option(help="Compare with the float model.")] = True,
+    latency: Annotated[int, typer.Option(help="Number of timed runs to compare latency; 0 for none.")] = 0,
     report: Annotated[
-        Path | None, typer.Option(help="Write an HTML page: what was lost, where and why; all tensors; the recipe.")
+        Path | None, typer.Option(help="Write an HTML report: accuracy lost, where and why; tensors; the recipe.")
     ] = None,
-    store: Annotated[str, typer.Option(help="Directory of kept results; 'default' or 'none'.")] = "default",
+    store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
 ) -> None:
     """Quantize a float ONNX model."""
     if preset and recipe:
@@ -79,7 +79,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if not model.is_file():
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
-    # Only now, so that a misspelt argument is told at once.
+    # Imported only now, so that a misspelt argument is reported at once.
     from quantry.data.images import ImageOptions
     from quantry.quantization import quantize as run
     from quantry.report import write_report
@@ -88,7 +88,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
     )
     if given and data is None:
-        raise RecipeError("options of images go with --data, got none; random data are no images")
+        raise RecipeError("image options need --data, got none; random data are not images")
     images = ImageOptions(**given) if given else None
     if images is None:
         warn_of_default_pixels(model, data)
@@ -104,12 +104,12 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
 
 
 def _file_name(label: str) -> str:
-    """A recipe's name may be any text; a file's may not."""
+    """Return a file name for a recipe's name, which may contain any characters."""
     return re.sub(r'[\\/:*?"<>|\x00-\x1f]+', "-", label)
 
 
 def _check_target(target: Path, model: Path) -> None:
-    """Refuse what could not be written, or would be lost, before any work."""
+    """Raise before any work if the output cannot be written or would overwrite the model."""
     check_output(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise RecipeError(f"--output must not be the float model itself, got {target}")
@@ -118,7 +118,7 @@ def _check_target(target: Path, model: Path) -> None:
 def _check_report(report: Path, target: Path, model: Path) -> None:
     check_output(report, "--report")
     if report.absolute() == target.absolute():
-        raise RecipeError(f"--report must be another file than the quantized model, got {report}")
+        raise RecipeError(f"--report must not be the quantized model, got {report}")
     if report.exists() and model.exists() and report.samefile(model):
         raise RecipeError(f"--report must not be the float model itself, got {report}")
 
@@ -144,23 +144,23 @@ def show(
     extra_notes: tuple[str, ...] = (),
     compared_on: str = "the calibration samples",
 ) -> None:
-    """Print what was done.
+    """Print a summary of the result.
 
     Args:
-        console: Where to.
+        console: The output.
         result: The result.
-        written: The files.
-        evaluate: Whether to compare with the float model.
+        written: The written files.
+        evaluate: Whether to show the comparison with the float model.
         extra_notes: Notes that are not in the result.
-        compared_on: What the data of the comparison are called.
+        compared_on: Name of the data of the comparison.
     """
     plan = result.plan
     console.print(
         f"[bold]{escape(result.recipe.name)}[/]: {len(plan.quantized_nodes)} nodes quantized, {len(plan.declined)} "
-        f"left float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
+        f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
     )
     for reason, count in Counter(declined.reason for declined in plan.declined).most_common(8):
-        console.print(f"  {count} left float: {escape(reason)}")
+        console.print(f"  {count} kept float: {escape(reason)}")
     if evaluate:
         console.print(_evaluation_table(result, compared_on))
         extra_notes = (*_alarm(result), *extra_notes)
@@ -176,28 +176,28 @@ def show(
 
 
 def _alarm(result: "QuantizationResult") -> tuple[str, ...]:
-    """Return what to do where a model is too far from the float one to be of use."""
+    """Return advice if the quantized model is too far from the float model to be useful."""
     score = result.evaluation.metrics.get("sqnr")
     if score is None or not score.value < _FAR_OFF:
         return ()
     note = (
-        f"the outputs are far from those of the float model: SQNR is {score.value:.1f} dB, below {_FAR_OFF:.0f}. "
-        "--report shows where it is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
-        "power-of-two scales, and `quantry search --space accuracy` tries what helps"
+        f"the outputs differ a lot from those of the float model: SQNR is {score.value:.1f} dB, below {_FAR_OFF:.0f}. "
+        "--report shows where accuracy is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
+        "power-of-two scales; `quantry search --space accuracy` tries more"
     )
     return (note,)
 
 
 def _evaluation_table(result: "QuantizationResult", compared_on: str) -> Table:
     evaluation = result.evaluation
-    table = Table(title=f"against the float model, on {escape(compared_on)} ({evaluation.samples})")
+    table = Table(title=f"compared with the float model, on {escape(compared_on)} ({evaluation.samples})")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
     for name, score in evaluation.metrics.items():
         low, high = score.interval
         arrow = "higher is better" if score.higher_is_better else "lower is better"
-        # One sample says nothing about how others vary.
+        # One sample does not show the variation between samples.
         interval = f"{low:.5g} .. {high:.5g}" if evaluation.samples > 1 else "one sample"
         table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", interval)
     ratio = evaluation.float_bytes / evaluation.quantized_bytes

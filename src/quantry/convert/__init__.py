@@ -1,6 +1,5 @@
-"""Translates quantized models between dialects, or to standard operators."""
+"""Translate quantized models between dialects, or to standard operators."""
 
-from quantry.convert.target import Target
-from quantry.convert.translate import translate
+from quantry.convert.translate import Target, translate
 
 __all__ = ["Target", "translate"]

@@ -1,16 +1,24 @@
-"""From one dialect of Q/DQ pairs to another.
+"""Translate a quantized model from one dialect of Q/DQ pairs to another, or to standard operators.
 
-Every pair is renamed in place and every FixNeuron becomes a pair; scales, zero points and integers stay as they are, so
-the outputs do too. The functions of the old dialect go and those of the new one come::
+Scales and zero points are first brought into one form, as constants:
+
+::
+
+    x -> QuantizeLinear (scale) -> DequantizeLinear (scale)      x -> QuantizeLinear (scale, 0) -> DequantizeLinear ...
+    x -> FixNeuron <pos = "4", bit_width = "8">                  x -> FixNeuron (2**-4, 0) <...>
+
+Then every pair is renamed in place and every FixNeuron becomes a pair. Scales, zero points and integers do not change,
+so the outputs do not either. The functions of the old dialect are replaced by those of the new one::
 
     x -> com.vai.quantize.VAIQuantizeLinear -> VAIDequantizeLinear      becomes      x -> QuantizeLinear -> ...
 """
 
-import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
+import enum
 
-from quantry.convert.parameters import add_fix_neuron_parameters, add_zero_points, lift_constants
-from quantry.convert.target import Target
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+
 from quantry.emit import (
     CONTRIB,
     FIX_NEURON,
@@ -21,11 +29,109 @@ from quantry.emit import (
     VITIS,
     WIDE_TYPES_SINCE_OPSET,
     Dialect,
-    FunctionBook,
+    FunctionCollector,
     position_attributes,
     thin_function,
 )
 from quantry.errors import ModelError
+from quantry.graph.edit import FreshNames
+from quantry.numerics.power_of_two import scale_at
+from quantry.recipe import VitisDialect
+
+
+class Target(enum.Enum):
+    """A dialect of Q/DQ pairs, or no vendor operators at all; the value is its name on the command line."""
+
+    QDQ = "qdq"
+    VAI = "vai"
+    VITIS = "vitis"
+    QUARK = "quark"
+    CONTRIB = "contrib"
+    STANDARD = "standard"
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The dialect of pairs; None for `STANDARD`, which inlines the functions of vendor operators."""
+        if self is Target.STANDARD:
+            return None
+        if self is Target.QDQ:
+            return STANDARD
+        return CONTRIB if self is Target.CONTRIB else VITIS[VitisDialect(self.value)]
+
+
+_INTEGERS = {4: ir.DataType.INT4, 8: ir.DataType.INT8, 16: ir.DataType.INT16}
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Turn Constant nodes into initializers, in place, so that types of scales and zero points are known."""
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def add_fix_neuron_parameters(model: ir.Model, node: ir.Node) -> None:
+    """Add scale and zero point to a FixNeuron that has its position only in attributes.
+
+    Args:
+        model: The model, edited in place.
+        node: The FixNeuron.
+
+    Raises:
+        ModelError: The attributes have no position, or a width that no type has.
+    """
+    if len(node.inputs) > 2 and node.inputs[1] is not None and node.inputs[2] is not None:
+        return
+    try:
+        position = float(node.attributes.get_string("pos", ""))
+        bits = int(node.attributes.get_string("bit_width", "8"))
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"a FixNeuron must have a scale and a zero point, or its position, got {error}; node {node.name!r}"
+        ) from error
+    if bits not in _INTEGERS:
+        raise ModelError(f"a FixNeuron must have 4, 8 or 16 bits, got {bits}; node {node.name!r}")
+    stem = node.name or node.outputs[0].name or ""
+    node.resize_inputs(3)
+    scale = np.array(scale_at(position), np.float32)
+    node.replace_input_with(1, _constant(model, scale, ir.DataType.FLOAT, f"{stem}_scale"))
+    node.replace_input_with(2, _zero(model, (), _INTEGERS[bits], stem))
+
+
+def add_zero_points(model: ir.Model, pairs: list[ir.Node], quantizers: set[ir.Node]) -> None:
+    """Add zero points that are absent, which means 0: uint8 for a quantizer, else the type of the integers.
+
+    Args:
+        model: The model, edited in place.
+        pairs: Its quantizers and dequantizers, in graph order.
+        quantizers: Those that return integers.
+
+    Raises:
+        ModelError: A scale is computed at run time, so the number of zero points is unknown.
+    """
+    for node in pairs:
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            continue
+        scale, integers = node.inputs[1], node.inputs[0]
+        if scale is None or scale.const_value is None:
+            raise ModelError(f"a Q/DQ pair without zero point must have a constant scale; node {node.name!r}")
+        before = None if integers is None else integers.producer()
+        known = before.inputs[2] if before is not None and before in quantizers and len(before.inputs) > 2 else integers
+        dtype = None if node in quantizers or known is None else known.dtype
+        node.resize_inputs(3)
+        shape = tuple(scale.const_value.shape.numpy())
+        node.replace_input_with(2, _zero(model, shape, dtype or ir.DataType.UINT8, node.name or ""))
+
+
+def _zero(model: ir.Model, shape: tuple[int, ...], dtype: ir.DataType, stem: str) -> ir.Value:
+    return _constant(model, np.zeros(shape, dtype.numpy()), dtype, f"{stem}_zero_point")
+
+
+def _constant(model: ir.Model, values: np.ndarray, dtype: ir.DataType, wanted: str) -> ir.Value:
+    name = FreshNames(model).value(wanted)
+    tensor = ir.Tensor(values, dtype, name=name)
+    shape = ir.Shape(values.shape)
+    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=shape, const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
 
 _DIALECTS = (STANDARD, CONTRIB, *VITIS.values())
 _QUANTIZERS = {dialect.quantizer for dialect in _DIALECTS}
@@ -42,21 +148,21 @@ _NATIVE_INTEGERS = {
 }
 
 _WITHOUT_PAIRS = {
-    "DynamicQuantizeLinear": "finds its scale while the model runs",
+    "DynamicQuantizeLinear": "computes its scale at run time",
     "MatMulNBits": "has no quantized activation",
 }
 
 
 def translate(model: ir.Model, target: Target) -> ir.Model:
-    """Return the model in another dialect; its outputs stay the same.
+    """Return the model in another dialect, with the same outputs.
 
     Args:
-        model: A quantized model in any dialect; it is left as it was. Vendors' operators of known names need not come
-            with their functions, except for `Target.STANDARD`.
-        target: What to write.
+        model: A quantized model in any dialect; it is not changed. Vendor operators with known names need not have
+            their functions, except for `Target.STANDARD`.
+        target: The new dialect.
 
     Raises:
-        ModelError: There is nothing to translate, or the dialect cannot say what an operator means.
+        ModelError: There is nothing to translate, or the dialect has no equivalent of an operator.
     """
     copy = model.clone()
     dialect = target.dialect
@@ -64,7 +170,7 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
         return _inlined(copy)
     lift_constants(copy)
     _split_fix_neurons(copy)
-    # Before anything is missed: what has no counterpart is refused with what works instead.
+    # First, so that an operator without equivalent is reported with what works instead.
     _check_vendor_nodes(copy, dialect)
     pairs = [node for node in copy.graph if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
     if not pairs and not any(node.domain in _VENDORS for node in copy.graph):
@@ -90,7 +196,7 @@ def _rename(model: ir.Model, pairs: list[ir.Node], dialect: Dialect) -> None:
     for node in pairs:
         _check_type(node, dialect, opset)
     body = CONTRIB if needing else STANDARD
-    functions = FunctionBook(model)
+    functions = FunctionCollector(model)
     for node in pairs:
         quantizes = _operator(node) in _QUANTIZERS
         chosen = CONTRIB if dialect is STANDARD and node in needing else dialect
@@ -115,12 +221,12 @@ def _check_type(node: ir.Node, dialect: Dialect, opset: int) -> None:
     wide = dtype == ir.DataType.INT32 and _operator(node) in _QUANTIZERS
     if dtype is not None and (wide or dtype not in _NATIVE_INTEGERS):
         raise ModelError(
-            f"a Q/DQ pair of this dialect must make integers of 4 to 16 bits, got {dtype.name}; node {node.name!r}; "
-            "translate to 'standard', which writes out what the operator means"
+            f"a Q/DQ pair of this dialect must have integers of 4 to 16 bits, got {dtype.name}; node {node.name!r}; "
+            "translate to 'standard', which inlines the function of the operator"
         )
     if dialect is STANDARD and dtype in WIDE_TYPES_SINCE_OPSET and opset < WIDE_TYPES_SINCE_OPSET[dtype]:
         raise ModelError(
-            f"QuantizeLinear has {dtype.name} from opset {WIDE_TYPES_SINCE_OPSET[dtype]} on, got a model of opset "
+            f"QuantizeLinear supports {dtype.name} from opset {WIDE_TYPES_SINCE_OPSET[dtype]} on, got a model of opset "
             f"{opset}; node {node.name!r}; translate to 'contrib', which needs no later opset"
         )
 
@@ -146,7 +252,7 @@ def _is_closed(node: ir.Node) -> bool:
 
 
 def _split_fix_neurons(model: ir.Model) -> None:
-    """Replace every FixNeuron by a standard pair, which the renaming then takes on."""
+    """Replace every FixNeuron by a standard pair, which is renamed afterwards."""
     for node in [node for node in model.graph if _operator(node) == FIX_NEURON]:
         output = node.outputs[0]
         add_fix_neuron_parameters(model, node)
@@ -168,9 +274,9 @@ def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
         kept = dialect is QUARK and node.op_identifier() in model.functions
         if node.domain in _VENDORS and _operator(node) not in _QUANTIZERS | _DEQUANTIZERS and not kept:
             raise ModelError(
-                f"a vendor's operator must have a counterpart in the dialect {dialect.quantize!r} of "
+                f"a vendor operator must have an equivalent in the dialect {dialect.quantize!r} of "
                 f"{dialect.domain or 'ai.onnx'}, got {node.domain}.{node.op_type}; node {node.name!r}; translate to "
-                "'standard', which writes out what the operator means"
+                "'standard', which inlines the function of the operator"
             )
 
 
@@ -188,7 +294,7 @@ def _inlined(model: ir.Model) -> ir.Model:
     for node in model.graph:
         if node.domain in _VENDORS and node.op_identifier() not in model.functions:
             raise ModelError(
-                f"a vendor's operator must come with its function to be written out, got {node.domain}.{node.op_type} "
+                f"a vendor operator must have its function to be inlined, got {node.domain}.{node.op_type} "
                 f"without one; node {node.name!r}; translate to a dialect of Q/DQ pairs first"
             )
     InlinePass(lambda function: function.domain in _VENDORS)(model)

@@ -1,4 +1,4 @@
-"""Samples that are arrays already: in memory, stacked along the first axis, or in .npy and .npz files."""
+"""Samples that are arrays: in memory, stacked along the first axis, or in .npy and .npz files."""
 
 import warnings
 import zipfile
@@ -15,7 +15,7 @@ ARRAY_SUFFIXES = (".npy", ".npz")
 
 
 class SequenceSource(SampleSource):
-    """Samples in a list or tuple; they are not copied, so they must not be changed while in use."""
+    """Samples in a list or tuple. They are not copied, so they must not be changed while in use."""
 
     def __init__(self, samples: Sequence[object]) -> None:
         self._samples = samples
@@ -31,19 +31,19 @@ class SequenceSource(SampleSource):
 
 
 class StackedSource(SampleSource):
-    """One array for each input, samples stacked along the first axis.
+    """One array per input, with samples stacked along the first axis.
 
-    A model with a fixed leading axis B > 1 gets groups of B; values left over at the end are not used, with a warning.
+    A model with a fixed batch size B > 1 gets groups of B; a remainder at the end is dropped with a warning.
     """
 
     def __init__(self, stacks: Mapping[str, object], inputs: Signatures, where: str) -> None:
         self._stacks = {name: to_numpy(stack, f"in {where}, {name!r}") for name, stack in stacks.items()}
         for name, stack in self._stacks.items():
             if stack.ndim == 0:
-                raise DataError(f"the first axis of an array must count samples, got a scalar; in {where}, {name!r}")
+                raise DataError(f"the first axis of an array must be the samples, got a scalar; in {where}, {name!r}")
         lengths = {name: len(stack) for name, stack in self._stacks.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"all inputs must have equally many samples, got {lengths}; in {where}")
+            raise DataError(f"all inputs must have the same number of samples, got {lengths}; in {where}")
         self._group = group_size(inputs)
         self._ranks = {signature.name: len(signature.shape) for signature in inputs}
         length = next(iter(lengths.values()), 0)
@@ -64,14 +64,14 @@ class StackedSource(SampleSource):
             yield {name: stack[start : start + step] for name, stack in self._stacks.items()}
 
     def _nested(self) -> bool:
-        """Return whether each item along the first axis has the model's full rank already, batch axis included."""
+        """Return whether each item along the first axis already has the model's full rank, including the batch axis."""
         return any(stack.ndim == self._ranks.get(name, -1) + 1 for name, stack in self._stacks.items())
 
 
 class ArrayFolder(SampleSource):
-    """A folder of .npy and .npz files in the order of their names, one sample in each.
+    """A folder of .npy and .npz files in order of their names, one sample per file.
 
-    A .npy file holds the input of a model with one input; a .npz file holds one array for each input by name.
+    A .npy file contains the input of a model with one input; a .npz file contains one array per input, by name.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -93,12 +93,12 @@ class ArrayFolder(SampleSource):
 
 
 class InputFolders(SampleSource):
-    """One sub-folder of .npy files for each input; files at equal position in the order of names make a sample."""
+    """One subfolder of .npy files per input; the n-th files of all subfolders, by name, are the n-th sample."""
 
     def __init__(self, folders: Mapping[str, Sequence[Path]], where: str) -> None:
         lengths = {name: len(files) for name, files in folders.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"all inputs must have equally many samples, got {lengths}; in {where}")
+            raise DataError(f"all inputs must have the same number of samples, got {lengths}; in {where}")
         self._folders = folders
 
     @property
@@ -108,7 +108,7 @@ class InputFolders(SampleSource):
 
     @property
     def files(self) -> tuple[tuple[Path, ...], ...]:
-        """The files of each sample, one for each input."""
+        """The files of each sample, one per input."""
         return tuple(zip(*self._folders.values(), strict=True))
 
     def read(self) -> Iterator[object]:
@@ -121,18 +121,18 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
     """Return the array of a .npy file or the arrays by name of a .npz file.
 
     Raises:
-        DataError: If the file cannot be read as such.
+        DataError: The file cannot be read.
     """
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"a .npy or .npz file must hold arrays of numbers, got {error}; in {path}") from error
+        raise DataError(f"a .npy or .npz file must contain arrays of numbers, got {error}; in {path}") from error
 
 
 def group_size(inputs: Signatures) -> int:
-    """Return how many stacked values make one sample: the model's leading axis, or 1 where it is free."""
+    """Return how many stacked values make one sample: the model's batch size, or 1 if that is dynamic."""
     if not inputs or batch_axis_is_free(inputs[0]) or not inputs[0].shape:
         return 1
     length = inputs[0].shape[0]
@@ -141,16 +141,16 @@ def group_size(inputs: Signatures) -> int:
 
 
 def whole_groups(length: int, group: int, where: str) -> int:
-    """Return how many whole groups there are, with a warning if some values are left over.
+    """Return the number of complete groups, with a warning if there is a remainder.
 
     Raises:
-        DataError: If there is not one whole group.
+        DataError: There is no complete group.
     """
     if 0 < length < group:
-        raise DataError(f"the model takes {group} values at a time, got {length}; in {where}")
+        raise DataError(f"the model needs {group} values at a time, got {length}; in {where}")
     if length % group:
         message = (
-            f"the model takes {group} values at a time: the last {length % group} of {length} are not used; in {where}"
+            f"the model needs {group} values at a time: the last {length % group} of {length} are not used; in {where}"
         )
         warnings.warn(message, UserWarning, stacklevel=2)
     return length // group

@@ -1,4 +1,4 @@
-"""Makes what a data source yields ready to feed, or says precisely why it cannot be fed."""
+"""Convert a raw sample into arrays that fit the model's inputs, or raise an error that says what does not fit."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,19 +11,18 @@ from quantry.graph.float_model import InputSignature
 
 Array = npt.NDArray[Any]
 Sample = dict[str, Array]
-"""One array for each input of the model, by name."""
+"""One array per input of the model, by name."""
 
 Signatures = tuple[InputSignature, ...]
 
 
 def conform(raw: object, inputs: Signatures, index: int) -> Sample:
-    """Return one sample as the model wants it.
+    """Return one sample in the form that the model needs.
 
-    Accepted are a mapping from input name to array, a tuple or list in the order of the inputs (items beyond the
-    last input, such as labels, are left out), and a bare array for a model with one input. Arrays may be anything
-    numpy can read and PyTorch tensors. Two things are changed where the model asks for it: number types are converted
-    within their kind where no value is lost (float64 is rounded to float32), and a missing leading axis is added
-    where the model's is 1 or dynamic.
+    A sample may be a mapping from input names to arrays, a tuple or list in the order of the inputs (further items,
+    such as labels, are ignored), or an array for a model with one input. Arrays may be anything NumPy can read, and
+    PyTorch tensors. Two things are converted if necessary: number types within their kind if no value is lost (float64
+    is rounded to float32), and a missing batch axis is added if the model's batch size is 1 or dynamic.
 
     Args:
         raw: What the source yielded.
@@ -31,7 +30,7 @@ def conform(raw: object, inputs: Signatures, index: int) -> Sample:
         index: Position of the sample, for messages.
 
     Raises:
-        DataError: If a name, number type or shape does not fit, or a value is NaN or infinite.
+        DataError: A name, number type or shape does not fit, or a value is NaN or infinite.
     """
     named = _by_name(raw, inputs, f"sample {index}")
     return {
@@ -41,7 +40,7 @@ def conform(raw: object, inputs: Signatures, index: int) -> Sample:
 
 
 def batch_axis_is_free(signature: InputSignature) -> bool:
-    """Return whether the model's leading axis is 1 or dynamic, so that a single sample can be fed."""
+    """Return whether the model's batch size is 1 or dynamic, so that a single sample can be fed."""
     return len(signature.shape) > 0 and (signature.shape[0] == 1 or not isinstance(signature.shape[0], int))
 
 
@@ -52,10 +51,10 @@ def describe(signature: InputSignature) -> str:
 
 
 def to_numpy(value: object, where: str) -> Array:
-    """Return any array-like as a numpy array; a PyTorch tensor is taken off its graph and its device.
+    """Return any array-like as a NumPy array; a PyTorch tensor is detached and copied to the CPU.
 
     Raises:
-        DataError: If it does not become an array of numbers.
+        DataError: It is not an array of numbers.
     """
     if all(hasattr(value, name) for name in ("detach", "cpu", "numpy")):
         value = _from_torch(value, where)
@@ -77,12 +76,12 @@ def _from_torch(tensor: Any, where: str) -> object:
     if layout != "torch.strided":
         raise DataError(f"an input must be a dense tensor, got one of layout {layout}; use to_dense(); {where}")
     if str(getattr(tensor, "dtype", None)) == "torch.bfloat16":
-        tensor = tensor.float()  # numpy has no bfloat16; every value of it is a float32
+        tensor = tensor.float()  # NumPy has no bfloat16; float32 represents all of its values
     return tensor.detach().cpu().numpy()
 
 
 def _is_extension_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether this is a number type that numpy itself does not know, such as bfloat16 of ml_dtypes."""
+    """Return whether this is a number type that NumPy itself does not have, such as bfloat16 of ml_dtypes."""
     return dtype.kind == "V" and dtype.fields is None and np.can_cast(dtype, np.float32)
 
 
@@ -95,7 +94,7 @@ def _by_name(raw: object, inputs: Signatures, where: str) -> Mapping[str, object
     if len(names) != 1:
         raise DataError(
             f"a sample for a model with inputs {names} must be a mapping from names to arrays, or a tuple in that "
-            f"order; got one {type(raw).__name__}; {where}"
+            f"order, got one {type(raw).__name__}; {where}"
         )
     return {names[0]: raw}
 
@@ -104,23 +103,27 @@ def _checked_names(raw: Mapping[Any, object], names: list[str], where: str) -> M
     unknown = [name for name in raw if name not in names]
     if unknown:
         hint = nearest_spelling(str(unknown[0]), names)
-        raise DataError(f"the model's inputs are {names}, got an array for {unknown[0]!r}{hint}; {where}")
+        raise DataError(
+            f"samples must match the model's inputs {names}, got an array for {unknown[0]!r}{hint}; {where}"
+        )
     missing = [name for name in names if name not in raw]
     if missing:
-        raise DataError(f"the model's inputs are {names}, got no array for {missing[0]!r}; {where}")
+        raise DataError(f"samples must match the model's inputs {names}, got no array for {missing[0]!r}; {where}")
     return raw
 
 
 def _by_position(raw: Sequence[object], names: list[str], where: str) -> Mapping[str, object]:
     if len(raw) < len(names):
-        raise DataError(f"the model's inputs are {names}, got {len(raw)} arrays in a {type(raw).__name__}; {where}")
+        raise DataError(
+            f"samples must match the model's inputs {names}, got {len(raw)} arrays in a {type(raw).__name__}; {where}"
+        )
     return dict(zip(names, raw, strict=False))
 
 
 def _conform_array(value: object, signature: InputSignature, where: str) -> Array:
     array = _cast(to_numpy(value, where), signature, where)
     array = _shaped(array, signature, where)
-    # The extremes tell without an array of flags: NaN wins both.
+    # Minimum and maximum are NaN if any value is, so they show all non-finite values without an array of flags.
     if array.dtype.kind == "f" and array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
         position = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(array)))
         found = "NaN" if np.isnan(array[position]) else "an infinity"
@@ -139,8 +142,8 @@ def _cast(array: Array, signature: InputSignature, where: str) -> Array:
             return cast
     if array.dtype.kind in "iu" and wanted.kind in "iu" and _fits(array, wanted):
         return array.astype(wanted)
-    advice = "convert it the way the model was trained"
-    raise DataError(f"the model wants {describe(signature)}, got {array.dtype}{list(array.shape)}: {advice}; {where}")
+    advice = "convert it as for training"
+    raise DataError(f"the model needs {describe(signature)}, got {array.dtype}{list(array.shape)}: {advice}; {where}")
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
@@ -163,7 +166,7 @@ def _shaped(array: Array, signature: InputSignature, where: str) -> Array:
         not isinstance(wanted, int) or wanted == got for wanted, got in zip(signature.shape, array.shape, strict=True)
     )
     if not fits:
-        raise DataError(f"the model wants {describe(signature)}, got {array.dtype}{list(array.shape)}; {where}")
+        raise DataError(f"the model needs {describe(signature)}, got {array.dtype}{list(array.shape)}; {where}")
     if array.size == 0:
-        raise DataError(f"a sample must hold at least one value, got {array.dtype}{list(array.shape)}; {where}")
+        raise DataError(f"a sample must contain at least one value, got {array.dtype}{list(array.shape)}; {where}")
     return array

@@ -1,9 +1,4 @@
-"""How an image file becomes a model's input.
-
-Doubts about options of images: numbers that belong to pixels of another scale.
-
-A folder of images as calibration data.
-"""
+"""Image files as calibration data: options, checks of the pixel arithmetic, and reading."""
 
 import math
 import numbers
@@ -30,23 +25,23 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What is done to an image: decode, resize, pad or crop, then ``x = (pixel * scale - mean) / std``.
+    """How an image becomes an input: decode, resize, pad or crop, then ``x = (pixel * scale - mean) / std``.
 
-    Pixels are 0..255. Images are turned upright by their EXIF orientation. A model with one channel gets the
-    luminance. Resizing averages over all source pixels when it shrinks, as Pillow does.
+    Pixels are 0..255. Images are rotated according to their EXIF orientation. A model with one channel gets the
+    luminance. Downscaling averages over all source pixels, as Pillow does.
 
     Attributes:
-        size: Height and width; None takes those of the model's input.
-        mean: Subtracted for each channel, in the order of ``color``, after the scale.
-        std: Divided by for each channel, in the order of ``color``.
-        scale: Multiplied with the pixel first; ``1 / 255`` gives 0..1.
+        size: Height and width; None uses those of the model's input.
+        mean: Subtracted per channel, in the order of ``color``, after scaling.
+        std: Divisor per channel, in the order of ``color``.
+        scale: Factor of the pixel values; ``1 / 255`` gives 0..1.
         layout: Order of the model's axes; "auto" takes the axis of length 1 or 3 for the channels.
         color: Order of the channels.
         resize: "stretch" ignores the aspect ratio; "letterbox" keeps it and pads; "center-crop" keeps it, fills the
-            frame and cuts off what stands out.
-        pad_value: Pixel value of the padding of "letterbox", before the scale.
+            frame and crops the rest.
+        pad_value: Pixel value of the padding of "letterbox", before scaling.
         pad_position: Where "letterbox" pads: "end" is right or bottom, "both" centres the image.
-        crop_fraction: Part of the resized short side that "center-crop" keeps; 0.875 is 224 of 256.
+        crop_fraction: Fraction of the resized short side that "center-crop" keeps; 0.875 is 224 of 256.
         interpolation: Filter used for resizing.
     """
 
@@ -63,11 +58,11 @@ class ImageOptions:
     interpolation: Interpolation = "bilinear"
 
     def __new__(cls, *_: object, **given: object) -> "ImageOptions":
-        """Refuse misspelt names with the nearest spelling, before the dataclass does in its own words."""
+        """Raise for misspelt names, with the nearest spelling, before the dataclass raises a TypeError."""
         for name in given:
             if name not in cls.__dataclass_fields__:
                 hint = nearest_spelling(name, cls.__dataclass_fields__)
-                raise DataError(f"ImageOptions must be given known options, got {name!r}{hint}")
+                raise DataError(f"the options of ImageOptions must exist, got {name!r}{hint}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -89,7 +84,7 @@ class ImageOptions:
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise DataError(f"ImageOptions.size must be height and width, both positive, got {self.size!r}")
         if self.scale == 0:
-            raise DataError("ImageOptions.scale must not be zero, which leaves nothing of the image, got 0")
+            raise DataError("ImageOptions.scale must not be zero, got 0")
         if 0.0 in self.std:
             raise DataError(f"ImageOptions.std must not contain zero, got {self.std!r}")
         if not 0 <= self.pad_value <= 255:
@@ -99,7 +94,7 @@ class ImageOptions:
 
     @property
     def keeps_pixels(self) -> bool:
-        """Whether the arithmetic changes nothing, so that integer inputs can be fed."""
+        """Whether pixels stay as they are, so that integer inputs can be fed."""
         return self.scale == 1.0 and not any(self.mean) and all(value == 1.0 for value in self.std)
 
 
@@ -107,7 +102,7 @@ def _numbers(field: str, given: object) -> tuple[float, ...]:
     values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
     found = tuple(float(value) for value in values if isinstance(value, numbers.Real) and math.isfinite(value))
     if len(found) != len(values):
-        raise DataError(f"ImageOptions.{field} must be finite numbers, one for each channel or side, got {given!r}")
+        raise DataError(f"ImageOptions.{field} must be finite numbers, one per channel or side, got {given!r}")
     return found
 
 
@@ -123,24 +118,24 @@ def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 _WIDE = 300.0
-"""No network is fed wider values than raw pixels, which span 255."""
+"""Raw pixels span 255; no model takes wider inputs."""
 
 _NARROW = 0.05
-"""Inputs that span less are as good as constant; the narrowest in use span 1."""
+"""Inputs that span less are almost constant; the narrowest in use span 1."""
 
 _UNIT = 1.5
-"""Means of pixels 0..1 and of pixels -1..1 lie below this, means of pixels 0..255 far above."""
+"""Means of pixels in 0..1 or -1..1 are smaller than this, means of pixels in 0..255 much larger."""
 
 
 def pixel_doubt(options: ImageOptions, channels: int) -> str | None:
-    """Return what is doubtful about the numbers that images become, and the likely remedy; None where nothing is.
+    """Return what looks wrong about the pixel arithmetic, and the likely fix; None if nothing does.
 
-    ``x = (pixel * scale - mean) / std``, so mean and std must be in the unit of ``pixel * scale``. Most mistakes are to
-    give those of pixels 0..1 without the scale, or those of pixels 0..255 with it.
+    ``x = (pixel * scale - mean) / std``, so mean and std must be in units of ``pixel * scale``. The usual mistakes are
+    mean and std of pixels 0..1 without the scale, or those of pixels 0..255 with it.
 
     Args:
-        options: What is done to images.
-        channels: How many channels the model takes.
+        options: The options of images.
+        channels: Number of channels of the model's input.
 
     Example:
         >>> pixel_doubt(ImageOptions(scale=1 / 255, mean=(0.5,), std=(0.5,)), 3) is None
@@ -153,25 +148,25 @@ def pixel_doubt(options: ImageOptions, channels: int) -> str | None:
     span = max(abs(end - start) for start, end in ends)
     small_means = any(means) and max(map(abs, means)) <= _UNIT
     if abs(top) > 10 and (span > _WIDE or small_means):
-        advice = "mean and std look like those of pixels 0..1: give --pixel-scale 1/255, ImageOptions(scale=1/255), too"
+        advice = "mean and std look like those of pixels 0..1: add --pixel-scale 1/255, ImageOptions(scale=1/255)"
         return _doubt(low, high, advice)
     far = any(not min(0, top) - abs(top) <= mean <= max(0, top) + abs(top) for mean in means)
     if span < _NARROW or far:
-        advice = "mean and std look like those of pixels 0..255: leave out --pixel-scale, ImageOptions(scale=...),"
+        advice = "mean and std look like those of pixels 0..255: remove --pixel-scale, ImageOptions(scale=...),"
         return _doubt(low, high, f"{advice} or divide both by 255")
     return None
 
 
 def _pairs(means: tuple[float, ...], stds: tuple[float, ...]) -> list[tuple[float, float]]:
-    """Return mean and std of each channel; one value serves all channels."""
+    """Return mean and std of each channel; a single value applies to all channels."""
     count = max(len(means), len(stds))
     return list(zip(*(values if len(values) > 1 else values * count for values in (means, stds)), strict=True))
 
 
 def _doubt(low: float, high: float, advice: str) -> str:
     return (
-        f"pixels 0..255 become inputs {low:.4g}..{high:.4g}, which hardly any model was trained on; {advice}. On wrong "
-        "inputs ranges are wrong and metrics against the float model look good all the same"
+        f"pixels 0..255 become inputs {low:.4g}..{high:.4g}, which hardly any model was trained on; {advice}. With "
+        "wrong inputs the ranges are wrong, although metrics against the float model still look good"
     )
 
 
@@ -181,16 +176,16 @@ if TYPE_CHECKING:
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow's modes of more than 8 bits."""
+"""Pillow's modes with more than 8 bits."""
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Asks for the images of a folder and its sub-folders, in the order of their paths.
+    """The images of a folder and its subfolders, in order of their paths.
 
     Attributes:
         path: The folder.
-        options: What is done to each image; None does the same as `ImageOptions()`, with a note on the result.
+        options: How images become inputs; None means `ImageOptions()`, with a note in the result.
     """
 
     path: str | Path
@@ -198,17 +193,17 @@ class ImageFolder:
 
 
 class ImageSource(SampleSource):
-    """The images that an `ImageFolder` asks for, shaped for a model with one input of rank 3 or 4.
+    """The images of an `ImageFolder`, shaped for a model with one input of rank 3 or 4.
 
     Attributes:
-        pixels_by_default: Whether nobody said how pixels become the floats that the model takes.
-        doubt: What is doubtful about how they become floats; None where nothing is.
+        pixels_by_default: Whether the model takes floats and the user did not say how pixels become floats.
+        doubt: What looks wrong about the pixel arithmetic; None if nothing does.
     """
 
     def __init__(self, files: Sequence[Path], given: ImageOptions | None, inputs: Signatures, where: str) -> None:
         if len(inputs) != 1:
             names = [signature.name for signature in inputs]
-            raise DataError(f"a folder of images goes with a model of one input, got inputs {names}; in {where}")
+            raise DataError(f"a folder of images needs a model with one input, got inputs {names}; in {where}")
         self._options = options = given or ImageOptions()
         self._frame = Frame.of(inputs[0], options, where)
         self.pixels_by_default = given is None and not self._frame.integer
@@ -229,13 +224,13 @@ class ImageSource(SampleSource):
         return tuple(self._files[start : start + self._group] for start in starts)
 
     def read(self) -> Iterator[object]:
-        """Yield the images, as many at a time as the model's batch."""
+        """Yield the images, in groups of the model's batch size."""
         for start in range(0, len(self._files), self._group):
             group = [load_image(path, self._options, self._frame) for path in self._files[start : start + self._group]]
             yield np.stack(group) if self._frame.batched else group[0]
 
     def digest(self, limit: int | None) -> Digest:
-        """Return the digest of the files' bytes and of all that is done to them."""
+        """Return the digest of the files' bytes and of everything that is done to them."""
         files = self._files if limit is None else self._files[: limit * self._group]
         content = tuple(fingerprint_file(path) for path in files)
         return fingerprint(("images", content, self._options, self._frame, self._group))
@@ -243,7 +238,7 @@ class ImageSource(SampleSource):
 
 @dataclass(frozen=True)
 class Frame:
-    """Where an image has to fit.
+    """The shape that an image must have.
 
     Attributes:
         height: Rows.
@@ -266,7 +261,7 @@ class Frame:
         """Return the frame of a model's input.
 
         Raises:
-            DataError: If the input is no image, or its size is dynamic and not given.
+            DataError: The input is not an image, or its size is dynamic and not given.
         """
         rank = len(signature.shape)
         if rank not in (3, 4):
@@ -276,15 +271,15 @@ class Frame:
         height, width = options.size or sides
         if not isinstance(height, int) or not isinstance(width, int):
             raise DataError(
-                f"the model's image size is dynamic, {describe(signature)}: give ImageOptions(size=(height, width)); "
-                f"in {where}"
+                f"the size of images must be known, got a model with dynamic size {describe(signature)}: pass "
+                f"ImageOptions(size=(height, width)); in {where}"
             )
         integer = signature.dtype == np.uint8
         if not integer and signature.dtype != np.float32:
             raise DataError(f"images need an input of float32 or uint8, got {describe(signature)}; in {where}")
         if integer and not options.keeps_pixels:
             raise DataError(
-                f"the model takes uint8 pixels, so scale must be 1, mean 0 and std 1, got {options.scale}, "
+                f"a model with uint8 pixels needs scale 1, mean 0 and std 1, got {options.scale}, "
                 f"{options.mean} and {options.std}; in {where}"
             )
         if channels == 3:
@@ -295,7 +290,7 @@ class Frame:
 
 
 def _channel_axis(signature: InputSignature, options: ImageOptions, where: str) -> tuple[bool, int]:
-    """Return whether channels come first, and how many there are."""
+    """Return whether channels come first, and their number."""
     first, last = signature.shape[-3], signature.shape[-1]
     looks_first = first in (1, 3) or last not in (1, 3)
     channels_first = looks_first if options.layout == "auto" else options.layout == "NCHW"
@@ -303,15 +298,15 @@ def _channel_axis(signature: InputSignature, options: ImageOptions, where: str) 
     if not isinstance(channels, int):
         return channels_first, 3
     if channels not in (1, 3):
-        raise DataError(f"images have 1 or 3 channels, got {describe(signature)} as {options.layout}; in {where}")
+        raise DataError(f"images must have 1 or 3 channels, got {describe(signature)} as {options.layout}; in {where}")
     return channels_first, channels
 
 
 def load_image(path: Path, options: ImageOptions, frame: Frame) -> Array:
-    """Return one image file as the model wants it, without batch axis.
+    """Return one image file in the form that the model needs, without batch axis.
 
     Raises:
-        DataError: If the file cannot be decoded, or has more than 8 bits for each channel.
+        DataError: The file cannot be decoded, or has more than 8 bits per channel.
     """
     # Pillow is imported only when images are read: `import quantry` must stay light.
     from PIL import Image, ImageOps
@@ -324,9 +319,9 @@ def load_image(path: Path, options: ImageOptions, frame: Frame) -> Array:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"an image file must be readable, got {error}; in {path}") from error
     if mode in _WIDE_MODES:
-        # Pillow has cut off what is above 255.
-        advice = "convert it as was done for training"
-        raise DataError(f"an image must have 8 bits for each channel, got mode {mode!r}; {advice}; in {path}")
+        # Pillow has already clipped values above 255.
+        advice = "convert it as for training"
+        raise DataError(f"an image must have 8 bits per channel, got mode {mode!r}; {advice}; in {path}")
     pixels = np.asarray(_fit(image, options, frame))
     pixels = pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels
     if options.color == "BGR":

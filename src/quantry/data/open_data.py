@@ -1,7 +1,4 @@
-"""A text file that names the files of samples, such as calibration.txt of a search.
-
-The door for calibration data: many forms come in, one goes on.
-"""
+"""Open calibration data: every form that users may pass becomes a `CalibrationData`."""
 
 import os
 import warnings
@@ -29,23 +26,24 @@ LIST_SUFFIX = ".txt"
 
 
 def listed_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
-    """Return the samples whose files a text names, in its order.
+    """Return the samples whose files are listed in a text file, in that order.
 
-    Each line is the path of an image, or of a .npy or .npz file with one sample; of a model with several inputs, the
-    .npy files of all of them, with tabs between. Paths are taken from the current folder, else from the text's.
+    Each line is the path of an image, or of a .npy or .npz file with one sample; for a model with several inputs, the
+    .npy files of all inputs, separated by tabs. Relative paths are looked up in the current folder, then in the folder
+    of the text file.
 
     Args:
-        path: The text.
+        path: The text file.
         inputs: The inputs of the model.
-        options: What is done to images.
+        options: How images become inputs.
 
     Raises:
-        DataError: A file is missing, or the files are not of one kind.
+        DataError: A file is missing, or not all files are of one kind.
     """
     try:
         lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"a list of files must be a readable text, got {error}; in {path}") from error
+        raise DataError(f"a list of files must be a readable text file, got {error}; in {path}") from error
     samples = [[_found(name, path) for name in line] for line in lines]
     files = [file for sample in samples for file in sample]
     kinds = {file.suffix.lower() for file in files}
@@ -55,12 +53,12 @@ def listed_source(path: Path, inputs: Signatures, options: ImageOptions | None) 
         got = ", ".join(sorted(kinds)) or "nothing"
         raise DataError(f"a list of files must name images or arrays {ARRAY_SUFFIXES}, got {got}; in {path}")
     if options is not None:
-        raise DataError(f"ImageOptions go with images, got arrays; in {path}")
+        raise DataError(f"ImageOptions need images, got arrays; in {path}")
     if all(len(sample) == 1 for sample in samples):
         return ArrayFolder(files)
     names = [signature.name for signature in inputs]
     if any(len(sample) != len(names) for sample in samples):
-        raise DataError(f"each line of a list of files must name one for each input {names}; in {path}")
+        raise DataError(f"each line of a list of files must have one file per input {names}; in {path}")
     return InputFolders({name: [sample[at] for sample in samples] for at, name in enumerate(names)}, str(path))
 
 
@@ -68,7 +66,7 @@ def _found(name: str, listed_in: Path) -> Path:
     for path in (Path(name.strip()), listed_in.parent / name.strip()):
         if path.is_file():
             return path
-    raise DataError(f"a list of files must name files that exist, got {name.strip()!r}; in {listed_in}")
+    raise DataError(f"the files in a list must exist, got {name.strip()!r}; in {listed_in}")
 
 
 def calibration_data(data: object, inputs: Signatures, options: ImageOptions | None = None) -> CalibrationData:
@@ -77,33 +75,33 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
     Args:
         data: One of these.
 
-            - `CalibrationData`: passed through; checked again where they were opened for inputs of other names.
-            - None: one random sample, uniform in [0, 1), with a warning; a `RandomData` asks for more of them.
+            - `CalibrationData`: returned as is; checked again if it was opened for inputs with other names.
+            - None: one random sample, uniform in [0, 1), with a warning; use `RandomData` for more.
             - A path to a folder of images (also `ImageFolder`), to a folder of .npy or .npz files with one sample
-              each, to a folder with one sub-folder of .npy files for each input, to one .npy or .npz file whose
-              first axis counts samples, or to a .txt file that names images or arrays, one sample in each line.
-            - An array, or a mapping from input names to arrays, whose first axis counts samples.
+              each, to a folder with one subfolder of .npy files per input, to one .npy or .npz file whose first axis
+              is the samples, or to a .txt file that lists images or arrays, one sample per line.
+            - An array, or a mapping from input names to arrays, whose first axis is the samples.
             - A list or tuple of samples; it is not copied.
             - An onnxruntime data reader (anything with ``get_next()``), a PyTorch DataLoader, a generator or any
-              other iterable of samples; it is read once, and kept in a temporary file.
+              other iterable of samples; it is read once, and stored in a temporary file.
 
             A sample is a mapping from input names to arrays, a tuple or list in the order of the inputs (further items
-            such as labels are left out), or an array for a model with one input. A sample without batch axis gets
-            one where the model's is 1 or dynamic.
+            such as labels are ignored), or an array for a model with one input. A missing batch axis is added if the
+            model's batch size is 1 or dynamic.
         inputs: The inputs of the model.
-        options: What is done to images; only for a path to a folder of images.
+        options: How images become inputs; only for a path to a folder of images.
 
     Raises:
-        DataError: If there are no samples, or the first does not fit the model.
+        DataError: There are no samples, or the first one does not fit the model.
 
     Example:
-        >>> from quantry.prepare import InputSignature
+        >>> from quantry.graph.float_model import InputSignature
         >>> signature = InputSignature("x", np.dtype(np.float32), ("batch", 3))
         >>> [sample["x"].shape for sample in calibration_data(np.zeros((2, 3)), (signature,))]
         [(1, 3), (1, 3)]
     """
     if options is not None and not isinstance(data, str | os.PathLike):
-        raise DataError(f"ImageOptions go with a path to a folder of images, got {type(data).__name__} data")
+        raise DataError(f"ImageOptions need a path to a folder of images, got {type(data).__name__} data")
     if isinstance(data, CalibrationData):
         same = [one.name for one in data.inputs] == [other.name for other in inputs]
         return data if same else CalibrationData(data.source, inputs, data.limit)
@@ -111,7 +109,7 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
 
 
 def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
-    """Return what to tell where images went into a float model and nobody said how, or what was said is doubtful.
+    """Return a note if images are fed to a float model without pixel options, or with options that look wrong.
 
     Args:
         data: The opened data.
@@ -119,16 +117,16 @@ def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
     if not isinstance(data.source, ImageSource) or not data.source.pixels_by_default:
         return pixel_doubts(data)
     note = (
-        "the images went in as RGB pixels 0..255, because no pixel option was given; a model trained on other numbers "
-        "(most are) is calibrated on wrong ranges and useless: give --pixel-scale 1/255, --mean and --std, or "
-        "images=quantry.ImageOptions(scale=1/255, mean=..., std=...), as the model was trained; "
-        "--pixel-scale 1 or ImageOptions() says that 0..255 is right"
+        "images are used as RGB pixels 0..255, because no pixel option was given; if the model was trained on other "
+        "values, as most are, the ranges are wrong and the quantized model is useless: pass --pixel-scale 1/255, "
+        "--mean and --std, or images=quantry.ImageOptions(scale=1/255, mean=..., std=...), as in training; "
+        "--pixel-scale 1 or ImageOptions() confirms that 0..255 is right"
     )
     return (note,)
 
 
 def pixel_doubts(data: CalibrationData) -> tuple[str, ...]:
-    """Return what is doubtful about the given options of images; nothing for other data.
+    """Return what looks wrong about the given image options; empty for other data.
 
     Args:
         data: The opened data.
@@ -140,7 +138,7 @@ def pixel_doubts(data: CalibrationData) -> tuple[str, ...]:
 def _source(data: object, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
     if data is None:
         warnings.warn(
-            "no calibration data: one random sample, uniform in [0, 1), is used; ranges and accuracy will be wrong",
+            "no calibration data: using one random sample, uniform in [0, 1); ranges and accuracy will be wrong",
             UserWarning,
             stacklevel=3,
         )
@@ -175,19 +173,19 @@ def _sample_source(data: object, inputs: Signatures) -> SampleSource:
 
 def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -> SampleSource:
     if not path.exists():
-        raise DataError(f"calibration data must exist, got the path {path}, where nothing is")
+        raise DataError(f"the path of calibration data must exist, got {path}")
     if path.is_file() and path.suffix.lower() == LIST_SUFFIX:
         return listed_source(path, inputs, options)
     arrays = _array_source(path, inputs)
     if arrays is None:
         return _image_source(path, options, inputs)
     if options is not None:
-        raise DataError(f"ImageOptions go with a path to a folder of images, got arrays; in {path}")
+        raise DataError(f"ImageOptions need a path to a folder of images, got arrays; in {path}")
     return arrays
 
 
 def _array_source(path: Path, inputs: Signatures) -> SampleSource | None:
-    """Return the arrays at a path, or None where there are none."""
+    """Return the arrays at a path, or None if there are none."""
     if path.is_file():
         return _file_source(path, inputs)
     arrays = _files(path.iterdir(), ARRAY_SUFFIXES)
@@ -212,18 +210,18 @@ def _file_source(path: Path, inputs: Signatures) -> SampleSource:
 
 def _image_source(path: Path, options: ImageOptions | None, inputs: Signatures) -> SampleSource:
     if not path.is_dir():
-        raise DataError(f"a folder of images must be a folder, got the path {path}, where none is")
+        raise DataError(f"a folder of images must be an existing folder, got {path}")
     files = _files(path.rglob("*"), IMAGE_SUFFIXES)
     if not files:
         raise DataError(
-            f"a folder of calibration data must hold images {IMAGE_SUFFIXES} or arrays {ARRAY_SUFFIXES}, got none; "
+            f"a folder of calibration data must contain images {IMAGE_SUFFIXES} or arrays {ARRAY_SUFFIXES}, got none; "
             f"in {path}"
         )
     return ImageSource(files, options, inputs, str(path))
 
 
 def _files(paths: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:
-    """Return the files with one of the suffixes, in the order of their paths; hidden ones are left out."""
+    """Return the files with one of the suffixes, in order of their paths; hidden files are skipped."""
     found = (path for path in paths if path.suffix.lower() in suffixes and not path.name.startswith("."))
     return sorted((path for path in found if path.is_file()), key=lambda path: path.as_posix())
 
@@ -231,7 +229,5 @@ def _files(paths: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:
 def _only_name(inputs: Signatures, given: str) -> str:
     if len(inputs) != 1:
         names = [signature.name for signature in inputs]
-        raise DataError(
-            f"{given} goes with a model of one input, got inputs {names}; use a mapping from names to arrays"
-        )
+        raise DataError(f"{given} needs a model with one input, got inputs {names}; use a mapping from names to arrays")
     return inputs[0].name

@@ -1,4 +1,4 @@
-"""Random samples, for a first look at a model without data."""
+"""Random samples, to try out a model without data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from quantry.graph.float_model import InputSignature
 
 @dataclass(frozen=True)
 class RandomData:
-    """Asks for random samples, uniform in ``[low, high)``; integer inputs are uniform in ``low..high``, both included.
+    """Random samples, uniform in ``[low, high)``; integer inputs are uniform in ``low..high``, both included.
 
     A dynamic leading axis becomes 1. Other dynamic axes become 3 channels of 32 x 32 for inputs of rank 4, 16 for
     rank 2, and 32 otherwise.
@@ -38,7 +38,7 @@ class RandomData:
 
 
 class RandomSource(SampleSource):
-    """The samples that a `RandomData` asks for."""
+    """The samples of a `RandomData`."""
 
     def __init__(self, request: RandomData, inputs: Signatures) -> None:
         self._request = request
@@ -50,7 +50,7 @@ class RandomSource(SampleSource):
         return self._request.samples
 
     def read(self) -> Iterator[object]:
-        """Yield samples, each drawn with a seed of its own."""
+        """Yield samples, each drawn with its own seed."""
         for index in range(self._request.samples):
             generator = np.random.default_rng((self._request.seed, index))
             sample: Sample = {signature.name: self._draw(signature, generator) for signature in self._inputs}
@@ -64,7 +64,7 @@ class RandomSource(SampleSource):
             return generator.integers(int(low), int(high), shape, endpoint=True).astype(signature.dtype)
         if signature.dtype.kind == "f":
             return (low + (high - low) * generator.random(shape)).astype(signature.dtype)
-        raise DataError(f"random data need an input of numbers, got {describe(signature)}; input {signature.name!r}")
+        raise DataError(f"random data needs numeric inputs, got {describe(signature)}; input {signature.name!r}")
 
 
 def concrete_shape(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Samples by number, kept in memory as far as they fit."""
+"""Samples by index, cached in memory up to a limit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from quantry.data.calibration_data import CalibrationData
 Feeds = Mapping[str, NDArray[Any]]
 
 KEPT_BYTES = 1 << 30
-"""How much one book keeps."""
+"""Maximum number of bytes that one cache holds."""
 
 
-class SampleBook:
-    """Reads data once, in order, and hands samples out by number as often as they are asked for.
+class SampleCache:
+    """Reads data once, in order, and returns samples by index as often as needed.
 
-    A search scores hundreds of models on the same samples; decoding images each time would cost as much as running the
-    model. What does not fit into `KEPT_BYTES` is read again.
+    A search scores hundreds of models on the same samples; decoding images every time would take as long as running the
+    model. Samples beyond `KEPT_BYTES` are read again.
 
     Attributes:
         data: The samples.
@@ -36,14 +36,14 @@ class SampleBook:
         return self._size
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave what can be read again behind, so that a worker process gets a small message."""
+        """Drop the cached samples, so that only a small message is sent to a worker process."""
         return {**self.__dict__, "_kept": [], "_bytes": 0, "_full": False}
 
     def read(self, indices: Iterable[int]) -> Iterator[tuple[int, Feeds]]:
-        """Yield chosen samples with their numbers, in increasing order.
+        """Yield the selected samples with their indices, in increasing order.
 
         Args:
-            indices: Numbers from 0 to ``len(self) - 1``; each is read once.
+            indices: From 0 to ``len(self) - 1``; duplicates are read once.
         """
         wanted = sorted(set(indices))
         yield from ((index, self._kept[index]) for index in wanted if index < len(self._kept))
@@ -52,7 +52,7 @@ class SampleBook:
             yield from self._pass(beyond)
 
     def fill(self) -> None:
-        """Read what is kept in memory, all of it."""
+        """Read all samples that the cache can hold."""
         missing = range(len(self._kept), len(self))
         if not missing:
             return

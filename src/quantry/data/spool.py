@@ -1,4 +1,4 @@
-"""Keeps what can be read only once: samples go to a temporary file the first time they are read."""
+"""Samples that can be read only once: they are stored in a temporary file on first reading."""
 
 import os
 import tempfile
@@ -17,14 +17,14 @@ from quantry.errors import DataError, StoreError
 from quantry.memo import Digest, fingerprint
 
 Entry = list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
-"""Of one sample: name, dtype, shape and offset in the file of each array."""
+"""For one sample: name, dtype, shape and offset in the file of each array."""
 
 
 class Spool(SampleSource):
-    """Samples drained one by one from an iterator, and read again from a nameless temporary file.
+    """Samples taken one by one from an iterator, and read again from an unnamed temporary file.
 
-    Only as many samples are drawn as somebody asks for. The file has no name, so the system removes it even if the
-    process is killed; memory holds one sample at a time.
+    Only as many samples are taken as are needed. The file has no name, so the operating system removes it even if the
+    process is killed. Memory holds one sample at a time.
     """
 
     def __init__(self, samples: Iterator[object], inputs: Signatures) -> None:
@@ -38,7 +38,7 @@ class Spool(SampleSource):
     def _open(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="quantry-")  # noqa: SIM115 - lives as long as self
         weakref.finalize(self, self._file.close)
-        self._turn = threading.Lock()  # for whoever moves the file's position
+        self._turn = threading.Lock()  # guards the file position
 
     @property
     def size(self) -> int | None:
@@ -46,12 +46,12 @@ class Spool(SampleSource):
         return None if self._pending is not None else len(self._entries)
 
     def read(self) -> Iterator[object]:
-        """Yield the samples, drawing new ones after those already kept."""
+        """Yield the samples, taking new ones from the iterator after the stored ones."""
         return self._read(0, None)
 
     def digest(self, limit: int | None) -> Digest:
-        """Return the digest of the first samples; each is hashed once, those not drawn yet while they are drawn."""
-        # Reading and hashing let other threads run, so the next sample is drawn beside them.
+        """Return the digest of the first samples; each is hashed once."""
+        # Reading and hashing release the interpreter lock, so the next sample is taken at the same time.
         with ThreadPoolExecutor(1, thread_name_prefix="quantry-digest") as executor:
             pending: Future[Digest] | None = None
             for index in self._kept(len(self._digests), limit):
@@ -66,20 +66,20 @@ class Spool(SampleSource):
         return fingerprint(self._load(self._entries[index]))
 
     def _read(self, first: int, limit: int | None) -> Iterator[Sample]:
-        # Also what was just drawn is read back: readers may fill one array again and again.
+        # New samples are read back as well, because an iterator may reuse its arrays.
         return (self._load(self._entries[index]) for index in self._kept(first, limit))
 
     def _kept(self, first: int, limit: int | None) -> Iterator[int]:
-        """Yield the places of samples, drawing those that were not drawn yet."""
+        """Yield the indices of samples, taking those from the iterator that are not stored yet."""
         for index in range(first, limit) if limit is not None else count(first):
             if index == len(self._entries) and not self._draw():
                 return
             yield index
 
     def _draw(self) -> bool:
-        """Keep one more sample; return whether there was one."""
+        """Store one more sample; return whether there was one."""
         if self._failure is not None:
-            # A generator that has failed only ends afterwards; what came before it must not pass for the whole.
+            # A generator that raised ends afterwards; the samples before that must not be taken for all of them.
             raise self._failure
         if self._pending is None:
             return False
@@ -94,10 +94,10 @@ class Spool(SampleSource):
             self._failure = error
             raise
         except BaseException:
-            # The sample is lost, and a generator that was interrupted only ends afterwards, too.
+            # The sample is lost, and an interrupted generator ends afterwards as well.
             self._failure = DataError(
-                "calibration data that can be read once must be read without interruption, got one; give the data "
-                f"anew; sample {index}"
+                "an iterator of calibration data must be read without interruption, got one; create a new iterator; "
+                f"sample {index}"
             )
             raise
         return True
@@ -109,13 +109,13 @@ class Spool(SampleSource):
                 entry.append((name, array.dtype, array.shape, self._append(array.reshape(-1).view(np.uint8).data)))
         except OSError as error:
             raise StoreError(
-                f"the temporary folder must have room for the calibration data, got {error}; sample {index}; "
+                f"the temporary folder must have enough space for the calibration data, got {error}; sample {index}; "
                 "set TMPDIR to a larger disk or use fewer samples"
             ) from error
         return entry
 
     def _append(self, content: memoryview) -> int:
-        """Write at the end of the file, and return where that was."""
+        """Write at the end of the file; return the offset."""
         with self._turn:
             offset = self._file.seek(0, os.SEEK_END)
             self._file.write(content)
@@ -127,14 +127,14 @@ class Spool(SampleSource):
         for name, dtype, shape, offset in entry:
             array = np.empty(shape, dtype)
             if self._fill(array.reshape(-1).view(np.uint8).data, offset) != array.nbytes:
-                raise DataError(f"the temporary copy of the calibration data was cut short; input {name!r}")
+                raise DataError(f"the temporary copy of the calibration data was truncated; input {name!r}")
             sample[name] = array
         return sample
 
     def _fill(self, buffer: memoryview, offset: int) -> int:
-        """Read what is at a place of the file, and return how many bytes there were.
+        """Read from an offset of the file; return the number of bytes.
 
-        Forked processes share the file with its position, so that one must not rely on where another left it.
+        Forked processes share the file's position, so it cannot be relied on.
         """
         if not hasattr(os, "preadv"):  # Windows, which cannot fork either
             with self._turn:
@@ -149,7 +149,7 @@ class Spool(SampleSource):
         return done
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take all samples along, for a process that is started anew."""
+        """Include all samples, for a process that is spawned."""
         for _ in self._read(len(self._entries), None):
             pass
         content = bytearray(os.fstat(self._file.fileno()).st_size)
@@ -157,23 +157,23 @@ class Spool(SampleSource):
         return {**self.__dict__, "_file": bytes(content), "_turn": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Put the samples into a temporary file of this process."""
+        """Write the samples to a temporary file of this process."""
         self.__dict__ |= state
         self._open()
         self._append(memoryview(state["_file"]))
 
 
 def drain(reader: Any) -> Iterator[object]:
-    """Yield what an onnxruntime data reader's ``get_next()`` returns until it returns None.
+    """Yield what an onnxruntime data reader's ``get_next()`` returns, until it returns None.
 
     Raises:
-        DataError: It returns None at once.
+        DataError: The first result is None.
     """
     sample = reader.get_next()
     if sample is None:
         raise DataError(
-            "a data reader must return at least one sample, got None from get_next() at once: used up already? make a "
-            f"new one; in {type(reader).__name__}"
+            "a data reader must return at least one sample, got None from the first get_next(); if it was used before, "
+            f"create a new one; in {type(reader).__name__}"
         )
     while sample is not None:
         yield sample

@@ -1,4 +1,4 @@
-"""The embedded default: a small real detector, and a generator of the labelled images it was trained on.
+"""The built-in demo: a small real detector, and a generator of the labelled images it was trained on.
 
 The model is ``detector.onnx``: input ``images``, RGB in 0..255, float32 [batch, 3, 128, 128]; output ``detections``,
 float32 [batch, 1344, 13], which ``decode`` explains. ``examples/train_detector.py`` made it.

@@ -1,6 +1,6 @@
-"""From the demo detector's output to boxes with scores and labels.
+"""Decode the demo detector's output to boxes with scores and labels.
 
-The detector answers like YOLOX before decoding: one row per anchor, ``[dx, dy, log w, log h, object, class...]``,
+The detector's output is like YOLOX before decoding: one row per anchor, ``[dx, dy, log w, log h, object, class...]``,
 first the stride-4 grid row by row, then stride 8, then stride 16. With grid cell (i, j) and stride s the box is
 
     centre = ((i + dx) s, (j + dy) s)      size = (s exp(log w), s exp(log h))      score = object * class
@@ -19,7 +19,7 @@ OVERLAP_LIMIT = 0.65
 MOST_DETECTIONS = 100
 
 _BEFORE_SUPPRESSION = 400
-# exp of these spans every box that can matter and cannot overflow, whatever a badly quantized model answers.
+# Limits for log sizes: their exp covers every useful box and cannot overflow, whatever a badly quantized model returns.
 _LOG_SIZES = (-8.0, 8.0)
 
 
@@ -38,7 +38,7 @@ def _decode_one(rows: NDArray[np.float64]) -> Detections:
     chances = rows[:, 4:5] * rows[:, 5:]
     labels = chances.argmax(axis=1)
     scores = chances[np.arange(len(rows)), labels]
-    # A comparison with NaN is false, so that a broken row is no detection.
+    # Comparisons with NaN are false, so a broken row is not a detection.
     good = np.flatnonzero((scores > SCORE_FLOOR) & np.isfinite(rows[:, :4]).all(axis=1))
     order = good[np.argsort(-scores[good], kind="stable")][:_BEFORE_SUPPRESSION]
     cells, strides = _anchors()
@@ -50,15 +50,15 @@ def _decode_one(rows: NDArray[np.float64]) -> Detections:
 
 
 def decode(output: NDArray[np.floating]) -> list[Detections]:
-    """Turn the detector's output [n, anchors, 5 + classes] into detections, one value per image.
+    """Decode the detector's output [n, anchors, 5 + classes], one entry per image.
 
     Raises:
-        DataError: The output is not of the demo detector's shape.
+        DataError: The output does not have the demo detector's shape.
     """
     rows = sum((IMAGE_SIZE // stride) ** 2 for stride in STRIDES)
     if output.ndim != 3 or output.shape[1:] != (rows, 5 + len(CLASS_NAMES)):
         raise DataError(
-            f"the detector's output must have shape [n, {rows}, {5 + len(CLASS_NAMES)}]; given {list(output.shape)}; "
+            f"the detector's output must have shape [n, {rows}, {5 + len(CLASS_NAMES)}], got {list(output.shape)}; "
             "in quantry.demo.decode"
         )
     return [_decode_one(image.astype(np.float64)) for image in output]

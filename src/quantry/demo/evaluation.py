@@ -1,4 +1,4 @@
-"""Mean average precision of anything that answers like the demo detector."""
+"""Mean average precision of the demo detector, or of any model with the same output."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ Run = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 
 
 def image_tensor(scene: Scene) -> NDArray[np.float32]:
-    """Return the scene's image as the detector takes it: RGB, 0..255, float32 [1, 3, IMAGE_SIZE, IMAGE_SIZE]."""
+    """Return the scene's image as the detector's input: RGB, 0..255, float32 [1, 3, IMAGE_SIZE, IMAGE_SIZE]."""
     return np.ascontiguousarray(scene.image.transpose(2, 0, 1)[None], dtype=np.float32)
 
 
@@ -38,11 +38,11 @@ def calibration_inputs(count: int) -> list[dict[str, NDArray[np.float32]]]:
 
 
 def match_scenes(run: Run, scenes: Iterable[Scene]) -> list[ImageMatches]:
-    """Run the detector on each scene and match what it finds; what a bootstrap over images resamples.
+    """Run the detector on each scene and match its detections; a bootstrap over images resamples these.
 
     Args:
         run: The detector.
-        scenes: Labelled images, taken one at a time.
+        scenes: Labelled images, read one at a time.
     """
     return [
         match_image(decode(run(image_tensor(scene)))[0], scene.boxes, scene.labels, len(CLASS_NAMES))
@@ -76,11 +76,11 @@ def evaluate(run: Run, count: int = 200) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class ScenePrecision:
-    """Evaluator of searches on the embedded detector: mean average precision on evaluation scenes.
+    """Evaluator for searches on the built-in detector: mean average precision on evaluation scenes.
 
     Attributes:
         scenes: Number of scenes.
-        threads: Threads inside one operator; None leaves the choice to the process.
+        threads: Threads inside one operator; None uses the default of the process.
 
     Example:
         >>> from quantry import demo
@@ -95,7 +95,7 @@ class ScenePrecision:
 
     @property
     def fingerprint(self) -> str:
-        """What a score depends on besides the model."""
+        """What a score depends on, except the model."""
         return f"embedded scenes {self.scenes}"
 
     def __call__(self, model_path: str | Path) -> float:

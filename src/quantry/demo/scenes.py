@@ -1,8 +1,7 @@
-"""A seeded generator of labelled images: shapes among clutter, under noise and changing light.
+"""A seeded generator of labelled images: shapes among clutter, with noise and varying light.
 
-A scene depends on its seed alone. Only uniform draws of PCG64 and plain float64 arithmetic are used, so that the same
-seed gives the same picture wherever numpy runs. Seeds for training, calibration and evaluation come from ranges that
-cannot meet.
+A scene depends only on its seed. It uses uniform draws of PCG64 and plain float64 arithmetic, so the same seed gives
+the same picture on every platform. Seeds for training, calibration and evaluation come from disjoint ranges.
 """
 
 import math
@@ -84,7 +83,7 @@ def _window(x0: float, y0: float, x1: float, y1: float) -> _Window:
 
 
 def _blend(canvas: Plane, window: _Window, cover: Plane, paint: Plane) -> None:
-    """Lay paint, broadcastable to [rows, columns, 3], over the canvas where cover [rows, columns] is 1."""
+    """Paint over the canvas where cover [rows, columns] is 1; paint broadcasts to [rows, columns, 3]."""
     region = canvas[window.rows, window.columns]
     region += cover[..., None] * (paint - region)
 
@@ -94,7 +93,7 @@ def _soft(distance: Plane, softness: float) -> Plane:
 
 
 def _background(dice: _Dice) -> Plane:
-    """Return a canvas [IMAGE_SIZE, IMAGE_SIZE, 3]: a gradient between two colours under a smooth texture."""
+    """Return a canvas [IMAGE_SIZE, IMAGE_SIZE, 3]: a gradient between two colours with a smooth texture."""
     ramp = (np.arange(IMAGE_SIZE, dtype=np.float64) + 0.5) / IMAGE_SIZE
     angle = dice.between(0.0, 2 * math.pi)
     slant = (ramp[None, :] - 0.5) * math.cos(angle) + (ramp[:, None] - 0.5) * math.sin(angle) + 0.5
@@ -111,7 +110,7 @@ def _background(dice: _Dice) -> Plane:
 
 
 def _line(canvas: Plane, dice: _Dice, thickest: float) -> None:
-    """Draw a straight stroke between two points that may lie outside the image."""
+    """Draw a straight stroke between two points that may be outside the image."""
     x0, y0, x1, y1 = (dice.between(-20.0, IMAGE_SIZE + 20.0) for _ in range(4))
     half, softness, paint = dice.between(0.4, thickest) / 2, dice.between(0.8, 1.8), dice.colour()
     window = _window(min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1))
@@ -124,7 +123,7 @@ def _line(canvas: Plane, dice: _Dice, thickest: float) -> None:
 
 
 def _blob(canvas: Plane, dice: _Dice) -> None:
-    """Draw a distractor: an ellipse or a bar too long to pass for any class."""
+    """Draw a distractor: an ellipse or a bar that is too long for any class."""
     x, y = dice.between(0.0, IMAGE_SIZE), dice.between(0.0, IMAGE_SIZE)
     long = dice.between(5.0, 30.0)
     short = long / dice.between(2.2, 4.5)
@@ -162,7 +161,7 @@ def _hides_another(box: tuple[float, float, float, float], boxes: list[tuple[flo
 
 
 def _fill(dice: _Dice, around: Plane, u: Plane, v: Plane) -> Plane:
-    """Return paint [rows, columns, 3] or [3] that stands out from the colour around [3]."""
+    """Return paint [rows, columns, 3] or [3] that contrasts with the surrounding colour [3]."""
     paint = dice.colour()
     while float(np.abs(paint - around).max()) < _LEAST_CONTRAST:
         paint = dice.colour()
@@ -199,9 +198,9 @@ def _object(
 
 
 def _expose(canvas: Plane, dice: _Dice) -> NDArray[np.uint8]:
-    """Change light and contrast, add sensor noise, and round to bytes."""
+    """Change brightness and contrast, add sensor noise, and round to bytes."""
     lit = (canvas - 128.0) * dice.between(0.45, 1.25) + 128.0 + dice.between(-45.0, 45.0)
-    # The sum of two uniform draws is bell-shaped enough, and needs no library function that may differ by platform.
+    # The sum of two uniform draws approximates a normal distribution without platform-dependent library functions.
     noise = dice.plane(*canvas.shape) + dice.plane(*canvas.shape) - 1.0
     noisy = lit + noise * dice.between(0.0, 40.0)
     return np.floor(np.clip(noisy, 0.0, 255.0) + 0.5).astype(np.uint8)
@@ -214,7 +213,7 @@ def scene(seed: int) -> Scene:
         seed: Any non-negative integer.
 
     Returns:
-        The image and its labels; every scene holds at least one object.
+        The image and its labels; every scene has at least one object.
 
     Raises:
         DataError: The seed is negative.
@@ -224,7 +223,7 @@ def scene(seed: int) -> Scene:
         (128, 128, 3)
     """
     if seed < 0:
-        raise DataError(f"a scene's seed must be 0 or more; given {seed}; in quantry.demo.scene")
+        raise DataError(f"a scene's seed must be 0 or more, got {seed}; in quantry.demo.scene")
     dice = _Dice(seed)
     canvas = _background(dice)
     for _ in range(dice.below(7)):
@@ -253,21 +252,21 @@ def scenes(count: int, seed: int) -> Iterator[Scene]:
 
 
 def training_scenes(count: int) -> Iterator[Scene]:
-    """Draw scenes that only training may see."""
+    """Draw scenes for training only."""
     return _split(count, TRAINING_SEED)
 
 
 def calibration_scenes(count: int) -> Iterator[Scene]:
-    """Draw scenes for calibration: never seen in training, never evaluated on."""
+    """Draw scenes for calibration: not used in training or evaluation."""
     return _split(count, CALIBRATION_SEED)
 
 
 def evaluation_scenes(count: int) -> Iterator[Scene]:
-    """Draw scenes for evaluation: never seen in training or calibration."""
+    """Draw scenes for evaluation: not used in training or calibration."""
     return _split(count, EVALUATION_SEED)
 
 
 def _split(count: int, seed: int) -> Iterator[Scene]:
     if not 0 <= count <= SEEDS_PER_SPLIT:
-        raise DataError(f"a number of scenes must be 0 to {SEEDS_PER_SPLIT}; given {count}; in quantry.demo")
+        raise DataError(f"a number of scenes must be 0 to {SEEDS_PER_SPLIT}, got {count}; in quantry.demo")
     return scenes(count, seed)

@@ -1,8 +1,8 @@
-"""The eight labelled shapes, each as a signed distance in its own unit frame.
+"""The eight labelled shapes, each as a signed distance function in its own unit frame.
 
-A shape lives in the disc of radius 1 around the origin. Its distance is negative inside, positive outside, and grows
-by about one per unit length near the edge, which is all that soft edges need. Its outline is a set of points whose
-extreme coordinates, under any rotation, are those of the shape: that gives boxes finer than a pixel.
+A shape lies in the disc of radius 1 around the origin. Its distance is negative inside, positive outside, and grows by
+about one per unit length near the edge, as soft edges need. Its outline is a set of points whose extreme coordinates,
+under any rotation, are those of the shape, which gives boxes with subpixel precision.
 """
 
 import math
@@ -25,7 +25,7 @@ class Shape:
     """One class of object.
 
     Attributes:
-        name: What the label means.
+        name: Name of the class.
         distance: Maps unit-frame coordinates u and v, any equal shapes, to the signed distance.
         outline: Points [k, 2] whose extremes bound the shape under any rotation.
     """
@@ -36,7 +36,7 @@ class Shape:
 
 
 def _half_planes(u: Plane, v: Plane, count: int, inradius: float) -> Plane:
-    """Return the distances [count, ...] to the edges of a regular arrangement whose first corner is at (1, 0)."""
+    """Return the distances [count, ...] to the edges of a regular polygon whose first corner is at (1, 0)."""
     angles = [math.pi * (2 * index + 1) / count for index in range(count)]
     return np.stack([u * math.cos(angle) + v * math.sin(angle) - inradius for angle in angles])
 
@@ -64,7 +64,7 @@ def _triangle(u: Plane, v: Plane) -> Plane:
 
 
 def _star(u: Plane, v: Plane) -> Plane:
-    # A pentagram is where at least four of its five lines hold, so its edge is the second largest of the distances.
+    # A point is in a pentagram if it is inside at least four of its five lines, so the edge is the second largest.
     return np.asarray(np.sort(_half_planes(u, v, 5, math.cos(2 * math.pi / 5)), axis=0)[-2])
 
 

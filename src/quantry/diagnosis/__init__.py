@@ -1,4 +1,4 @@
-"""Where the error of a quantized model comes from, tensor by tensor, and what to do about it."""
+"""Find out where the error of a quantized model comes from, tensor by tensor, and what to do about it."""
 
 from quantry.diagnosis.diagnosis import Diagnosis, diagnose
 from quantry.diagnosis.evidence import Fall, Finding

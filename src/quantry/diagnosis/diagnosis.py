@@ -1,4 +1,4 @@
-"""One look at a quantized model: each tensor by itself, the error as it gathers, and the causes."""
+"""Diagnose a quantized model: the error of each tensor alone, the accumulated error, and its causes."""
 
 import math
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ _TOLD_FALLS = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Where the error comes from.
+    """Where the error of a quantized model comes from.
 
     Attributes:
-        tensors: Each quantized tensor by itself.
-        gathered: SQNR in dB of the tensors that both models have, in the order of the graph.
-        falls: Where most is lost, worst first.
-        findings: Known causes with their remedies.
-        samples: How many samples `gathered` was measured on.
+        tensors: Each quantized tensor on its own.
+        gathered: SQNR in dB of the tensors that both models have, in graph order.
+        falls: The nodes that lose most, worst first.
+        findings: Known causes, with suggested fixes.
+        samples: Number of samples on which `gathered` was measured.
     """
 
     tensors: tuple[TensorHealth, ...]
@@ -37,7 +37,7 @@ class Diagnosis:
     samples: int
 
     def __str__(self) -> str:
-        lines = [f"- {finding}" for finding in self.findings] or ["- no known cause of loss was found"]
+        lines = [f"- {finding}" for finding in self.findings] or ["- no known cause of accuracy loss was found"]
         lines += [
             f"{fall.before:6.1f} dB before and {fall.after:6.1f} dB after {fall.operator} {fall.node}"
             for fall in self.falls[:_TOLD_FALLS]
@@ -46,16 +46,16 @@ class Diagnosis:
 
 
 def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
-    """Say where a quantized model loses accuracy, and why.
+    """Find out where a quantized model loses accuracy, and why.
 
-    Each tensor by itself follows from what was observed; how the error gathers is measured by running both models.
+    The error of each tensor alone follows from the statistics; the accumulated error is measured by running both.
 
     Args:
-        result: What `quantry.quantize` returned.
-        samples: How many evaluation samples to run.
+        result: The result of `quantry.quantize`.
+        samples: Number of evaluation samples to run.
 
     Raises:
-        RecipeError: ``samples`` is less than one.
+        RecipeError: ``samples`` is less than 1.
 
     Example:
         >>> print(quantry.diagnose(result))  # doctest: +SKIP
@@ -83,7 +83,7 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
 def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:
     """Return the nodes that lose most."""
     falls = []
-    # What is not in both models, such as a tensor inside a fused activation, has the worst of what it is made from.
+    # A tensor that is not in both models, such as one inside a fused activation, gets the worst value of its inputs.
     known: dict[str, float] = {}
     for node in model.graph:
         before = min((known[value.name] for value in node.inputs if value and value.name in known), default=math.inf)

@@ -1,4 +1,4 @@
-"""What rules for causes look at, and what they answer."""
+"""What the rules for causes read (`Evidence`), and what they return (`Finding`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import Recipe
 
 GOOD_SQNR = 40.0
-"""dB beyond which more would change no answer: what is lost above it does not count."""
+"""dB; losses above it are ignored, because more precision would not change the result."""
 
 HARMED_SQNR = 30.0
-"""dB of gathered error below which a layer's result is worth explaining."""
+"""dB of accumulated error below which a layer's result needs an explanation."""
 
 POOR_SQNR = 20.0
-"""dB below which a tensor by itself is worth a word: an eighth of the usual 8-bit resolution is gone."""
+"""dB below which a tensor alone is reported: an eighth of the usual 8-bit resolution is lost."""
 
 _NAMED = 5
 
@@ -29,30 +29,30 @@ class Finding:
 
     Attributes:
         title: What was found, in one line.
-        tensors: Where, worst first.
-        remedy: What to change in the recipe, or where to read on.
+        tensors: The tensors, worst first.
+        fix: Suggested change of the recipe.
     """
 
     title: str
     tensors: tuple[str, ...]
-    remedy: str
+    fix: str
 
     def __str__(self) -> str:
         where = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
-        return f"{self.title}{f' ({where})' if where else ''}: {self.remedy}"
+        return f"{self.title}{f' ({where})' if where else ''}: {self.fix}"
 
 
 @dataclass(frozen=True)
 class Fall:
-    """A node behind which more error has gathered than before it.
+    """A node whose output has more error than its inputs.
 
     Attributes:
         node: Its name.
         operator: Its operator type.
         tensor: Its output.
-        before: SQNR in dB of its worst input; infinite where all inputs are exact.
+        before: SQNR in dB of its worst input; infinite if all inputs are exact.
         after: SQNR in dB of its output.
-        lost: dB lost here, of the first 40 that matter.
+        lost: dB lost in this node, ignoring losses above `GOOD_SQNR`.
     """
 
     node: str
@@ -65,16 +65,16 @@ class Fall:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the rules look at.
+    """What the rules read.
 
     Attributes:
         model: The float model that was quantized.
-        recipe: What was asked for: no remedy names what is in it already.
+        recipe: The recipe; fixes that it already applies are not suggested.
         plan: What is quantized.
-        tensors: Health of the quantized tensors.
-        errors: Measured errors of the tensors that both models have, with all that gathered before them.
-        falls: Nodes that lose most, worst first.
-        converted: Output SQNR in dB of the converted and equalized float model against the user's; by output.
+        tensors: The quantized tensors, each on its own.
+        errors: Measured errors of the tensors that both models have, including the error accumulated before them.
+        falls: The nodes that lose most, worst first.
+        converted: Output SQNR in dB of the converted and equalized float model compared with the user's; by output.
     """
 
     model: ir.Model
@@ -91,12 +91,12 @@ class Evidence:
         return (tensor for tensor in self.tensors if tensor.kind == "activation")
 
     def layers(self) -> Iterator[ir.Node]:
-        """Yield the linear nodes that read a quantized weight, in the order of the graph."""
+        """Yield the linear nodes that read a quantized weight, in graph order."""
         names = {user for planned in self.plan.weights.values() for user in planned.users}
         return (node for node in self.model.graph if node.name in names and node.op_type in LINEAR)
 
     def is_harmed(self, tensor: str | None) -> bool:
-        """Whether so much error has gathered in a tensor that it is worth explaining."""
+        """Whether so much error has accumulated in a tensor that it needs an explanation."""
         error = self.errors.get(tensor or "")
         return error is not None and error.sqnr < HARMED_SQNR
 
@@ -111,5 +111,5 @@ def counted(number: int, thing: str) -> str:
 
 
 def worst_first(tensors: Sequence[TensorHealth]) -> tuple[str, ...]:
-    """Return the names, those with the least signal over noise first."""
+    """Return the names, those with the lowest SQNR first."""
     return tuple(tensor.name for tensor in sorted(tensors, key=lambda tensor: tensor.sqnr))

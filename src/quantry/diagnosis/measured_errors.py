@@ -1,4 +1,4 @@
-"""How far each tensor of the quantized model is from the float one, with all the error that has gathered before it."""
+"""Measure the error of each tensor of the quantized model, including the error accumulated before it."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,18 +16,18 @@ from quantry.runtime.progress import progress
 from quantry.runtime.sessions import run_session, simulation_session
 
 GROUP_BYTES = 1 << 28
-"""Memory for the tensors of one run of one model; more tensors than that take several runs."""
+"""Memory for the tensors of one run of one model; more tensors are measured in several runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredError:
-    """What separates a tensor of the quantized model from that of the float one.
+    """The difference between a tensor of the quantized model and that of the float model.
 
     Attributes:
-        sqnr: Signal over noise in dB; infinite where nothing differs.
-        shifted: Share of the noise, 0 to 1, that is the same in every sample: a shift of the mean of each channel,
-            which a bias can take back. 0 where there is one sample only, because nobody knows then.
-        deviation: Standard deviation of each channel of the float tensor, float64 [c]; empty for one without channels.
+        sqnr: Signal-to-noise ratio in dB; infinite if nothing differs.
+        shifted: Fraction of the noise, 0 to 1, that is the same in every sample: a shift of the mean of each channel,
+            which a bias can correct. 0 if there is only one sample, because it is unknown then.
+        deviation: Standard deviation of each channel of the float tensor, float64 [c]; empty without channels.
     """
 
     sqnr: float
@@ -47,13 +47,12 @@ def measured_errors(
     Args:
         reference: The float model that was quantized.
         quantized: The quantized model.
-        names: Tensors of interest; those that only one model has are left out.
-        samples: What to feed to both.
-        limit: Use at most this many samples.
+        names: Tensors of interest; those that only one model has are skipped.
+        samples: Inputs of both models.
+        limit: Maximum number of samples.
 
     Returns:
-        By name, in the given order. Tensors that are not float, or become NaN or infinite in one model only, are left
-        out.
+        By name, in the given order. Tensors that are not float, or are NaN or infinite in only one model, are skipped.
     """
     both = _produced(reference) & _produced(quantized)
     shown = [name for name in names if name in both]
@@ -72,23 +71,23 @@ def measured_errors(
 
 
 def _pair(ours: NDArray[Any], theirs: NDArray[Any]) -> Pair | None:
-    """Return both as float64 arrays, or None where they are not float or cannot be compared."""
+    """Return both as float64 arrays, or None if they are not float or cannot be compared."""
     return pair_outputs(ours, theirs) if ours.dtype.kind == "f" else None
 
 
 class _Sums:
-    """What is added up over the samples of one tensor."""
+    """Sums over the samples of one tensor."""
 
     def __init__(self) -> None:
         self._signal = self._noise = 0.0
         self._values = 0
         self._samples = 0
-        # Over samples: shifts of the channels, their squares; values of the channels, and their squares.
+        # Sums over samples: shifts of the channels and their squares; means of the channels and their squares.
         self._shift = self._shift_squares = np.zeros(0)
         self._mean = self._squares = np.zeros(0)
 
     def add(self, pair: Pair, axis: int | None) -> None:
-        """Count one sample, whose channels lie along an axis; None takes the usual one of the tensor's rank."""
+        """Add one sample whose channels are along an axis; None uses the default for the tensor's rank."""
         ours, error = pair.reference, pair.quantized - pair.reference
         self._signal += float(np.vdot(ours, ours))
         self._noise += float(np.vdot(error, error))
@@ -100,7 +99,7 @@ class _Sums:
         others = tuple(index for index in range(ours.ndim) if index != along % ours.ndim)
         shift = error.mean(axis=others)
         if len(self._shift) not in (0, len(shift)):
-            return  # The axis counts positions, as many as a sample has, and no channels.
+            return  # The axis has the positions of a sample, whose number varies, not channels.
         parts = (shift, shift**2, ours.mean(axis=others), (ours**2).mean(axis=others))
         if not len(self._shift):
             self._shift, self._shift_squares, self._mean, self._squares = parts
@@ -116,7 +115,10 @@ class _Sums:
         return MeasuredError(unlimited_decibels(self._signal, self._noise), self._shifted(), np.sqrt(variance))
 
     def _shifted(self) -> float:
-        """Products of different samples estimate the square of the mean without the scatter of the samples."""
+        """Return the fraction of noise that is common to all samples.
+
+        Products of different samples estimate the squared mean without the variance between samples.
+        """
         count = self._samples
         if count < 2 or not len(self._shift) or self._noise == 0:
             return 0.0
@@ -130,7 +132,7 @@ def _usual_axis(rank: int) -> int:
 
 
 def _channel_axes(model: ir.Model) -> dict[str, int]:
-    """Return where channels lie for certain: a convolution makes and reads them along axis 1."""
+    """Return the axes that certainly are channels: a convolution writes and reads them along axis 1."""
     values = (
         value
         for node in model.graph

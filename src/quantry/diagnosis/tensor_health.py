@@ -1,4 +1,4 @@
-"""What rounding and clipping do to each tensor by itself, from statistics that are there already."""
+"""The error that rounding and clipping cause in each tensor alone, computed from existing statistics."""
 
 import math
 from collections.abc import Iterator
@@ -27,16 +27,16 @@ class TensorHealth:
     Attributes:
         name: The tensor.
         kind: Activation or weight.
-        node: The node that makes an activation or reads a weight; empty for an input of the model.
+        node: The node that computes an activation or reads a weight; empty for an input of the model.
         operator: Its operator type; ``Input`` for an input of the model.
-        dtype: What it is quantized to.
-        scales: Smallest and largest scale; the same where there is one.
+        dtype: Its quantized type.
+        scales: Smallest and largest scale; equal if there is one.
         range: Smallest and largest number that can be represented, over all channels.
-        seen: Smallest and largest value there is.
-        sqnr: Signal over quantization noise in dB, of this tensor alone; infinite where nothing is lost.
-        clipped: Share of that noise that comes from values outside the range, 0 to 1.
-        peak: Largest magnitude in units of the root mean square: large where few values stretch the range.
-        shared_with: The tensor whose range it has to use, or empty.
+        seen: Smallest and largest value that occurs.
+        sqnr: Signal-to-quantization-noise ratio in dB, of this tensor alone; infinite if nothing is lost.
+        clipped: Fraction of that noise, 0 to 1, that comes from values outside the range.
+        peak: Largest magnitude divided by the root mean square: large if few values stretch the range.
+        shared_with: The tensor whose range it must use, or empty.
     """
 
     name: str
@@ -56,11 +56,11 @@ class TensorHealth:
 def tensor_health(
     model: ir.Model, statistics: Statistics, plan: QuantPlan, params: QuantParams
 ) -> tuple[TensorHealth, ...]:
-    """Return the health of every activation and weight with integer parameters, in the order of the plan.
+    """Return the error of every activation and weight with integer parameters, in the order of the plan.
 
     Args:
         model: The float model that was quantized.
-        statistics: What was observed of it.
+        statistics: Its statistics.
         plan: What is quantized.
         params: Scales and zero points.
     """
@@ -89,7 +89,7 @@ def _activations(model: ir.Model, statistics: Statistics, view: QuantizedView) -
 
 def _activation_noise(stats: TensorStats, params: TensorParams) -> dict[str, Any]:
     spread = stats.distribution()
-    # The second moment of mass spread evenly from a to b.
+    # The second moment of mass that is spread evenly from a to b.
     squares = (spread.lower**2 + spread.lower * spread.upper + spread.upper**2) / 3
     power = float(np.average(squares, weights=spread.counts))
     values = BinnedValues(stats)

@@ -1,8 +1,8 @@
-"""Stage 7: write ONNX, one file for each format."""
+"""Stage 7: write the quantized model as ONNX, one file per format."""
 
 from quantry.emit.fix_neuron import FIX_NEURON
 from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
-from quantry.emit.local_functions import CONTRIB, QUARK, STANDARD, VITIS, Dialect, FunctionBook, thin_function
+from quantry.emit.local_functions import CONTRIB, QUARK, STANDARD, VITIS, Dialect, FunctionCollector, thin_function
 from quantry.emit.pairs import MOVED_BY_RUNTIME, REWRITE_SINCE_OPSET, position_attributes
 from quantry.emit.stage import EMITTERS, emit
 
@@ -17,7 +17,7 @@ __all__ = [
     "VITIS",
     "WIDE_TYPES_SINCE_OPSET",
     "Dialect",
-    "FunctionBook",
+    "FunctionCollector",
     "emit",
     "position_attributes",
     "thin_function",

@@ -1,7 +1,7 @@
-"""Block number formats as functions in standard operators, bit-exact.
+"""Block number formats (BFP16, MX) as model-local functions in standard operators, bit-exact.
 
-A tensor is cut along one axis into blocks that share an exponent; the last block is filled up with zeros. With E the
-exponent of the largest magnitude of a block (that of zeros and denormals counts as -127)::
+A tensor is cut along one axis into blocks that share an exponent; the last block is padded with zeros. With E the
+exponent of the largest magnitude of a block (-127 for zeros and denormals)::
 
     BFP16           x -> round(x / step) * step,  step = 2**(E - 6),  within +-(2**(E + 1) - step)
     MX9, MX6, MX4   the same with steps 2**(E - 6), 2**(E - 3), 2**(E - 1), each halved for a pair of neighbours both
@@ -9,19 +9,19 @@ exponent of the largest magnitude of a block (that of zeros and denormals counts
     MXINT8          x -> round(x / scale * 64) / 64 * scale,  scale = 2**E,  integers within -128..127
     MXFP*           x -> element(x / scale) * scale,  scale = 2**(E - exponent of the element type's largest value)
 
-Rounding is half to even and elements saturate. Of BFP16, NaN and infinities pass through and do not count in E; a block
-of the other formats that has one is NaN as a whole, because the shared exponent itself has no other way to say so.
+Rounding is half to even and elements saturate. In BFP16, NaN and infinities pass through and do not count for E. In the
+other formats, a block that contains one becomes NaN as a whole, because the shared exponent can represent nothing else.
 
-All is computed in float64 and few operators, because onnxruntime copies a body to every tensor:
+Everything is computed in float64 and with few operators, because onnxruntime copies a function body for every tensor:
 
-- Rounding to multiples of a power of two ``s`` is ``(x + m) - m`` with ``m = 1.5 * 2**52 * s``: beside ``m`` neighbours
-  in float64 are ``s`` apart, and the sum is rounded half to even.
-- The power of two at or below a magnitude ``a`` is ``(t + c) - c`` with ``t`` a little more than ``0.75 * a`` and
+- Rounding to multiples of a power of two ``s`` is ``(x + m) - m`` with ``m = 1.5 * 2**52 * s``: near ``m``, float64
+  numbers are ``s`` apart, and the sum is rounded half to even.
+- The power of two at or below a magnitude ``a`` is ``(t + c) - c`` with ``t`` slightly more than ``0.75 * a`` and
   ``c = 2**52 * t``, which rounds ``t`` to its first binary digit. ``a`` has 24 digits, so ``t`` lies strictly between
   0.75 and 1.5 times that power.
-- ``x - x`` is zero where x is finite and NaN elsewhere; summed over a block it spoils the block.
+- ``x - x`` is zero if x is finite and NaN otherwise; its sum over a block makes the block NaN.
 
-Block formats: one node of com.amd.quark for each tensor, weights kept as floats in front of theirs.
+Each tensor gets one node of the domain com.amd.quark; weights stay float in front of theirs:
 
 ::
 
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor, describe
-from quantry.emit.local_functions import QUARK, FunctionBook
+from quantry.emit.local_functions import QUARK, FunctionCollector
 from quantry.recipe import DataType, PerBlock, TensorSpec
 
 BFP_OPERATOR = "BFPQuantizeDequantize"
@@ -41,7 +41,7 @@ MX_OPERATOR = "MXQuantizeDequantize"
 
 _REDUCE_AXES_ARE_INPUTS = 18
 _OVERHEAD = 10
-"""Bits of a ``bit_width`` that are not behind the point: shared exponent, sign and the leading one."""
+"""Bits of a ``bit_width`` that are not fraction bits: shared exponent, sign and the leading one."""
 _LEAST_POWER = 2.0**-127
 _SHARE = 0.75 * (1 + 2.0**-26)
 
@@ -83,13 +83,13 @@ _MX_ATTRIBUTES = 'element_dtype: string = "int8", axis: int = 1, block_size: int
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """How the blocks of a tensor lie; tensors that agree in it share a function.
+    """The arrangement of a tensor's blocks; tensors with the same layout share a function.
 
     Attributes:
-        rank: Number of axes; None where unknown, enough are then assumed.
-        axis: The axis along which blocks lie.
-        size: Values in a block.
-        lacking: By how much the last block falls short; None where that is known only at run time.
+        rank: Number of axes; None if unknown, a sufficient number is then assumed.
+        axis: The axis of the blocks.
+        size: Number of values in a block.
+        lacking: Number of values missing in the last block; None if known only at run time.
     """
 
     rank: int | None
@@ -99,7 +99,7 @@ class BlockLayout:
 
     @property
     def kind(self) -> str:
-        """A name that tells it apart from others."""
+        """A unique name of the layout."""
         form = "scalar" if self.rank == 0 else f"axis{self.axis}"
         return f"{form}-size{self.size}-{'any' if self.lacking is None else f'lacking{self.lacking}'}"
 
@@ -109,8 +109,8 @@ def block_function(dtype: DataType, layout: BlockLayout, opset: int) -> str:
 
     Args:
         dtype: The format.
-        layout: How the blocks lie.
-        opset: Operator set of the model, which its body must use.
+        layout: The arrangement of the blocks.
+        opset: Operator set of the model, which the body must use.
     """
     if dtype in BIT_WIDTH:
         name, attributes = BFP_OPERATOR, _BFP_ATTRIBUTES
@@ -123,11 +123,11 @@ def block_function(dtype: DataType, layout: BlockLayout, opset: int) -> str:
 
 
 def _to_blocks(layout: BlockLayout) -> str:
-    """Return what leads from x to `blocks`: float64 [..., blocks, pairs, 2, inner], zeros behind the end of the axis.
+    """Return the nodes from x to `blocks`: float64 [..., blocks, pairs, 2, inner], padded with zeros.
 
-    Axes before the blocks' one are kept, those behind it are taken as one. Nothing is merged with the batch, so that
-    all shapes are known but for that: onnxruntime plans its memory in a time that grows with the square of the number
-    of tensors of unknown shape.
+    Axes before the axis of the blocks are kept, those after it are merged into one. Nothing is merged with the batch,
+    so all shapes except the batch are known: onnxruntime plans memory in a time that grows with the square of the
+    number of tensors of unknown shape.
     """
     kept = "1" if layout.rank == 0 else ", ".join(["0"] * (layout.axis + 1))
     return f"""
@@ -143,14 +143,14 @@ def _to_blocks(layout: BlockLayout) -> str:
 
 
 def _padding(layout: BlockLayout) -> str:
-    """Return what fills the last block up; `flat` has three axes behind the blocks' one."""
+    """Return the nodes that pad the last block; `flat` has three axes after the axis of the blocks."""
     if layout.lacking == 0:
         return ""
     axis = layout.axis
-    before, behind = ", ".join(["0"] * (axis + 4 + axis)), "0, 0, 0"
+    before, after = ", ".join(["0"] * (axis + 4 + axis)), "0, 0, 0"
     if layout.lacking is not None:
         return f"""
-            pads = Constant <value_ints = [{before}, {layout.lacking}, {behind}]> ()
+            pads = Constant <value_ints = [{before}, {layout.lacking}, {after}]> ()
             padded = Pad (flat, pads)
             end = Constant <value_ints = [-{layout.lacking}]> ()
             padded_shape = Shape (padded)
@@ -163,7 +163,7 @@ def _padding(layout: BlockLayout) -> str:
         size = Constant <value_ints = [{layout.size}]> ()
         lacking = Mod (short, size)
         pads_before = Constant <value_ints = [{before}]> ()
-        pads_behind = Constant <value_ints = [{behind}]> ()
+        pads_behind = Constant <value_ints = [{after}]> ()
         pads = Concat <axis = 0> (pads_before, lacking, pads_behind)
         padded = Pad (flat, pads)
         padded_shape = Shape (padded)
@@ -171,7 +171,7 @@ def _padding(layout: BlockLayout) -> str:
 
 
 def _from_blocks(layout: BlockLayout) -> str:
-    """Return what leads from `result`, shaped like `blocks`, to y."""
+    """Return the nodes from `result`, shaped like `blocks`, to y."""
     cut = f"""
         joined = Reshape (narrow, padded_shape)
         start = Constant <value_ints = [0]> ()
@@ -215,7 +215,7 @@ def _reduce(operator: str, source: str, target: str, axes: tuple[int, ...], opse
 
 
 def _rounding(source: str, power: str, digits: int) -> str:
-    """Return `rounded`, values in multiples of ``power * 2**-digits``."""
+    """Return the nodes that compute `rounded`, multiples of ``power * 2**-digits``."""
     return f"""
         {_number("unit", 1.5 * 2.0 ** (52 - digits))}
         middle = Mul ({power}, unit)
@@ -225,7 +225,7 @@ def _rounding(source: str, power: str, digits: int) -> str:
 
 
 def _within(power: str, largest: float, target: str) -> str:
-    """Return `rounded` within plus and minus ``power * largest``."""
+    """Return the nodes that clip `rounded` to plus and minus ``power * largest``."""
     return f"""
         {_number("bound", largest)}
         limit = Mul ({power}, bound)
@@ -251,7 +251,7 @@ def _bfp(opset: int) -> str:
 
 
 def _spoiling(source: str, target: str, opset: int) -> str:
-    """Return magnitudes of blocks that are NaN where the block has NaN or an infinity."""
+    """Return the nodes that make magnitudes of blocks NaN if the block contains NaN or an infinity."""
     return f"""
         residue = Sub (blocks, blocks)
         {_reduce("ReduceSum", "residue", "spoilt", (-3, -2), opset)}
@@ -260,7 +260,7 @@ def _spoiling(source: str, target: str, opset: int) -> str:
 
 
 def _with_pairs(digits: int, opset: int) -> str:
-    """Return the rounding of pairs, which have half the step where both are below the block's power of two."""
+    """Return the rounding of pairs, whose step is halved if both are below the block's power of two."""
     return f"""
         every_magnitude = Abs (blocks)
         {_number("normal", 2.0**-126)}
@@ -294,7 +294,7 @@ def _mxint8(opset: int) -> str:
 
 
 def _small_float(element: Element, opset: int) -> str:
-    """Return the rounding to a small float type behind a shared scale."""
+    """Return the rounding to a small float type with a shared scale."""
     return f"""
         magnitude = Abs (blocks)
         {_reduce("ReduceMax", "magnitude", "largest", (-3, -2), opset)}
@@ -318,7 +318,7 @@ _SUB_BLOCKS = {"sub_block_size": 2, "sub_block_shift_bits": 1}
 
 
 class BlockWriter:
-    """Writes the tensors of one block format, one call for each."""
+    """Writes the tensors of one block format, one call per tensor."""
 
     def __init__(self, editor: GraphEditor, spec: TensorSpec) -> None:
         self._editor = editor
@@ -328,11 +328,11 @@ class BlockWriter:
         self._nodes: list[tuple[ir.Node, BlockLayout]] = []
 
     def write_pair(self, tensor: str) -> None:
-        """Put the node behind a tensor."""
-        self._editor.put_behind(tensor, (self._node(self._editor.values[tensor], tensor),))
+        """Insert the node after a tensor."""
+        self._editor.insert_after(tensor, (self._node(self._editor.values[tensor], tensor),))
 
     def write_constant(self, name: str, users: frozenset[str] | None) -> None:
-        """Put the node behind an initializer, which stays float.
+        """Insert the node after an initializer, which stays float.
 
         Args:
             name: Name of the float initializer.
@@ -340,11 +340,11 @@ class BlockWriter:
         """
         self._editor.replace_constant(name, users, lambda value: (self._node(value, name),))
 
-    def finish(self, functions: FunctionBook) -> None:
-        """Note the function.
+    def finish(self, functions: FunctionCollector) -> None:
+        """Register the function.
 
         Args:
-            functions: Where functions are noted.
+            functions: Collects the functions of the model.
         """
         opset = self._editor.model.opset_imports[""]
         for node, layout in self._nodes:
@@ -374,7 +374,7 @@ class BlockWriter:
         if value.shape is None:
             return BlockLayout(None, self._blocks.axis, size, None)
         rank = len(value.shape)
-        # A bias has one axis only: its blocks lie along that.
+        # A bias has only one axis, so its blocks are along that.
         axis = min(self._blocks.axis, max(rank - 1, 0))
         length = value.shape[axis] if rank else 1
         return BlockLayout(rank, axis, size, -length % size if isinstance(length, int) else None)

@@ -1,12 +1,12 @@
-"""Dynamic quantization: activations become integers while the model runs, each tensor by its own extremes.
+"""Dynamic quantization: activations are quantized while the model runs, each tensor by its current extremes.
 
 ::
 
     x -> DynamicQuantizeLinear -> ConvInteger or MatMulInteger -> Cast -> Mul (x_scale * w_scale) -> Add (bias) -> y
 
-as onnxruntime's own quantize_dynamic writes it, so that the runtime fuses the same chains. DynamicQuantizeLinear makes
-uint8. The weight of a ConvInteger is always written as uint8, an int8 one with its zero point moved to 128, because
-onnxruntime before 1.22 has no kernel for int8 there; the numbers are the same.
+as onnxruntime's quantize_dynamic writes it, so that the runtime fuses the same chains. DynamicQuantizeLinear returns
+uint8. The weight of a ConvInteger is always written as uint8 (int8 with its zero point moved to 128), because
+onnxruntime before 1.22 has no int8 kernel for it; the results are the same.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, as_tensor, describe
-from quantry.emit.local_functions import STANDARD, FunctionBook
+from quantry.emit.local_functions import STANDARD, FunctionCollector
 from quantry.emit.pairs import PairWriter
 from quantry.emit.product_node import ProductNode, product_nodes
 from quantry.execute.quantized_view import QuantizedView
@@ -30,15 +30,15 @@ _MIDDLE = 128
 
 
 def emit_dynamic(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:  # noqa: ARG001
-    """Write products with planned weights on integers, in place.
+    """Write products with planned weights as integer operators, in place.
 
-    A planned weight of another operator, such as ConvTranspose, is stored as integers and restored in front of it.
+    A planned weight of another operator, such as ConvTranspose, is stored as integers with a DequantizeLinear.
 
     Args:
         model: A copy of the float model that may be edited.
-        plan: Which weights.
-        params: With which scales and zero points.
-        options: The format, which has no choices.
+        plan: The weights to quantize.
+        params: Their scales and zero points.
+        options: The format; it has no options.
     """
     editor = GraphEditor(model)
     writer = _Writer(editor, params)
@@ -51,13 +51,13 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, params: QuantParams, options:
 
 
 def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParams, written: set[str]) -> None:
-    """Store the weights of nodes that have no operator of their own as integers, with a DequantizeLinear.
+    """Store weights of nodes without an integer operator as integers with a DequantizeLinear.
 
     Args:
         editor: The graph's editor.
-        plan: Which weights.
-        params: With which scales and zero points.
-        written: Names of the nodes that read their weight in another way.
+        plan: The weights to quantize.
+        params: Their scales and zero points.
+        written: Names of the nodes whose weight is written already.
     """
     view = QuantizedView(plan, params)
     pairs = PairWriter(editor, view, STANDARD)
@@ -65,7 +65,7 @@ def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParam
         users = (weight.readers or frozenset()) - written
         if users:
             pairs.write_constant(weight.name, users)
-    pairs.finish(FunctionBook(editor.model))
+    pairs.finish(FunctionCollector(editor.model))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class _Writer:
         product.replace_by([multiply, cast, scales, result, *product.bias_node(editor, result.outputs[0])])
 
     def _data(self, data: ir.Value, product: ProductNode) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Return integers, scale and zero point of a tensor, written once however many products read it."""
+        """Return integers, scale and zero point of a tensor, written once for all products that read it."""
         if data not in self._quantized:
             stem = data.name or ""
             node = ir.node(
@@ -149,7 +149,7 @@ class _Writer:
             integers,
         )
         offsets = params.zero_point + shift
-        # Channels of a symmetric weight have one zero point, and ConvInteger reads no more than one.
+        # All channels of a symmetric weight have the same zero point, and ConvInteger reads only one.
         offset = offsets.reshape(-1)[0] if is_conv else offsets
         zero_point = as_tensor(np.asarray(offset), dtype, self._editor.fresh(f"{product.weight.name}_zero_point"))
         return _Weight(stored, _scale(product, params, shape), self._editor.initializer(zero_point))

@@ -1,12 +1,12 @@
-"""FixNeuron: one node for each tensor, weights kept as floats that lie on their grid, as vai_q_onnx writes.
+"""FixNeuron: one node per tensor; weights stay float, rounded to their levels, as vai_q_onnx writes them.
 
 For a tensor ``t`` and a weight ``w``::
 
-    producer -> t -> t_FixNeuron -> consumers          w (float, on the grid) -> w_FixNeuron -> consumers
+    producer -> t -> t_FixNeuron -> consumers          w (rounded float) -> w_FixNeuron -> consumers
 
-A node reads the tensor, its scale and its zero point and carries ``bit_width`` and ``pos`` as strings. Its function is
-a Q/DQ pair, so that onnxruntime fuses it like any other. Only signed integers exist in it: an unsigned type with its
-zero point at the centre has the same grid as the signed type with zero point 0, and is written as that.
+A node reads the tensor, its scale and its zero point and has ``bit_width`` and ``pos`` as strings. Its function is a
+Q/DQ pair, so onnxruntime fuses it like any other. It has only signed integers: an unsigned type with its zero point at
+the centre represents the same numbers as the signed type with zero point 0, and is written as that.
 """
 
 from collections.abc import Sequence
@@ -31,16 +31,16 @@ _SIGNED = {DataType.UINT4: DataType.INT4, DataType.UINT8: DataType.INT8, DataTyp
 
 
 def emit_fix_neuron(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:  # noqa: ARG001
-    """Insert FixNeuron nodes and snap the weights to their grids, in place.
+    """Insert FixNeuron nodes and round the weights, in place.
 
     Args:
         model: A copy of the float model that may be edited.
-        plan: Which tensors.
-        params: With which scales and zero points.
-        options: The format, which has no choices.
+        plan: The tensors to quantize.
+        params: Their scales and zero points.
+        options: The format; it has no options.
 
     Raises:
-        RecipeError: A tensor's scale is no single power of two or its zero point is not at the centre.
+        RecipeError: A tensor's scale is not a single power of two, or its zero point is not at the centre.
     """
     editor = GraphEditor(model)
     view = QuantizedView(plan, QuantParams({name: _signed(name, entry) for name, entry in params.tensors.items()}))
@@ -65,7 +65,7 @@ class _Writer:
     def write_activation(self, tensor: str) -> None:
         value = self._editor.values[tensor]
         node = self._node(value, tensor, self._view.source(tensor))
-        self._editor.put_behind(tensor, (node,))
+        self._editor.insert_after(tensor, (node,))
 
     def write_constant(self, name: str, users: frozenset[str] | None) -> None:
         params = self._params[name]
@@ -79,7 +79,7 @@ class _Writer:
                 ir.DataType.FLOAT,
                 lambda final: ir.Tensor(fake_quantize(floats.numpy(), params), name=final),
             )
-            # QuantizeLinear, which the function is made of, has no 32-bit type; a bias on its grid needs no node.
+            # The function uses QuantizeLinear, which has no 32-bit type; a bias is already rounded and needs no node.
             if params.dtype == DataType.INT32:
                 return (self._editor.node(("", "Identity"), [snapped], f"{name}_{OPERATOR}"),)
             return (self._node(snapped, name, name),)
@@ -107,11 +107,11 @@ class _Writer:
 
 
 def _signed(name: str, params: TensorParams) -> TensorParams:
-    """Return the parameters of the same grid in a signed type."""
+    """Return the parameters for the same numbers in a signed type."""
     shift = 0 if params.dtype.is_signed else 1 << (params.dtype.bits - 1)
     if params.position is None or np.any(params.zero_point != shift):
         raise RecipeError(
-            "FixNeuron needs one power-of-two scale and a symmetric zero point for each tensor, got scale "
+            "FixNeuron needs one power-of-two scale and a symmetric zero point per tensor, got scale "
             f"{params.scale} and zero point {params.zero_point} of {params.dtype.value} for {name!r}; use "
             "TensorSpec(symmetric=True, scale=PowerOfTwoScale()), or the format VitisQdq()"
         )

@@ -1,12 +1,12 @@
-"""float16 and bfloat16: values are rounded to the narrow type and computed with in float32.
+"""float16 and bfloat16: values are rounded to the narrow type, and computed in float32.
 
-Standard ONNX writes two casts; in AMD Quark's dialect they are called ExtendedQuantizeLinear and
-ExtendedDequantizeLinear, with scale 1 and a zero point whose type says which::
+Standard ONNX has two casts for this; AMD Quark's dialect calls them ExtendedQuantizeLinear and
+ExtendedDequantizeLinear, with scale 1 and a zero point whose type selects the number format::
 
     producer -> t -> t_QuantizeLinear (to float16) -> t_DequantizeLinear (to float32) -> consumers
 
-Constants are stored in the narrow type. Rounding is half to even; beyond the largest finite value lies infinity, as in
-IEEE 754, so a float16 tensor should stay within 65504.
+Constants are stored in the narrow type. Rounding is half to even; values beyond the largest finite one become infinite,
+as in IEEE 754, so a float16 tensor should stay within 65504.
 """
 
 import ml_dtypes
@@ -14,14 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, describe
-from quantry.emit.local_functions import QUARK, FunctionBook
+from quantry.emit.local_functions import QUARK, FunctionCollector
 from quantry.recipe import DataType
 
 _CONTAINER = {DataType.FLOAT16: np.dtype(np.float16), DataType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
 class FloatWriter:
-    """Writes the 16-bit float tensors of a plan, one call for each."""
+    """Writes the 16-bit float tensors of a plan, one call per tensor."""
 
     def __init__(self, editor: GraphEditor, dtype: DataType, *, extended: bool) -> None:
         self._editor = editor
@@ -31,11 +31,11 @@ class FloatWriter:
         self._nodes: list[ir.Node] = []
 
     def write_pair(self, tensor: str) -> None:
-        """Put the two conversions behind a tensor."""
+        """Insert the two conversions after a tensor."""
         value = self._editor.values[tensor]
         narrow = self._node(value, f"{tensor}_QuantizeLinear", ONNX_TYPE[self._dtype], value.shape)
         wide = self._node(narrow.outputs[0], f"{tensor}_DequantizeLinear", ir.DataType.FLOAT, value.shape)
-        self._editor.put_behind(tensor, (narrow, wide))
+        self._editor.insert_after(tensor, (narrow, wide))
 
     def write_constant(self, name: str, users: frozenset[str] | None) -> None:
         """Store an initializer in the narrow type and rewire its readers.
@@ -51,7 +51,7 @@ class FloatWriter:
             container = _CONTAINER[self._dtype]
 
             def rounded(final: str) -> ir.TensorProtocol:
-                with np.errstate(over="ignore"):  # infinity is what a value beyond the type becomes
+                with np.errstate(over="ignore"):  # values beyond the type become infinite
                     return ir.Tensor(tensor.numpy().astype(container), ONNX_TYPE[self._dtype], name=final)
 
             stored = self._editor.lazy(f"{name}_quantized", value, ONNX_TYPE[self._dtype], rounded)
@@ -59,11 +59,11 @@ class FloatWriter:
 
         self._editor.replace_constant(name, users, restore)
 
-    def finish(self, functions: FunctionBook) -> None:
-        """Note the functions of AMD Quark's dialect.
+    def finish(self, functions: FunctionCollector) -> None:
+        """Register the functions of AMD Quark's dialect.
 
         Args:
-            functions: Where functions are noted.
+            functions: Collects the functions of the model.
         """
         for node in self._nodes:
             made = node.outputs[0].dtype

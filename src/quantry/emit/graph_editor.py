@@ -1,9 +1,4 @@
-"""Where the data of an initializer come from.
-
-Our data types in the words of ONNX.
-
-Edits one graph while a format is written: fresh names, new initializers, nodes behind tensors and before readers.
-"""
+"""Edit a graph while a format is written: unique names, new initializers, nodes after tensors and before readers."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
@@ -18,7 +13,7 @@ from quantry.recipe import DataType
 
 
 class Part(Enum):
-    """What an initializer holds of a quantized tensor."""
+    """What an initializer contains of a quantized tensor."""
 
     SCALE = "scale"
     ZERO_POINT = "zero_point"
@@ -26,11 +21,11 @@ class Part(Enum):
 
 
 class Origin(NamedTuple):
-    """The parameters that an initializer was made of.
+    """The parameters that an initializer was computed from.
 
     Attributes:
-        part: What it holds.
-        tensor: Name of the tensor, as in `QuantParams.tensors`; of integers, also that of the float initializer.
+        part: What it contains.
+        tensor: Name of the tensor, as in `QuantParams.tensors`; for integers, also the name of the float initializer.
     """
 
     part: Part
@@ -56,20 +51,20 @@ FIRST_OPSET: dict[DataType, int] = {
     DataType.INT16: 21,
     DataType.UINT16: 21,
 }
-"""First opset whose QuantizeLinear carries the type, where that is later than the one of int8 per axis."""
+"""First opset whose QuantizeLinear has the type, if that is later than per-axis int8."""
 
 GROUPS_SINCE_OPSET = 21
-"""First opset whose DequantizeLinear has a scale for each group of values."""
+"""First opset whose DequantizeLinear has a scale per group of values."""
 
 WIDE_TYPES_SINCE_OPSET: dict[ir.DataType, int] = {ONNX_TYPE[dtype]: opset for dtype, opset in FIRST_OPSET.items()}
-"""The same by ONNX type."""
+"""The same, by ONNX type."""
 
 
 def as_tensor(values: np.ndarray, dtype: DataType, name: str) -> ir.TensorProtocol:
     """Return integers as an ONNX tensor.
 
     Args:
-        values: Integers within the type's range, in any container.
+        values: Integers within the type's range, in any NumPy type.
         dtype: Type of the tensor.
         name: Its name.
 
@@ -84,14 +79,13 @@ Attributes = Mapping[str, int | float | str | Sequence[int]]
 
 
 class GraphEditor:
-    """Knows which names are taken and which parameters are written already.
+    """Knows which names are taken and which parameters have been written.
 
-    One editor serves one graph; the same sequence of requests gives the same names, so that the same plan gives the
-    same bytes.
+    One editor per graph; the same sequence of calls gives the same names, so the same plan gives the same bytes.
 
     Attributes:
         model: The model that is edited.
-        values: Inputs and node outputs of the main graph as they were, by name.
+        values: Inputs and node outputs of the main graph before any edit, by name.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -99,7 +93,7 @@ class GraphEditor:
         outputs = (output for node in graph for output in node.outputs)
         self.model = model
         self.values = {value.name: value for value in (*graph.inputs, *outputs) if value.name}
-        # A name inside a subgraph is taken too: names are unique across a graph and all it contains.
+        # Names in subgraphs are taken as well: names are unique across a graph and its subgraphs.
         self._taken = {name for part in model.graphs() for name in _names(part)}
         self._written: dict[str, tuple[ir.Value, ir.Value]] = {}
         self._behind: dict[str, ir.Value] = {}
@@ -112,12 +106,12 @@ class GraphEditor:
         name: str,
         attributes: Attributes | None = None,
     ) -> ir.Node:
-        """Return a new node with one output that is not yet in the graph.
+        """Return a new node with one output; it is not yet in the graph.
 
         Args:
             operator: Domain and operator type.
             inputs: Its inputs.
-            name: Wanted name; the output is called ``<name>_Output``.
+            name: Wanted name; the output is named ``<name>_Output``.
             attributes: Its attributes.
         """
         domain, op_type = operator
@@ -133,11 +127,11 @@ class GraphEditor:
         return value
 
     def constant(self, values: np.ndarray, name: str) -> ir.Value:
-        """Register an array of a numpy type under a fresh name and return its value."""
+        """Register an array under a unique name and return its value."""
         return self.initializer(ir.Tensor(values, name=self.fresh(name)))
 
     def parameters(self, root: str, params: TensorParams) -> tuple[ir.Value, ir.Value]:
-        """Return scale and zero point of a tensor, written once however many tensors share them.
+        """Return scale and zero point of a tensor, written once for all tensors that share them.
 
         Args:
             root: Name of the tensor that the parameters belong to.
@@ -151,24 +145,24 @@ class GraphEditor:
         return self._written[root]
 
     def branch(self, name: str, tensor: str, readers: Collection[str]) -> None:
-        """Give what some readers of a tensor read a name of its own, so that nodes can be put before them alone.
+        """Name what some readers of a tensor read, so that nodes can be inserted before these readers only.
 
         Args:
-            name: The name; `put_behind` and `values` know it from now on.
-            tensor: Name of a tensor behind which nodes were put.
-            readers: Names of the nodes that the name speaks of.
+            name: The name; `insert_after` and `values` accept it from now on.
+            tensor: Name of a tensor after which nodes were inserted.
+            readers: Names of the nodes.
         """
         self.values[name] = self._behind[tensor]
         self._readers[name] = frozenset(readers)
 
-    def put_behind(self, tensor: str, chain: Sequence[ir.Node]) -> None:
-        """Insert nodes behind a tensor and let every reader read the last one's output.
+    def insert_after(self, tensor: str, chain: Sequence[ir.Node]) -> None:
+        """Insert nodes after a tensor and connect every reader to the last one's output.
 
-        A graph output keeps its name: the last node takes it over.
+        A graph output keeps its name: the last node's output gets it.
 
         Args:
-            tensor: Name of an input, a node output or a branch, of which only the readers it speaks of follow; the
-                first node of the chain reads it already.
+            tensor: Name of an input, a node output or a branch; for a branch, only its readers are connected. The
+                first node of the chain already reads it.
             chain: The nodes, in order.
         """
         value = self.values[tensor]
@@ -184,23 +178,23 @@ class GraphEditor:
             if use.node not in own and (readers is None or use.node.name in readers):
                 use.node.replace_input_with(use.idx, last)
         self._behind[tensor] = last
-        # An input that is an output as well is passed through as it is: a caller feeds and reads it by that name.
+        # An input that is also an output is returned unchanged: callers feed and read it by that name.
         if value.is_graph_output() and producer is not None and readers is None:
             self._hand_output_name_over(value, last)
 
     def replace_constant(
         self, name: str, users: frozenset[str] | None, restore: Callable[[ir.Value], Sequence[ir.Node]]
     ) -> None:
-        """Let readers of an initializer read what a chain of nodes makes instead.
+        """Connect readers of an initializer to the output of a chain of nodes instead.
 
         Args:
-            name: Name of the float initializer; it goes when nobody reads it any more.
+            name: Name of the float initializer; it is removed if it has no other reader.
             users: Names of the nodes to rewire; None rewires all.
-            restore: From the initializer to the nodes that replace it, in order.
+            restore: Returns the nodes that replace the initializer, in order.
         """
         graph = self.model.graph
         value = graph.initializers[name]
-        # The plan speaks of the main graph; a reader inside a subgraph keeps the float constant.
+        # The plan is about the main graph; a reader inside a subgraph keeps the float constant.
         uses = [use for use in value.uses() if use.node.graph is graph and (users is None or use.node.name in users)]
         chain = restore(value)
         anchor = uses[0].node if len(uses) == 1 else graph[0]
@@ -217,15 +211,15 @@ class GraphEditor:
         dtype: ir.DataType,
         make: Callable[[str], ir.TensorProtocol],
     ) -> ir.Value:
-        """Register an initializer whose data are made only when they are written.
+        """Register an initializer whose data is computed when it is written.
 
-        Of a model with many gigabytes of weights, only one tensor is then in memory at a time.
+        In a model with many gigabytes of weights, only one tensor is then in memory at a time.
 
         Args:
             wanted: Wanted name.
-            source: The constant it is made from, which gives the shape; or the shape itself.
+            source: The constant it is computed from, which has the same shape; or the shape itself.
             dtype: Element type.
-            make: From the final name to the tensor.
+            make: Returns the tensor for the final name.
         """
         name = self.fresh(wanted)
         if isinstance(source, ir.Value):
@@ -261,7 +255,7 @@ def _names(graph: ir.Graph) -> Iterator[str]:
 
 
 def describe(value: ir.Value, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
-    """Note type and shape on a value and return it."""
+    """Set type and shape of a value and return it."""
     value.type = ir.TensorType(dtype)
     value.shape = shape.copy() if shape is not None else None
     return value

@@ -1,12 +1,12 @@
-"""A graph that was written once, to be filled with other parameters.
+"""The bytes of a written graph, reused for other parameters.
 
-Trials that differ in scales and zero points alone have the same graph: the same nodes, names and shapes. Only the data
-of some initializers and the model's metadata are others, so the bytes of the graph are made once::
+Trials that differ only in scales and zero points have the same graph: the same nodes, names and shapes. Only the data
+of some initializers and the model's metadata differ, so the bytes of the graph are created once::
 
     first     float model, plan, parameters -> graph -> bytes of the graph, headers of the weights
     again     other parameters              ->          the same bytes, data of the weights from the parameters
 
-What is filled in gives the same file, byte for byte, as writing the graph anew.
+The result is the same file, byte for byte, as writing the graph again.
 """
 
 import threading
@@ -35,17 +35,17 @@ _KEPT_FOR_ONE_MODEL = 4
 _SMALLEST_WHOLE_BYTES = 8
 
 Signature = Hashable
-"""Of parameters, what decides the graph that is written for them."""
+"""The part of parameters that determines the graph."""
 
 
 @dataclass(frozen=True, eq=False)
 class GraphTemplate:
-    """The bytes of a graph, and where the data of its weights come from.
+    """The bytes of a graph, and the origin of its weights' data.
 
     Attributes:
-        parts: The model it was made of, without what depends on parameters.
-        origins: By name of a weight, which parameters its data are made of; the data of others are the same always.
-        notes: What the model's user should know.
+        parts: The serialized model, without what depends on parameters.
+        origins: By name of a weight, the parameters its data is computed from; the data of other weights is constant.
+        notes: Messages for the user.
     """
 
     parts: ModelParts
@@ -54,22 +54,22 @@ class GraphTemplate:
 
     @classmethod
     def of(cls, parts: ModelParts, origins: Mapping[str, Origin], notes: tuple[str, ...]) -> Self:
-        """Return the template of a model, which holds on to nothing that it will not need.
+        """Return the template of a model, without references to anything it does not need.
 
         Args:
-            parts: The model.
-            origins: By name of a weight, which parameters its data are made of.
-            notes: What the model's user should know.
+            parts: The serialized model.
+            origins: By name of a weight, the parameters its data is computed from.
+            notes: Messages for the user.
         """
         weights = tuple(replace(part, data=_unknown) if part.name in origins else part for part in parts.weights)
         return cls(replace(parts, weights=weights), origins, notes)
 
     def filled(self, model: FloatModel, params: QuantParams, metadata: Mapping[str, str]) -> ModelParts:
-        """Return the model for other parameters.
+        """Return the serialized model for other parameters.
 
         Args:
             model: The float model.
-            params: Scales and zero points, of the same signature.
+            params: Scales and zero points with the same signature.
             metadata: Entries of the model's metadata.
         """
         head = onnx.ModelProto()
@@ -91,11 +91,11 @@ class GraphTemplate:
 
 
 def signature(params: QuantParams, options: EmitOptions) -> Signature:
-    """Return what decides the graph that is written for parameters, apart from model and plan.
+    """Return what determines the graph that is written for parameters, besides model and plan.
 
     Args:
         params: Scales and zero points.
-        options: How the model is written.
+        options: The format options.
     """
     positions = isinstance(options.format, VitisQdq)
     return options, tuple((name, *_shape_of(entry, positions=positions)) for name, entry in params.tensors.items())
@@ -107,7 +107,7 @@ def _shape_of(params: TensorParams, *, positions: bool) -> tuple[Hashable, ...]:
         params.axis,
         params.group,
         params.scale.shape,
-        # int32 without a zero point has a native operator, and with one it has none.
+        # int32 without zero point has a native operator; with zero point it has none.
         params.dtype == DataType.INT32 and bool(params.zero_point.any()),
         params.position if positions else None,
     )
@@ -128,20 +128,20 @@ class TemplateCache:
         )
 
     def find(self, model: FloatModel, plan: QuantPlan, wanted: Signature) -> GraphTemplate | None:
-        """Return the template of a model, a plan and a signature, or None."""
+        """Return the template for a model, a plan and a signature, or None."""
         with self._lock:
             kept = list(self._kept.get(model, ()))
         return next((found for of_plan, known, found in kept if of_plan() is plan and known == wanted), None)
 
     def keep(self, model: FloatModel, plan: QuantPlan, made_for: Signature, template: GraphTemplate) -> None:
-        """Keep a template as long as its float model is there, unless newer ones take its place."""
+        """Store a template as long as its float model exists, unless newer ones replace it."""
         with self._lock:
             kept = self._kept.setdefault(model, deque(maxlen=_KEPT_FOR_ONE_MODEL))
             kept.append((ref(plan), made_for, template))
 
 
 def _data(origin: Origin, model: ir.Model, params: TensorParams) -> bytes:
-    """Return the bytes of an initializer, as ONNX stores them."""
+    """Return the bytes of an initializer in ONNX's encoding."""
     if origin.part is Part.SCALE:
         return np.asarray(params.scale, "<f4").tobytes()
     if origin.part is Part.ZERO_POINT:
@@ -150,7 +150,7 @@ def _data(origin: Origin, model: ir.Model, params: TensorParams) -> bytes:
 
 
 def _unknown() -> bytes:
-    raise InternalError("data that depend on parameters must be filled in before they are written; in GraphTemplate")
+    raise InternalError("data that depends on parameters must be filled in before it is written; in GraphTemplate")
 
 
 def _packed(integers: np.ndarray, dtype: DataType) -> bytes:

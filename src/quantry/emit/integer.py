@@ -1,31 +1,23 @@
-"""A float operator between DequantizeLinear and QuantizeLinear, as a kernel's author sees it.
+"""Integer kernels: the operator that computes on integers what a float operator between DQ and Q computes.
 
-Relu and Clip on integers.
-
-Rounding never changes the order of two numbers, so ``Q(clip(y, a, b)) = clip(Q(y), Q(a), Q(b))`` exactly, whatever the
-scale and the zero point. Where the type itself ends at the bounds there is nothing left to do.
-
-Functions of one tensor: look-up tables over the 256 integers, so the results are those of the float operator.
-
-Operators between tensors: each operand is brought to the output's scale, in float32 inside the kernel.
-
-The kernels add and multiply what DequantizeLinear would give, in another order; a result within a float32 error of a
-tie may differ by one step.
-
-Operators that move values: they do the same to integers.
-
-Averages over space: summed as integers, then brought to the output's scale.
-
-Convolutions and matrix products: integer multiply-add, then one multiplication back to eight bits.
-
-The kernels multiply the accumulator by ``s_x * s_w / s_y`` in float32 and round half to even; the float operator
-multiplies the scales in first. Both round the same number except where it lies within a float32 error of a tie, so a
-result may differ by one step. With power-of-two scales nothing is lost on either way and the results are equal.
-
-Integer kernels: which operator computes on integers what a float operator between DQ and Q computes.
-
-To add one: write a function from `Unit` to the new node, or to None where no kernel computes it, and name it in
+To add one: write a function from `QuantizedOperator` to the new node, or to None if no kernel exists, and add it to
 `KERNELS`.
+
+=====================  ================================================================================================
+Relu, Clip             Clip on the integers. Rounding never changes the order of two numbers, so
+                       ``Q(clip(y, a, b)) = clip(Q(y), Q(a), Q(b))`` exactly, for every scale and zero point
+Sigmoid, LeakyRelu,    look-up tables over the 256 integers, so the results are those of the float operator
+Softmax
+Add, Mul, Concat       each operand is rescaled to the output's scale, in float32 inside the kernel, in another order
+                       than DequantizeLinear; a result within a float32 error of a tie may differ by one step
+data movement          the same operator on integers
+averages               summed as integers, then rescaled to the output's scale
+Conv, MatMul, Gemm     integer multiply-add, then one multiplication back to eight bits
+=====================  ================================================================================================
+
+The product kernels multiply the accumulator by ``s_x * s_w / s_y`` in float32 and round half to even; the float
+operator multiplies by the scales first. Both round the same number except within a float32 error of a tie, so a
+result may differ by one step. With power-of-two scales both are exact, and the results are equal.
 """
 
 from collections.abc import Callable
@@ -42,14 +34,14 @@ BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 @dataclass(frozen=True)
-class Side:
-    """A tensor as integers.
+class IntegerTensor:
+    """A quantized tensor.
 
     Attributes:
         integers: The integers.
         scale: Its scale, a constant.
         zero_point: Its zero point, a constant.
-        axis: The channel axis where there are several scales.
+        axis: The channel axis if there are several scales.
     """
 
     integers: ir.Value
@@ -72,36 +64,36 @@ class Side:
         """The scale and the zero point."""
         return self.scale, self.zero_point
 
-    def same_grid(self, other: "Side") -> bool:
-        """Whether equal integers of both mean equal numbers."""
+    def same_grid(self, other: "IntegerTensor") -> bool:
+        """Whether equal integers of both represent equal numbers."""
         return self.dtype == other.dtype and all(
             np.array_equal(array(ours), array(theirs)) for ours, theirs in zip(self.pair, other.pair, strict=True)
         )
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One float node whose float inputs come from DequantizeLinear and whose outputs go to QuantizeLinear only.
+class QuantizedOperator:
+    """One float node whose float inputs come from DequantizeLinear and whose outputs go only to QuantizeLinear.
 
     Attributes:
         node: The float node.
-        inputs: For each input its quantized form, or None where it is not quantized or left out.
+        inputs: The quantized form of each input, or None if it is not quantized or absent.
         outputs: The quantized form of each output.
-        editor: Makes nodes and constants.
+        editor: Creates nodes and constants.
     """
 
     node: ir.Node
-    inputs: tuple[Side | None, ...]
-    outputs: tuple[Side, ...]
+    inputs: tuple[IntegerTensor | None, ...]
+    outputs: tuple[IntegerTensor, ...]
     editor: GraphEditor
 
     @property
-    def output(self) -> Side:
+    def output(self) -> IntegerTensor:
         """The only output."""
         return self.outputs[0]
 
-    def sides(self, count: int) -> tuple[Side, ...] | None:
-        """Return the first inputs in quantized form where all of them have one type of 8 bits, that of the output."""
+    def sides(self, count: int) -> tuple[IntegerTensor, ...] | None:
+        """Return the first inputs in quantized form if all of them have the output's type, of 8 bits."""
         found = tuple(side for side in self.inputs[:count] if side is not None and side.axis is None)
         if len(found) < count or {side.dtype for side in found} != {self.output.dtype}:
             return None
@@ -113,7 +105,7 @@ class Unit:
         inputs: tuple[ir.Value | None, ...],
         attributes: dict[str, int | float | str | list[int]] | None = None,
     ) -> ir.Node:
-        """Return the node that replaces the float one, named after it.
+        """Return the node that replaces the float node, with its name.
 
         Args:
             operator: Domain and operator type.
@@ -123,8 +115,8 @@ class Unit:
         return self.editor.node(operator, inputs, f"{self.node.name}_quant", attributes)
 
 
-Kernel = Callable[[Unit], ir.Node | None]
-"""From a unit to the node that computes it on integers, or None where there is no such kernel."""
+Kernel = Callable[[QuantizedOperator], ir.Node | None]
+"""Returns the node that computes an operator on integers, or None if there is no such kernel."""
 
 
 def array(value: ir.Value) -> np.ndarray:
@@ -133,8 +125,8 @@ def array(value: ir.Value) -> np.ndarray:
     return value.const_value.numpy()
 
 
-def quantized_source(value: ir.Value | None) -> Side | None:
-    """Return the quantized form of a value that a DequantizeLinear makes, else None."""
+def quantized_source(value: ir.Value | None) -> IntegerTensor | None:
+    """Return the quantized form of a DequantizeLinear's output, else None."""
     producer = None if value is None else value.producer()
     if producer is None or producer.op_type != "DequantizeLinear":
         return None
@@ -143,13 +135,13 @@ def quantized_source(value: ir.Value | None) -> Side | None:
     assert scale is not None
     assert zero_point is not None
     axis = producer.attributes.get_int("axis", 1) if scale.shape is not None and len(scale.shape) else None
-    return Side(integers, scale, zero_point, axis)
+    return IntegerTensor(integers, scale, zero_point, axis)
 
 
 Limits = tuple[int | None, int | None]
 
 
-def bounds(unit: Unit) -> ir.Node | None:
+def bounds(unit: QuantizedOperator) -> ir.Node | None:
     """Return Clip on the integers, for a Relu or Clip whose input and output have the same parameters."""
     source = unit.inputs[0]
     if source is None or not source.same_grid(unit.output) or source.dtype not in BYTES:
@@ -157,8 +149,8 @@ def bounds(unit: Unit) -> ir.Node | None:
     return clip_node(unit, source.integers, limits_of(unit.node, unit.output))
 
 
-def limits_of(node: ir.Node, side: Side) -> Limits:
-    """Return the integers that a Relu or Clip bounds its output by; None where the type itself ends there.
+def limits_of(node: ir.Node, side: IntegerTensor) -> Limits:
+    """Return the integers that a Relu or Clip limits its output to; None if the type ends there anyway.
 
     Args:
         node: The Relu or Clip.
@@ -174,12 +166,12 @@ def limits_of(node: ir.Node, side: Side) -> Limits:
     )
 
 
-def clip_node(unit: Unit, integers: ir.Value, limits: Limits) -> ir.Node:
+def clip_node(unit: QuantizedOperator, integers: ir.Value, limits: Limits) -> ir.Node:
     """Return a Clip of integers.
 
     Args:
-        unit: The unit it belongs to.
-        integers: What it bounds.
+        unit: The operator it belongs to.
+        integers: Its input.
         limits: Its bounds.
     """
     dtype = unit.output.dtype
@@ -199,7 +191,7 @@ def _bound(node: ir.Node, index: int) -> float | None:
     return None if value is None else float(array(value))
 
 
-def _integer(bound: float | None, side: Side) -> int | None:
+def _integer(bound: float | None, side: IntegerTensor) -> int | None:
     if bound is None:
         return None
     assert side.dtype is not None
@@ -212,40 +204,42 @@ def _integer(bound: float | None, side: Side) -> int | None:
 _CONTRIB = "com.microsoft"
 
 
-def sigmoid(unit: Unit) -> ir.Node | None:
+def sigmoid(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearSigmoid."""
     return _lookup(unit, "QLinearSigmoid", {})
 
 
-def leaky_relu(unit: Unit) -> ir.Node | None:
+def leaky_relu(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearLeakyRelu."""
     return _lookup(unit, "QLinearLeakyRelu", {"alpha": unit.node.attributes.get_float("alpha", 0.01)})
 
 
-def softmax(unit: Unit) -> ir.Node | None:
-    """Return QLinearSoftmax, whose exponentials come from a table and whose quotient is rounded by itself."""
+def softmax(unit: QuantizedOperator) -> ir.Node | None:
+    """Return QLinearSoftmax, whose exponentials come from a table; the quotient is rounded separately."""
     return _lookup(unit, "QLinearSoftmax", {"axis": unit.node.attributes.get_int("axis", -1), "opset": 13})
 
 
-def _lookup(unit: Unit, operator: str, attributes: dict[str, int | float | str | list[int]]) -> ir.Node | None:
+def _lookup(
+    unit: QuantizedOperator, operator: str, attributes: dict[str, int | float | str | list[int]]
+) -> ir.Node | None:
     sides = unit.sides(1)
     if sides is None:
         return None
     return unit.make((_CONTRIB, operator), (*sides[0].triple, *unit.output.pair), attributes)
 
 
-def add(unit: Unit) -> ir.Node | None:
+def add(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearAdd."""
     return _binary(unit, "QLinearAdd")
 
 
-def multiply(unit: Unit) -> ir.Node | None:
+def multiply(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearMul."""
     return _binary(unit, "QLinearMul")
 
 
-def concat(unit: Unit) -> ir.Node | None:
-    """Return QLinearConcat, which brings every input to the output's scale."""
+def concat(unit: QuantizedOperator) -> ir.Node | None:
+    """Return QLinearConcat, which rescales every input to the output's scale."""
     sides = unit.sides(len(unit.node.inputs))
     if sides is None:
         return None
@@ -253,15 +247,15 @@ def concat(unit: Unit) -> ir.Node | None:
     return unit.make((_CONTRIB, "QLinearConcat"), inputs, {"axis": unit.node.attributes.get_int("axis", 0)})
 
 
-def _binary(unit: Unit, operator: str) -> ir.Node | None:
+def _binary(unit: QuantizedOperator, operator: str) -> ir.Node | None:
     sides = unit.sides(2)
     if sides is None:
         return None
     return unit.make((_CONTRIB, operator), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
 
 
-def move(unit: Unit) -> ir.Node | None:
-    """Return the same operator on integers, where all outputs have the parameters of the input."""
+def move(unit: QuantizedOperator) -> ir.Node | None:
+    """Return the same operator on integers, if all outputs have the parameters of the input."""
     source = unit.inputs[0]
     if source is None or source.dtype not in BYTES or not all(source.same_grid(output) for output in unit.outputs):
         return None
@@ -270,8 +264,8 @@ def move(unit: Unit) -> ir.Node | None:
     return _copy(unit, (source.integers, *unit.node.inputs[1:]))
 
 
-def pad(unit: Unit) -> ir.Node | None:
-    """Return Pad on integers, which fills with the zero point where the float one fills with zero."""
+def pad(unit: QuantizedOperator) -> ir.Node | None:
+    """Return Pad on integers, which fills with the zero point instead of zero."""
     source = unit.inputs[0]
     if source is None or source.dtype not in BYTES or not source.same_grid(unit.output):
         return None
@@ -284,7 +278,7 @@ def pad(unit: Unit) -> ir.Node | None:
     return _copy(unit, (source.integers, *rest))
 
 
-def _copy(unit: Unit, inputs: tuple[ir.Value | None, ...]) -> ir.Node:
+def _copy(unit: QuantizedOperator, inputs: tuple[ir.Value | None, ...]) -> ir.Node:
     node = ir.node(
         unit.node.op_type,
         inputs,
@@ -300,8 +294,8 @@ def _copy(unit: Unit, inputs: tuple[ir.Value | None, ...]) -> ir.Node:
 _KEPT = ("auto_pad", "count_include_pad", "kernel_shape", "pads", "strides")
 
 
-def average_pool(unit: Unit) -> ir.Node | None:
-    """Return QLinearAveragePool; windows that it does not know stay float."""
+def average_pool(unit: QuantizedOperator) -> ir.Node | None:
+    """Return QLinearAveragePool; None for windows that it does not support."""
     attributes = unit.node.attributes
     sides = unit.sides(1)
     dilated = any(step != 1 for step in attributes.get_ints("dilations", ()))
@@ -312,7 +306,7 @@ def average_pool(unit: Unit) -> ir.Node | None:
     return unit.make((_CONTRIB, "QLinearAveragePool"), (*sides[0].triple, *unit.output.pair), kept)
 
 
-def global_average_pool(unit: Unit) -> ir.Node | None:
+def global_average_pool(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearGlobalAveragePool."""
     sides = unit.sides(1)
     if sides is None:
@@ -324,7 +318,7 @@ def global_average_pool(unit: Unit) -> ir.Node | None:
 _INT32 = np.iinfo(np.int32)
 
 
-def conv(unit: Unit) -> ir.Node | None:
+def conv(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearConv."""
     sides = _operands(unit, channel_axis=0)
     if sides is None:
@@ -337,7 +331,7 @@ def conv(unit: Unit) -> ir.Node | None:
     return unit.make(("", "QLinearConv"), (*inputs, bias) if bias is not None else inputs, _attributes(unit.node))
 
 
-def matmul(unit: Unit) -> ir.Node | None:
+def matmul(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearMatMul."""
     weight = unit.inputs[1]
     rank = len(weight.integers.shape) if weight is not None and weight.integers.shape is not None else 0
@@ -347,8 +341,8 @@ def matmul(unit: Unit) -> ir.Node | None:
     return unit.make(("", "QLinearMatMul"), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
 
 
-def gemm(unit: Unit) -> ir.Node | None:
-    """Return QGemm, which adds a bias of one value for each column."""
+def gemm(unit: QuantizedOperator) -> ir.Node | None:
+    """Return QGemm, whose bias has one value per column."""
     node = unit.node
     if node.attributes.get_float("alpha", 1.0) != 1.0 or node.attributes.get_float("beta", 1.0) != 1.0:
         return None
@@ -366,8 +360,8 @@ def gemm(unit: Unit) -> ir.Node | None:
     return unit.make((_CONTRIB, "QGemm"), (*sides[0].triple, *sides[1].triple, bias, *unit.output.pair), attributes)
 
 
-def _operands(unit: Unit, channel_axis: int | None) -> tuple[Side, Side] | None:
-    """Return both factors where kernels exist for their types: u8 x u8, u8 x s8 and s8 x s8."""
+def _operands(unit: QuantizedOperator, channel_axis: int | None) -> tuple[IntegerTensor, IntegerTensor] | None:
+    """Return both factors if kernels exist for their types: u8 x u8, u8 x s8 and s8 x s8."""
     data, weight = unit.inputs[0], unit.inputs[1]
     if data is None or weight is None or data.axis is not None or data.dtype != unit.output.dtype:
         return None
@@ -378,12 +372,12 @@ def _operands(unit: Unit, channel_axis: int | None) -> tuple[Side, Side] | None:
     return data, weight
 
 
-def _has_bias(unit: Unit) -> bool:
+def _has_bias(unit: QuantizedOperator) -> bool:
     return len(unit.node.inputs) > 2 and unit.node.inputs[2] is not None
 
 
-def _bias(unit: Unit, sides: tuple[Side, Side]) -> ir.Value | None:
-    """Return the bias as int32 on the accumulator's grid, or None where it does not lie on it exactly."""
+def _bias(unit: QuantizedOperator, sides: tuple[IntegerTensor, IntegerTensor]) -> ir.Value | None:
+    """Return the bias as int32 with the accumulator's scale, or None if that is not exact."""
     bias = unit.inputs[2] if len(unit.inputs) > 2 else None
     if bias is None or bias.integers.const_value is None:
         return None
@@ -421,4 +415,4 @@ KERNELS: dict[str, Kernel] = {
     **dict.fromkeys(operators_where(lambda row: row.integer_kernel), move),
 }
 
-__all__ = ["KERNELS", "Kernel", "Side", "Unit", "quantized_source"]
+__all__ = ["KERNELS", "IntegerTensor", "Kernel", "QuantizedOperator", "quantized_source"]

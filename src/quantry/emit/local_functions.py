@@ -1,12 +1,4 @@
-"""Model-local functions, written as ONNX text.
-
-The model-local functions of one model while it is written.
-
-Functions for the 32-bit integers that QuantizeLinear does not have.
-
-Computed in float64, where 32-bit integers are exact: ``q = saturate(round_half_even(x / scale) + zero_point)``.
-
-The names under which Q/DQ pairs exist, and the model-local functions that give the vendors' ones their meaning.
+"""Model-local functions: what gives operators of vendors' domains their meaning in stock onnxruntime.
 
 A node of a vendor's domain is written together with a function of the same name whose body is standard ONNX::
 
@@ -14,8 +6,11 @@ A node of a vendor's domain is written together with a function of the same name
         y = QuantizeLinear <axis = @axis> (x, scale, zero_point)
     }
 
-so that any onnxruntime runs it, and inlines it before it optimises. Where the vendor's own library is registered, its
-kernel of that name is taken instead of the function.
+so any onnxruntime runs it, and inlines it before optimizing. If the vendor's library is registered, its kernel with
+that name is used instead of the function.
+
+`Dialect` lists the names of Q/DQ pairs. 32-bit integers, which QuantizeLinear does not have, are computed in float64,
+where they are exact: ``q = clip(round_half_even(x / scale) + zero_point)``.
 """
 
 from dataclasses import dataclass
@@ -33,13 +28,13 @@ _CONTRIB_DOMAIN = "com.microsoft"
 def add_function(model: ir.Model, domain: str, text: str, overload: str = "") -> None:
     """Parse a function, add it to the model and import the domains it needs.
 
-    A body must import the operator set of its model, because onnxruntime resolves it there.
+    A body must import the operator set of its model, because onnxruntime uses that one.
 
     Args:
         model: The model.
         domain: Domain of the function.
         text: ``name <attributes> (inputs) => (outputs) { body }`` in ONNX text.
-        overload: Tells functions of one name apart where a model needs several.
+        overload: Distinguishes several functions with one name.
     """
     imports = {"": model.opset_imports[""]}
     if f"{_CONTRIB_DOMAIN}." in text:
@@ -49,7 +44,7 @@ def add_function(model: ir.Model, domain: str, text: str, overload: str = "") ->
     described = ", ".join(f'"{name}" : {version}' for name, version in imports.items())
     marked = f', overload: "{overload}"' if overload else ""
     proto = onnx.parser.parse_function(f'<domain: "{domain}", opset_import: [{described}]{marked}> {text}')
-    # The parser names no nodes; onnx-ir would, by a counter that outlives the model.
+    # The parser does not name nodes; onnx-ir would, with a process-wide counter that makes names irreproducible.
     for index, node in enumerate(proto.node):
         node.name = f"{proto.name}_{node.op_type}_{index}"
     function = ir.serde.deserialize_function(proto)
@@ -59,12 +54,12 @@ def add_function(model: ir.Model, domain: str, text: str, overload: str = "") ->
 _FIRST_IR_WITH_OVERLOADS = 10
 
 
-class FunctionBook:
+class FunctionCollector:
     """Collects which vendor operator needs which body, and adds the functions at the end.
 
-    Number formats share operator names: ExtendedQuantizeLinear makes int8, int32 or bfloat16, as its zero point says,
-    but the body of a function has fixed types. A model that needs several bodies of one name gets one overload for
-    each; the body with the empty kind never has one, and neither has the only body of its name.
+    Number formats share operator names: ExtendedQuantizeLinear returns int8, int32 or bfloat16, depending on its zero
+    point, but the body of a function has fixed types. If a model needs several bodies of one name, each gets an
+    overload, except the body with the empty kind; the only body of a name has none.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -73,12 +68,12 @@ class FunctionBook:
         self._readers: list[tuple[ir.Node, str]] = []
 
     def use(self, node: ir.Node, text: str, kind: str = "") -> None:
-        """Note that a node is defined by a function.
+        """Register the function that defines a node.
 
         Args:
             node: The node, in the vendor's domain.
             text: ``name <attributes> (inputs) => (outputs) { body }`` in ONNX text.
-            kind: Names the body among those of the same operator.
+            kind: Distinguishes bodies of the same operator.
         """
         self._bodies.setdefault((node.domain, node.op_type), {})[kind] = text
         self._readers.append((node, kind))
@@ -109,7 +104,7 @@ def wide_function(name: str, dtype: DataType, *, quantizes: bool) -> str:
     Args:
         name: Operator type.
         dtype: The integer type.
-        quantizes: Whether it makes integers; otherwise it makes floats of them.
+        quantizes: Whether it returns integers; otherwise it returns floats.
     """
     head = f"{name} <axis: int = 1> (x, scale, zero_point) => (y)"
     if not quantizes:
@@ -139,15 +134,15 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 @dataclass(frozen=True)
 class Dialect:
-    """Names of one kind of Q/DQ pair.
+    """The names of one kind of Q/DQ pair.
 
     Attributes:
         domain: Domain of both operators.
-        quantize: Operator type that makes integers.
-        dequantize: Operator type that makes floats of them.
-        is_native: Whether a stock onnxruntime has kernels of them, so that no function is needed.
-        has_position: Whether nodes also carry ``bit_width`` and, of power-of-two scales, ``pos`` as strings, which is
-            where the vendor's compilers look.
+        quantize: Operator type that returns integers.
+        dequantize: Operator type that returns floats.
+        is_native: Whether stock onnxruntime has kernels for them, so that no function is needed.
+        has_position: Whether nodes also have ``bit_width`` and, for power-of-two scales, ``pos`` as strings, which the
+            vendor's compilers read.
     """
 
     domain: str
@@ -158,12 +153,12 @@ class Dialect:
 
     @property
     def quantizer(self) -> tuple[str, str]:
-        """Domain and type of the operator that makes integers."""
+        """Domain and type of the operator that returns integers."""
         return self.domain, self.quantize
 
     @property
     def dequantizer(self) -> tuple[str, str]:
-        """Domain and type of the operator that makes floats."""
+        """Domain and type of the operator that returns floats."""
         return self.domain, self.dequantize
 
 
@@ -182,7 +177,7 @@ _ATTRIBUTES = {True: 'axis: int = 1, bit_width: string = "8", pos: string = ""',
 
 
 def thin_function(name: str, dialect: Dialect, body: Dialect) -> str:
-    """Return a function of a vendor's dialect that is one native operator.
+    """Return a function of a vendor's dialect that consists of one native operator.
 
     Args:
         name: Operator type, one of the dialect's two.

@@ -1,12 +1,12 @@
-"""MatMulNBits: float activations times packed weights of 4 or 8 bits with one scale for each group of rows.
+"""MatMulNBits: float activations times packed weights of 4 or 8 bits with one scale per group of rows.
 
 ::
 
     x -> MatMulNBits (weight [N, groups, bytes], scales [N, groups], zero points) -> Add (bias of a Gemm) -> y
 
-The weight [K, N] is stored column by column; the groups of a column follow each other and the last is filled up. Two
-4-bit integers lie in a byte, the first in its lower half. Integers are unsigned: signed ones are moved by half their
-range, and where all zero points are then in the middle, the operator's own default, none are written.
+The weight [K, N] is stored column by column, group after group; the last group is padded. Two 4-bit integers share a
+byte, the first in its lower half. Integers are unsigned: signed ones are shifted by half their range. If all zero
+points are then in the middle, the operator's default, none are written.
 """
 
 import numpy as np
@@ -27,12 +27,12 @@ _BYTE = 8
 def emit_matmul_nbits(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:
     """Write matrix products with planned weights as MatMulNBits, in place.
 
-    A planned weight of another operator, such as Conv, is stored as integers and restored in front of it.
+    A planned weight of another operator, such as Conv, is stored as integers with a DequantizeLinear.
 
     Args:
         model: A copy of the float model that may be edited.
-        plan: Which weights.
-        params: With which scales and zero points.
+        plan: The weights to quantize.
+        params: Their scales and zero points.
         options: The format, with the accuracy level.
     """
     assert isinstance(options, MatMulNBits)
@@ -50,7 +50,7 @@ def emit_matmul_nbits(model: ir.Model, plan: QuantPlan, params: QuantParams, opt
 
 
 def has_other_weights(model: ir.Model, plan: QuantPlan) -> bool:
-    """Whether a plan has weights of operators that are no matrix products, so that DequantizeLinear is needed."""
+    """Whether a plan has weights of operators that are not matrix products, so that DequantizeLinear is needed."""
     matrices = {product.name for product in product_nodes(model, plan) if product.is_matrix}
     return any(name not in matrices for weight in plan.weights.values() for name in weight.users)
 
@@ -82,7 +82,7 @@ def _write(editor: GraphEditor, product: ProductNode, params: TensorParams, opti
 
 
 def unsigned_shift(params: TensorParams) -> int:
-    """Return what makes the integers of a type unsigned."""
+    """Return the offset that makes the integers of a type unsigned."""
     return -params.dtype.lowest
 
 

@@ -1,14 +1,14 @@
-r"""Writes Q/DQ pairs and integer weights in any dialect.
+r"""Write Q/DQ pairs and integer weights in any dialect.
 
 For a tensor ``t``::
 
     before    producer -> t -> consumers
     after     producer -> t -> t_QuantizeLinear -> t_DequantizeLinear -> consumers
 
-For a weight ``w``: the integers are stored as ``w_quantized`` and ``w_DequantizeLinear`` feeds the consumers. The names
-are those onnxruntime and AMD Quark give, so that tools which look for them find them.
+For a weight ``w``, the integers are stored as ``w_quantized``, and ``w_DequantizeLinear`` feeds the consumers. The
+names are those of onnxruntime and AMD Quark, so tools that look for them find them.
 
-A Q/DQ pair for every reader instead of one for all.
+`dedicate_pairs` writes one Q/DQ pair per reader instead of one for all:
 
 ::
 
@@ -32,7 +32,7 @@ from quantry.emit.graph_editor import (
     as_tensor,
     describe,
 )
-from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionBook, thin_function, wide_function
+from quantry.emit.local_functions import CONTRIB, STANDARD, Dialect, FunctionCollector, thin_function, wide_function
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.operators import operators_where
 from quantry.graph.quant_plan import QuantPlan
@@ -41,19 +41,19 @@ from quantry.numerics.rounding import quantize_array
 from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
 
-# onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then refuse the model when nothing
-# quantizes behind them (opset 21 and later). The com.microsoft twins of Q and DQ are not touched by that rewrite.
+# onnxruntime 1.27 to 1.31 move an int8 DequantizeLinear through these operators and then reject the model if no
+# quantizer follows (opset 21 and later). The com.microsoft versions of Q and DQ are not affected.
 MOVED_BY_RUNTIME = operators_where(lambda row: row.moved_by_runtime)
 REWRITE_SINCE_OPSET = 21
 
 
 class PairWriter:
-    """Writes the integer tensors of a plan, one call for each.
+    """Writes the integer tensors of a plan, one call per tensor.
 
     Attributes:
         editor: The graph's editor.
         dialect: The names of the pairs.
-        origins: By name of an initializer, which parameters its data were made of.
+        origins: By name of an initializer, the parameters its data was computed from.
     """
 
     def __init__(self, editor: GraphEditor, view: QuantizedView, dialect: Dialect) -> None:
@@ -64,10 +64,10 @@ class PairWriter:
         self._opset = editor.model.opset_imports[""]
         self._closed = frozenset(view.plan.quantized_nodes)
         self._body = STANDARD
-        self._nodes: list[tuple[ir.Node, DataType | None]] = []  # with the 32-bit type that no native operator has
+        self._nodes: list[tuple[ir.Node, DataType | None]] = []  # with the 32-bit type that has no native operator
 
     def write_pair(self, tensor: str) -> None:
-        """Put a pair behind a tensor."""
+        """Insert a pair after a tensor."""
         value = self.editor.values[tensor]
         params = self._params_of(tensor)
         scale, zero_point = self._parameters(self._view.source(tensor), tensor)
@@ -83,7 +83,7 @@ class PairWriter:
         describe(restore.outputs[0], ir.DataType.FLOAT, value.shape)
         wide = params.dtype if params.dtype.bits > 16 else None
         self._nodes += [(quantize, wide), (restore, wide)]
-        self.editor.put_behind(tensor, (quantize, restore))
+        self.editor.insert_after(tensor, (quantize, restore))
 
     def write_constant(self, name: str, users: frozenset[str] | None) -> None:
         """Store an initializer as integers and rewire its readers.
@@ -107,7 +107,7 @@ class PairWriter:
             attributes = _attributes(params, dialect)
             node = self.editor.node(dialect.dequantizer, inputs, f"{name}_DequantizeLinear", attributes)
             describe(node.outputs[0], ir.DataType.FLOAT, value.shape)
-            # DequantizeLinear has int32 for biases, with zero point 0.
+            # DequantizeLinear supports int32 for biases, with zero point 0.
             native = params.dtype.bits <= 16 or (params.dtype == DataType.INT32 and not params.zero_point.any())
             self._nodes.append((node, None if native else params.dtype))
             return (node,)
@@ -123,11 +123,11 @@ class PairWriter:
         self.origins.setdefault(zero_point.name or "", Origin(Part.ZERO_POINT, tensor))
         return scale, zero_point
 
-    def finish(self, functions: FunctionBook) -> None:
-        """Import the domains that were used and note the functions of a vendor's dialect.
+    def finish(self, functions: FunctionCollector) -> None:
+        """Import the domains that were used and register the functions of a vendor's dialect.
 
         Args:
-            functions: Where functions are noted.
+            functions: Collects the functions of the model.
         """
         for node, wide in self._nodes:
             if node.domain == CONTRIB.domain:
@@ -135,7 +135,7 @@ class PairWriter:
             elif node.domain:
                 self._use_function(node, wide, functions)
 
-    def _use_function(self, node: ir.Node, wide: DataType | None, functions: FunctionBook) -> None:
+    def _use_function(self, node: ir.Node, wide: DataType | None, functions: FunctionCollector) -> None:
         if wide is None:
             functions.use(node, thin_function(node.op_type, self.dialect, self._body))
         else:
@@ -170,7 +170,7 @@ def _attributes(params: TensorParams, dialect: Dialect) -> Attributes:
 
 
 def position_attributes(node: ir.Node) -> dict[str, ir.Attr]:
-    """Return ``bit_width`` and, of a single power-of-two scale, ``pos`` for a node that was written in another dialect.
+    """Return ``bit_width`` and, for a single power-of-two scale, ``pos`` of a node that is converted between dialects.
 
     Args:
         node: A node with a constant scale and a typed zero point.
@@ -193,12 +193,12 @@ def _floats(value: ir.Value) -> np.ndarray:
 
 
 def dedicate_pairs(editor: GraphEditor, plan: QuantPlan, originals: dict[str, ir.Value]) -> None:
-    """Write the chain behind each activation again for every reader but the first.
+    """Copy the pair after each activation for every reader except the first.
 
     Args:
-        editor: Makes nodes; the pairs are written already.
-        plan: Which activations.
-        originals: The activations as they were computed, by the name they had.
+        editor: Creates nodes; the pairs are already written.
+        plan: The activations.
+        originals: The activations before any edit, by name.
     """
     for tensor in plan.activations:
         chain = _chain(originals[tensor])
@@ -214,7 +214,7 @@ def dedicate_pairs(editor: GraphEditor, plan: QuantPlan, originals: dict[str, ir
 
 
 def _chain(value: ir.Value) -> list[ir.Node]:
-    """Return the nodes of the pair behind a tensor: one, or two."""
+    """Return the nodes of the pair after a tensor: one or two."""
     chain: list[ir.Node] = []
     for _ in range(2):
         readers = [use.node for use in value.uses() if "uantize" in use.node.op_type and use.idx == 0]

@@ -1,4 +1,4 @@
-"""A product with a constant weight, as a writer of another operator for it sees it."""
+"""A product with a constant weight, for formats that replace it by another operator."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class ProductNode:
     Attributes:
         node: The float node.
         weight: Name of the weight.
-        bias: Its constant bias, where it has one.
-        transposed: Whether the weight is stored as [N, K], as Gemm may have it.
+        bias: Its constant bias, if any.
+        transposed: Whether the weight is stored as [N, K], as in Gemm.
     """
 
     node: ir.Node
@@ -28,7 +28,7 @@ class ProductNode:
 
     @property
     def data(self) -> ir.Value:
-        """What it multiplies, as it is now: the product before it may have been replaced since."""
+        """Its current input: the product before it may have been replaced."""
         data = self.node.inputs[0]
         assert data is not None
         return data
@@ -40,7 +40,7 @@ class ProductNode:
 
     @property
     def alpha(self) -> float:
-        """What Gemm multiplies the product by."""
+        """Gemm's factor of the product."""
         return self.node.attributes.get_float("alpha", 1.0)
 
     @property
@@ -49,20 +49,20 @@ class ProductNode:
         return self.node.name or ""
 
     def matrix(self, values: np.ndarray) -> np.ndarray:
-        """Return something of the weight's shape as [K, N]."""
+        """Return an array with the weight's shape as [K, N]."""
         return values.T if self.transposed else values
 
     def data_nodes(self, editor: GraphEditor) -> list[ir.Node]:
-        """Return the Transpose that Gemm asks for in front of its data, or nothing."""
+        """Return the Transpose that Gemm needs before its data, if any."""
         if not self.node.attributes.get_int("transA", 0):
             return []
         return [editor.node(("", "Transpose"), [self.data], f"{self.name}_Transpose", {"perm": [1, 0]})]
 
     def bias_node(self, editor: GraphEditor, product: ir.Value) -> list[ir.Node]:
-        """Return the addition of the bias to the product, or nothing.
+        """Return the addition of the bias to the product, if any.
 
         Args:
-            editor: Makes nodes and constants.
+            editor: Creates nodes and constants.
             product: The product without the bias.
         """
         if self.bias is None:
@@ -77,7 +77,7 @@ class ProductNode:
         return [editor.node(("", "Add"), [product, added], f"{self.name}_bias_Add")]
 
     def replace_by(self, chain: list[ir.Node]) -> None:
-        """Put nodes in place of this one; the last one's output takes over its name and its readers."""
+        """Replace this node by others; the last one's output gets its name and its readers."""
         graph = self.node.graph
         assert graph is not None
         ir.convenience.replace_nodes_and_values(
@@ -86,11 +86,11 @@ class ProductNode:
 
 
 def product_nodes(model: ir.Model, plan: QuantPlan) -> list[ProductNode]:
-    """Return the products of a plan that have a constant right operand, in the order of the graph.
+    """Return the products of a plan that have a constant right operand, in graph order.
 
     Args:
         model: The float model.
-        plan: Which weights are quantized, for which nodes.
+        plan: The quantized weights and their nodes.
     """
     found = []
     for node in model.graph:

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from quantry.emit.blocks import BlockWriter
 from quantry.emit.float_writer import FloatWriter
 from quantry.emit.graph_editor import GraphEditor, Origin
-from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionBook
+from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionCollector
 from quantry.emit.pairs import PairWriter
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.quant_plan import QuantPlan
@@ -14,16 +14,16 @@ from quantry.recipe import Format, TensorSpec, VitisQdq
 
 
 def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> dict[str, Origin]:
-    """Insert the pairs and the integer weights into the model, in place.
+    """Insert the Q/DQ pairs and the integer weights into the model, in place.
 
     Args:
         model: A copy of the float model that may be edited.
-        plan: Which tensors.
-        params: With which scales and zero points.
-        options: The format; decides the dialect.
+        plan: The tensors to quantize.
+        params: Their scales and zero points.
+        options: The format; it determines the dialect.
 
     Returns:
-        By name of an initializer, which parameters its data were made of. No other data depend on the parameters.
+        By name of an initializer, the parameters its data was computed from. No other data depends on the parameters.
     """
     editor, view = GraphEditor(model), QuantizedView(plan, params)
     writers = _Writers(editor, view, dialect_of(options))
@@ -34,14 +34,14 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
         writers.of(quantizer.spec).write_pair(quantizer.name)
     for quantizer in view.constants:
         writers.of(quantizer.spec).write_constant(quantizer.name, quantizer.readers)
-    functions = FunctionBook(model)
+    functions = FunctionCollector(model)
     writers.finish(functions)
     functions.finish()
     return writers.origins
 
 
 class _Writers:
-    """One writer for each kind of number, made when it is first needed."""
+    """One writer per kind of number, created when first needed."""
 
     def __init__(self, editor: GraphEditor, view: QuantizedView, dialect: Dialect) -> None:
         self._editor = editor
@@ -51,7 +51,7 @@ class _Writers:
 
     @property
     def origins(self) -> dict[str, Origin]:
-        """By name of an initializer, which parameters its data were made of."""
+        """By name of an initializer, the parameters its data was computed from."""
         return self._integers.origins
 
     def of(self, spec: TensorSpec) -> PairWriter | FloatWriter | BlockWriter:
@@ -67,8 +67,8 @@ class _Writers:
             )
         return self._others[spec]
 
-    def finish(self, functions: FunctionBook) -> None:
-        """Let every writer note its functions."""
+    def finish(self, functions: FunctionCollector) -> None:
+        """Register the functions of every writer."""
         for writer in (self._integers, *self._others.values()):
             writer.finish(functions)
 

@@ -1,17 +1,17 @@
-"""QOperator: operators on integers, joined without a float in between.
+"""QOperator: operators on integers, without floats in between.
 
-First the Q/DQ pairs are written as in `Qdq`; then every float node that stands between them and has an integer kernel
-is replaced::
+First the Q/DQ pairs are written as in `Qdq`; then every float node between them that has an integer kernel is
+replaced::
 
     x_int -> DequantizeLinear -> Conv -> Relu -> QuantizeLinear -> y_int     becomes     x_int -> QLinearConv -> y_int
 
-A node without a kernel keeps its DequantizeLinear and QuantizeLinear and stays float between them.
+A node without a kernel keeps its DequantizeLinear and QuantizeLinear and computes in float.
 """
 
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor, describe
-from quantry.emit.integer import KERNELS, Side, Unit, clip_node, limits_of, quantized_source
+from quantry.emit.integer import KERNELS, IntegerTensor, QuantizedOperator, clip_node, limits_of, quantized_source
 from quantry.emit.qdq import emit_qdq
 from quantry.graph.operators import Family, of_family
 from quantry.graph.quant_plan import QuantPlan
@@ -28,9 +28,9 @@ def emit_qoperator(model: ir.Model, plan: QuantPlan, params: QuantParams, option
 
     Args:
         model: A copy of the float model that may be edited.
-        plan: Which tensors.
-        params: With which scales and zero points.
-        options: The format, which has no choices.
+        plan: The tensors to quantize.
+        params: Their scales and zero points.
+        options: The format; it has no options.
     """
     emit_qdq(model, plan, params, Qdq())
     editor = GraphEditor(model)
@@ -47,7 +47,7 @@ def emit_qoperator(model: ir.Model, plan: QuantPlan, params: QuantParams, option
 
 
 def _replace(node: ir.Node, editor: GraphEditor) -> None:
-    """Replace a float node, and a Relu or Clip that only it feeds, by an integer kernel where there is one."""
+    """Replace a float node, and a Relu or Clip that is its only reader, by an integer kernel if there is one."""
     bounding = _bounding_reader(node)
     quantizers = [
         _quantizer(output) for output in (bounding or node).outputs if output.uses() or output.is_graph_output()
@@ -56,7 +56,7 @@ def _replace(node: ir.Node, editor: GraphEditor) -> None:
     if not found or len(found) < len((bounding or node).outputs):
         return
     inputs = tuple(quantized_source(value) for value in node.inputs)
-    unit = Unit(node, inputs, tuple(_side(quantizer) for quantizer in found), editor)
+    unit = QuantizedOperator(node, inputs, tuple(_side(quantizer) for quantizer in found), editor)
     replacement = KERNELS[node.op_type](unit)
     if replacement is None:
         return
@@ -82,7 +82,7 @@ def _take_over(old: ir.Value, new: ir.Value) -> None:
 
 
 def _bounding_reader(node: ir.Node) -> ir.Node | None:
-    """Return the Relu or Clip that alone reads a node's only output, unless that output is itself quantized."""
+    """Return the Relu or Clip that is the only reader of a node's only output, unless that output is quantized."""
     if len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return None
     readers = [use.node for use in node.outputs[0].uses()]
@@ -98,15 +98,15 @@ def _quantizer(value: ir.Value) -> ir.Node | None:
     return readers[0]
 
 
-def _side(quantizer: ir.Node) -> Side:
+def _side(quantizer: ir.Node) -> IntegerTensor:
     _, scale, zero_point = quantizer.inputs
     assert scale is not None
     assert zero_point is not None
-    return Side(quantizer.outputs[0], scale, zero_point)
+    return IntegerTensor(quantizer.outputs[0], scale, zero_point)
 
 
 def _read_integers(node: ir.Node) -> None:
-    # The order of integers is that of the numbers they stand for, so the position of the largest is the same.
+    # The order of integers is that of the numbers they represent, so the index of the largest is the same.
     source = quantized_source(node.inputs[0])
     if source is not None and source.axis is None and source.dtype in (ir.DataType.INT8, ir.DataType.UINT8):
         node.replace_input_with(0, source.integers)

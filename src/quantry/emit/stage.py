@@ -1,4 +1,4 @@
-"""Stage 7: write the quantized model."""
+"""The stage "emit": write the quantized model."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -45,11 +45,11 @@ EMITTERS: dict[type, Callable[[ir.Model, QuantPlan, QuantParams, Format], Mappin
     Dynamic: emit_dynamic,
     MatMulNBits: emit_matmul_nbits,
 }
-"""One writer for each format; it tells which data depend on the parameters, where it knows."""
+"""One writer per format; it returns which data depends on the parameters, if it knows."""
 
 _TEMPLATES = TemplateCache()
 
-# onnxruntime 1.20 is the oldest runtime we write for; it reads IR 10 and opset 21.
+# onnxruntime 1.20 is the oldest supported runtime; it reads IR 10 and opset 21.
 _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
 
 
@@ -62,9 +62,9 @@ def emit(
 
     Args:
         model: The float model that was planned.
-        plan: Which tensors.
-        params: With which scales and zero points.
-        options: In which format.
+        plan: The tensors to quantize.
+        params: Their scales and zero points.
+        options: The format.
         metadata: Entries for the model's metadata, such as the recipe.
 
     Returns:
@@ -81,7 +81,7 @@ def emit(
         return QuantizedModel(written, notes)
 
     def parts() -> ModelParts | None:
-        # Weights of bodies are inside the bytes of their nodes, and large models have theirs in a second file.
+        # Weights of subgraphs are inside the bytes of their nodes, and large models have theirs in a second file.
         if any(True for _ in written.graph.subgraphs()) or weight_bytes(written) > INLINE_LIMIT_BYTES:
             return None
         template = GraphTemplate.of(model_parts(written), origins, notes)
@@ -99,7 +99,7 @@ def _written_again(*arguments: Any) -> ir.Model:
 def _written(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> tuple[ir.Model, Mapping[str, Origin] | None]:
-    """Return the graph, and which of its data depend on the parameters."""
+    """Return the graph, and which of its data depends on the parameters."""
     copy = _at_opset(model, plan, options.format)
     originals = GraphEditor(copy).values
     origins = EMITTERS[type(options.format)](copy, plan, params, options.format)
@@ -115,7 +115,7 @@ def _written(
 
 
 def _at_opset(model: FloatModel, plan: QuantPlan, options: Format) -> ir.Model:
-    """Return a copy whose opset carries the types; only standard Q/DQ pairs depend on it."""
+    """Return a copy whose opset supports the types; only standard Q/DQ pairs depend on it."""
     copy = model.model.clone()
     needed = 0
     if isinstance(options, Qdq):
@@ -130,7 +130,7 @@ def _first_opset(spec: TensorSpec) -> int:
 
 
 def _drop_unused_constants(model: ir.Model) -> None:
-    # A rewrite of the graph may have left its constants behind; onnxruntime warns of each.
+    # Rewriting the graph may leave unused constants; onnxruntime warns about each.
     for name, value in list(model.graph.initializers.items()):
         if not value.uses() and not value.is_graph_output() and value not in model.graph.inputs:
             del model.graph.initializers[name]
@@ -139,7 +139,7 @@ def _drop_unused_constants(model: ir.Model) -> None:
 def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
     notes = []
     if not plan.quantized_nodes:
-        notes.append("nothing was quantized: no node is both selected and quantizable; declined nodes say why")
+        notes.append("nothing was quantized: no node is both selected and quantizable; see the reasons of the nodes")
     opset = model.opset_imports[""]
     if opset > _OLDEST_RUNTIME_OPSET:
         notes.append(f"the float model has opset {opset}, so onnxruntime 1.20 and 1.21 cannot load the result")

@@ -1,4 +1,4 @@
-"""Stage 8: run the quantized model, and say how near it is to the float one, how fast and how large."""
+"""Stage 8: compare the quantized model with the float model: accuracy, speed and size."""
 
 from quantry.evaluate.comparison import bootstrap_interval
 from quantry.evaluate.evaluation import Evaluation, MetricScore

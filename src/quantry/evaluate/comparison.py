@@ -1,6 +1,6 @@
-"""Runs two sessions over the data, one sample at a time, and scores what they answer.
+"""Run the float and the quantized model over the data, one sample at a time, and score the outputs.
 
-How sure a mean over samples is.
+`bootstrap_interval` tells how reliable a mean over samples is.
 """
 
 import math
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _OTHER_SHAPE = "another shape than the float model's"
-_NOT_FINITE = "a NaN or an infinity where the float model has none, or the reverse,"
+_NOT_FINITE = "NaN or infinite values where the float model's are finite, or the reverse,"
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The scores of every sample.
+    """The scores of all samples.
 
     Attributes:
         output_names: The outputs, in the float model's order.
         scores: Shape (samples, 1 + outputs, metrics); entry 0 of the second axis is all outputs together.
-        notes: Which outputs could not be compared, why and how often.
+        notes: Which outputs could not be compared, and how often.
     """
 
     output_names: tuple[str, ...]
@@ -47,17 +47,17 @@ def compare_sessions(
 ) -> Comparison:
     """Score the quantized model's outputs against the float model's, sample by sample.
 
-    Outputs are dropped once they are scored, so memory does not grow with the number of samples.
+    Outputs are dropped after scoring, so memory does not grow with the number of samples.
 
     Args:
         reference: Session of the float model.
         quantized: Session of the quantized model.
-        samples: What to feed to both: input names to arrays.
-        metrics: What to compute.
+        samples: Inputs of both models: input names to arrays.
+        metrics: The metrics.
 
     Raises:
         DataError: There is no sample, or the float model cannot run on one.
-        InternalError: The quantized model has other outputs than the float one, or cannot run where that can.
+        InternalError: The quantized model has other outputs than the float model, or fails on a sample.
     """
     check_outputs(reference, quantized)
     names = tuple(output.name for output in reference.get_outputs())
@@ -71,10 +71,10 @@ def compare_sessions(
                 unlike[name, _NOT_FINITE if expected[name].shape == got[name].shape else _OTHER_SHAPE] += 1
         scores.append(_score_sample(metrics, pairs))
     if not scores:
-        raise DataError("evaluation data must hold at least one sample, got none; in evaluate")
+        raise DataError("evaluation data must contain at least one sample, got none; in the evaluate stage")
     notes = tuple(
         f"output {name!r} of the quantized model has {reason} in {count} of {len(scores)} samples; "
-        "they have the worst score there is"
+        "these have the worst possible score"
         for (name, reason), count in sorted(unlike.items())
     )
     return Comparison(names, np.array(scores, dtype=np.float64), notes)
@@ -84,24 +84,24 @@ def check_outputs(reference: "onnxruntime.InferenceSession", quantized: "onnxrun
     """Check that both models have the same outputs, as far as that is known before they run.
 
     Raises:
-        InternalError: A name is missing or too many, or a rank or a known dimension differs.
+        InternalError: A name is missing or unexpected, or a rank or a known dimension differs.
     """
     ours = {output.name: output.shape for output in reference.get_outputs()}
     theirs = {output.name: output.shape for output in quantized.get_outputs()}
     if ours.keys() != theirs.keys():
         raise InternalError(
-            f"the quantized model must have the float model's outputs {sorted(ours)}; got {sorted(theirs)}; in evaluate"
+            f"the quantized model must have the float model's outputs {sorted(ours)}, got {sorted(theirs)}; in evaluate"
         )
     for name, shape in ours.items():
         if not _may_be_equal(shape, theirs[name]):
             raise InternalError(
-                f"the quantized model's outputs must have the float model's shapes, here {shape}; got {theirs[name]}; "
+                f"the quantized model's outputs must have the float model's shapes, here {shape}, got {theirs[name]}; "
                 f"output {name!r}"
             )
 
 
 def _may_be_equal(ours: Sequence[object], theirs: Sequence[object]) -> bool:
-    # A model that declares no shape at all has an empty one here, as a scalar has.
+    # A model without declared shape has an empty one here, like a scalar.
     if not ours or not theirs:
         return True
     return len(ours) == len(theirs) and all(
@@ -123,12 +123,12 @@ def _run_both(
         return expected, run_session(quantized, feeds)
     except DataError as error:
         raise InternalError(
-            f"the quantized model must run where the float model does; it does not: {error}; sample {index}"
+            f"the quantized model must run on every sample that the float model runs on, got {error}; sample {index}"
         ) from error
 
 
 def _score_sample(metrics: Sequence[Metric], pairs: Sequence[Pair | None]) -> list[list[float]]:
-    """Return one row of scores for all outputs together and one for each output."""
+    """Return one row of scores for all outputs together and one per output."""
     alone = [[metric.score_pair(pair) for metric in metrics] for pair in pairs]
     together = alone[0] if len(pairs) == 1 else [metric.score_outputs(pairs) for metric in metrics]
     return [together, *alone]
@@ -140,19 +140,19 @@ _CHUNK_ELEMENTS = 1 << 20
 def bootstrap_interval(
     per_sample: NDArray[np.float64], *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return an interval for the mean over samples, by the percentile bootstrap of Efron (1979).
+    """Return a confidence interval of the mean over samples, by the percentile bootstrap (Efron, 1979).
 
-    Samples are drawn with replacement, as many as there are, again and again; the interval holds the middle of the
-    means. It says how far the score would move with other data of the same kind. Equal scores give equal intervals.
+    Samples are drawn with replacement, repeatedly; the interval contains the middle of the means. It shows how much the
+    score would vary with other data of the same kind. Equal scores give equal intervals.
 
     Args:
-        per_sample: One score for each sample, shape (n,), at least one; infinities are allowed, NaN is not.
-        confidence: The share of the means inside the interval, between 0 and 1.
-        resamples: How often to draw.
-        seed: Start of the random numbers.
+        per_sample: One score per sample, shape (n,), at least one; infinities are allowed, NaN is not.
+        confidence: Fraction of the means inside the interval, between 0 and 1.
+        resamples: Number of draws.
+        seed: Seed of the random numbers.
 
     Returns:
-        Lower and upper end. Both are the score itself when there is only one sample.
+        Lower and upper end; both are the score itself if there is only one sample.
 
     Example:
         >>> import numpy as np
@@ -171,6 +171,6 @@ def bootstrap_interval(
             ]
         )
     )
-    # Ends are means that occurred, the outer neighbours: interpolating between infinities would give NaN.
+    # The ends are means that occurred (the outer neighbours): interpolating between infinities would give NaN.
     tail = (1 - confidence) / 2 * (resamples - 1)
     return float(means[math.floor(tail)]), float(means[resamples - 1 - math.floor(tail)])

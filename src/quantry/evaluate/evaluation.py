@@ -1,4 +1,4 @@
-"""The value that the evaluate stage returns."""
+"""`Evaluation`, the value that the evaluate stage returns."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -26,8 +26,8 @@ class MetricScore:
         name: The metric's name.
         value: Mean over the samples.
         higher_is_better: The metric's direction.
-        per_sample: One score for each sample, in the order of the data, shape (samples,); read-only. Two quantized
-            models that were scored on the same data can be compared sample by sample.
+        per_sample: One score per sample, in the order of the data, shape (samples,); read-only. Two quantized models
+            that were scored on the same data can be compared sample by sample.
         interval: 95 % bootstrap interval of the mean.
     """
 
@@ -42,37 +42,37 @@ class MetricScore:
         """Return mean and interval of the scores.
 
         Args:
-            metric: What was scored.
-            per_sample: One score for each sample, at least one.
+            metric: The metric.
+            per_sample: One score per sample, at least one.
         """
         scores = np.array(per_sample, dtype=np.float64)
         scores.setflags(write=False)
         return cls(metric.name, float(scores.mean()), metric.higher_is_better, scores, bootstrap_interval(scores))
 
     def is_better_than(self, other: "MetricScore") -> bool:
-        """Say whether this score is strictly nearer to the float model than another of the same metric.
+        """Return whether this score is strictly better than another of the same metric.
 
         Raises:
-            InternalError: The other is of another metric.
+            InternalError: The other score is of another metric.
         """
         if other.name != self.name:
-            raise InternalError(f"scores of one metric can be compared; got {other.name!r}; beside {self.name!r}")
+            raise InternalError(f"compared scores must be of one metric, got {other.name!r} and {self.name!r}")
         return self.value > other.value if self.higher_is_better else self.value < other.value
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How near the quantized model is to the float one, how fast and how large.
+    """Accuracy, speed and size of the quantized model compared with the float model.
 
     Attributes:
         metrics: Metric names to scores over all outputs together.
         outputs: Output names to the scores of that output alone.
-        samples: How many samples were compared.
+        samples: Number of samples compared.
         float_bytes: Size of the prepared float model with its weights.
         quantized_bytes: Size of the quantized model with its weights.
-        latency: Times of both models, or None when they were not asked for. Times differ from run to run and are no
-            part of the value's identity.
-        notes: What the user should know of the comparison, such as outputs that were NaN.
+        latency: Times of both models, or None if not requested. Times differ between runs and are not part of the
+            value's identity.
+        notes: Messages for the user, such as outputs that were NaN.
     """
 
     metrics: Scores
@@ -136,15 +136,15 @@ class Evaluation:
     def __fingerprint__(self) -> Digest:
         """Return the content digest.
 
-        Of the latency only how it was measured counts: the times are never the same twice, but an evaluation with times
-        must not be taken for one without, nor for one of another machine.
+        Of the latency only the conditions count: times are never the same twice, but an evaluation with times must not
+        be taken for one without, nor for one of another machine.
         """
         measured = None if self.latency is None else (self.latency.runs, self.latency.machine)
         scores = tuple((output, score.name, score.per_sample) for output, score in self._rows())
         return fingerprint((scores, self.samples, self.float_bytes, self.quantized_bytes, measured))
 
     def _rows(self) -> Iterator[tuple[str | None, MetricScore]]:
-        """Yield every score with the output it belongs to; None for all outputs together."""
+        """Yield every score with its output; None for all outputs together."""
         yield from ((None, score) for score in self.metrics.values())
         yield from ((output, score) for output, scores in self.outputs.items() for score in scores.values())
 

@@ -1,4 +1,4 @@
-"""How long one run takes, float against quantized, on a machine that does other things too."""
+"""Compare the latency of the float and the quantized model, robust against other load on the machine."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -25,12 +25,12 @@ class Latency:
         float_ms: Median time of the float model in milliseconds.
         quantized_ms: Median time of the quantized model in milliseconds.
         ratio: Median over the pairs of quantized time divided by float time; below 1 the quantized model is faster.
-            The two runs of a pair are neighbours in time, so that load which slows both down leaves the ratio alone.
-        runs: Pairs timed.
+            The two runs of a pair follow each other directly, so load that slows down both does not change the ratio.
+        runs: Number of timed pairs.
         float_quartiles: First and third quartile of the float times in milliseconds.
         quantized_quartiles: First and third quartile of the quantized times in milliseconds.
         ratio_quartiles: First and third quartile of the pairs' ratios.
-        machine: The kind of machine it was measured on.
+        machine: The processor and the number of cores.
     """
 
     float_ms: float
@@ -44,7 +44,7 @@ class Latency:
 
     @property
     def speedup(self) -> float:
-        """How many times faster the quantized model is: one by the ratio."""
+        """How many times faster the quantized model is: 1 / ratio."""
         return 1 / self.ratio
 
 
@@ -54,13 +54,13 @@ def measure_latency(
     feeds: Mapping[str, NDArray[Any]],
     runs: int,
 ) -> Latency:
-    """Time two sessions in turn on the same input.
+    """Time two sessions alternately on the same input.
 
     Args:
         reference: Session of the float model.
-        quantized: Session of the quantized model. Both are best opened with ``interleaved=True``.
+        quantized: Session of the quantized model. Open both with ``interleaved=True``.
         feeds: Input names to arrays.
-        runs: How many pairs to time, after a few that are not.
+        runs: Number of timed pairs, after a few warm-up runs.
 
     Returns:
         Medians and quartiles.
@@ -69,7 +69,7 @@ def measure_latency(
         RecipeError: The number of runs is not positive.
     """
     if runs < 1:
-        raise RecipeError(f"the number of timed runs must be at least 1, got {runs!r} in measure_latency")
+        raise RecipeError(f"the number of timed runs must be at least 1, got {runs!r}; in measure_latency")
     inputs = dict(feeds)
 
     def run_float() -> None:
@@ -86,7 +86,7 @@ def summarize_pairs(milliseconds: NDArray[np.float64]) -> Latency:
     """Return medians and quartiles of timed pairs.
 
     Args:
-        milliseconds: Times above 0, shape (pairs, 2): float, quantized.
+        milliseconds: Positive times, shape (pairs, 2): float, quantized.
     """
     times = np.column_stack([milliseconds, milliseconds[:, 1] / milliseconds[:, 0]])
     low, (float_ms, quantized_ms, ratio), high = np.quantile(times, (0.25, 0.5, 0.75), axis=0).tolist()
@@ -106,7 +106,7 @@ def summarize_pairs(milliseconds: NDArray[np.float64]) -> Latency:
 def _timed_pair(
     run_float: Callable[[], None], run_quantized: Callable[[], None], *, float_first: bool
 ) -> tuple[float, float]:
-    """Return the milliseconds of both; who runs first alternates, because the first finds colder caches."""
+    """Return the milliseconds of both; the order alternates, because the first run finds colder caches."""
     if float_first:
         float_ms = _milliseconds(run_float)
         return float_ms, _milliseconds(run_quantized)
@@ -117,5 +117,5 @@ def _timed_pair(
 def _milliseconds(run: Callable[[], None]) -> float:
     started = time.perf_counter_ns()
     run()
-    # A clock with coarse ticks may not have moved, and a ratio needs a number above zero.
+    # A clock with low resolution may not have advanced, and a ratio needs a positive number.
     return max(time.perf_counter_ns() - started, 1) / 1e6

@@ -1,4 +1,4 @@
-"""Stage 8: run the quantized model beside the float one."""
+"""The stage "evaluate": compare the quantized model with the float model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,16 +28,16 @@ def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
 def evaluate(
     reference: FloatModel, quantized: QuantizedModel, data: CalibrationData, options: EvaluateOptions
 ) -> Evaluation:
-    """Compare the quantized model with the float one.
+    """Compare the quantized model with the float model.
 
-    Scores come from the simulation session, which computes what the graph says on every machine. Times come from
+    Scores come from simulation sessions, which compute what the graph says on every machine. Times come from
     deployment sessions of both models, on the first sample.
 
     Args:
         reference: The prepared float model.
         quantized: The quantized model.
-        data: What to feed to both.
-        options: Which metrics, and how many timed runs. Without metrics no sample is compared.
+        data: Inputs of both models.
+        options: Metrics and number of timed runs. Without metrics no sample is compared.
 
     Returns:
         Scores, times and sizes.
@@ -46,7 +46,7 @@ def evaluate(
         RecipeError: There is no such metric.
         ModelError: onnxruntime cannot load the float model.
         DataError: The float model cannot run on a sample.
-        InternalError: The quantized model does not load, does not run, or has other outputs than the float one.
+        InternalError: The quantized model does not load, does not run, or has other outputs than the float model.
 
     Example:
         ::
@@ -92,11 +92,11 @@ def _time(ours: LoadableModel, theirs: LoadableModel, data: CalibrationData, run
 
 
 def _unloadable(error: ModelError) -> InternalError:
-    return InternalError(f"a model that quantry wrote must load in onnxruntime; this one does not: {error}")
+    return InternalError(f"onnxruntime must be able to load a model that quantry wrote, got {error}")
 
 
 def _tabulate(comparison: Comparison, metrics: Sequence[Metric]) -> list[dict[str, MetricScore]]:
-    """Return one table of scores for all outputs together, then one for each output."""
+    """Return one table of scores for all outputs together, then one per output."""
     return [
         {
             metric.name: MetricScore.of_samples(metric, comparison.scores[:, row, column])

@@ -1,24 +1,4 @@
-"""Reading a node's attribute with the default that its operator has.
-
-Reading a value that is known before the model runs.
-
-Names for new tensors and nodes that no other in the model has.
-
-Taking a node out of a graph: whoever read its output reads another value instead.
-
-Telling a slice of everything from a slice of something.
-
-Letting one value stand in for another, under the same name.
-
-Appending a constant factor to a node.
-
-::
-
-    before    node -> t -> readers
-    after     node -> t_before_npu -> Mul(factor) -> t -> readers
-
-Pausing Python's cycle collector while a graph is built or written.
-"""
+"""Small edits of an onnx-ir graph: read attributes and constants, find free names, replace values, remove nodes."""
 
 import gc
 from collections.abc import Iterator
@@ -31,32 +11,32 @@ from quantry.graph.weights import new_initializer
 
 
 def int_of(node: ir.Node, name: str, default: int) -> int:
-    """Return an integer attribute, or the default where it is absent or bound to a function's parameter."""
+    """Return an integer attribute, or the default if it is absent or refers to a parameter of a function."""
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else attribute.as_int()
 
 
 def float_of(node: ir.Node, name: str, default: float) -> float:
-    """Return a float attribute, or the default where it is absent or bound to a function's parameter."""
+    """Return a float attribute, or the default if it is absent or refers to a parameter of a function."""
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else attribute.as_float()
 
 
 def string_of(node: ir.Node, name: str, default: str) -> str:
-    """Return a string attribute, or the default where it is absent or bound to a function's parameter."""
+    """Return a string attribute, or the default if it is absent or refers to a parameter of a function."""
     attribute = node.attributes.get(name)
     return default if attribute is None or attribute.is_ref() else attribute.as_string()
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
-    """Return a value's array if it is an initializer that no caller can override, else None."""
+    """Return the array of an initializer that no caller can override, else None."""
     if value is None or not value.is_initializer() or value.is_graph_input() or value.const_value is None:
         return None
     return value.const_value.numpy()
 
 
 class FreshNames:
-    """Hands out names that are unique in the whole model, subgraphs included.
+    """Creates names that are unique in the whole model, including subgraphs.
 
     The same model and the same sequence of requests give the same names.
     """
@@ -94,11 +74,10 @@ def _value_names(model: ir.Model) -> set[str]:
 
 
 def bypass(node: ir.Node, replacement: ir.Value) -> bool:
-    """Let every user of a node's first output read ``replacement`` and remove the node.
+    """Replace a node's first output by another value and remove the node.
 
-    A graph output keeps its name: the replacement takes it over. That is impossible where the replacement has a name of
-    its own to keep (a graph input, an initializer, another graph output) or belongs to an outer graph; the node then
-    stays.
+    A graph output keeps its name: the replacement gets that name. This is impossible if the replacement must keep its
+    own name (a graph input, an initializer, another graph output) or belongs to an outer graph; the node then stays.
 
     Returns:
         Whether the node was removed.
@@ -126,7 +105,7 @@ def _can_be_renamed(value: ir.Value, output: ir.Value) -> bool:
 
 
 def _adopt_type(value: ir.Value, output: ir.Value) -> None:
-    """Keep what was known only of the output that goes away."""
+    """Copy type and shape from the removed output if the value has none."""
     if value.type is None:
         value.type = output.type
     if value.shape is None:
@@ -137,28 +116,28 @@ _TO_THE_END = 10**9  # exporters write this or a larger number; no axis of a net
 
 
 def is_whole(start: int, end: int, step: int, length: int | None) -> bool:
-    """Say whether a slice takes every element of an axis in order.
+    """Return whether a slice takes every element of an axis in order.
 
     Args:
         start: Index of the first element.
         end: Index after the last element.
-        step: Distance of elements.
-        length: Length of the axis, None where it is not known.
+        step: Distance between elements.
+        length: Length of the axis, None if unknown.
     """
     from_first = start == 0 or (length is not None and start == -length)
     return from_first and step == 1 and end >= (_TO_THE_END if length is None else length)
 
 
 def take_over(old: ir.Value, new: ir.Value, names: FreshNames) -> None:
-    """Let every reader of ``old`` read ``new``, except the node that computes ``new`` from it.
+    """Replace ``old`` by ``new`` for every reader, except the node that computes ``new`` from it.
 
-    ``new`` gets type, shape and name of ``old``, so that graph outputs and tensors known by name stay what they were;
+    ``new`` gets type, shape and name of ``old``, so that graph outputs and tensors selected by name do not change;
     ``old`` is renamed.
 
     Args:
         old: The value to replace.
         new: An output of a node in the same graph.
-        names: Names that are free.
+        names: Creates free names.
     """
     new.type, new.shape = old.type, old.shape
     readers = [use for use in old.uses() if use.node is not new.producer()]
@@ -175,12 +154,17 @@ def take_over(old: ir.Value, new: ir.Value, names: FreshNames) -> None:
 
 
 def multiply_result(node: ir.Node, factor: float, names: FreshNames) -> None:
-    """Multiply the first output of a node by a constant.
+    """Multiply the first output of a node by a constant, which an NPU does implicitly.
+
+    ::
+
+        before    node -> t -> readers
+        after     node -> t_before_npu -> Mul(factor) -> t -> readers
 
     Args:
         node: The node.
         factor: The constant.
-        names: Names that are free.
+        names: Creates free names.
     """
     graph, output = node.graph, node.outputs[0]
     assert graph is not None
@@ -194,10 +178,10 @@ def multiply_result(node: ir.Node, factor: float, names: FreshNames) -> None:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Make no search for unused cycles until the block ends; for blocks of well under a second.
+    """Pause Python's cycle collector inside the block; for blocks of well under a second.
 
-    Values and nodes of a graph refer to each other. Making ten thousand of them lets the collector walk over everything
-    in the process several times, without finding anything: a third of the time that writing a model takes.
+    Values and nodes of a graph refer to each other. Creating ten thousand of them makes the collector walk over all
+    objects of the process several times without finding anything, which makes writing a model 1.5 times slower.
     """
     if not gc.isenabled():
         yield

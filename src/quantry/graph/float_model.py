@@ -1,4 +1,4 @@
-"""The value that the prepare and equalize stages return: a clean float graph, and what was done to it."""
+"""`FloatModel`, the value that the prepare and equalize stages return."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,17 +13,17 @@ from quantry.graph.weights import release, structure_proto
 from quantry.memo import Blob, Digest, fingerprint, fingerprint_array
 
 KEEP_BELOW_BYTES = 256_000_000
-"""Models with more weight than this are not kept in a store; they are prepared again when they are needed."""
+"""Models with larger weights are not stored; they are prepared again when needed."""
 
 
 @dataclass(frozen=True)
 class InputSignature:
-    """Name, type and shape of one real input of a model.
+    """Name, type and shape of one input of a model.
 
     Attributes:
         name: Name of the input.
         dtype: Element type.
-        shape: One entry per axis: its length, the name of a symbolic axis, or None where nothing is known.
+        shape: One entry per axis: its length, the name of a symbolic axis, or None if unknown.
     """
 
     name: str
@@ -33,11 +33,11 @@ class InputSignature:
 
 @dataclass(frozen=True, eq=False)
 class FloatModel:
-    """A float model ready to be measured and quantized.
+    """A float model ready to be observed and quantized.
 
     Attributes:
-        model: The graph. Read-only by convention: whoever edits calls ``model.clone()`` first.
-        notes: What the stage that returned it did, and what the user should know. Not part of the identity.
+        model: The graph. Read-only by convention: to edit it, call ``model.clone()`` first.
+        notes: Messages for the user about what the stage did. Not part of the identity.
     """
 
     model: ir.Model
@@ -48,7 +48,7 @@ class FloatModel:
 
     @property
     def inputs(self) -> tuple[InputSignature, ...]:
-        """The inputs a caller must feed, in order; initializers are not among them."""
+        """The inputs that must be fed, in order, without initializers."""
         return input_signatures(self.model)
 
     @property
@@ -57,7 +57,7 @@ class FloatModel:
         return self.model.opset_imports[""]
 
     def to_blob(self) -> Blob | None:
-        """Return the stored form, or None when the weights are too large to keep."""
+        """Return the stored form, or None if the weights are too large to store."""
         if weight_bytes(self.model) >= KEEP_BELOW_BYTES:
             return None
         return Blob(files={"model.onnx": serialize(self.model)}, notes=self.notes)
@@ -65,7 +65,7 @@ class FloatModel:
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
         """Return the model that ``to_blob`` stored."""
-        # Imported here because reading a model needs the preflight, which needs this module's neighbours.
+        # Imported here because load.py imports this module.
         from quantry.graph.load import read_model
 
         return cls(read_model(blob.files["model.onnx"]), blob.notes)
@@ -83,7 +83,7 @@ def input_signatures(model: ir.Model) -> tuple[InputSignature, ...]:
     """Return name, type and shape of every graph input that is not an initializer.
 
     Raises:
-        ModelError: If an input is no tensor or its type or rank is not declared.
+        ModelError: An input is not a tensor, or its type or rank is not declared.
     """
     return tuple(_signature(value) for value in model.graph.inputs if value.name not in model.graph.initializers)
 
@@ -91,7 +91,7 @@ def input_signatures(model: ir.Model) -> tuple[InputSignature, ...]:
 def _signature(value: ir.Value) -> InputSignature:
     if value.dtype is None or value.shape is None:
         raise ModelError(
-            f"every input must be a tensor of declared type and rank, got {value.type}; input {value.name!r}"
+            f"every input must be a tensor with declared type and rank, got {value.type}; input {value.name!r}"
         )
     shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     return InputSignature(value.name or "", np.dtype(value.dtype.numpy()), shape)

@@ -1,10 +1,6 @@
-"""From a file or bytes to a proto, with every way this can fail translated.
+"""Load float models: from a file, bytes, a proto or an onnx-ir model, with clear errors for everything that can fail.
 
-Checks that no two tensors of a graph have one name, which onnx-ir could not hold apart.
-
-External data files of a model: which there are, and whether each weight's bytes are really there.
-
-Where a float model comes from: a file, bytes, a proto or an onnx-ir model; loaded lazily, identified by content.
+`ModelSource` is what the pipeline works with: a model that is loaded lazily and identified by its content.
 """
 
 import mmap
@@ -30,8 +26,8 @@ def read_model_file(path: Path) -> onnx.ModelProto:
     """Return the proto in a file, without its external data.
 
     Raises:
-        ModelNotFoundError: If there is no such file.
-        ModelError: If the file is no readable ONNX model.
+        ModelNotFoundError: There is no such file.
+        ModelError: The file is not a readable ONNX model.
     """
     if path.is_dir():
         raise ModelError(f"the model must be an ONNX file, got a folder; at {path}")
@@ -45,14 +41,14 @@ def read_model_file(path: Path) -> onnx.ModelProto:
 
 
 def parse_model(content: bytes, label: str) -> onnx.ModelProto:
-    """Return the proto that bytes encode.
+    """Return the proto that is encoded in bytes.
 
     Args:
         content: Bytes of an ONNX file.
-        label: What messages call the model.
+        label: Name of the model in messages.
 
     Raises:
-        ModelError: If the bytes are empty, truncated, no ONNX model, or a model without nodes.
+        ModelError: The bytes are empty, truncated, not an ONNX model, or a model without a graph.
     """
     if not content:
         raise ModelError(f"the model must not be empty, got 0 bytes; in {label}")
@@ -70,10 +66,10 @@ def parse_model(content: bytes, label: str) -> onnx.ModelProto:
 
 
 def check_unique_names(graph: onnx.GraphProto, label: str) -> None:
-    """Check inputs, initializers, node outputs and graph outputs of a graph and its subgraphs.
+    """Check that no two tensors of a graph or its subgraphs have the same name, which onnx-ir cannot represent.
 
     Raises:
-        ModelError: If a name is used twice.
+        ModelError: A name is used twice.
     """
     where = f"in graph {graph.name!r} of {label}"
     inputs = [value.name for value in graph.input]
@@ -82,7 +78,7 @@ def check_unique_names(graph: onnx.GraphProto, label: str) -> None:
     _check(inputs, "input", where)
     _check(weights, "initializer", where)
     _check((value.name for value in graph.output), "output", where)
-    # Old files list an initializer among the inputs as well, so those two may share a name.
+    # Old files list initializers among the inputs as well, so those two may share a name.
     _check((*{*inputs, *weights}, *computed), "tensor", where)
     for node in graph.node:
         for attribute in node.attribute:
@@ -93,11 +89,11 @@ def check_unique_names(graph: onnx.GraphProto, label: str) -> None:
 def _check(names: Iterable[str], kind: str, where: str) -> None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 1))
     if count > 1:
-        raise ModelError(f"every {kind} must have a name of its own, got {name!r} {count} times; {where}")
+        raise ModelError(f"every {kind} must have a unique name, got {name!r} {count} times; {where}")
 
 
 def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    """Yield every tensor of the model that lies in another file, initializers and node attributes alike."""
+    """Yield every tensor of the model that is stored in another file, both initializers and node attributes."""
     for graph in (*model.graphs(), *(function.graph for function in model.functions.values())):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -109,15 +105,15 @@ def external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def external_files(model: ir.Model) -> tuple[tuple[str, Path], ...]:
-    """Return the external data files as (location written in the model, path), sorted, each once."""
+    """Return the external data files as (location as written in the model, path), sorted, without duplicates."""
     return tuple(sorted({(str(tensor.location), Path(tensor.path)) for tensor in external_tensors(model)}))
 
 
 def check_external_data(model: ir.Model, label: str) -> None:
-    """Check that every external tensor's bytes exist inside the model's folder, without reading them.
+    """Check that the bytes of every external tensor exist inside the model's folder, without reading them.
 
     Raises:
-        ModelError: If a file is missing, shorter than declared, or outside the model's folder.
+        ModelError: A file is missing, shorter than declared, or outside the model's folder.
     """
     sizes: dict[str, int] = {}
     for tensor in external_tensors(model):
@@ -126,12 +122,12 @@ def check_external_data(model: ir.Model, label: str) -> None:
         if tensor.path not in sizes:
             path = Path(tensor.path)
             if not path.is_file():
-                raise ModelError(f"external data must exist beside the model, found no file {path}; {where}")
+                raise ModelError(f"external data must exist next to the model, found no file {path}; {where}")
             status = path.stat()
             if status.st_nlink > 1:
-                # onnx-ir refuses such files when it reads them; say so before any work is done.
+                # onnx-ir refuses such files when it reads them; raise before any work is done.
                 raise ModelError(
-                    f"external data must be a file of its own, got {status.st_nlink} hard links; copy it; {where}"
+                    f"external data must not have hard links, got {status.st_nlink}; copy the file; {where}"
                 )
             sizes[tensor.path] = status.st_size
         _check_length(tensor, sizes[tensor.path], where)
@@ -141,7 +137,7 @@ def _check_containment(tensor: ir.ExternalTensor, where: str) -> None:
     folder = Path(tensor.base_dir).resolve()
     target = Path(tensor.path).resolve()
     if not target.is_relative_to(folder):
-        raise ModelError(f"external data must lie inside the model's folder {folder}, got {target}; {where}")
+        raise ModelError(f"external data must be inside the model's folder {folder}, got {target}; {where}")
 
 
 def _check_length(tensor: ir.ExternalTensor, size: int, where: str) -> None:
@@ -152,7 +148,7 @@ def _check_length(tensor: ir.ExternalTensor, size: int, where: str) -> None:
         )
     end = (tensor.offset or 0) + declared
     if end > size:
-        raise ModelError(f"external data must reach byte {end}, got a file of {size} bytes; {where}")
+        raise ModelError(f"external data must have at least {end} bytes, got a file of {size} bytes; {where}")
 
 
 ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | onnx.ModelProto | ir.Model
@@ -161,18 +157,18 @@ ModelLike: TypeAlias = str | os.PathLike[str] | bytes | bytearray | onnx.ModelPr
 class ModelSource(ABC):
     """A float model that is loaded when it is needed.
 
-    Two sources with the same content are the same to every later stage: a path or a label is not identity. The content
-    is hashed once and remembered on the object, so the model must not change behind a source's back.
+    Two sources with the same content are equal for every stage: a path or a label is not identity. The content is
+    hashed once and the digest is kept, so the model must not change afterwards.
     """
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """What messages call the model: its path, or ``in-memory model``."""
+        """Name of the model in messages: its path, or ``in-memory model``."""
 
     @abstractmethod
     def load(self) -> ir.Model:
-        """Return a fresh onnx-ir model; large external weights stay on disk until they are read."""
+        """Return a new onnx-ir model; large external weights stay on disk until they are read."""
 
     @cached_property
     def _digest(self) -> Digest:
@@ -181,7 +177,7 @@ class ModelSource(ABC):
         except QuantryError:
             raise
         except Exception as error:
-            # The libraries that read malformed tensors raise whatever they stumble over.
+            # The libraries raise arbitrary exceptions for malformed tensors.
             raise ModelError(f"the model must be well formed, got {error}; in {self.label}") from error
 
     @abstractmethod
@@ -211,8 +207,8 @@ class _FileSource(ModelSource):
         return fingerprint((fingerprint_file(self.path), tuple((name, fingerprint_file(at)) for name, at in files)))
 
     def _may_have_external_data(self) -> bool:
-        # The key of every external tensor is in the file as text, and looking for it is far cheaper than loading the
-        # model. A file that is missing or empty goes on to the loader, whose business it is to say so.
+        # The key of every external tensor is in the file as text, and searching for it is far cheaper than loading the
+        # model. A file that is missing or empty is left to the loader, which raises the error.
         try:
             with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 return content.find(b"location") >= 0
@@ -221,7 +217,7 @@ class _FileSource(ModelSource):
 
 
 class _BytesSource(ModelSource):
-    """A serialised model, complete in itself."""
+    """A serialized model without external data."""
 
     label = "in-memory model"
 
@@ -236,7 +232,7 @@ class _BytesSource(ModelSource):
 
 
 class _ProtoSource(ModelSource):
-    """A proto that the caller holds; its tensors are shared, not copied."""
+    """A proto in memory; its tensors are shared, not copied."""
 
     label = "in-memory model"
 
@@ -251,7 +247,7 @@ class _ProtoSource(ModelSource):
 
 
 class _GraphSource(ModelSource):
-    """An onnx-ir model that the caller holds; its tensors are shared, not copied."""
+    """An onnx-ir model in memory; its tensors are shared, not copied."""
 
     label = "in-memory model"
 
@@ -268,13 +264,13 @@ class _GraphSource(ModelSource):
 
 
 def model_source(model: ModelLike | ModelSource) -> ModelSource:
-    """Return where a model comes from, whatever form it was given in; nothing is read yet.
+    """Return a source for a model in any form; nothing is read yet.
 
     Args:
         model: A path, the bytes of a file, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; a source is returned as is.
 
     Raises:
-        ModelError: If it is none of these.
+        ModelError: It is none of these.
     """
     if isinstance(model, ModelSource):
         return model
@@ -296,11 +292,11 @@ def read_model(model: str | os.PathLike[str] | bytes) -> ir.Model:
     """Return the model in a file or in bytes.
 
     Args:
-        model: Path of an ONNX file, whose external data may lie beside it, or the bytes of one without external data.
+        model: Path of an ONNX file, with external data in its folder if any, or bytes without external data.
 
     Raises:
-        ModelNotFoundError: If there is no such file.
-        ModelError: If it is no ONNX model, or its external data are missing, short or outside its folder.
+        ModelNotFoundError: There is no such file.
+        ModelError: It is not an ONNX model, or its external data is missing, too short or outside its folder.
     """
     return _load_bytes(model) if isinstance(model, bytes) else _load_file(Path(model))
 
@@ -316,7 +312,7 @@ def _load_bytes(content: bytes) -> ir.Model:
 def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None) -> ir.Model:
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
-        raise ModelError(f"weights must be dense, got the sparse initializer {name!r}; store it dense; in {label}")
+        raise ModelError(f"weights must be dense, got the sparse initializer {name!r}; convert it; in {label}")
     check_unique_names(proto.graph, label)
     try:
         model = ir.serde.deserialize_model(proto)
@@ -326,7 +322,7 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     outside = next(external_tensors(model), None)
     if base_dir is None and outside is not None:
         raise ModelError(
-            f"a model given in memory must hold its weights, got external data at {str(outside.location)!r}; "
+            f"a model in memory must contain its weights, got external data at {str(outside.location)!r}; "
             f"pass the path of the model file; tensor {outside.name!r} in {label}"
         )
     if base_dir is not None:
@@ -336,7 +332,7 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
 
 
 def _with_short_domain(model: ir.Model) -> ir.Model:
-    """Return the model with the standard operator set imported under its short name, as onnx-ir names its nodes."""
+    """Return the model with the standard operator set under its short name, as onnx-ir names its nodes."""
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         if "ai.onnx" in imports:
             imports.setdefault("", imports.pop("ai.onnx"))

@@ -1,4 +1,4 @@
-"""The plan: which tensor is quantized to what, which share, and which nodes stay float and why."""
+"""`QuantPlan`: which tensors are quantized to what, which share parameters, and which nodes stay float and why."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from quantry.recipe import TensorSpec, decode, encode
 
 @dataclass(frozen=True)
 class OwnRange:
-    """The tensor is calibrated by itself."""
+    """The tensor is calibrated on its own."""
 
     spec: TensorSpec
 
 
 @dataclass(frozen=True)
 class FixedRange:
-    """The range is known without looking, such as [0, 1] of a Softmax."""
+    """The range is known without data, such as [0, 1] for Softmax."""
 
     spec: TensorSpec
     low: float
@@ -27,7 +27,7 @@ class FixedRange:
 
 @dataclass(frozen=True)
 class SharedRange:
-    """The tensor has the parameters of another, which has a range of its own.
+    """The tensor uses the parameters of another tensor, which has its own range.
 
     Attributes:
         source: Name of that other tensor; never itself a `SharedRange`.
@@ -41,14 +41,14 @@ ActivationPlan = OwnRange | FixedRange | SharedRange
 
 @dataclass(frozen=True)
 class Conversion:
-    """A further pair behind a quantized tensor, for readers that want another type.
+    """An additional Q/DQ pair after a quantized tensor, for readers that need another type.
 
-    Its parameters are kept under the conversion's own name.
+    Its parameters are stored under the conversion's own name.
 
     Attributes:
         tensor: Name of the tensor.
-        spec: Type and scale that its readers want.
-        readers: Names of the nodes that read it; other readers read the tensor as it is planned.
+        spec: Type and scale that its readers need.
+        readers: Names of the nodes that read it; other readers read the tensor itself.
     """
 
     tensor: str
@@ -62,9 +62,8 @@ class WeightPlan:
 
     Attributes:
         spec: Type and scale.
-        axis: Non-negative axis with one scale for each index, or along which groups of values have one each; None for
-            one scale in all.
-        users: Names of the nodes that read the quantized constant; other readers keep the float one.
+        axis: Non-negative axis with one scale per index, or the axis of the groups; None for one scale.
+        users: Names of the nodes that read the quantized constant; other readers use the float one.
     """
 
     spec: TensorSpec
@@ -74,7 +73,7 @@ class WeightPlan:
 
 @dataclass(frozen=True)
 class DerivedBiasPlan:
-    """int32 bias on the accumulator's grid: scale = input scale x weight scale.
+    """int32 bias for the accumulator: scale = input scale x weight scale.
 
     Attributes:
         input: Name of the operator's quantized input.
@@ -87,7 +86,7 @@ class DerivedBiasPlan:
 
 @dataclass(frozen=True)
 class OwnBiasPlan:
-    """A bias with a scale of its own."""
+    """A bias with its own scale."""
 
     spec: TensorSpec
 
@@ -102,7 +101,7 @@ class DeclinedNode:
     Attributes:
         node: Its name.
         operator: Its operator type.
-        reason: Why, as a sentence for the user.
+        reason: The reason, as a sentence for the user.
     """
 
     node: str
@@ -116,16 +115,16 @@ def _frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class QuantPlan:
-    """What is quantized, to what, and what is not.
+    """What is quantized, to what types, and what is not.
 
     Attributes:
-        activations: Quantized tensors in the order of the graph.
+        activations: Quantized tensors in graph order.
         weights: Quantized constants by initializer name.
         biases: Quantized biases by initializer name.
         quantized_nodes: Names of the nodes that compute on quantized tensors.
         declined: The other nodes, each with its reason.
-        conversions: Further pairs behind activations, by a name that no tensor has.
-        notes: What the user should know of how it came about.
+        conversions: Additional Q/DQ pairs after activations, by a name that no tensor has.
+        notes: Messages for the user.
     """
 
     activations: Mapping[str, ActivationPlan] = field(default_factory=dict)
@@ -141,9 +140,9 @@ class QuantPlan:
             object.__setattr__(self, name, _frozen(getattr(self, name)))
 
     def root(self, tensor: str) -> str:
-        """Return the tensor whose range `tensor` uses: itself, or the source it shares with.
+        """Return the tensor whose range `tensor` uses: itself, or the tensor it shares with.
 
-        A conversion has its own.
+        A conversion has its own range.
         """
         if tensor in self.conversions:
             return tensor
@@ -152,13 +151,13 @@ class QuantPlan:
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether the scale of an activation must be found in data."""
+        """Whether the scale of an activation must be computed from data."""
         own = [plan.spec for plan in self.activations.values() if isinstance(plan, OwnRange)]
         converted = [conversion.spec for conversion in self.conversions.values()]
         return any(spec.dtype.is_integer for spec in (*own, *converted))
 
     def spec_of(self, tensor: str) -> TensorSpec | None:
-        """Return what a tensor becomes; None where it stays float, or is a bias derived from others."""
+        """Return the specification of a tensor; None if it stays float, or is a bias derived from others."""
         planned: ActivationPlan | Conversion | WeightPlan | BiasPlan | None
         if tensor in self.activations:
             planned = self.activations[self.root(tensor)]
@@ -175,7 +174,7 @@ class QuantPlan:
 
     def to_blob(self) -> Blob:
         """Return the plan as JSON data."""
-        # Plans without them keep the form they had before these existed, and so their keys.
+        # Omitted if empty, so that plans without them keep the stored form, and the keys, from before they existed.
         extra: dict[str, Any] = {}
         if self.conversions:
             extra["conversions"] = [[name, encode(plan, Conversion)] for name, plan in self.conversions.items()]
@@ -193,7 +192,7 @@ class QuantPlan:
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
-        """Read what `to_blob` returned."""
+        """Return the plan that `to_blob` stored."""
         meta: Any = blob.meta
         return cls(
             activations={name: decode(ActivationPlan, plain, name) for name, plain in meta["activations"]},

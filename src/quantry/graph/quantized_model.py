@@ -1,4 +1,4 @@
-"""The value that the emit stage returns."""
+"""`QuantizedModel`, the value that the emit stage returns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,10 +18,9 @@ class QuantizedModel:
     """A quantized model, ready to be written.
 
     Attributes:
-        graph: The graph, or what makes it when somebody asks for it.
-        notes: What its user should know.
-        make_parts: Makes the model as its file has it, where there is a shorter way to it than through the graph; it
-            may find that there is none.
+        graph: The graph, or a function that creates it on first access.
+        notes: Messages for the user.
+        make_parts: Creates the serialized model if that is possible without the graph; may return None.
     """
 
     graph: ir.Model | Callable[[], ir.Model]
@@ -35,7 +34,7 @@ class QuantizedModel:
 
     @cached_property
     def parts(self) -> ModelParts | None:
-        """The model as its file has it, or None where it is to be written from the graph."""
+        """The serialized model in parts, or None if it must be written from the graph."""
         return None if self.make_parts is None else self.make_parts()
 
     def to_bytes(self) -> bytes:
@@ -46,7 +45,7 @@ class QuantizedModel:
         """Write the model, atomically.
 
         Args:
-            path: Where to; weights of large models go to a file beside it.
+            path: The file; weights of large models go to a second file next to it.
 
         Returns:
             The files written.
@@ -54,7 +53,7 @@ class QuantizedModel:
         return write_model(self.model, path) if self.parts is None else write_parts(self.parts, path)
 
     def to_blob(self) -> Blob | None:
-        """Return the stored form, or None when the weights are too large to keep."""
+        """Return the stored form, or None if the weights are too large to store."""
         return self._stored
 
     def __fingerprint__(self) -> Digest:
@@ -64,12 +63,12 @@ class QuantizedModel:
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
-        """Read what `to_blob` returned."""
+        """Return the model that `to_blob` stored."""
         stored = FloatModel.from_blob(blob)
         return cls(stored.model, stored.notes)
 
     @cached_property
     def _stored(self) -> Blob | None:
-        # One stored form of ONNX graphs serves both ends of the pipeline; making it quantizes and packs every weight,
-        # so it is made once.
+        # FloatModel and QuantizedModel have the same stored form. It is cached because creating it quantizes and packs
+        # every weight.
         return FloatModel(self.model, self.notes).to_blob()

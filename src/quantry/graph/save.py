@@ -1,8 +1,8 @@
-"""Deterministic bytes of a model, and writing them to disk without holding the weights twice.
+"""Serialize models deterministically, and write them to disk without holding the weights twice.
 
-A model is encoded as *structure* (everything but the weights of the main graph, a few hundred kilobytes) followed by
-one ``TensorProto`` for each weight. Protobuf allows the fields of a message in any order, so the weights come last and
-are streamed: the peak is one weight, not the whole file, and no weight passes through a second proto in memory.
+A model is encoded as *structure* (everything except the weights of the main graph, a few hundred kilobytes) followed
+by one ``TensorProto`` per weight. Protobuf allows the fields of a message in any order, so the weights come last and
+are streamed: the peak memory is one weight instead of the whole file.
 """
 
 import os
@@ -20,11 +20,11 @@ from quantry.graph.edit import collection_paused
 from quantry.graph.weights import WeightKey, all_weights, external_placeholder, raw_bytes, written_with
 
 INLINE_LIMIT_BYTES = 1_500_000_000
-"""Weights above this total go to an external data file; protobuf itself ends at 2 GB."""
+"""Weights above this total go to an external data file; protobuf is limited to 2 GB."""
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 
-_KEEP_INLINE_BELOW = 1024  # onnxruntime needs the data of shapes, axes and the like inline
+_KEEP_INLINE_BELOW = 1024  # onnxruntime needs shapes, axes and the like inline
 _ALIGNMENT = 64
 _GRAPH_FIELD = onnx.ModelProto.DESCRIPTOR.fields_by_name["graph"].number
 _INITIALIZER_FIELD = onnx.GraphProto.DESCRIPTOR.fields_by_name["initializer"].number
@@ -33,13 +33,13 @@ _RAW_DATA_FIELD = onnx.TensorProto.DESCRIPTOR.fields_by_name["raw_data"].number
 
 @dataclass(frozen=True, eq=False)
 class WeightPart:
-    """One weight as a file has it.
+    """One serialized weight.
 
     Attributes:
         name: Its name.
         header: Its ``TensorProto`` without the data.
-        size: How many bytes of data follow; None where the header is complete.
-        data: Returns them.
+        size: Number of bytes of data that follow; None if the header is complete.
+        data: Returns the data.
     """
 
     name: str
@@ -50,10 +50,10 @@ class WeightPart:
 
 @dataclass(frozen=True, eq=False)
 class ModelParts:
-    """A model as its file has it: put one behind the other, the chunks are an ONNX file.
+    """A serialized model: concatenated, the chunks are an ONNX file.
 
     Attributes:
-        head: Everything but the graph.
+        head: Everything except the graph.
         graph: The graph without its weights, as bytes.
         weights: The weights, in order.
     """
@@ -64,11 +64,11 @@ class ModelParts:
 
     @property
     def weight_bytes(self) -> int:
-        """How many bytes of data the weights have."""
+        """Number of bytes of all weights."""
         return sum(weight.size or 0 for weight in self.weights)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes of the file; the data of one weight at a time are in memory."""
+        """Yield the bytes of the file, with one weight at a time in memory."""
         lengths = [_tensor_size(weight.header, weight.size) for weight in self.weights]
         size = len(self.graph) + sum(_field_size(_INITIALIZER_FIELD, length) for length in lengths)
         yield self.head.SerializeToString(deterministic=True)
@@ -88,21 +88,21 @@ def serialize(model: ir.Model) -> bytes:
     """Return the model as ONNX bytes with all weights inline; equal models give equal bytes.
 
     Args:
-        model: The model; it is left as it was.
+        model: The model; it is not changed.
 
     Raises:
-        ModelError: If the result would exceed the 2 GB that protobuf allows.
+        ModelError: The result would exceed protobuf's limit of 2 GB.
     """
     total = weight_bytes(model)
     if total >= PROTOBUF_LIMIT_BYTES:
         raise ModelError(
-            f"a model in one piece must stay below 2 GB; its weights have {total} bytes; write it to a file"
+            f"a model in one piece must be smaller than 2 GB, got weights of {total} bytes; write it to a file"
         )
     return b"".join(model_parts(model).chunks())
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Return how many bytes the initializers of all graphs occupy."""
+    """Return the total size of the initializers of all graphs in bytes."""
     return sum(
         value.const_value.nbytes
         for graph in model.graphs()
@@ -114,19 +114,19 @@ def weight_bytes(model: ir.Model) -> int:
 def write_model(
     model: ir.Model, path: str | os.PathLike[str], *, external_data_threshold: int = INLINE_LIMIT_BYTES
 ) -> tuple[Path, ...]:
-    """Write a model to a file, atomically: either everything is there under its final name or nothing is.
+    """Write a model to a file atomically: a failure leaves no incomplete file.
 
     Args:
-        model: The model; it is left as it was.
-        path: Where the ``.onnx`` file goes; its folder is made if it is missing.
-        external_data_threshold: Weights of more bytes than this in total go to ``<name>.data`` beside the model;
+        model: The model; it is not changed.
+        path: The ``.onnx`` file; its folder is created if it is missing.
+        external_data_threshold: Weights of more bytes than this in total go to ``<name>.data`` next to the model;
             tensors under 1024 bytes stay inline because onnxruntime cannot read shapes from external data.
 
     Returns:
         The files written, the model first.
 
     Raises:
-        ModelError: If the file cannot be written.
+        ModelError: The file cannot be written.
     """
     target = _regular_file(Path(path))
     data = target.with_name(target.name + ".data")
@@ -142,20 +142,20 @@ def write_parts(parts: ModelParts, path: str | os.PathLike[str]) -> tuple[Path, 
 
     Args:
         parts: The model.
-        path: Where the ``.onnx`` file goes; its folder is made if it is missing.
+        path: The ``.onnx`` file; its folder is created if it is missing.
 
     Returns:
         The file written.
 
     Raises:
-        ModelError: If the file cannot be written.
+        ModelError: The file cannot be written.
     """
     _place({_regular_file(Path(path)): parts.chunks()})
     return (Path(path),)
 
 
 def _place(files: Mapping[Path, Iterator[bytes]]) -> None:
-    """Write files that belong together, the model last."""
+    """Write a set of files, the model last."""
     target = list(files)[-1]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def _place(files: Mapping[Path, Iterator[bytes]]) -> None:
 
 
 def _regular_file(path: Path) -> Path:
-    """Return where a file is really written: a link is followed, and anything but an ordinary file is refused."""
+    """Return the file to write: links are followed, and anything except a regular file is refused."""
     try:
         target = path.resolve()
         special = target.exists() and not target.is_file()
@@ -175,12 +175,12 @@ def _regular_file(path: Path) -> Path:
         raise ModelError(f"a model must be written to a usable path, got {error}; at {path}") from error
     if special:
         kind = "a folder" if target.is_dir() else "a device, pipe or socket"
-        raise ModelError(f"a model must be written to an ordinary file, got {kind}; at {path}")
+        raise ModelError(f"a model must be written to a regular file, got {kind}; at {path}")
     return target
 
 
 def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
-    """Write every file under a temporary name beside its own, then rename all; a failure leaves no temporary file."""
+    """Write every file under a temporary name in its folder, then rename all; a failure leaves no temporary file."""
     temporaries: dict[Path, Path] = {}
     try:
         for target, chunks in files.items():
@@ -199,18 +199,18 @@ def _write_atomically(files: Mapping[Path, Iterator[bytes]]) -> None:
 
 
 def _umask() -> int:
-    """Return what the user withholds from others; temporary files are made private, models are ordinary files."""
+    """Return the user's umask: temporary files are private, but models get the usual permissions."""
     umask = os.umask(0)
     os.umask(umask)
     return umask
 
 
 def model_parts(model: ir.Model, layout: Mapping[WeightKey, ir.ExternalTensor] | None = None) -> ModelParts:
-    """Return a model as its file has it.
+    """Return a model in serialized parts.
 
     Args:
-        model: The model; it is left as it was.
-        layout: Weights that lie in an external data file, each as a reference to its place there.
+        model: The model; it is not changed.
+        layout: Weights in an external data file, each as a reference to its place there.
     """
     placed = {name: tensor for (_, name), tensor in (layout or {}).items()}
     weights = {
@@ -228,16 +228,16 @@ def _part(name: str, tensor: ir.TensorProtocol, placed: ir.ExternalTensor | None
 
 
 def _exactly(size: int, content: bytes, name: str) -> bytes:
-    # The length stands before the content, so content of another length would make a file that nobody can read.
+    # The length is written before the content, so content of another length would make the file unreadable.
     if len(content) != size:
         raise InternalError(f"a weight must have the {size} bytes its shape declares, got {len(content)}; {name!r}")
     return content
 
 
 def _structure(model: ir.Model) -> onnx.ModelProto:
-    """Return the proto of everything but the weights of the main graph."""
+    """Return the proto of everything except the weights of the main graph."""
     inner = {key: _plain_tensor(value) for key, value in all_weights(model).items() if key[0] > 0}
-    # A quantized model has more weights than nodes. Only those with an annotation are written here, without their data.
+    # A quantized model has more weights than nodes. Only annotated weights are written here, without their data.
     weights = dict(model.graph.initializers)
     annotated = {
         (0, name): external_placeholder(value.const_value)
@@ -247,7 +247,7 @@ def _structure(model: ir.Model) -> onnx.ModelProto:
     left_out = {name for name in weights if (0, name) not in annotated}
     with collection_paused():
         proto = written_with(model, inner | annotated, left_out)
-    # An initializer has its own type and shape; saying them again costs a sixth of a small model's bytes.
+    # An initializer has its own type and shape; repeating them would add 20 % to a small model.
     described = {tensor.name for tensor in proto.graph.initializer}
     del proto.graph.initializer[:]
     for index in reversed([at for at, info in enumerate(proto.graph.value_info) if info.name in described]):
@@ -256,7 +256,7 @@ def _structure(model: ir.Model) -> onnx.ModelProto:
 
 
 def _plain_tensor(value: ir.Value) -> ir.TensorProtocol:
-    """Return the data of an initializer of a subgraph, which travels inside an attribute, in one encoding."""
+    """Return the data of an initializer of a subgraph, which is stored in an attribute, in one encoding."""
     tensor = value.const_value
     assert tensor is not None
     if tensor.dtype == ir.DataType.STRING:
@@ -265,7 +265,7 @@ def _plain_tensor(value: ir.Value) -> ir.TensorProtocol:
 
 
 def _tensor_header(tensor: ir.TensorProtocol, name: str, complete: bool) -> tuple[bytes, int | None]:
-    """Return a weight's TensorProto without its data, and how many bytes of raw data follow (None: complete)."""
+    """Return a weight's TensorProto without its data, and the number of raw bytes that follow (None: complete)."""
     if complete or tensor.dtype == ir.DataType.STRING:
         proto = ir.serde.serialize_tensor(tensor)
         proto.name = name
@@ -277,7 +277,7 @@ def _tensor_header(tensor: ir.TensorProtocol, name: str, complete: bool) -> tupl
 
 
 def _external_layout(model: ir.Model, location: str) -> dict[WeightKey, ir.ExternalTensor]:
-    """Return where each large weight of the main graph goes in the external data file."""
+    """Return the place of each large weight of the main graph in the external data file."""
     layout: dict[WeightKey, ir.ExternalTensor] = {}
     offset = 0
     for (index, name), value in all_weights(model).items():

@@ -1,8 +1,7 @@
-"""Cuts a graph into segments that run one after the other.
+"""Cut a graph into segments that run one after the other.
 
-All tensors a session shows are in memory at once. Shown segment by segment, their buffers are used again within one
-sample: memory is that of two segments instead of that of the whole model, and what one segment shows is counted while
-the next one runs.
+All tensors that a session returns are in memory at once. With segments, buffers are reused within one sample: memory
+is that of two segments instead of the whole model, and the values of one segment are counted while the next one runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 SEGMENT_BYTES = 3_000_000
-"""What a segment should show, in bytes: about what the second-level caches of two cores hold."""
+"""Target size of a segment's outputs: about what fits into the second-level caches of two cores."""
 
 MAX_SEGMENTS = 16
-"""Each segment is a session of its own, so their number is limited."""
+"""Each segment is a session, so their number is limited."""
 
 _WINDOW = 0.3
-"""By so much of its size a segment may be smaller or larger than it should, if less data then crosses its end."""
+"""A segment may be smaller or larger than its target by this fraction if less data then crosses its end."""
 
 Lengths = Mapping[str, int]
 """Lengths of the symbolic axes, by name."""
@@ -27,10 +26,10 @@ Lengths = Mapping[str, int]
 
 @dataclass(frozen=True)
 class TensorType:
-    """Number type and shape of a tensor, as far as they are known.
+    """Number type and shape of a tensor, as far as known.
 
     Attributes:
-        dtype: Number type, or None if it is unknown or numpy does not have it.
+        dtype: Number type, or None if it is unknown or NumPy does not have it.
         shape: One entry per axis: its length, the name of a symbolic axis, or None; None if the rank is unknown.
     """
 
@@ -38,7 +37,7 @@ class TensorType:
     shape: tuple[int | str | None, ...] | None
 
     def concrete_shape(self, lengths: Lengths) -> tuple[int, ...] | None:
-        """Return the shape for given lengths of symbolic axes, or None if some axis stays unknown."""
+        """Return the shape for given lengths of symbolic axes, or None if an axis stays unknown."""
         if self.shape is None:
             return None
         shape = [lengths.get(dim) if isinstance(dim, str) else dim for dim in self.shape]
@@ -46,7 +45,7 @@ class TensorType:
         return known if len(known) == len(shape) else None
 
     def nbytes(self, lengths: Lengths) -> int:
-        """Return the size in bytes; 0 if it is unknown."""
+        """Return the size in bytes; 0 if unknown."""
         shape = self.concrete_shape(lengths)
         return 0 if shape is None or self.dtype is None else int(np.prod(shape)) * self.dtype.itemsize
 
@@ -56,10 +55,10 @@ class Segment:
     """A run of consecutive nodes.
 
     Attributes:
-        whole: The model whose nodes they are.
-        view: The nodes with what they take and give, as a graph that owns nothing.
-        shown: Names of the tensors it shows.
-        passed: Names of the tensors that later segments take; some may be shown too.
+        whole: The model that contains the nodes.
+        view: The nodes with their inputs and outputs, as a view of the graph.
+        shown: Names of the tensors it returns to the caller.
+        passed: Names of the tensors that later segments read; some may be in `shown` too.
     """
 
     whole: ir.Model
@@ -69,17 +68,17 @@ class Segment:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what it takes: inputs of the whole model, and tensors of earlier segments."""
+        """Names of its inputs: inputs of the whole model, and tensors of earlier segments."""
         return tuple(_names(self.view.inputs))
 
     @property
     def weights(self) -> tuple[ir.TensorProtocol, ...]:
-        """The initializers it uses."""
+        """The initializers that it uses."""
         values = self.view.initializers.values()
         return tuple(value.const_value for value in values if value.const_value is not None)
 
     def extracted(self) -> ir.Model:
-        """Return the segment as a model of its own; weights are shared, not copied."""
+        """Return the segment as a separate model; weights are shared, not copied."""
         functions = tuple(self.whole.functions.values())
         return ir.Model(self.view.clone(), ir_version=self.whole.ir_version, functions=functions)
 
@@ -91,12 +90,12 @@ def tensor_types(model: ir.Model) -> dict[str, TensorType]:
 
 
 def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -> tuple[Segment, ...]:
-    """Return the model as segments of roughly equal size that show the tensors named; none if there are none to show.
+    """Return the model as segments of roughly equal size that return the given tensors; empty if there are none.
 
     Args:
-        model: The float model; it is left as it was.
-        shown: Tensors to show: outputs of nodes of the main graph.
-        lengths: Lengths of symbolic axes, as far as they are known; they say what is large.
+        model: The float model; it is not changed.
+        shown: Tensors to return: outputs of nodes of the main graph.
+        lengths: Lengths of symbolic axes, as far as known, to estimate sizes.
     """
     nodes = list(model.graph)
     wanted = frozenset(shown)
@@ -107,7 +106,7 @@ def cut_into_segments(model: ir.Model, shown: Iterable[str], lengths: Lengths) -
         segment_of(model, nodes[start:end], wanted, frozenset(value for value, use in last_use.items() if use >= end))
         for start, end in pairwise(bounds)
     )
-    # What comes after the last tensor to be shown need not run, and onnxruntime runs nothing without an output.
+    # Nodes after the last tensor need not run, and onnxruntime does not run anything without an output.
     return tuple(segment for segment in segments if segment.shown or segment.passed)
 
 
@@ -117,10 +116,10 @@ def segment_of(
     """Return consecutive nodes as a segment.
 
     Args:
-        model: The model whose nodes they are; it is left as it was.
+        model: The model that contains the nodes; it is not changed.
         nodes: The nodes, in order.
-        wanted: Names of tensors to show.
-        used_later: Tensors that later segments take.
+        wanted: Names of tensors to return.
+        used_later: Tensors that later segments read.
     """
     produced = [value for node in nodes for value in node.outputs if value.name]
     taken = dict.fromkeys(value for node in nodes for value in values_used(node))
@@ -171,7 +170,7 @@ def _cuts(
 
 
 def _crossing_bytes(nodes: Sequence[ir.Node], sizes: Mapping[str, int | None]) -> Iterator[int | None]:
-    """Yield for each position how many bytes cross it; None where something crosses that is no array of numpy."""
+    """Yield for each position the number of bytes that cross it; None if something other than an array crosses it."""
     last_use = _last_uses(nodes)
     alive: dict[ir.Value, int | None] = {}
     for position, node in enumerate(nodes):
@@ -186,7 +185,7 @@ def _last_uses(nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
 
 
 def values_used(node: ir.Node) -> Iterator[ir.Value]:
-    """Yield the values of the main graph that a node uses, also inside its subgraphs."""
+    """Yield the values of the main graph that a node uses, including in its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
         graphs: Sequence[ir.Graph] = ()

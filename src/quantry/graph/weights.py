@@ -1,8 +1,8 @@
-"""The weights of a model apart from its structure: set them aside, put them back, read them one at a time.
+"""The weights of a model, separate from its structure: take them out, put them back, read them one at a time.
 
-onnx's own functions (shape inference, opset conversion) and every comparison of structure go through protobuf, which
-ends at 2 GB and copies what it is given. They therefore get a model whose large weights are *placeholders*: tensors
-with a name, a type and a shape that claim to lie in an external file.
+onnx's own functions (shape inference, opset conversion) and every comparison of structure use protobuf, which is
+limited to 2 GB and copies its input. They therefore get a model whose large weights are *placeholders*: tensors with a
+name, a type and a shape that claim to be in an external file.
 """
 
 import copy
@@ -16,13 +16,13 @@ WeightKey = tuple[int, str]
 """Index of the graph in ``model.graphs()`` (0 is the main graph) and the initializer's name."""
 
 LARGE_BYTES = 16 * 1024
-"""Weights above this are set aside; smaller ones may be shapes or axes that inference needs to read."""
+"""Weights above this are taken out; smaller ones may be shapes or axes that inference must read."""
 
 _PLACEHOLDER_LOCATION = "placeholder"
 
 
 def external_placeholder(tensor: ir.TensorProtocol) -> ir.ExternalTensor:
-    """Return a tensor of the same name, type and shape that holds no data."""
+    """Return a tensor with the same name, type and shape, but without data."""
     return ir.ExternalTensor(
         _PLACEHOLDER_LOCATION, None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name or ""
     )
@@ -43,17 +43,17 @@ def written_with(
 ) -> onnx.ModelProto:
     """Return the model as a proto in which some weights have other data.
 
-    The model is only read: what is exchanged stands in a view of its graph. Threads that share a store share models
-    too, and one may read weights while another writes the structure.
+    The model is only read; replacements are in a view of its graph. Threads that share a store also share models, and
+    one may read weights while another writes the structure.
 
     Args:
         model: The model.
-        replacements: What to write instead of the data of some initializers.
+        replacements: Data to write instead of the data of some initializers.
         left_out: Initializers of the main graph that are not written at all.
     """
     inner = {key: tensor for key, tensor in replacements.items() if key[0] > 0}
     if inner:
-        # Bodies of If and Loop are written by the nodes that hold them, which know no views.
+        # Bodies of If and Loop are written by the nodes that contain them, which do not support views.
         model = model.clone()
         weights = all_weights(model)
         for key, tensor in inner.items():
@@ -76,7 +76,7 @@ def written_with(
 
 
 def _stand_in(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
-    """Return a value that is written like another, with other data; the other itself where there are none."""
+    """Return a value that is written like another, with other data; the value itself if there is none."""
     if tensor is None:
         return value
     stand_in = ir.Value(
@@ -94,11 +94,11 @@ def _stand_in(value: ir.Value, tensor: ir.TensorProtocol | None) -> ir.Value:
 def structure_proto(
     model: ir.Model, keep_below: int = LARGE_BYTES
 ) -> tuple[onnx.ModelProto, dict[WeightKey, ir.TensorProtocol]]:
-    """Return the model as a proto whose large weights are placeholders, and the weights taken out.
+    """Return the model as a proto whose large weights are placeholders, and the weights that were taken out.
 
     Args:
-        model: The model; it is left as it was.
-        keep_below: Weights of at most this many bytes stay in the proto; 0 takes out every weight but strings.
+        model: The model; it is not changed.
+        keep_below: Weights of at most this many bytes stay in the proto; 0 takes out every weight except strings.
     """
     taken = {
         key: value.const_value
@@ -111,7 +111,7 @@ def structure_proto(
 
 
 def restore_weights(model: ir.Model, taken: Mapping[WeightKey, ir.TensorProtocol]) -> None:
-    """Put weights that ``structure_proto`` took out back by their name; those no longer in the model are dropped."""
+    """Put back weights that ``structure_proto`` took out, by name; weights no longer in the model are dropped."""
     weights = all_weights(model)
     for key, tensor in taken.items():
         if key in weights:
@@ -119,15 +119,15 @@ def restore_weights(model: ir.Model, taken: Mapping[WeightKey, ir.TensorProtocol
 
 
 def rebuilt(model: ir.Model) -> ir.Model:
-    """Return the model as it would come back from its own file, sharing the weights.
+    """Return the model as it would be loaded from its own file, sharing the weights.
 
-    What does not survive a file (scratch metadata, the order in which values were made) must not influence a later
-    stage; otherwise a result taken from a store and a fresh one could differ.
+    What a file does not preserve (scratch metadata, the order in which values were created) must not influence later
+    stages; otherwise a result from a store and a new one could differ.
     """
     proto, taken = structure_proto(model, keep_below=0)
     fresh = ir.serde.deserialize_model(proto)
     restore_weights(fresh, taken)
-    # A file says of a weight its type and shape alone; see `quantry.graph.save`.
+    # For a weight, a file has only type and shape; see `quantry.graph.save`.
     for value in fresh.graph.initializers.values():
         value.metadata_props.clear()
         value.doc_string = None
@@ -135,18 +135,18 @@ def rebuilt(model: ir.Model) -> ir.Model:
 
 
 def release(tensor: ir.TensorProtocol) -> None:
-    """Give back the memory map of an external tensor; it is mapped again when it is next read."""
+    """Release the memory map of an external tensor; it is mapped again when it is read next."""
     if not isinstance(tensor, ir.ExternalTensor):
         return
     try:
         tensor.release()
     except BufferError:
-        # Someone still holds the array; the map goes with the last reference to it.
+        # The array is still referenced; the map is released with the last reference.
         tensor.raw = None
 
 
 def unshared(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor that nobody else reads: one in a file is mapped into memory by whoever reads it first."""
+    """Return a tensor that no one else reads: a tensor in a file keeps its memory map on the object."""
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor
     return ir.ExternalTensor(
@@ -170,12 +170,12 @@ def raw_bytes(tensor: ir.TensorProtocol) -> bytes:
 
 
 def tensor_from_array(array: np.ndarray, name: str) -> ir.TensorProtocol:
-    """Return an array as a named tensor, contiguous, without copying where it already is."""
+    """Return an array as a named tensor, contiguous, without copying if possible."""
     return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
 
 
 def renamed(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """Return a tensor's data under another name; the tensor may belong to the caller's model and keeps its own."""
+    """Return a tensor's data under another name; the original tensor keeps its name."""
     return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=name)
 
 
@@ -185,6 +185,6 @@ def new_initializer(name: str, array: np.ndarray) -> ir.Value:
 
 
 def initializer_of(tensor: ir.TensorProtocol) -> ir.Value:
-    """Return a value of a tensor's name, type and shape that can be registered as an initializer of a graph."""
+    """Return a value with a tensor's name, type and shape that can be registered as an initializer of a graph."""
     shape = ir.Shape(tensor.shape.numpy())
     return ir.Value(name=tensor.name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)

@@ -1,4 +1,4 @@
-"""Parameters of biases on the accumulator's grid."""
+"""Parameters of biases, which are added to int32 accumulators: scale = input scale x weight scale."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ _LARGEST_BIAS = 2.0**30
 def derived_bias_params(source: TensorParams, weight: TensorParams) -> TensorParams:
     """Return int32 parameters with scale = input scale x weight scale and zero point 0.
 
-    The product is made in float64 and rounded to float32 once, and kept a normal float32.
+    The product is computed in float64, rounded to float32 once, and limited to normal float32 numbers.
 
     Args:
         source: Parameters of the operator's input, one scale.
@@ -39,8 +39,8 @@ def with_room_for_bias(
 ) -> TensorParams:
     """Return weight parameters coarse enough for the bias to fit its integers.
 
-    A channel that training has all but switched off has tiny weights and an ordinary bias. On the grid of its own
-    weights that bias overflows int32 and would be lost; a coarser grid for the weights, which hardly matter, keeps it.
+    A channel that training has almost switched off has tiny weights and an ordinary bias. With the scale of its own
+    weights that bias overflows int32; a coarser scale for these weights, which hardly matter, preserves it.
 
     Args:
         values: The values of the bias, [C].
@@ -49,7 +49,7 @@ def with_room_for_bias(
         power_of_two: Whether the scale must stay a power of two.
 
     Returns:
-        The same parameters where the bias fits.
+        The same parameters if the bias fits.
     """
     magnitude = np.abs(values.astype(np.float64))
     needed = (magnitude if weight.axis is not None else magnitude.max(initial=0.0)) / (
@@ -64,7 +64,7 @@ def with_room_for_bias(
 
 
 def overflow_note(values: npt.NDArray[np.float32], name: str, params: TensorParams) -> tuple[str, ...]:
-    """Return a note when values of a bias do not fit its integers; empty when all do.
+    """Return a note if values of a bias do not fit its integers; empty if all do.
 
     Args:
         values: The values of the bias, [C].

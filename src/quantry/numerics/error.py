@@ -1,31 +1,27 @@
-"""Sums of 1, x and x**2 over the values between points, for mass spread evenly inside bins.
+"""Mean quantization error of a distribution, in closed form.
 
-A bin [a, b] of mass c has density c / (b - a), so up to a point t inside it lie
+The values are mass c spread evenly inside bins [a, b]. Up to a point t inside a bin there are
 
 ::
 
     f = (t - a) / (b - a)      mass c f,    first moment c f (a + t) / 2,    second moment c f (a**2 + a t + t**2) / 3
 
-and what lies between two points is a difference of two running sums. With them the quantization error over any grid
-is exact and costs a few look-ups for each level of the grid, however many values or bins there are.
-
-Mean quantization error over binned values, in closed form.
-
-Two exact ways, of which the cheaper is taken. By levels: each level L of the grid collects the values of its cell, and
+and between two points the difference of two running sums (`Moments`). With them the error is computed in one of two
+exact ways, whichever is cheaper. By levels: each level L of the grid is responsible for the values of its cell, and
 
 ::
 
     sum of (x - L)**2 over a cell = M2 - 2 L M1 + L**2 M0          with the cell's moments M0, M1, M2
 
-which costs one look-up for each level. By bins: in units of a step the distance to the nearest integer is a sawtooth
-with the integral G, and beyond the last level the error grows as a power,
+which costs one look-up per level. By bins: in units of a step the distance to the nearest integer is a sawtooth with
+the integral G, and beyond the last level the error grows as a power,
 
 ::
 
     r = u - round(u)       p = 1:  G(u) = round(u) / 4 + r |r| / 2        p = 2:  G(u) = round(u) / 12 + r**3 / 3
 
-which costs a few operations for each bin. Values at equal distance from two levels have the same error at both, so the
-rounding of ties makes no difference.
+which costs a few operations per bin. Values halfway between two levels have the same error at both, so it does not
+matter how ties are rounded.
 """
 
 from functools import cached_property

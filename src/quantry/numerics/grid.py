@@ -1,7 +1,4 @@
-"""The integers a tensor may use and which scales are allowed: all a calibration method needs of a `TensorSpec`.
-
-The real interval that a quantized tensor is meant to represent.
-"""
+"""Both sides of quantization: the integers that a tensor may use, and the real interval that it represents."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,17 +12,16 @@ from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
 
 @dataclass(frozen=True)
 class Grid:
-    """The integer side of a quantized tensor.
+    """The integers that a tensor may use, and which scales are allowed.
 
-    Values beyond the ends saturate at `lowest` and `highest`, which for whole types is what QuantizeLinear does: the
-    error of an int8 tensor therefore counts -128 as representable, also where a symmetric scale is made from the 127
-    steps that both sides have.
+    Values beyond the ends are clipped to `lowest` and `highest`, as QuantizeLinear does. The error of an int8 tensor
+    therefore counts -128 as representable, although a symmetric scale is computed from 127 steps on either side.
 
     Attributes:
         dtype: Integer type.
         symmetric: Whether the zero point is fixed at `centre`.
         power_of_two: Whether the scale must be a power of two.
-        reduced: Whether one bit less is used, as ``-64..64`` or ``0..127`` of 8 bits.
+        reduced: Whether one bit less is used, such as ``-64..64`` or ``0..127`` of 8 bits.
     """
 
     dtype: DataType
@@ -45,7 +41,7 @@ class Grid:
             RecipeError: The type has no integer grid.
         """
         if not spec.dtype.is_integer:
-            raise RecipeError(f"scales exist for integer types only, got {spec.dtype.value} in the scale stage")
+            raise RecipeError(f"scales need an integer type, got {spec.dtype.value}; in the scale stage")
         return cls(spec.dtype, spec.symmetric, isinstance(spec.scale, PowerOfTwoScale), reduced)
 
     @cached_property
@@ -69,22 +65,22 @@ class Grid:
 
     @cached_property
     def steps(self) -> int:
-        """Number of steps between the ends, or of those on either side of the centre when symmetric."""
+        """Number of steps between the ends, or on either side of the centre if symmetric."""
         if self.symmetric:
             return min(self.centre - self.lowest, self.highest - self.centre)
         return self.highest - self.lowest
 
     @cached_property
     def limits(self) -> tuple[int, int] | None:
-        """Smallest and largest integer in use, or None where they are the type's own."""
+        """Smallest and largest integer in use, or None if the whole type is used."""
         return (self.lowest, self.highest) if self.reduced else None
 
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """What a calibration method answers: the ends of the interval to represent, for each channel.
+    """The result of a calibration method: the interval to represent, for each channel.
 
-    Zero need not be inside; the interval is extended to it when scale and zero point are made.
+    It need not contain zero; `quantry.numerics.affine.affine` extends it to zero.
 
     Attributes:
         low: Lower ends, float64 [C]; C is 1 for a tensor with one scale.
@@ -108,7 +104,7 @@ class Range:
         return np.maximum(np.abs(self.low), np.abs(self.high))
 
     def with_zero(self) -> "Range":
-        """Return the smallest intervals that hold these and zero."""
+        """Return the smallest intervals that contain these and zero."""
         return Range(np.minimum(self.low, 0.0), np.maximum(self.high, 0.0))
 
     def clamped(self, bounds: "Range") -> "Range":

@@ -1,11 +1,11 @@
-"""Where a tensor's values lie, as mass in intervals; what every calibration method integrates over.
+"""Histograms of a tensor's values: what was counted, the distribution they stand for, and their quantiles.
 
-What is known of one tensor after the float pass; every calibration method starts from here.
+A histogram counts *codes*, the upper 16 bits of a float32: sign, exponent and 7 bits of the mantissa. `TensorStats` has
+the histogram of one tensor, `Distribution` is the same as mass in intervals, which calibration methods integrate over.
 
-Quantiles of counted values, interpolated inside the bins.
-
-They are found in the histogram as it was counted, because one of thousands of bins decides: a code is the upper half of
-a float32, so the bins of one magnitude have the same ends on both sides of zero, but for those of the two extremes.
+`quantile` and `magnitude_quantile` are what percentile calibration uses. They interpolate inside the bins, and work on
+the histogram itself because only one of thousands of bins decides. The bins of one magnitude have the same ends on both
+sides of zero, except for those of the two extremes.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from quantry.errors import InternalError
 Number = TypeVar("Number", np.uint16, np.int64)
 
 NEGATIVE = 0x8000
-"""The sign bit of a code; a code is the upper half of a float32's bits."""
+"""The sign bit of a code."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +49,14 @@ class Distribution:
 
 
 def code_bounds(codes: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the ends of the values that share each code, in ascending order of value within each pair.
-
-    A code is the upper half of a float32: all floats with equal sign, exponent and upper seven bits of the mantissa.
+    """Return the smallest and largest value with each code.
 
     Args:
         codes: Codes of finite values, [k].
 
     Returns:
-        Left and right ends, float64 [k] each. The ends of the two codes around zero are both zero, because the only
-        other values there are denormals below 1e-40.
+        Left and right ends, float64 [k] each. The two codes around zero have the ends zero, because the only other
+        values there are denormals below 1e-40.
     """
     lower, upper = _all_bounds()
     return lower[codes].astype(np.float64), upper[codes].astype(np.float64)
@@ -67,7 +65,7 @@ def code_bounds(codes: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.float64],
 # The same table of 65,536 codes for every tensor; computing it takes 0.5 ms.
 @cache
 def _all_bounds() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Return the ends for every code, which float32 holds exactly; those of infinities and NaN mean nothing."""
+    """Return the ends for every code, which float32 represents exactly; those of infinities and NaN are meaningless."""
     magnitude = np.arange(NEGATIVE, dtype=np.uint32)
     near = (magnitude << 16).view(np.float32)
     far = ((magnitude + 1) << 16).view(np.float32)
@@ -98,7 +96,7 @@ def histogram_distribution(
 
 
 def _ascending(of_codes: npt.NDArray[Number], first_negative: int) -> npt.NDArray[Number]:
-    """Return what belongs to ascending codes in ascending order of their values: negative codes count down."""
+    """Return entries of ascending codes in ascending order of the values: negative codes count down."""
     return np.concatenate([of_codes[first_negative:][::-1], of_codes[:first_negative]])
 
 
@@ -119,27 +117,27 @@ def _join_zeros(
 
 FloatArray = npt.NDArray[np.float32]
 Histogram = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]
-"""Codes that occurred, ascending, [k], and how often each did, [k]."""
+"""Codes that occurred, ascending, [k], and the number of values of each, [k]."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorStats:
-    """Method-neutral statistics of one tensor; bounded in size, merged by addition.
+    """Statistics of one tensor that serve every calibration method; bounded in size, merged by addition.
 
-    NaN and infinities are counted apart and take no part in anything else.
+    NaN and infinities are only counted; nothing else depends on them.
 
     Attributes:
-        minimum: Smallest finite value, exact; plus infinity when there is none.
-        maximum: Largest finite value, exact; minus infinity when there is none.
-        count: Number of values seen, NaN and infinities included.
-        nan_count: How many of them were NaN.
-        inf_count: How many of them were infinite.
-        batch_minima: Smallest finite value of each sample fed, float32 [n].
-        batch_maxima: Largest finite value of each sample fed, float32 [n].
+        minimum: Smallest finite value, exact; plus infinity if there is none.
+        maximum: Largest finite value, exact; minus infinity if there is none.
+        count: Number of values, including NaN and infinities.
+        nan_count: Number of NaN values.
+        inf_count: Number of infinite values.
+        batch_minima: Smallest finite value of each sample, float32 [n].
+        batch_maxima: Largest finite value of each sample, float32 [n].
         codes: Codes that occurred, ascending, uint16 [k]; a code is the upper half of a float32's bits.
         counts: Number of finite values of each code, int64 [k].
-        channel_minima: Smallest value of each channel, float32 [c]; None unless it was asked for.
-        channel_maxima: Largest value of each channel, float32 [c]; None unless it was asked for.
+        channel_minima: Smallest value of each channel, float32 [c]; None unless requested.
+        channel_maxima: Largest value of each channel, float32 [c]; None unless requested.
     """
 
     minimum: float
@@ -162,7 +160,7 @@ class TensorStats:
     def merge(self, other: "TensorStats") -> "TensorStats":
         """Return the statistics of both sets of values together.
 
-        Associative, and commutative but for the order of the batches. Channel extrema survive only if both have them.
+        Associative, and commutative except for the order of the batches. Channel extrema remain only if both have them.
         """
         codes, counts = add_histograms([(self.codes, self.counts), (other.codes, other.counts)])
         return TensorStats(
@@ -199,7 +197,7 @@ def _join_channels(
         return None
     if left.shape != right.shape:
         raise InternalError(
-            f"channel extrema can be merged only for equal channel counts, got {len(left)} and {len(right)}; "
+            f"channel extrema can be merged only for equal numbers of channels, got {len(left)} and {len(right)}; in "
             "TensorStats.merge"
         )
     return join(left, right)
@@ -243,24 +241,24 @@ def magnitude_quantile(stats: TensorStats, fraction: float) -> float:
     """
     if fraction >= 1:
         return max(-stats.minimum, stats.maximum, 0.0)
-    # Neither tail alone may hold more than what is cut off, so t is no smaller than either quantile.
+    # Neither tail alone may have more mass than is cut off in total, so t is at least as large as either quantile.
     right = quantile(stats, fraction)
     if right >= -stats.minimum:
-        return max(right, 0.0)  # nothing lies left of -t
-    bound = abs(max(right, -quantile(stats, 1.0 - fraction), 0.0))  # not minus zero, whose code is another
-    # The bound may lie on the edge of a bin, or be rounded across it.
+        return max(right, 0.0)  # there is no value left of -t
+    bound = abs(max(right, -quantile(stats, 1.0 - fraction), 0.0))  # abs: minus zero has a code of its own
+    # The bound may lie on the edge of a bin, or have been rounded across it, so start one bin lower.
     nearest = max(int(np.float32(bound).view(np.uint32)) // 2**16 - 1, 0)
     return _in_tails(stats, nearest, fraction * float(stats.counts.sum()))
 
 
 def _in_tails(stats: TensorStats, nearest: int, mass: float) -> float:
-    """Return the smallest ``t`` with at least this mass in ``[-t, t]``, given a magnitude's code that is no larger."""
+    """Return the smallest ``t`` with at least this mass in ``[-t, t]``, given a code that is not larger."""
     first_negative = int(stats.codes.searchsorted(NEGATIVE))
     right = slice(int(stats.codes.searchsorted(nearest)), first_negative)
     left = slice(int(stats.codes.searchsorted(NEGATIVE + nearest)), len(stats.codes))
     inner = float(stats.counts[: right.start].sum() + stats.counts[first_negative : left.start].sum())
     if nearest and inner >= mass:
-        # The left tail has exactly the mass that is cut off, so the quantile is its end, and t the next value inwards.
+        # The left tail has exactly the mass that is cut off: the quantile is its end, and t is the next value inwards.
         return _in_tails(stats, 0, mass)
     magnitudes = np.concatenate([stats.codes[right], stats.codes[left] - NEGATIVE])
     counts = np.concatenate([stats.counts[right], stats.counts[left]])
@@ -274,7 +272,7 @@ def _in_tails(stats: TensorStats, nearest: int, mass: float) -> float:
 
 
 def _bin(code: np.uint16, extremes: tuple[float, float], count: np.int64) -> _Bin:
-    """Return the bin of a code, or of a magnitude on one side of zero, within the extremes of what it counts."""
+    """Return the bin of a code, or of a magnitude on one side of zero, within the extremes of the tensor."""
     lower, upper = (min(max(float(end[0]), extremes[0]), extremes[1]) for end in code_bounds(np.array([code])))
     return _Bin(lower, upper, float(count))
 

@@ -1,14 +1,11 @@
-"""Operators that make one number of one or two numbers.
+"""Functions of one number: chains of elementwise operators, evaluated in NumPy.
 
-To add one: a line in `OPERATORS` here and, if its attributes need reading, one in `elementwise`. Where an operator is
-missing nothing is lost but time: its output is then observed instead of derived.
+To add an operator: one line in `OPERATORS` and, if it has attributes, one in `quantry.observe.lineage`. The output of
+an operator that is missing here is observed instead of derived, which only costs time.
 
-Functions of one number, as chains of elementwise operators make them.
-
-Where a function of one number turns from rising to falling or back.
-
-Between turning points extremes map to extremes, so knowing them makes the minimum and maximum of ``f(x)`` exact: they
-are attained at the smallest or largest ``x``, or at the ``x`` nearest to a turning point on either side.
+Between the *turning points* of a function, extremes map to extremes. Knowing the turning points makes the minimum and
+maximum of ``f(x)`` exact: they are reached at the smallest or largest ``x``, or at the ``x`` nearest to a turning point
+on either side.
 """
 
 import math
@@ -25,13 +22,13 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ScalarOperator:
-    """What an operator computes.
+    """One elementwise operator.
 
     Attributes:
-        compute: From operands, float64 arrays of one shape, and parameters to results.
-        monotone: Says for given parameters whether the result only rises or only falls with the first operand while the
-            others are constant.
-        constant_first: Whether that is so too for the second operand while the first is constant.
+        compute: Maps operands, float64 arrays of one shape, and parameters to results.
+        monotone: Returns for given parameters whether the result only rises or only falls with the first operand while
+            the others are constant.
+        constant_first: Whether the same is true for the second operand while the first is constant.
     """
 
     compute: Callable[..., Numbers]
@@ -111,7 +108,7 @@ OPERATORS: Mapping[str, ScalarOperator] = {
 
 
 MAX_OPERATORS = 24
-"""Longer chains are not followed: a formula that uses its argument twice doubles at each step."""
+"""Longer chains are not followed, because a formula that uses its argument twice doubles at each step."""
 
 _ARGUMENT = "argument"
 _CONSTANT = "constant"
@@ -124,7 +121,7 @@ class ScalarFunction:
     Attributes:
         operator: A key of `OPERATORS`, or "argument" or "constant" at a leaf.
         parameters: Parameters of the operator, or the constant.
-        operands: What the operator is applied to.
+        operands: The operands of the operator.
 
     Example:
         >>> silu = ScalarFunction("Mul", (), (IDENTITY, ScalarFunction("Sigmoid", (), (IDENTITY,))))
@@ -148,7 +145,7 @@ class ScalarFunction:
 
     @property
     def monotone(self) -> bool:
-        """Whether it is known to only rise or only fall, so that extremes map to extremes."""
+        """Whether it is known to only rise or only fall."""
         if not self.operands:
             return True
         operator = OPERATORS[self.operator]
@@ -161,7 +158,7 @@ class ScalarFunction:
         return operator.monotone(*constants, *self.parameters)
 
     def evaluate(self, x: Numbers) -> Numbers:
-        """Return the function of each number, of the same shape as ``x``; overflow gives infinity, in silence."""
+        """Return the function of each number, of the same shape as ``x``; overflow gives infinity without a warning."""
         with np.errstate(all="ignore"):
             return self._evaluate(x)
 
@@ -175,7 +172,7 @@ class ScalarFunction:
         return ScalarFunction(self.operator, self.parameters, operands)
 
     def to_plain(self) -> list[Any]:
-        """Return it as nested lists of texts and numbers."""
+        """Return it as nested lists of strings and numbers, for storage."""
         return [self.operator, list(self.parameters), [operand.to_plain() for operand in self.operands]]
 
     @classmethod
@@ -203,16 +200,16 @@ def constant(value: float) -> ScalarFunction:
 
 MAX_TURNING_POINTS = 3
 NOISE = 1e-9
-"""Turns smaller than this, relative to the function's values at no larger arguments, are rounding errors."""
+"""Turns smaller than this, relative to the largest value at arguments of smaller magnitude, are rounding errors."""
 
 
 @dataclass(frozen=True)
 class TurningPoint:
-    """A place where a function turns.
+    """A place where a function turns from rising to falling or back.
 
     Attributes:
-        position: Where.
-        tolerance: Distance from there within which the function equals its extreme to float32 rounding.
+        position: The argument.
+        tolerance: Distance from it within which the function equals its extreme to float32 rounding.
     """
 
     position: float
@@ -222,7 +219,7 @@ class TurningPoint:
 # Most models have few different functions for hundreds of tensors: the demo detector takes 2 ms instead of 610 ms.
 @lru_cache(maxsize=1024)
 def turning_points(function: ScalarFunction) -> tuple[TurningPoint, ...] | None:
-    """Return where a function turns, ascending; None if it turns too often to be followed.
+    """Return where a function turns, ascending; None if it has too many turns.
 
     Functions not known to be monotone are evaluated at 65,280 floats, one for each sign, exponent and upper seven bits
     of the mantissa, and each turn found there is refined.
@@ -237,10 +234,10 @@ def turning_points(function: ScalarFunction) -> tuple[TurningPoint, ...] | None:
 
 
 def _grid() -> Numbers:
-    """Return one float for each code of finite values, ascending; both zeros are one."""
+    """Return one float for each code of finite values, ascending, with a single zero."""
     magnitudes: npt.NDArray[np.float32] = (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32)
     positive = magnitudes.astype(np.float64)
-    # Squares and cubes of float32 arguments beyond this are infinite; no activation gets there and stays finite.
+    # Squares and cubes of larger float32 arguments are infinite; no activation is that large and stays finite.
     positive = positive[positive < 1e12]
     return np.concatenate([-positive[:0:-1], positive])
 
@@ -252,7 +249,7 @@ def _turns(grid: Numbers, values: Numbers) -> list[int] | None:
     noise = _noise_floor(grid, values)
     turns: list[int] = []
     direction, extreme = 0, 0
-    # Only where the slope changes its sign can a turn be; a walk over those few candidates applies the hysteresis.
+    # A turn needs a change of the slope's sign. The loop over those few candidates skips changes that are only noise.
     slope = np.sign(np.diff(values))
     moving = np.flatnonzero(slope)
     changes = moving[1:][slope[moving[1:]] != slope[moving[:-1]]]
@@ -292,7 +289,7 @@ def _refine(function: ScalarFunction, low: float, high: float) -> TurningPoint:
 
 
 def _tolerance(function: ScalarFunction, position: float) -> float:
-    """Return how far from the turn the function still rounds to its extreme."""
+    """Return the distance from the turn within which the function still rounds to its extreme."""
     extreme = function.evaluate(np.array([position]))[0]
     allowed = float(np.spacing(np.float32(abs(extreme)))) / 4
     width = max(abs(position), 1e-30)

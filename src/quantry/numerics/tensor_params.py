@@ -22,12 +22,12 @@ class TensorParams:
 
     Attributes:
         dtype: Integer type of the quantized values.
-        scale: float32, shape () for one scale or [C] for one scale for each index along `axis`; of groups, the tensor's
-            shape with `axis` divided by the size of a group, rounded up. Positive and normal.
+        scale: float32, shape () for one scale, [C] for one scale per index along `axis`; for groups, the tensor's shape
+            with `axis` divided by the group size, rounded up. Positive and normal.
         zero_point: int64, same shape as `scale`; within the limits, so that 0.0 is represented exactly.
-        axis: The channel axis, or the axis along which groups lie, or None for one scale.
-        limits: Smallest and largest integer in use where these are fewer than the type has; None uses the whole type.
-        group: How many neighbours along `axis` share a scale; None where each index has its own.
+        axis: The channel axis, or the axis of the groups, or None for one scale.
+        limits: Smallest and largest integer in use; None uses the whole type.
+        group: Number of neighbours along `axis` that share a scale; None if each index has its own.
     """
 
     dtype: DataType
@@ -44,12 +44,12 @@ class TensorParams:
 
     @property
     def lowest(self) -> int:
-        """Smallest integer in use; smaller results saturate to it."""
+        """Smallest integer in use; smaller results are clipped to it."""
         return self.dtype.lowest if self.limits is None else self.limits[0]
 
     @property
     def highest(self) -> int:
-        """Largest integer in use; larger results saturate to it."""
+        """Largest integer in use; larger results are clipped to it."""
         return self.dtype.highest if self.limits is None else self.limits[1]
 
     @property
@@ -91,7 +91,7 @@ class QuantParams:
 
     Attributes:
         tensors: By tensor name: activations, weights and biases.
-        notes: What the user should know, such as values that do not fit; empty when all is well.
+        notes: Messages for the user, such as biases that do not fit; often empty.
     """
 
     tensors: Mapping[str, TensorParams] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class QuantParams:
         object.__setattr__(self, "notes", tuple(self.notes))
 
     def to_blob(self) -> Blob:
-        """Return what the store keeps: all scales in one array and all zero points in another."""
+        """Return the stored form: all scales in one array and all zero points in another."""
         entries = [
             {
                 "name": name,
@@ -130,7 +130,7 @@ class QuantParams:
         """Return the value that `to_blob` was called on.
 
         Args:
-            blob: What the store kept.
+            blob: The stored form.
         """
         meta: Any = blob.meta
         ends = np.cumsum([entry["size"] for entry in meta["tensors"]], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Runs the float model once over the calibration data; keeps statistics that serve every calibration method."""
+"""Stage 2: run the float model over the calibration data and collect statistics for every calibration method."""
 
 from quantry.observe.stage import observe
 from quantry.observe.statistics import Needs, Statistics

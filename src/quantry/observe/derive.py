@@ -1,10 +1,9 @@
-"""The statistics of ``f(x)`` from those of ``x``: the histogram's mass is pushed through the function.
+"""Derive the statistics of ``f(x)`` from those of ``x`` by pushing the histogram through the function.
 
-Observing a tensor costs a copy and a count of each value; deriving it costs a few thousand evaluations of ``f`` in all.
-Extremes are exact to float32 rounding. Of the distribution, a quantile is off by at most the image of one bin of ``x``
-plus one bin of ``f(x)``.
+Observing a tensor copies and counts every value; deriving it evaluates ``f`` a few thousand times in total. Extremes
+are exact to float32 rounding. A quantile is off by at most the image of one bin of ``x`` plus one bin of ``f(x)``.
 
-The statistics of all tensors, of which most are derived when somebody asks for them.
+`TensorTable` holds the statistics of all tensors and derives most of them on first access.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,17 +21,17 @@ Extrema = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 """Smallest and largest value of each sample, [n] each."""
 
 MAX_PIECES = 64
-"""Pieces into which a bin is cut at most when its image spans many bins."""
+"""A bin is cut into at most this many pieces if its image spans many bins."""
 
 
 @dataclass(frozen=True, eq=False)
 class RootStats:
-    """What was observed of a tensor that others are derived from.
+    """Statistics of an observed tensor from which others are derived.
 
     Attributes:
         stats: Its statistics.
-        near_turns: For each turning point asked for, by its position: the nearest values at or below and at or above it
-            in each sample, float32 [n] each; NaN where a sample has none, or where the turn lies outside its range.
+        near_turns: By position of a turning point: the nearest values at or below and at or above it in each sample,
+            float32 [n] each; NaN if a sample has none, or if the turning point lies outside its range.
     """
 
     stats: TensorStats
@@ -40,15 +39,15 @@ class RootStats:
 
     @cached_property
     def distribution(self) -> Distribution:
-        """Its distribution, which every function of it starts from."""
+        """The distribution that every function of the tensor is derived from."""
         return self.stats.distribution()
 
 
 def derived_histogram(source: Distribution, function: ScalarFunction) -> Histogram:
-    """Return the histogram of ``function(x)``, with exactly as many values as there are of ``x``."""
+    """Return the histogram of ``function(x)``, with exactly as many values as ``x`` has."""
     pieces = _pieces(function, source)
     owner = np.repeat(np.arange(len(pieces)), pieces)
-    # Piece number p of n in a bin stands at (p + 1/2) / n of its width.
+    # Piece p of n lies at (p + 1/2) / n of the bin's width.
     place = (np.arange(0.5, len(owner)) - (np.cumsum(pieces) - pieces)[owner]) / pieces[owner]
     middle = source.lower[owner] + (source.upper - source.lower)[owner] * place
     image = _rounded(function.evaluate(middle))
@@ -65,7 +64,7 @@ def derived_extrema(root: RootStats, function: ScalarFunction) -> Extrema:
 
 
 def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], repeats: Sequence[int]) -> TensorStats:
-    """Return the statistics of tensors put side by side, each repeated a number of times."""
+    """Return the statistics of concatenated tensors, each repeated a number of times."""
     parts = [(codes, counts * repeat) for (codes, counts), repeat in zip(histograms, repeats, strict=True)]
     minima = np.min([low for low, _ in extrema], axis=0)
     maxima = np.max([high for _, high in extrema], axis=0)
@@ -86,12 +85,12 @@ def combined_stats(histograms: Sequence[Histogram], extrema: Sequence[Extrema], 
 
 
 def _with_value(histogram: Histogram, value: np.float32) -> Histogram:
-    """Return a histogram in which a value that occurred has a bin: where it has none, the nearest bin lends it a count.
+    """Return the histogram with a bin for a value that occurred, taking one count from the nearest bin if necessary.
 
-    Pieces of bins stand for their middle, so the outermost may miss the bin of an extreme.
+    The pieces of a bin are represented by their middles, so the outermost piece can miss the bin of an extreme.
     """
     codes, counts = histogram
-    code = np.array([value + np.float32(0.0)]).view(np.uint32) >> 16  # zero has no sign here
+    code = np.array([value + np.float32(0.0)]).view(np.uint32) >> 16  # adding zero removes the sign of -0.0
     place = int(np.searchsorted(codes, code[0]))
     if len(codes) == 0 or (place < len(codes) and codes[place] == code[0]):
         return histogram
@@ -103,7 +102,7 @@ def _with_value(histogram: Histogram, value: np.float32) -> Histogram:
 
 
 def _pieces(function: ScalarFunction, source: Distribution) -> npt.NDArray[np.int64]:
-    """Return into how many pieces to cut each bin so that no piece's image is wider than one bin."""
+    """Return the number of pieces to cut each bin into, so that no piece's image is wider than one bin."""
     ends = _rounded(function.evaluate(np.concatenate([source.lower, source.upper])))
     order = _value_order(ends)
     span: npt.NDArray[np.int64] = np.abs(order[: len(source.lower)] - order[len(source.lower) :])
@@ -111,13 +110,13 @@ def _pieces(function: ScalarFunction, source: Distribution) -> npt.NDArray[np.in
 
 
 def _rounded(values: Numbers) -> npt.NDArray[np.float32]:
-    """Return values as float32; those too large become infinite, which the caller looks for."""
+    """Return values as float32; values that are too large become infinite, which the caller checks."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
 
 def _value_order(values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-    """Return the codes of values, renumbered to ascend with the value: negative ones below zero, mirrored."""
+    """Return the codes of values, renumbered in ascending order of the value: negative ones are mirrored below zero."""
     return _renumbered((values.view(np.uint32) >> 16).astype(np.int64))
 
 
@@ -126,7 +125,7 @@ def _renumbered(codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _whole_counts(order: npt.NDArray[np.int64], mass: Numbers) -> Histogram:
-    """Return the sum of the masses at each place as whole numbers; every cumulative count is off by at most a half."""
+    """Return the sum of the masses at each place as whole numbers; every cumulative count is off by at most 0.5."""
     first = int(order.min(initial=0))
     sums = np.bincount(order - first, mass)
     places = np.flatnonzero(sums)
@@ -138,11 +137,11 @@ def _whole_counts(order: npt.NDArray[np.int64], mass: Numbers) -> Histogram:
 
 
 class TensorTable(Mapping[str, TensorStats]):
-    """Statistics by tensor name. Roots were observed; the others are derived on first access and then kept.
+    """Statistics by tensor name. Roots were observed; other tensors are derived on first access and then cached.
 
     Attributes:
-        roots: What was observed.
-        lineage: How each tensor follows from roots, by tensor name.
+        roots: The observed tensors.
+        lineage: How each tensor is derived from roots, by tensor name.
     """
 
     def __init__(self, roots: Mapping[str, RootStats], lineage: Lineage) -> None:
@@ -177,7 +176,7 @@ class TensorTable(Mapping[str, TensorStats]):
         return len(self.lineage)
 
     def is_derivable(self) -> bool:
-        """Return whether every value is finite, so that what is derived is true; always so if nothing is derived."""
+        """Return whether every value is finite, so that deriving is valid; always true if nothing is derived."""
         if all(terms == (Term(name, IDENTITY),) for name, terms in self.lineage.items()):
             return True
         if any(root.stats.finite_count < root.stats.count for root in self.roots.values()):

@@ -1,8 +1,6 @@
-r"""Reads what a node computes from one element.
+r"""Decide which tensors must be observed, and how the others are derived from them.
 
-Which tensors must be observed, and from which of them the others follow.
-
-A tensor follows if every one of its values is a function of one value of an observed tensor (a *root*)::
+A tensor can be derived if each of its values is a function of one value of an observed tensor (a *root*)::
 
     Conv -> c ----> Sigmoid -> s ---> Mul -> m ---> Concat -> z ---> Reshape -> r
              \_________________________/          /
@@ -31,11 +29,11 @@ EXPONENTS = (1.0, 2.0, 3.0)
 
 
 def elementwise_function(node: ir.Node, operands: Sequence[ScalarFunction | None]) -> ScalarFunction | None:
-    """Return what a node computes from one element, or None if it is not known to be such a function.
+    """Return the function of one element that a node computes, or None if it is not known to be one.
 
     Args:
         node: The node.
-        operands: Its inputs in order, constants among them; None where an input is absent.
+        operands: Its inputs in order, including constants; None for an absent input.
     """
     if node.domain not in ("", "ai.onnx") or len(node.outputs) != 1:
         return None
@@ -63,7 +61,7 @@ def _clip(operands: Sequence[ScalarFunction | None]) -> ScalarFunction | None:
 
 
 def _defined(node: ir.Node, operands: Sequence[ScalarFunction]) -> bool:
-    """Return whether the function is finite for all finite arguments, short of overflow."""
+    """Return whether the function is finite for all finite arguments, except for overflow."""
     if not all(math.isfinite(operand.parameters[0]) for operand in operands if operand.is_constant):
         return False
     if node.op_type == "Div":
@@ -81,18 +79,19 @@ def _text(node: ir.Node, name: str) -> str:
     return str(node.attributes[name].value) if name in node.attributes else ""
 
 
+# Concatenations of more parts are observed instead: adding up more histograms than this takes longer than counting.
 MAX_TERMS = 256
 _GRAPH_TYPES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 @dataclass(frozen=True)
 class Term:
-    """Part of a tensor's values: a function of all values of a root, each so many times.
+    """Part of a tensor's values: a function of all values of a root, each a number of times.
 
     Attributes:
         root: Name of an observed tensor.
-        function: What is applied to its values.
-        repeat: How often each result occurs.
+        function: The function of the root's values.
+        repeat: Number of times each result occurs.
     """
 
     root: str
@@ -105,7 +104,7 @@ Lineage = Mapping[str, tuple[Term, ...]]
 
 
 def trace_lineage(model: ir.Model, roots: Iterable[str] = (), *, derive: bool = True) -> Lineage:
-    """Return how each float32 activation of the main graph follows from roots.
+    """Return how each float32 activation of the main graph is derived from roots.
 
     Args:
         model: The float model, with types inferred.
@@ -113,8 +112,8 @@ def trace_lineage(model: ir.Model, roots: Iterable[str] = (), *, derive: bool = 
         derive: False makes every tensor a root.
 
     Returns:
-        Terms by tensor name: graph inputs first, then nodes' outputs in the order of the nodes. Initializers and
-        tensors inside subgraphs are not among them.
+        Terms by tensor name: graph inputs first, then the outputs of the nodes in order. Initializers and tensors
+        inside subgraphs are not included.
     """
     tracer = _Tracer(frozenset(roots), derive=derive)
     for value in model.graph.inputs:
@@ -133,13 +132,13 @@ class _Tracer:
         self.terms: dict[str, tuple[Term, ...]] = {}
         self._forced = forced
         self._derive = derive
-        # Of each tensor, the tensor it is an elementwise function of, and that function. Functions of one such anchor
-        # meet again in patterns like Mul(x, Sigmoid(x)).
+        # For each tensor: the tensor it is an elementwise function of (its anchor), and the function. Functions of one
+        # anchor meet again in patterns like Mul(x, Sigmoid(x)).
         self._anchors: dict[str, tuple[str, ScalarFunction]] = {}
         self._first_of_kind: dict[object, str] = {}
 
     def add_root(self, value: ir.Value) -> None:
-        # A tensor whose type was not inferred may be float32; the session will know.
+        # A tensor whose type was not inferred may be float32; the session returns its type.
         if _is_float(value) or (value.name and value.type is None):
             self.terms[_name(value)] = (Term(_name(value), IDENTITY),)
             self._anchors[_name(value)] = (_name(value), IDENTITY)
@@ -153,24 +152,26 @@ class _Tracer:
 
     def _derive_node(self, node: ir.Node, name: str) -> bool:
         return (
-            self._derive_elementwise(node, name) or self._derive_movement(node, name) or self._derive_twin(node, name)
+            self._derive_elementwise(node, name)
+            or self._derive_movement(node, name)
+            or self._derive_duplicate(node, name)
         )
 
     def _derive_elementwise(self, node: ir.Node, name: str) -> bool:
-        """Record the output as a function of its operands' common anchor, if it is one."""
+        """Record the output as a function of its operands' common anchor, if possible."""
         anchor, operands = self._operands(node)
         function = elementwise_function(node, operands) if anchor is not None else None
         if anchor is None or function is None:
             return False
         terms = tuple(Term(t.root, function.after(t.function), t.repeat) for t in self.terms[anchor])
-        if not self._followable(terms):
+        if not self._derivable(terms):
             return False
         self.terms[name] = terms
         self._anchors[name] = (anchor, function)
         return True
 
-    def _derive_twin(self, node: ir.Node, name: str) -> bool:
-        """Record the output as that of an earlier node which computes the same, as exporters often write twice."""
+    def _derive_duplicate(self, node: ir.Node, name: str) -> bool:
+        """Record the output as that of an earlier node that computes the same; exporters often write such nodes."""
         kind = _kind(node)
         if kind is None:
             return False
@@ -181,11 +182,11 @@ class _Tracer:
         return True
 
     def _operands(self, node: ir.Node) -> tuple[str | None, list[ScalarFunction | None]]:
-        """Return the one anchor of all operands that are not constant, if there is one, and the operands."""
+        """Return the common anchor of all operands that are not constant, if there is one, and the operands."""
         anchors: set[str | None] = set()
         operands: list[ScalarFunction | None] = []
         for value in node.inputs:
-            number = None if value is None else _lineage_number(value)
+            number = None if value is None else _constant_number(value)
             if value is None or number is not None:
                 operands.append(None if number is None else constant(number))
                 continue
@@ -195,7 +196,7 @@ class _Tracer:
         return (anchors.pop() if len(anchors) == 1 else None), operands
 
     def _derive_movement(self, node: ir.Node, name: str) -> bool:
-        """Record the output as its inputs' values put side by side, if it is."""
+        """Record the output as the concatenated values of its inputs, if possible."""
         counts = _repeats(node)
         parts = [self.terms.get(_name(value)) for value in counts]
         if not counts or len(node.outputs) != 1 or any(part is None for part in parts):
@@ -211,12 +212,12 @@ class _Tracer:
         self._anchors[name] = (name, IDENTITY)
         return True
 
-    def _followable(self, terms: tuple[Term, ...]) -> bool:
+    def _derivable(self, terms: tuple[Term, ...]) -> bool:
         return all(term.function.size <= MAX_OPERATORS and turning_points(term.function) is not None for term in terms)
 
 
 def _repeats(node: ir.Node) -> dict[ir.Value, int]:
-    """Return how often each input's values occur in the output; empty if the operator does more than move values."""
+    """Return how often the values of each input occur in the output; empty if the operator does more than move them."""
     if node.domain not in ("", "ai.onnx"):
         return {}
     if facts(node).copies is Copies.EACH_ONCE and node.inputs[0] is not None:
@@ -234,7 +235,7 @@ def _repeats(node: ir.Node) -> dict[ir.Value, int]:
 
 
 def _resize_factor(node: ir.Node) -> int:
-    """Return how often a nearest-neighbour Resize repeats every value, or 0 if it does not repeat all alike."""
+    """Return how often a nearest-neighbour Resize repeats every value, or 0 if not all are repeated equally often."""
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     if attributes.get("mode", "nearest") != "nearest" or len(node.inputs) < 3 or node.inputs[2] is None:
         return 0
@@ -246,8 +247,8 @@ def _resize_factor(node: ir.Node) -> int:
         return 0
     transform = attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = attributes.get("nearest_mode", "round_prefer_floor")
-    # With half pixels no coordinate lies halfway between two values, whatever the factor; without, flooring is even,
-    # and rounding half down is so for factors up to 2.
+    # With half pixels no coordinate lies halfway between two values, for any factor. Without them, flooring repeats
+    # all values equally often, and rounding half down does so for factors up to 2.
     even = (
         transform in ("half_pixel", "pytorch_half_pixel")
         or (transform == "asymmetric" and rounding == "floor")
@@ -258,7 +259,7 @@ def _resize_factor(node: ir.Node) -> int:
 
 
 def _kind(node: ir.Node) -> object | None:
-    """Return what two nodes have in common that compute the same; None if a node is not to be compared."""
+    """Return a key that is equal for nodes that compute the same, or None if a node cannot be compared."""
     plain = all(attribute.type not in _GRAPH_TYPES for attribute in node.attributes.values())
     if len(node.outputs) != 1 or facts(node).family is Family.RANDOM or node.domain not in ("", "ai.onnx") or not plain:
         return None
@@ -267,15 +268,15 @@ def _kind(node: ir.Node) -> object | None:
 
 
 def _content(value: ir.Value | None) -> object:
-    """Return a small constant's content or else a tensor's name, so that equal constants are equal."""
+    """Return the content of a small constant, so that equal constants are equal, or else the name of the tensor."""
     tensor = None if value is None else value.const_value
     if value is None or tensor is None or tensor.nbytes > 64 or tensor.dtype == ir.DataType.STRING:
         return None if value is None else value.name
     return str(tensor.dtype), tuple(tensor.shape), tensor.tobytes()
 
 
-def _lineage_number(value: ir.Value) -> float | None:
-    """Return the number a tensor holds, if it is constant and holds just one."""
+def _constant_number(value: ir.Value) -> float | None:
+    """Return the number in a tensor, if it is constant and contains only one."""
     tensor = value.const_value
     if tensor is None or tensor.size != 1 or not tensor.dtype.is_floating_point():
         return None

@@ -1,8 +1,6 @@
-"""Statistics as a blob: a few long arrays, cut by lengths, rather than thousands of short ones.
+"""What the observe stage returns, what other stages may request from it, and how it is stored.
 
-What the observe stage returns: the statistics of every float tensor of the model.
-
-What later stages ask of the float pass beyond the statistics that every tensor gets.
+Statistics are stored as a few long arrays, cut by lengths, because thousands of short arrays are slow to read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +18,7 @@ from quantry.observe.derive import RootStats, TensorTable
 from quantry.observe.lineage import Term
 
 NO_CHANNELS = -1
-"""Length recorded for channel extrema that were not asked for."""
+"""Length recorded for channel extrema that were not requested."""
 
 _PARTS: Mapping[str, tuple[str, type[np.generic]]] = {
     "batch_minima": ("batches", np.float32),
@@ -30,9 +28,60 @@ _PARTS: Mapping[str, tuple[str, type[np.generic]]] = {
     "channel_minima": ("channels", np.float32),
     "channel_maxima": ("channels", np.float32),
 }
-"""Arrays of each root that are joined end to end: what their length counts, and their number type."""
+"""Arrays of each root that are concatenated: which length they have, and their type."""
 
 _LENGTHS = ("batches", "bins", "channels")
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics of every float32 activation of the main graph: its inputs and the outputs of its nodes.
+
+    Attributes:
+        tensors: Statistics by tensor name; some are derived from others on first access.
+        samples: Number of samples.
+    """
+
+    tensors: Mapping[str, TensorStats]
+    samples: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tensors, TensorTable):
+            object.__setattr__(self, "tensors", TensorTable.of_roots(dict(self.tensors)))
+
+    def to_blob(self) -> Blob:
+        """Return the stored form: what was observed, and how the rest is derived from it."""
+        assert isinstance(self.tensors, TensorTable)
+        return write_statistics(self.tensors, self.samples)
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Return the statistics that ``to_blob`` stored."""
+        return cls(*read_statistics(blob))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Requests beyond the default statistics. They cost extra time, so they are made per tensor.
+
+    Attributes:
+        channel_extrema: Pairs of tensor name and axis: smallest and largest value of each channel along that axis.
+            Axes may be negative. One axis per tensor; order and duplicates do not matter.
+    """
+
+    channel_extrema: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        pairs = {(str(name), int(axis)) for name, axis in self.channel_extrema}
+        object.__setattr__(self, "channel_extrema", tuple(sorted(pairs)))
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise InternalError(
+                f"channel extrema must be along one axis per tensor, got {self.channel_extrema}; in Needs"
+            )
+
+
+NO_NEEDS = Needs()
+"""No additional requests."""
 
 
 def write_statistics(table: TensorTable, samples: int) -> Blob:
@@ -92,7 +141,7 @@ def _join(parts: Iterable[npt.NDArray[Any] | None], dtype: type[np.generic]) -> 
 
 
 def _cuts(lengths: npt.NDArray[Any]) -> list[dict[str, slice]]:
-    """Return for each root where its parts lie in the joined arrays."""
+    """Return the position of each root's parts in the concatenated arrays."""
     ends = np.cumsum(np.maximum(lengths, 0), axis=0)
     starts = ends - np.maximum(lengths, 0)
     return [
@@ -122,54 +171,3 @@ def _read_near(
             start += 2 * count
         found.append(pairs)
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """Statistics of every float32 activation of the main graph: its inputs and its nodes' outputs.
-
-    Attributes:
-        tensors: Statistics by tensor name; some are derived from others when they are first asked for.
-        samples: Number of samples that were fed.
-    """
-
-    tensors: Mapping[str, TensorStats]
-    samples: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.tensors, TensorTable):
-            object.__setattr__(self, "tensors", TensorTable.of_roots(dict(self.tensors)))
-
-    def to_blob(self) -> Blob:
-        """Return the stored form: what was observed, and how the rest follows from it."""
-        assert isinstance(self.tensors, TensorTable)
-        return write_statistics(self.tensors, self.samples)
-
-    @classmethod
-    def from_blob(cls, blob: Blob) -> Self:
-        """Return the statistics that ``to_blob`` stored."""
-        return cls(*read_statistics(blob))
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Requests that cost extra and are therefore made by name.
-
-    Attributes:
-        channel_extrema: Pairs of tensor name and axis: smallest and largest value of each channel along that axis.
-            Axes may be negative. One axis for each tensor; order and repetition make no difference.
-    """
-
-    channel_extrema: tuple[tuple[str, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        pairs = {(str(name), int(axis)) for name, axis in self.channel_extrema}
-        object.__setattr__(self, "channel_extrema", tuple(sorted(pairs)))
-        if len({name for name, _ in pairs}) < len(pairs):
-            raise InternalError(
-                f"channel extrema are kept along one axis of a tensor, got {self.channel_extrema}; Needs"
-            )
-
-
-NO_NEEDS = Needs()
-"""Nothing beyond what every tensor gets."""

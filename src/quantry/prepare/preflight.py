@@ -1,9 +1,7 @@
-"""Checks that no weight is NaN, and that infinity stands only where it means something.
+"""Check a loaded model before any work: each error says what must hold, what was found, and where.
 
-Checks of a loaded model before any work: each failure says what must hold, what was given, and where.
-
-The order is from the whole to the part, so that the first message is the one that helps: versions, then operators,
-then names, then numbers.
+The order is from the whole model to its parts, so that the first error is the most helpful: versions, operators, names,
+and finally weights, which must not be NaN, and infinite only where that has a meaning.
 """
 
 from collections.abc import Iterator
@@ -16,22 +14,22 @@ from quantry.errors import ModelError, nearest_spelling
 from quantry.graph.operators import Family, Masking, operators_where
 from quantry.graph.weights import release
 
-_CHUNK = 1 << 20  # elements looked at together, so that the masks stay small beside a large weight
+_CHUNK = 1 << 20  # elements checked at a time, so that the masks stay small compared with a large weight
 
 _LIMITS_AND_MASKS = operators_where(
     lambda row: row.masking in (Masking.CARRIES, Masking.LIMITS) or row.family is Family.CONTROL_FLOW
 )
-"""Operators for which an infinite constant is a limit or an attention mask rather than a damaged weight."""
+"""Operators for which an infinite constant is a limit or an attention mask instead of a damaged weight."""
 
 
 def check_finite_weights(model: ir.Model, label: str) -> tuple[str, ...]:
-    """Check every float constant of the model; weights on disk are read one at a time and let go.
+    """Check every float constant of the model; weights on disk are read one at a time and released.
 
     Returns:
-        A note for each constant that is infinite where that is usual, such as an attention mask.
+        A note for each constant with infinite values where that is usual, such as an attention mask.
 
     Raises:
-        ModelError: If a constant contains NaN, or a weight contains infinity.
+        ModelError: A constant contains NaN, or a weight contains infinity.
     """
     notes = []
     for value, tensor in _float_constants(model):
@@ -45,7 +43,7 @@ def check_finite_weights(model: ir.Model, label: str) -> tuple[str, ...]:
                 f"every weight must be finite, got {nans} NaN and {infinities} infinite of {tensor.size} values; "
                 f"tensor {value.name!r} in {label}"
             )
-        notes.append(f"constant {value.name} has {infinities} infinite values; it is taken for a limit or a mask")
+        notes.append(f"constant {value.name} has {infinities} infinite values; it is used as a limit or a mask")
     return tuple(notes)
 
 
@@ -61,7 +59,7 @@ def _float_constants(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProto
 
 
 def _count(tensor: ir.TensorProtocol) -> tuple[int, int]:
-    """Return how many elements are NaN and how many infinite."""
+    """Return the number of NaN and of infinite elements."""
     flat = tensor.numpy().reshape(-1)
     chunks = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
     suspects = [chunk for chunk in chunks if not np.isfinite(chunk).all()]
@@ -69,13 +67,13 @@ def _count(tensor: ir.TensorProtocol) -> tuple[int, int]:
 
 
 OPSETS = range(7, 27)
-"""Versions of the standard operator set that onnxruntime runs."""
+"""Versions of the standard operator set that onnxruntime supports."""
 
 IR_VERSIONS = range(3, 14)
 """Versions of the file format that onnxruntime loads."""
 
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
-"""Operator domains that a stock onnxruntime knows; any other needs a model-local function for each operator."""
+"""Operator domains that stock onnxruntime supports; other operators need a model-local function."""
 
 _INTEGER_OPERATORS = frozenset(
     {
@@ -99,14 +97,14 @@ def check_model(model: ir.Model, label: str) -> tuple[str, ...]:
     """Check that a model can be prepared.
 
     Args:
-        model: The model as loaded.
-        label: What messages call it.
+        model: The loaded model.
+        label: Name of the model in messages.
 
     Returns:
-        Notes for the user: axes without a fixed length, infinite constants.
+        Notes for the user: dynamic axes, infinite constants.
 
     Raises:
-        ModelError: If something about the model makes it unusable as it is.
+        ModelError: The model cannot be used.
     """
     if not len(model.graph):
         raise ModelError(f"the model must have nodes, got an empty graph {model.graph.name!r}; in {label}")
@@ -140,7 +138,7 @@ def _check_operators(model: ir.Model, label: str) -> None:
         if _is_quantized(node):
             raise ModelError(
                 f"the model must be a float model, got one that is already quantized ({node.op_type}); "
-                f"pass the model it was made from; {where}"
+                f"pass the original float model; {where}"
             )
         if node.domain not in model.opset_imports:
             raise ModelError(
@@ -151,7 +149,7 @@ def _check_operators(model: ir.Model, label: str) -> None:
             continue
         if node.domain not in KNOWN_DOMAINS:
             raise ModelError(
-                f"an operator outside the domains that onnxruntime knows must come with a model-local function, got "
+                f"an operator outside the domains that onnxruntime supports must have a model-local function, got "
                 f"{node.domain}.{node.op_type} without one; {where}"
             )
         if node.domain == "":
@@ -179,7 +177,7 @@ def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
         raise ModelError(
             f"a standard operator must exist in opset {opset}, got {node.op_type!r}, {reason}{hint}; {where}"
         ) from error
-    # A deprecated operator that has a definition in others (GroupNormalization of opset 18) can still be run.
+    # A deprecated operator with a definition in terms of others (GroupNormalization of opset 18) can still be run.
     if schema.deprecated and not (schema.has_function or schema.has_context_dependent_function):
         raise ModelError(
             f"a standard operator must exist in opset {opset}, got {node.op_type!r}, which was removed before; {where}"
@@ -187,7 +185,7 @@ def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
 
 
 def _check_names(model: ir.Model, label: str) -> None:
-    """Check that every tensor that is read is defined somewhere."""
+    """Check that every tensor that is read is defined."""
     known = sorted({value.name for node in _all_nodes(model) for value in node.outputs if value.name})
     for node in _all_nodes(model):
         for value in node.inputs:

@@ -1,4 +1,4 @@
-"""The prepare stage: from any float model to one clean form that the other stages can rely on."""
+"""The stage "prepare": bring any float model into the regular form that the other stages rely on."""
 
 import re
 from collections import Counter
@@ -32,21 +32,21 @@ from quantry.recipe import PrepareOptions
 from quantry.runtime.environment import depends_on
 
 OLDEST_OPSET = 13
-"""First operator set with per-axis QuantizeLinear and with axes and limits as inputs: one form for all later rules."""
+"""First opset with per-axis QuantizeLinear and with axes and limits as inputs, so that later rules see one form."""
 
-_ROUNDS = 8  # folding a shape reveals the next one; real models settle in two or three rounds
+_ROUNDS = 8  # folding one shape reveals the next; real models need two or three rounds
 
 
 @stage(name="prepare", version=3, environment=depends_on("onnx", "onnx_ir", "numpy"))
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
-    """Return the clean float model.
+    """Return the prepared float model.
 
     Args:
         source: The float model.
-        options: Which of the optional steps to take.
+        options: The optional steps.
 
     Raises:
-        ModelError: If the model cannot be used as it is; the message says why and what to do.
+        ModelError: The model cannot be used; the message says why and what to do.
     """
     model = source.load()
     forget_placeholders(model)
@@ -82,7 +82,7 @@ def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[str, ...]]:
 
 
 def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
-    """Infer shapes, fold constants and remove identities until nothing changes, since each reveals work for others."""
+    """Infer shapes, fold constants and remove identities until nothing changes, because each enables the others."""
     notes: list[str] = []
     for _ in range(_ROUNDS):
         if options.infer_shapes:
@@ -99,7 +99,7 @@ def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
 
 
 def _added_up(notes: Iterable[str]) -> tuple[str, ...]:
-    """Return notes that differ only in their count as one with the sum of the counts."""
+    """Merge notes that differ only in their count into one with the sum of the counts."""
     counts: Counter[tuple[str, str]] = Counter()
     for note in notes:
         before, count, after = re.split(r"(\d+)", note, maxsplit=1)

@@ -1,4 +1,4 @@
-"""What happened, on one page: facts as plain data, and one HTML file that shows them."""
+"""Reports: the facts of a quantization or a search as plain data, and as one HTML file."""
 
 from quantry.report.facts import ReportFacts, collect_facts
 from quantry.report.page import render_page

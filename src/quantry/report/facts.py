@@ -1,4 +1,4 @@
-"""The facts of a report as plain data: everything the page shows, and nothing of how it shows it."""
+"""The facts of a report as plain data: everything that the page shows, without HTML."""
 
 import math
 from collections import defaultdict
@@ -20,23 +20,23 @@ _BINS = 96
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """What a report tells.
+    """The content of a report.
 
     Attributes:
         title: The model's name.
         recipe_name: The recipe's label.
         recipe: The recipe as YAML, ready for ``quantry quantize --recipe``.
-        scores: One entry for each metric: name, value, interval or None where one sample was judged, higher_is_better.
-        sizes: Bytes of the float and of the quantized model.
+        scores: One entry per metric: name, value, interval (None for a single sample), higher_is_better.
+        sizes: Bytes of the float and the quantized model.
         latency: Median milliseconds of both models and the ratio, or None.
         nodes: Number of nodes, and of those that compute on quantized tensors.
-        findings: Known causes of loss: title, tensors, remedy.
-        falls: Nodes where most is lost: node, operator, before, after, lost.
+        findings: Known causes of loss: title, tensors, suggested fix.
+        falls: Nodes that lose most: node, operator, before, after, lost.
         gathered: Tensor names and SQNR in dB along the graph.
-        tensors: One entry for each quantized tensor.
-        shapes: Distributions of the worst activations, with the range that is represented.
-        declined: Reasons with the nodes that stayed float for them.
-        notes: What the user should know.
+        tensors: One entry per quantized tensor.
+        shapes: Distributions of the worst activations, with the represented range.
+        declined: Reasons with the nodes that stayed float.
+        notes: Messages for the user.
         trace: Rows of the trace: stage, outcome, seconds.
     """
 
@@ -61,8 +61,8 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
     """Return the facts of a result.
 
     Args:
-        result: What `quantry.quantize` returned.
-        diagnosis: What `quantry.diagnose` found out about it.
+        result: The result of `quantry.quantize`.
+        diagnosis: The result of `quantry.diagnose`.
         title: The heading, usually the model's file name.
     """
     evaluation = result.evaluation
@@ -79,7 +79,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
             {
                 "name": score.name,
                 "value": score.value,
-                # One sample says nothing of how far others are from it.
+                # One sample does not show the variation between samples.
                 "interval": score.interval if evaluation.samples > 1 else None,
                 "higher_is_better": score.higher_is_better,
             }
@@ -91,8 +91,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         else {"float_ms": latency.float_ms, "quantized_ms": latency.quantized_ms, "ratio": latency.ratio},
         nodes=(len(result.plan.quantized_nodes) + len(result.declined), len(result.plan.quantized_nodes)),
         findings=tuple(
-            {"title": finding.title, "tensors": finding.tensors, "remedy": finding.remedy}
-            for finding in diagnosis.findings
+            {"title": finding.title, "tensors": finding.tensors, "fix": finding.fix} for finding in diagnosis.findings
         ),
         falls=tuple(vars(fall) for fall in diagnosis.falls),
         gathered=tuple((name, value) for name, value in diagnosis.gathered.items()),
@@ -109,7 +108,7 @@ def _most_first(entry: tuple[str, list[str]]) -> int:
 
 
 def _shapes(diagnosis: Diagnosis, statistics: Statistics) -> tuple[Plain, ...]:
-    """Return the distributions of the activations that lose most by themselves."""
+    """Return the distributions of the activations that lose most on their own."""
     worst = sorted((one for one in diagnosis.tensors if one.kind == "activation"), key=lambda one: one.sqnr)
     shapes = []
     for tensor in worst[:_SHAPES]:
@@ -128,7 +127,7 @@ def _shapes(diagnosis: Diagnosis, statistics: Statistics) -> tuple[Plain, ...]:
                 "range": tensor.range,
                 "sqnr": tensor.sqnr,
                 "dtype": tensor.dtype,
-                # A logarithm, because the few values that stretch a range are the point.
+                # On a logarithmic scale, because the few values that stretch a range are of interest.
                 "heights": [math.log10(1 + value) for value in mass.tolist()],
             }
         )

@@ -1,12 +1,11 @@
-"""The facts as one HTML page that needs nothing else: no script from elsewhere, no font, no picture."""
+"""The report of a quantization as one self-contained HTML page: no external scripts, fonts or images."""
 
 import math
 from collections.abc import Sequence
 from html import escape
 
-from quantry.report.drawing import line_chart, quality_bar, shape_chart
 from quantry.report.facts import Plain, ReportFacts
-from quantry.report.html_pieces import bullets, cards, document, section, table
+from quantry.report.html import bullets, cards, document, line_chart, quality_bar, section, shape_chart, table
 
 _SHOWN_TENSORS = 400
 
@@ -22,9 +21,9 @@ def render_page(facts: ReportFacts) -> str:
         section("Why accuracy is lost", _findings(facts.findings)),
         section(
             "Where it is lost",
-            "<p>Signal over noise of every tensor along the graph, in dB, with all the error gathered before it. "
-            "Higher is better: 40 dB is a hundredth, 20 dB a tenth. Dots mark the largest falls; what is lost above "
-            "40 dB does not count.</p>"
+            "<p>Signal-to-noise ratio of every tensor along the graph, in dB, including the error accumulated before "
+            "it. Higher is better: at 40 dB the error is 1 % of the signal, at 20 dB 10 %. Dots mark the largest "
+            "losses; losses above 40 dB are ignored.</p>"
             + line_chart(facts.gathered, [fall["tensor"] for fall in facts.falls])
             + _falls(facts.falls),
         ),
@@ -54,14 +53,14 @@ def _cards(facts: ReportFacts) -> str:
         boxes.append(
             (
                 f"{facts.latency['ratio']:.2f}x the float time",
-                f"{facts.latency['quantized_ms']:.2f} ms after {facts.latency['float_ms']:.2f} ms on this machine",
+                f"{facts.latency['quantized_ms']:.2f} ms, float {facts.latency['float_ms']:.2f} ms on this machine",
             )
         )
     return cards(boxes)
 
 
 def _interval(interval: tuple[float, float] | None) -> str:
-    return "of one sample" if interval is None else f"95 % within {interval[0]:.4g} to {interval[1]:.4g}"
+    return "one sample" if interval is None else f"95 % interval {interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def _bytes(size: int) -> str:
@@ -70,10 +69,10 @@ def _bytes(size: int) -> str:
 
 def _findings(findings: Sequence[Plain]) -> str:
     if not findings:
-        return "<p>No known cause of loss was found.</p>"
+        return "<p>No known cause of accuracy loss was found.</p>"
     return "".join(
         f"<details class=finding open><summary>{escape(finding['title'])}</summary><p><b>What helps:</b> "
-        f"{escape(finding['remedy'])}</p>{_names(finding['tensors'])}</details>"
+        f"{escape(finding['fix'])}</p>{_names(finding['tensors'])}</details>"
         for finding in findings
     )
 
@@ -100,10 +99,10 @@ def _falls(falls: Sequence[Plain]) -> str:
 def _shapes(shapes: Sequence[Plain]) -> str:
     figures = "".join(
         f"<figure>{shape_chart(shape)}<figcaption><code>{escape(shape['name'])}</code> {escape(shape['dtype'])}, "
-        f"{shape['sqnr']:.1f} dB by itself</figcaption></figure>"
+        f"{shape['sqnr']:.1f} dB alone</figcaption></figure>"
         for shape in shapes
     )
-    hint = "<p>How often each value occurs (logarithm); lines are the ends of what the integers reach.</p>"
+    hint = "<p>Frequency of each value (logarithmic); lines are the ends of the range that the integers represent.</p>"
     return hint + f"<div class=figures>{figures}</div>" if shapes else "<p>None.</p>"
 
 
@@ -124,11 +123,11 @@ def _tensors(tensors: Sequence[Plain]) -> str:
         for tensor in tensors[:_SHOWN_TENSORS]
     )
     left = len(tensors) - _SHOWN_TENSORS
-    rest = f"<p>The {left} best are left out.</p>" if left > 0 else ""
+    rest = f"<p>The {left} best are not shown.</p>" if left > 0 else ""
     headings = ("tensor", "kind", "operator", "type", "scale", "range", "seen", "clipping", "peak / rms", "dB")
     hint = (
-        "<p>Each by itself, worst first. <i>Clipping</i> is the share of its noise from values outside the range; "
-        "the rest is rounding. <label>Show only <input id=filter placeholder='part of a name'></label></p>"
+        "<p>Each tensor alone, worst first. <i>Clipping</i> is the share of its noise from values outside the range; "
+        "the rest is rounding. <label>Filter <input id=filter placeholder='part of a name'></label></p>"
     )
     return hint + table(headings, rows, identity="main") + rest
 

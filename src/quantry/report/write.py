@@ -1,4 +1,4 @@
-"""From a result to a file."""
+"""Write reports to files."""
 
 import os
 import tempfile
@@ -18,13 +18,13 @@ from quantry.report.search_page import render_search_page
 def write_report(
     result: QuantizationResult, path: str | os.PathLike[str], title: str | None = None, samples: int = 4
 ) -> Path:
-    """Write one HTML page that shows what was done, what was lost, where and why.
+    """Write an HTML page that shows what was done, and where and why accuracy was lost.
 
     Args:
-        result: What `quantry.quantize` returned.
-        path: Where to; folders are made, and an older page is replaced at once.
-        title: The heading; None takes the graph's name.
-        samples: How many evaluation samples to run for the error along the graph.
+        result: The result of `quantry.quantize`.
+        path: The file; its folders are created, and an existing file is replaced atomically.
+        title: The heading; None uses the graph's name.
+        samples: Number of evaluation samples to run for the error along the graph.
 
     Returns:
         The path.
@@ -37,7 +37,7 @@ def write_report(
 
 
 def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:
-    """Diagnose, and take down in the trace how long that took: both models run, beside those of the stages."""
+    """Diagnose the result, and add the time to the trace, because both models run again."""
     started = time.perf_counter()
     diagnosis = diagnose(result, samples)
     digest = result.stages.quantized.digest
@@ -46,11 +46,11 @@ def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:
 
 
 def write_search_report(result: SearchResult, path: str | os.PathLike[str], title: str = "search") -> Path:
-    """Write one HTML page of a whole search: every trial, the best configuration, what mattered, what it cost.
+    """Write an HTML page about a search: every trial, the best configuration, the effect of parameters, the cost.
 
     Args:
-        result: What `quantry.search` returned.
-        path: Where to; folders are made, and an older page is replaced at once.
+        result: The result of `quantry.search`.
+        path: The file; its folders are created, and an existing file is replaced atomically.
         title: The heading, usually the model's file name.
 
     Returns:
@@ -72,7 +72,7 @@ def _write(page: str, target: Path) -> Path:
         written.chmod(0o644)
         written.replace(target)
     except OSError as error:
-        raise StoreError(f"the report must have a place to be written to, got {error}; in {target}") from error
+        raise StoreError(f"the report must be written to a writable path, got {error}; in {target}") from error
     finally:
         if written is not None:
             written.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
-r"""Parameters of activations, from their statistics.
+r"""Parameters of activations, computed from their statistics.
 
-What becomes of a tensor's values before anything but an elementwise function reads them.
+MinMSE can measure the error of a tensor after the elementwise functions that read it (`responses`):
 
 ::
 
-    Conv -> x ----> Sigmoid -> s ---> Mul -> y -> Conv        x is read through y = x * sigmoid(x) only
+    Conv -> x ----> Sigmoid -> s ---> Mul -> y -> Conv        x is read only through y = x * sigmoid(x)
              \_______________________/
 
-An error of x counts by what is left of it in y: far below zero that is nothing, however large the error.
+An error of x matters only as far as it changes y: far below zero it changes nothing, however large it is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ from quantry.observe.lineage import elementwise_function
 from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
 from quantry.scale.parameter_cache import cached_params
 from quantry.scale.ranges import find_range
-from quantry.scale.values import BehindValues, BinnedValues, ExactValues, Observed
+from quantry.scale.values import BinnedValues, ExactValues, Observed, ResponseValues
 
 Functions = Mapping[str, tuple[ScalarFunction, ...]]
 
@@ -39,14 +39,14 @@ def activation_params(
     """Return the parameters of every planned activation of an integer type, in the order of the plan.
 
     Args:
-        plans: What each activation becomes.
-        statistics: What was observed of each.
+        plans: The plan of each activation.
+        statistics: The statistics of each activation.
         method: The calibration method.
-        functions: By name of the tensor, the functions behind which its errors are judged; of others, the errors of
-            their own values.
+        functions: By tensor name, the functions after which its errors are measured; errors of other tensors are those
+            of their own values.
 
     Raises:
-        DataError: A tensor has no statistics or not one finite value.
+        DataError: A tensor has no statistics or no finite value.
     """
     own = {
         name: _own_params(name, plan, statistics, method, (functions or {}).get(name, ()))
@@ -61,8 +61,8 @@ def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -
     """Return the parameters of every conversion to an integer type, by the conversion's name.
 
     Args:
-        plan: Its conversions, and what the tensors before them become.
-        statistics: What was observed of these.
+        plan: Its conversions, and the plans of the tensors before them.
+        statistics: The statistics of these tensors.
         method: The calibration method.
     """
     found = {}
@@ -76,16 +76,16 @@ def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -
 
 
 def unusual_values(plans: Mapping[str, ActivationPlan], statistics: Statistics) -> tuple[str, ...]:
-    """Return a note for every planned activation in which NaN or infinities were seen.
+    """Return a note for every planned activation in which NaN or infinities occurred.
 
     Args:
-        plans: What each activation becomes.
-        statistics: What was observed of each.
+        plans: The plan of each activation.
+        statistics: The statistics of each activation.
     """
     seen = [(name, statistics.tensors[name]) for name in plans if name in statistics.tensors]
     return tuple(
-        f"activation {name!r}: {stats.nan_count} NaN and {stats.inf_count} infinite of {stats.count} values were left "
-        "out of its range"
+        f"activation {name!r}: {stats.nan_count} NaN and {stats.inf_count} infinite of {stats.count} values are not "
+        "included in its range"
         for name, stats in seen
         if stats.nan_count or stats.inf_count
     )
@@ -100,15 +100,15 @@ def _own_params(
 ) -> TensorParams:
     if isinstance(plan, FixedRange):
         ends = ExactValues(np.array([plan.low, plan.high], np.float32))
-        # A known range needs no statistics: it is taken whole, and kept from overflowing where that was asked for.
+        # A known range needs no statistics. It is used as a whole, without overflow if that was requested.
         return _params(ends, method if isinstance(method, NonOverflow) else MinMax(), plan.spec)
     stats = _stats(name, statistics)
     if not stats.count:
-        # A tensor without elements needs no range; any scale will do.
+        # A tensor without elements has no range; any scale is right.
         return _params(ExactValues(np.zeros(1, np.float32)), MinMax(), plan.spec)
 
     def find() -> TensorParams:
-        return _params(BehindValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
+        return _params(ResponseValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
 
     return cached_params(stats, (method, plan.spec, functions), find)
 
@@ -124,25 +124,25 @@ def _stats(name: str, statistics: Statistics) -> TensorStats:
     if stats is None:
         raise DataError(
             f"every quantized activation needs statistics, got none for {name!r} among {len(statistics.tensors)} "
-            "observed tensors, in the scale stage"
+            "observed tensors; in the scale stage"
         )
     if stats.count and not (np.isfinite(stats.minimum) and np.isfinite(stats.maximum)):
         raise DataError(
             f"every quantized activation needs finite values, got {stats.nan_count} NaN and {stats.inf_count} infinite "
-            f"of {stats.count} values for {name!r}, in the scale stage"
+            f"of {stats.count} values for {name!r}; in the scale stage"
         )
     return stats
 
 
 def responses(graph: ir.Graph, names: Iterable[str]) -> dict[str, tuple[ScalarFunction, ...]]:
-    """Return the functions through which each tensor is read, for those that nobody reads as they are.
+    """Return the functions through which each tensor is read, for tensors that are read only through such functions.
 
     Args:
         graph: The sorted graph.
         names: Tensors of it.
 
     Returns:
-        Functions by name; a tensor is absent where a node that is no elementwise function reads it, or it is an output.
+        Functions by name. A tensor is absent if it is an output, or if a node reads it that is not such a function.
     """
     position = {node: index for index, node in enumerate(graph)}
     values = {value.name: value for node in graph for value in node.outputs}
@@ -158,7 +158,7 @@ def _functions(start: ir.Value, position: Mapping[ir.Node, int]) -> tuple[Scalar
     waiting = _readers(start, position)
     seen: set[ir.Node] = set()
     while waiting:
-        # The first in the order of the graph: whatever it could be combined with has been met before it.
+        # In graph order, so that all operands of the node have been visited before it.
         node = min(waiting, key=position.__getitem__)
         waiting.discard(node)
         seen.add(node)

@@ -15,15 +15,15 @@ from quantry.recipe import TensorSpec
 def aligned(
     graph: ir.Graph, plan: QuantPlan, params: Mapping[str, TensorParams], operators: Sequence[str]
 ) -> dict[str, TensorParams]:
-    """Return parameters of activations that agree around operators, each wide enough for all that it serves.
+    """Return parameters of activations that are equal around operators, each range wide enough for all tensors.
 
-    Tensors of different types, and those that one reader wants in another type, keep their own.
+    Tensors of different types, and tensors that one reader needs in another type, keep their own parameters.
 
     Args:
         graph: The float graph.
-        plan: What each activation becomes, and which share.
-        params: What each would have by itself.
-        operators: Operator types whose inputs and outputs shall agree.
+        plan: The plan of each activation, and which tensors share parameters.
+        params: The parameters that each tensor would have on its own.
+        operators: Operator types whose inputs and outputs get equal parameters.
     """
     groups = _Groups(plan)
     for node in graph:
@@ -39,7 +39,7 @@ def aligned(
 
 
 class _Groups:
-    """Which tensors shall have the same parameters."""
+    """Sets of tensors with the same parameters."""
 
     def __init__(self, plan: QuantPlan) -> None:
         self._plan = plan
@@ -58,7 +58,7 @@ class _Groups:
                 self._parent[root] = roots[0]
 
     def members(self, params: Mapping[str, TensorParams]) -> dict[str, list[str]]:
-        """Return the roots of the plan in each group of several."""
+        """Return the roots of the plan in each group with several members."""
         found: dict[str, list[str]] = {}
         for tensor, planned in self._plan.activations.items():
             if not isinstance(planned, SharedRange) and tensor in params:
@@ -72,7 +72,7 @@ class _Groups:
 
 
 def _widened(members: list[str], plan: QuantPlan, params: Mapping[str, TensorParams]) -> TensorParams:
-    """Return parameters that reach as far as all of the members' together."""
+    """Return parameters whose range includes the ranges of all members."""
     first = params[members[0]]
     if all(_same(first, params[name]) for name in members):
         return first
@@ -80,7 +80,7 @@ def _widened(members: list[str], plan: QuantPlan, params: Mapping[str, TensorPar
     assert not isinstance(planned, SharedRange)
     grid = Grid.of(planned.spec)
     if grid.symmetric:
-        # The coarsest of them, as it is: a power of two stays one.
+        # The coarsest of them unchanged, so that a power of two stays one.
         return max((params[name] for name in members), key=lambda entry: float(entry.scale))
     lows = [
         (entry.lowest - entry.zero_point) * entry.scale.astype(np.float64)

@@ -1,4 +1,4 @@
-"""The scale stage."""
+"""The stage "scale": compute scale and zero point of every quantized tensor from statistics and weights."""
 
 from functools import partial
 
@@ -24,16 +24,16 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
 
     Args:
         model: The float model, for the values of weights and biases.
-        statistics: What was observed of the activations.
-        plan: What each tensor becomes.
+        statistics: The statistics of the activations.
+        plan: The plan of each tensor.
         options: Calibration methods.
 
     Raises:
-        DataError: An activation has no statistics or not one finite value.
+        DataError: An activation has no statistics or no finite value.
         RecipeError: A tensor is planned with a type that has no scale.
     """
-    behind = isinstance(options.activation, MinMSE) and options.activation.behind
-    functions = responses(model.model.graph, plan.activations) if behind else {}
+    after_functions = isinstance(options.activation, MinMSE) and options.activation.behind
+    functions = responses(model.model.graph, plan.activations) if after_functions else {}
     tensors = activation_params(plan.activations, statistics, options.activation, functions)
     if options.align:
         tensors = aligned(model.model.graph, plan, tensors, options.align)
@@ -81,8 +81,8 @@ def _check_has_scales(name: str, bias: DerivedBiasPlan, plan: QuantPlan) -> None
     for source in (root, plan.weights.get(bias.weight)):
         if isinstance(source, OwnRange | FixedRange | WeightPlan) and not source.spec.dtype.is_integer:
             raise RecipeError(
-                f"scales, which a derived bias is made from, exist for integer types only, got "
-                f"{source.spec.dtype.value} beside bias {name!r}, in the scale stage; use OwnBias or FloatBias"
+                f"a derived bias needs integer types with scales, got {source.spec.dtype.value} for bias {name!r}; in "
+                "the scale stage; use OwnBias or FloatBias"
             )
 
 
@@ -90,7 +90,7 @@ def _derived(name: str, bias: DerivedBiasPlan, tensors: dict[str, TensorParams])
     missing = [source for source in (bias.input, bias.weight) if source not in tensors]
     if missing:
         raise InternalError(
-            f"a derived bias needs parameters of its input and weight, got none for {missing} of bias {name!r}, "
-            "in the scale stage"
+            f"a derived bias needs parameters of its input and weight, got none for {missing} of bias {name!r}; in the "
+            "scale stage"
         )
     return derived_bias_params(tensors[bias.input], tensors[bias.weight])

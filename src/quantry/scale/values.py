@@ -1,10 +1,12 @@
-"""What a calibration method can ask of the values it is to find a range for.
+"""The values of a tensor as calibration methods see them.
 
-The values of an activation, as the observe stage counted them.
+`Observed` is the interface that every calibration method is written against. It has three implementations:
 
-The values of a constant, all of them, as one group or channel by channel.
-
-The values of an activation, judged by what an elementwise function behind it makes of their errors.
+================  =====================================================================================================
+`BinnedValues`    an activation, counted in a histogram by the observe stage
+`ResponseValues`  the same, with errors measured after the elementwise functions that read the activation
+`ExactValues`     all values of a constant, as one group or per channel
+================  =====================================================================================================
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,11 +26,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class Observed(Protocol):
-    """Finite values of one tensor, in C groups that are each to get a range: its channels, or all of it (C = 1).
+    """Finite values of one tensor, in C groups that each get a range: its channels, or the whole tensor (C = 1).
 
-    Two implementations: `BinnedValues` for activations, whose values were counted, and `ExactValues` for constants.
-    A method written against this face serves both, per tensor and per channel. Nothing here changes the values, and
-    every answer is the same however often it is asked.
+    A method written against this interface works for activations and constants, per tensor and per channel. Nothing
+    here changes the values, and repeated calls return the same result.
     """
 
     def extrema(self) -> Range:
@@ -40,7 +41,7 @@ class Observed(Protocol):
         ...
 
     def quantile(self, fraction: float) -> Floats:
-        """Return for each group the smallest value that has at least this fraction of the values at or below it, [C].
+        """Return for each group the smallest value with at least this fraction of the values at or below it, [C].
 
         Args:
             fraction: In [0, 1].
@@ -69,7 +70,7 @@ class Observed(Protocol):
         Args:
             scale: Candidate scales, [C, M].
             zero_point: Candidate zero points, [C, M].
-            grid: The integers at whose ends values saturate.
+            grid: The integers in use; values are clipped to the ends.
             power: 1 for the absolute, 2 for the squared error.
         """
         ...
@@ -115,10 +116,10 @@ class BinnedValues:
     def histogram(self, bins: int) -> npt.NDArray[np.int64]:
         """Return counts in equal bins over ``[-max|x|, max|x|]``, [1, bins]."""
         largest = self.extrema().magnitude
-        # A value on an edge belongs to the bin right of it, as in `numpy.histogram`; zero is such a value.
+        # A value on an edge belongs to the bin to its right, as in `numpy.histogram`; zero is such a value.
         inner = np.nextafter(np.linspace(-largest[0], largest[0], bins + 1)[1:-1], -np.inf)
         mass = self._moments.between(np.concatenate([[-np.inf], inner, [np.inf]])).mass
-        # Rounding the running sum rather than each bin keeps the total.
+        # Rounding the running sum instead of each bin preserves the total.
         return np.diff(np.rint(np.cumsum(mass)), prepend=0.0).astype(np.int64)[None]
 
     def error(self, scale: Floats, zero_point: Floats, grid: Grid, power: int) -> Floats:
@@ -133,20 +134,20 @@ class BinnedValues:
 Values = npt.NDArray[np.float32]
 
 _BLOCK = 1 << 15
-"""Number of values worked on at a time, so that the temporaries of the error stay in the processor's cache."""
+"""Number of values processed at a time, so that temporary arrays stay in the processor's cache."""
 
 
 class ExactValues:
-    """`Observed` over the values themselves: one group, or one for each index along an axis.
+    """`Observed` for the values themselves: one group, or one per index along an axis.
 
-    Candidates are compared by quantizing the values with each, block by block, in the arithmetic of the runtime.
+    Candidates are compared by quantizing the values with each of them, block by block, in the runtime's arithmetic.
     """
 
     def __init__(self, values: Values, axis: int | None = None) -> None:
-        """Remember the values.
+        """Store the values.
 
         Args:
-            values: Finite values of any shape, at least one for each group.
+            values: Finite values of any shape, at least one per group.
             axis: Channel axis, or None for one group.
         """
         self._values = values
@@ -170,7 +171,7 @@ class ExactValues:
         return self._extrema
 
     def batch_extrema(self) -> Range:
-        """Return smallest and largest value of each group, [C, 1]: constants come in one batch."""
+        """Return smallest and largest value of each group, [C, 1]: constants are one batch."""
         extrema = self.extrema()
         return Range(extrema.low[:, None], extrema.high[:, None])
 
@@ -196,7 +197,7 @@ class ExactValues:
         step = scale.astype(np.float32)
         low, high = ((end - zero_point).astype(np.float32) for end in (grid.lowest, grid.highest))
         sums = np.zeros(scale.shape)
-        # A candidate so fine that its error overflows is infinitely bad, which is what it should be.
+        # The error of a candidate that is much too fine overflows to infinity, so it is never selected.
         with np.errstate(over="ignore"):
             for groups, values in self._blocks():
                 for candidate in range(scale.shape[1]):
@@ -216,7 +217,7 @@ class ExactValues:
             for candidate in range(low.shape[1]):
                 at = (groups, slice(candidate, candidate + 1))
                 sums[at] += _block_clipping(relative, ends[0][at], ends[1][at])
-        # A little less, so that rounding never makes it more than the error that it is a lower bound of.
+        # Slightly reduced, so that with rounding errors it is still a lower bound of the quantization error.
         return np.asarray(sums / self._rows.shape[1] * unit**2 * (1 - 1e-5))
 
     def _blocks(self) -> Iterator[tuple[slice, Values]]:
@@ -230,7 +231,7 @@ class ExactValues:
 
 
 def _block_error(values: Values, step: Values, ends: tuple[Values, Values], power: int) -> Floats:
-    """Return the sum of errors in units of a step, [C, 1]; these need no more digits than float32 has."""
+    """Return the sum of errors in units of a step, [C, 1]; float32 is precise enough for these."""
     position = values / step
     distance = np.rint(position)
     np.maximum(distance, ends[0], out=distance)
@@ -250,16 +251,16 @@ def _block_clipping(values: Values, low: Values, high: Values) -> Floats:
 
 
 _FINE, _COARSE = 2**14, 2**11
-"""Parts of the observed range: values nearer than the finer one are one point, bins wider than the other are cut."""
+"""Fractions of the observed range: values closer than the finer one are merged, bins wider than the other are cut."""
 
 _MOST_PIECES = 8
 
 
-class BehindValues(BinnedValues):
-    """`BinnedValues` whose error is that of functions of the values: ``mean (f(x) - f(quantized x))**power``.
+class ResponseValues(BinnedValues):
+    """`BinnedValues` with the error of functions of the values: ``mean (f(x) - f(quantized x))**power``.
 
-    Several functions count by the share of their own variance that is lost. All are divided by their largest slope, so
-    that no error is larger than that of the values themselves, as searches for the best range expect.
+    Several functions are weighted by the fraction of their own variance that is lost. All are divided by their largest
+    slope, so that no error is larger than that of the values themselves, as the searches for the best range assume.
     """
 
     def __init__(self, stats: TensorStats, functions: Sequence[ScalarFunction]) -> None:
@@ -268,7 +269,7 @@ class BehindValues(BinnedValues):
 
     @cached_property
     def _points(self) -> tuple[Floats, Floats]:
-        """Values and their share of the whole, ascending."""
+        """Values and their share of the total, ascending."""
         moments = self._moments
         span = float(moments.upper[-1] - moments.lower[0]) or 1.0
         width = moments.upper - moments.lower
@@ -284,7 +285,7 @@ class BehindValues(BinnedValues):
 
     @cached_property
     def _weights(self) -> list[float]:
-        """What the difference of each function is multiplied by."""
+        """The factor of each function's difference."""
         values, mass = self._points
         weights = []
         for function in self._functions:
@@ -304,9 +305,9 @@ class BehindValues(BinnedValues):
         ]
 
     def error(self, scale: Floats, zero_point: Floats, grid: Grid, power: int) -> Floats:
-        """Return the mean error of each candidate behind the functions, [1, M]."""
+        """Return the mean error of each candidate after the functions, [1, M]."""
         values, mass = self._points
-        # Where there are fewer levels than values, the functions are evaluated at the levels.
+        # With fewer levels than values, it is cheaper to evaluate the functions at the levels.
         by_levels = grid.highest - grid.lowest < len(values)
         errors = np.zeros((1, scale.shape[1]))
         for column, (step, zero) in enumerate(zip(scale[0], zero_point[0], strict=True)):
@@ -322,7 +323,7 @@ class BehindValues(BinnedValues):
         return errors
 
     def clipping(self, low: Floats, high: Floats) -> Floats:
-        """Return the mean squared difference that clipping alone makes behind the functions, [1, M]."""
+        """Return the mean squared difference that clipping alone causes after the functions, [1, M]."""
         values = self._points[0]
         pairs = zip(low[0], high[0], strict=True)
         return np.array([[self._distance(np.clip(values, start, end), 2) for start, end in pairs]])

@@ -1,4 +1,4 @@
-"""Parameters of constants, from their exact values."""
+"""Parameters of constants, computed from their exact values."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,13 +25,13 @@ def constant_params(
 ) -> TensorParams:
     """Return the parameters of one constant.
 
-    A channel of nothing but zeros is exact at any scale; it takes the largest of its tensor's, because a bias may be
-    stored in multiples of it. A tensor of nothing but zeros, or without any value, has scale 1.
+    A channel of zeros is exact at any scale. It gets the largest scale of its tensor, because its bias may be stored
+    in multiples of it. A tensor of zeros, or without any value, gets scale 1.
 
     Args:
         values: Finite values.
         spec: Type, symmetry and kind of scale.
-        axis: Channel axis, or that along which groups lie where the granularity is `PerGroup`; None for one scale.
+        axis: Channel axis, or the axis of the groups if the granularity is `PerGroup`; None for one scale.
         method: The calibration method.
         reduced: Use one bit less than the type has.
 
@@ -55,10 +55,10 @@ def constant_params(
 
 
 def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Result]) -> Result:
-    """Return what a function makes of an initializer's values, and let go of them.
+    """Return a function of an initializer's values, and release the values.
 
-    Large models keep their weights in files; letting go after each keeps one of them in memory at a time. The function
-    must not return the values or a view of them. Several threads may measure the same initializer.
+    Large models keep their weights in files; releasing each one keeps only one in memory at a time. The function must
+    not return the values or a view of them. Several threads may measure the same initializer.
 
     Args:
         model: The float model.
@@ -71,7 +71,7 @@ def measure_constant(model: ir.Model, name: str, measure: Callable[[Values], Res
     value = model.graph.initializers.get(name)
     tensor = None if value is None else value.const_value
     if tensor is None:
-        raise InternalError(f"the plan must name initializers of the model, got {name!r}, in the scale stage")
+        raise InternalError(f"the plan must name initializers of the model, got {name!r}; in the scale stage")
     return measure(np.asarray(unshared(tensor).numpy(), dtype=np.float32))
 
 
@@ -82,7 +82,7 @@ def _chosen(values: Values, axis: int | None, grid: Grid, method: Method) -> Aff
 
 
 def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Method) -> TensorParams:
-    """Return one scale for each run of values along an axis; the last run is filled up with zeros, which are exact."""
+    """Return one scale for each group of values along an axis; the last group is padded with zeros, which are exact."""
     rows = np.moveaxis(values, axis, -1)
     lacking = -rows.shape[-1] % size
     rows = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, lacking)])

@@ -1,4 +1,7 @@
-"""Known causes of lost accuracy, one file each; each says what was found and what helps."""
+"""Known causes of accuracy loss, one file each; each returns what was found and what helps.
+
+To add one: a new file with a function from `Evidence` to findings, and a line in `CAUSES`.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -20,11 +23,11 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     joined_ranges,
     coarse_ranges,
 )
-"""Every known cause; the gravest first."""
+"""Every known cause, most severe first."""
 
 
 def find_causes(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return what the rules find, in their order; where none does, the places that lose most."""
+    """Return what the rules find, in their order; if none finds anything, the nodes that lose most."""
     found = tuple(finding for rule in RULES for finding in rule(evidence))
     return found or tuple(unexplained(evidence))
 

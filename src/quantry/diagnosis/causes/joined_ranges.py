@@ -1,4 +1,4 @@
-"""Tensors that must use the range of a larger one, with which they share or are aligned."""
+"""Cause: tensors that must use the range of a larger tensor, which they share or are aligned with."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ from quantry.graph.operators import ALIGNED
 from quantry.recipe import Recipe
 
 USED_SHARE = 0.5
-"""Part of a range in use below which a bit or more is lost to what it is shared with."""
+"""Fraction of a range in use below which sharing it loses a bit or more."""
 
 SMALL_SHARE = 0.125
-"""Part of a range in use that is told whatever else the tensor has lost."""
+"""Fraction of a range in use below which a tensor is always reported."""
 
 _NOTABLE_SQNR = 35.0
 _SWITCHES = {name: switch for switch, names in ALIGNED.items() for name in names}
@@ -29,19 +29,19 @@ def joined_ranges(evidence: Evidence) -> Iterator[Finding]:
     }
     if not partners:
         return
-    # What passes a tensor on with its range loses nothing more.
+    # Tensors that copy values within the same range lose nothing more.
     found = sorted((health[name] for name in partners if health[name].shared_with not in partners), key=_used)
     worst, (other, operator) = found[0], partners[found[0].name]
     yield Finding(
         f"{counted(len(found), 'tensor')} with less than half of a shared range in use: {worst.name} has values "
         f"{_span(worst.seen)} and a range of {_span(worst.range)}, which {other.name} needs for {_span(other.seen)}",
         tuple(tensor.name for tensor in found),
-        _remedy(evidence.recipe, operator),
+        _fix(evidence.recipe, operator),
     )
 
 
 def _is_cause(evidence: Evidence, tensor: TensorHealth) -> bool:
-    """Whether a tensor loses by its range, and more by that than had been lost before it."""
+    """Whether a tensor loses accuracy because of its range, and more than was lost before it."""
     used = _used(tensor)
     if used < SMALL_SHARE and tensor.shared_with:
         return True
@@ -50,7 +50,7 @@ def _is_cause(evidence: Evidence, tensor: TensorHealth) -> bool:
 
 
 def _partner(model: ir.Model, tensor: TensorHealth, health: dict[str, TensorHealth]) -> tuple[TensorHealth, str] | None:
-    """Return the largest tensor with the same scale on the way through nodes that copy values, and the first node."""
+    """Return the largest tensor with the same scale that is connected by copying nodes, and the first such node."""
     values = {value.name: value for node in model.graph for value in node.outputs}
     values |= {value.name: value for value in model.graph.inputs}
     start = values.get(tensor.name)
@@ -69,7 +69,7 @@ def _partner(model: ir.Model, tensor: TensorHealth, health: dict[str, TensorHeal
 
 
 def _neighbours(value: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
-    """Yield what stands on the other side of the nodes that make and read a value."""
+    """Yield the values on the other side of the nodes that compute and read a value."""
     producer = value.producer()
     nodes = [use.node for use in value.uses()] + ([] if producer is None else [producer])
     for node in nodes:
@@ -78,18 +78,16 @@ def _neighbours(value: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
                 yield node, other
 
 
-def _remedy(recipe: Recipe, operator: str) -> str:
+def _fix(recipe: Recipe, operator: str) -> str:
     switch = _SWITCHES.get(operator, "")
     if recipe.scale.npu is not None and switch and getattr(recipe.scale.npu, switch):
         return (
-            f"the NPU's limits put one range around {operator}: scale.npu.{switch}: false where your target needs it "
-            "not, else more bits for these tensors (plan.tensors, mixed precision)"
+            f"the NPU's limits require one range around {operator}: set scale.npu.{switch}: false if your target does "
+            "not need it, else use more bits for these tensors (plan.tensors, mixed precision)"
         )
     if operator == "Concat":
-        return (
-            "what is joined there has different sizes: leave the join in float (plan.selection.exclude), or equalize it"
-        )
-    return f"leave {operator} in float (plan.selection.exclude), or more bits for these tensors (plan.tensors)"
+        return "the joined tensors have different ranges: keep it in float (plan.selection.exclude), or equalize them"
+    return f"keep {operator} in float (plan.selection.exclude), or use more bits for these tensors (plan.tensors)"
 
 
 def _reach(ends: tuple[float, float]) -> float:

@@ -1,4 +1,4 @@
-"""Activations that lose much by themselves: outliers stretch their range, or it is too coarse for other reasons."""
+"""Cause: activations that lose much on their own, because of outliers or of a range that is too coarse."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from quantry.graph.operators import operators_where
 from quantry.recipe import MinMax, MinMSE, NonOverflow
 
 OUTLIER_PEAK = 25.0
-"""Largest magnitude over root mean square beyond which few values stretch the range of all."""
+"""Largest magnitude divided by root mean square above which few values stretch the range of all."""
 
 _SQUASHING = (*operators_where(lambda row: row.operands == 1 and row.homogeneous is False), "Clip")
 
@@ -28,28 +28,28 @@ def outliers(evidence: Evidence) -> Iterator[Finding]:
         f"outliers in {counted(len(found), 'activation')}: the largest value of {worst.name} is {worst.peak:.0f} "
         "times its root mean square",
         worst_first(found),
-        _MORE_BITS if known else f"a method that cuts them off (scale.activation: {better}), or {_MORE_BITS}",
+        _MORE_BITS if known else f"a method that clips them (scale.activation: {better}), or {_MORE_BITS}",
     )
 
 
 def coarse_ranges(evidence: Evidence) -> Iterator[Finding]:
-    """Find activations that are poor without an outlier."""
+    """Find activations with low SQNR but without outliers."""
     found = [tensor for tensor in _poor(evidence) if tensor.peak <= OUTLIER_PEAK]
     if found:
         yield Finding(
             f"{counted(len(found), 'activation')} with less than {POOR_SQNR:.0f} dB, without any outlier",
             worst_first(found),
-            "their range or type is at fault: a shared range, a power-of-two scale that just misses, or too few bits",
+            "their range or type is the cause: a shared range, a power-of-two scale that just misses, or too few bits",
         )
 
 
 def _poor(evidence: Evidence) -> list[TensorHealth]:
-    squashed = _judged_behind(evidence)
+    squashed = _measured_after_functions(evidence)
     return [tensor for tensor in evidence.activations if tensor.sqnr < POOR_SQNR and tensor.name not in squashed]
 
 
-def _judged_behind(evidence: Evidence) -> set[str]:
-    """Return tensors whose range was chosen for what a function leaves of them: the rest is cut off on purpose."""
+def _measured_after_functions(evidence: Evidence) -> set[str]:
+    """Return tensors whose range was selected for the functions that read them: the rest is clipped on purpose."""
     method = evidence.recipe.scale.activation
     if not isinstance(method, MinMSE) or not method.behind:
         return set()

@@ -1,4 +1,4 @@
-"""Activations with channels so small that the one scale of the tensor leaves nothing of them."""
+"""Cause: activations with channels so small that the common scale of the tensor rounds them away."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
 
 STARVED_SHARE = 0.1
-"""Share of what a layer reads that must come from starved channels. Channels that nobody reads harm nobody."""
+"""Fraction of a layer's input that must come from such channels. Channels that no layer reads do no harm."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ def starved_activations(evidence: Evidence) -> Iterator[Finding]:
         return
     worst_first = sorted(found.values(), key=lambda one: -one.share)
     yield Finding(
-        f"one scale serves channels of very different size in {counted(len(found), 'activation')}: {worst_first[0]}",
+        f"one scale for channels of very different size in {counted(len(found), 'activation')}: {worst_first[0]}",
         tuple(one.tensor.name for one in worst_first),
         "16 bits for these layers (plan.layers, mixed precision)"
         if evidence.recipe.equalize.smooth is not None
-        else "SmoothQuant (equalize.smooth: {}), which divides large channels and multiplies the weights that read "
-        "them, through SiLU too; else 16 bits for these layers (plan.layers, mixed precision)",
+        else "SmoothQuant (equalize.smooth: {}), which moves the scale of large channels into the weights that read "
+        "them, also through SiLU; else 16 bits for these layers (plan.layers, mixed precision)",
     )
 
 
@@ -76,7 +76,7 @@ def _harms(evidence: Evidence, node: ir.Node) -> bool:
 
 
 def _read_shares(layer: LinearLayer, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of each input channel in what the layer's outputs vary by; over all channels at most 1."""
+    """Return the fraction of the variation of the outputs that each input channel causes; in total at most 1."""
     layout = layer.layout
     powers = np.square(layout.view(array_of(layer.weight).astype(np.float64))).sum(axis=3)
     drawn = powers * np.square(deviation).reshape(layout.groups, 1, -1)

@@ -1,4 +1,4 @@
-"""Weights with channels of very different size under one scale, and what keeps equalization from mending that."""
+"""Cause: weights with channels of very different size under one scale, and why equalization cannot fix it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from quantry.graph.operators import LINEAR, output_channel_axis
 from quantry.recipe import PerChannel, PerTensor, Recipe
 
 CHANNEL_SPREAD = 32.0
-"""Ratio of the largest to the median channel range beyond which one scale starves most channels."""
+"""Ratio of the largest to the median channel range above which one scale is too coarse for most channels."""
 
 LOW_SPREAD = 10.0
-"""Ratio of the largest channel range to that of the tenth from below; counts where the result is harmed."""
+"""Ratio of the largest channel range to the 10th percentile; used if the layer's result has a large error."""
 
 _DEAD = 1e-3
-"""Channels with less than this part of the largest range were pruned by training, and need no resolution."""
+"""Channels with less than this fraction of the largest range were pruned by training and need no resolution."""
 
 
 @dataclass(frozen=True)
@@ -29,36 +29,36 @@ class _Spread:
 
 
 def starved_weights(evidence: Evidence) -> Iterator[Finding]:
-    """Find weights whose small channels get few steps of the one scale."""
+    """Find weights whose small channels get few steps of the common scale."""
     found = list(_spreads(evidence))
     if not found:
         return
     found.sort(key=lambda one: -one.ratio)
     reasons = [one.blocked for one in found if one.blocked]
     blocked = max(set(reasons), key=reasons.count) if reasons else ""
-    behind = f"; no equalization behind {len(reasons)} of them: {blocked}" if blocked else ""
+    why = f"; no equalization after {len(reasons)} of them: {blocked}" if blocked else ""
     yield Finding(
-        f"one scale serves channels of very different size in {counted(len(found), 'weight')}, the largest up to "
-        f"{found[0].ratio:.0f} times the small ones{behind if evidence.recipe.equalize.cross_layer else ''}",
+        f"one scale for channels of very different size in {counted(len(found), 'weight')}, the largest up to "
+        f"{found[0].ratio:.0f} times the small ones{why if evidence.recipe.equalize.cross_layer else ''}",
         tuple(one.weight for one in found),
-        _remedy(evidence.recipe, blocked),
+        _fix(evidence.recipe, blocked),
     )
 
 
-def _remedy(recipe: Recipe, blocked: str) -> str:
+def _fix(recipe: Recipe, blocked: str) -> str:
     options = []
     if recipe.scale.npu is None and not isinstance(recipe.plan.weight.granularity, PerChannel):
-        options.append("one scale for each channel (plan.weight.granularity: PerChannel) where the target has them")
+        options.append("one scale per channel (plan.weight.granularity: PerChannel) if the target supports it")
     if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
         options.append(
-            "Relu in place of Clip(0, 6) (prepare.clip6_to_relu: true), through which cross-layer equalization passes"
+            "Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true), which allows cross-layer equalization"
             + ("" if recipe.equalize.cross_layer is not None else " (equalize.cross_layer: {})")
-            + "; it changes the function a little, so look at the score"
+            + "; it changes the function slightly, so check the score"
         )
     elif recipe.equalize.cross_layer is None:
         options.append("cross-layer equalization (equalize.cross_layer: {})")
     if blocked and not blocked.startswith("Clip") and recipe.equalize.smooth is None:
-        options.append("SmoothQuant (equalize.smooth: {}), which passes gates such as SiLU")
+        options.append("SmoothQuant (equalize.smooth: {}), which works across gates such as SiLU")
     if not options:
         options.append("16 bits for these layers (plan.layers, mixed precision)")
     return ", else ".join(options)
@@ -82,7 +82,7 @@ def _spreads(evidence: Evidence) -> Iterator[_Spread]:
 
 
 def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
-    """Return the spread of channel ranges where it is too large, else None."""
+    """Return the spread of channel ranges if it is too large, else None."""
     largest = float(ranges.max())
     live = ranges[ranges > _DEAD * largest]
     middle, low = (float(np.quantile(live, share)) for share in (0.5, 0.1)) if len(live) else (0.0, 0.0)
@@ -92,7 +92,7 @@ def _ratio(ranges: np.ndarray, harmed: bool) -> float | None:
 
 
 def _blocked(node: ir.Node) -> str:
-    """Return why factors of channels cannot leave a layer, or an empty string."""
+    """Return why factors of channels cannot be moved out of a layer, or an empty string."""
     readers = [use.node for use in node.outputs[0].uses()]
     answers = (passage(reader, Channels(1)) for reader in readers if reader.op_type not in LINEAR)
     return next((answer for answer in answers if isinstance(answer, str)), "")

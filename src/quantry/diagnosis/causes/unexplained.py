@@ -1,4 +1,4 @@
-"""Where to look when no rule knows the cause."""
+"""Fallback: the nodes that lose most, if no rule knows the cause."""
 
 import math
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR, Evidence, Fall, F
 from quantry.recipe import AdaQuant, AdaRound, Brecq, Distill, Gptq, Tqt
 
 NOTABLE_FALL = 6.0
-"""dB lost in one node that deserve a word when nothing else explains the loss: half of the signal's resolution."""
+"""dB lost in one node that are reported if nothing else explains the loss: half of the signal's resolution."""
 
 _MORE_BITS = "more bits for these layers (plan.layers, mixed precision)"
 _BETTER_ROUNDING = "better rounding of their weights (Gptq in tune.steps)"
 
 
 def unexplained(evidence: Evidence) -> Iterator[Finding]:
-    """Tell the nodes that lose most: layers with weights by themselves, others by what they read."""
+    """Return the nodes that lose most: layers with weights themselves, others by their inputs."""
     outputs = [value.name or "" for value in evidence.model.graph.outputs]
     kept = min((evidence.errors[name].sqnr for name in outputs if name in evidence.errors), default=math.inf)
     if kept >= GOOD_SQNR:
@@ -36,10 +36,10 @@ def _largest_fall(evidence: Evidence, worst: list[Fall]) -> Finding:
     alike = [fall for fall in worst if (fall.node in layers) == (first.node in layers)]
     lost = f"leaves {first.after:.0f} dB of {min(first.before, GOOD_SQNR):.0f}"
     if first.node in layers:
-        remedy = _MORE_BITS if _is_tuned(evidence) else f"{_MORE_BITS}, or {_BETTER_ROUNDING}"
-        return Finding(f"no rule knows the cause, but {first.operator} {first.node} {lost}", _outputs(alike), remedy)
+        fix = _MORE_BITS if _is_tuned(evidence) else f"{_MORE_BITS}, or {_BETTER_ROUNDING}"
+        return Finding(f"no known cause, but {first.operator} {first.node} {lost}", _outputs(alike), fix)
     return Finding(
-        f"no rule knows the cause, but rounding what {first.operator} {first.node} reads {lost}",
+        f"no known cause, but rounding the inputs of {first.operator} {first.node} {lost}",
         tuple(dict.fromkeys(name for fall in alike for name in _read(evidence, fall))) or _outputs(alike),
         "more bits for these tensors (plan.tensors, mixed precision)",
     )

@@ -1,4 +1,7 @@
-"""Built-in metrics: one file each, listed here in the order in which reports show them."""
+"""Built-in metrics: one file each, listed here in the order of reports.
+
+To add one: a new file with a subclass of `Metric`, and its instance in `METRICS`.
+"""
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.evaluate.metrics.cosine import Cosine
@@ -19,8 +22,8 @@ def find_metric(name: str, where: str = "EvaluateOptions.metrics") -> Metric:
     """Return the metric of that name.
 
     Args:
-        name: A metric's name or one of its aliases, in any case.
-        where: The field it was written in, for the message.
+        name: A metric's name or one of its aliases, upper or lower case.
+        where: The field with the name, for the message.
 
     Returns:
         The metric.
@@ -36,5 +39,5 @@ def find_metric(name: str, where: str = "EvaluateOptions.metrics") -> Metric:
     metric = known.get(name.casefold())
     if metric is None:
         names = ", ".join(metric.name for metric in METRICS)
-        raise RecipeError(f"a metric must be one of {names}; got {name!r}{nearest_spelling(name, known)} in {where}")
+        raise RecipeError(f"a metric must be one of {names}, got {name!r}{nearest_spelling(name, known)}; in {where}")
     return metric

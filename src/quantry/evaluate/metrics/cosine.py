@@ -9,8 +9,8 @@ from quantry.evaluate.metrics.metric import Metric
 class Cosine(Metric):
     """Cosine of the angle between the outputs as vectors, ``r.q / (|r| |q|)``, from -1 to 1.
 
-    It does not see a common factor: an output that is twice as large everywhere scores 1. Two vectors of zeros score 1;
-    a vector of zeros beside any other scores 0.
+    A common factor does not matter: an output that is twice as large everywhere scores 1. Two vectors of zeros score 1;
+    a vector of zeros compared with any other scores 0.
     """
 
     name = "cosine"
@@ -25,6 +25,6 @@ class Cosine(Metric):
         largest_ours, largest_theirs = np.abs(ours).max(), np.abs(theirs).max()
         if largest_ours == 0 or largest_theirs == 0:
             return 1.0 if largest_ours == largest_theirs else 0.0
-        # In units of the largest values, because squares of very large or very small ones leave float64's range.
+        # Divided by the largest values, because squares of very large or very small values exceed float64's range.
         ours, theirs = ours / largest_ours, theirs / largest_theirs
         return float(np.clip(ours @ theirs / np.sqrt((ours @ ours) * (theirs @ theirs)), -1.0, 1.0))

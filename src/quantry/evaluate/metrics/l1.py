@@ -9,7 +9,7 @@ from quantry.evaluate.metrics.metric import Metric
 class L1(Metric):
     """Mean absolute error, ``mean(|r - q|)``, in the unit of the output.
 
-    The mean and not the sum, so that it does not grow with the size of the output.
+    The mean instead of the sum, so that it does not grow with the size of the output.
     """
 
     name = "l1"

@@ -1,4 +1,4 @@
-"""L2: mean square error."""
+"""L2: mean squared error."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,10 +7,9 @@ from quantry.evaluate.metrics.metric import Metric
 
 
 class L2(Metric):
-    """Mean square error, ``mean((r - q)**2)``, in the squared unit of the output.
+    """Mean squared error, ``mean((r - q)**2)``, in the squared unit of the output.
 
-    No root is taken: AMD Quark's search calls this number L2, and tolerances that were chosen there keep their
-    meaning here.
+    Without the square root: AMD Quark's search calls this number L2, and tolerances chosen there keep their meaning.
     """
 
     name = "l2"
@@ -20,5 +19,5 @@ class L2(Metric):
     worst = float("inf")
 
     def formula(self, reference: NDArray[np.float64], quantized: NDArray[np.float64]) -> float:
-        """Return the mean square error, 0 or more."""
+        """Return the mean squared error, 0 or more."""
         return float(np.square(reference - quantized).mean())

@@ -1,11 +1,4 @@
-"""Brings two outputs of any type into the one form that metrics are written for.
-
-What a metric is: the contract every file beside this one fulfils.
-
-Ratios on a logarithmic scale, with ends.
-
-The span of values that an error is compared with.
-"""
+"""The base class of all metrics, and what their formulas share: comparable arrays, decibels and spans."""
 
 import math
 import sys
@@ -30,21 +23,21 @@ class Pair(NamedTuple):
 
 
 def pair_outputs(reference: NDArray[Any], quantized: NDArray[Any]) -> Pair | None:
-    """Return both outputs as finite float64 arrays of one shape, or None where that is impossible.
+    """Return both outputs as finite float64 arrays of one shape, or None if that is impossible.
 
-    - Labels, that is booleans, strings and 32 or 64-bit integers as ArgMax, TopK and NonZero give them, are compared by
-      agreement: class 3 is no nearer to class 4 than to class 90. The reference becomes ones, the quantized output one
-      where it is equal and zero elsewhere. L1 is then the share of wrong labels.
-    - Integers of 8 and 16 bits are amounts, such as pixels, and are compared as numbers, as floats are.
-    - An element that is NaN in both, or the same infinity in both, counts as equal: masks are written with minus
-      infinity. An element that is not finite in one only makes the outputs not comparable.
+    - Labels (booleans, strings, and 32 or 64-bit integers as from ArgMax, TopK and NonZero) are compared for equality:
+      class 3 is not closer to class 4 than to class 90. The reference becomes ones; the quantized output becomes one
+      if it is equal and zero otherwise. L1 is then the fraction of wrong labels.
+    - Integers of 8 and 16 bits are quantities, such as pixels, and are compared as numbers, like floats.
+    - An element that is NaN in both, or the same infinity in both, counts as equal, because masks contain minus
+      infinity. If an element is not finite in only one of them, the outputs are not comparable.
 
     Args:
         reference: The float model's output.
         quantized: The quantized model's output.
 
     Returns:
-        The pair, or None when the shapes differ or only one of the two has a NaN or an infinity at some place.
+        The pair, or None if the shapes differ or if only one of the two has a NaN or an infinity at some place.
     """
     if reference.shape != quantized.shape:
         return None
@@ -65,16 +58,16 @@ def _is_label(dtype: np.dtype[Any]) -> bool:
 
 
 class Metric(ABC):
-    """A number that says how near the quantized model's output is to the float model's.
+    """A number that measures how close the quantized model's output is to the float model's.
 
-    An abstract class and not a protocol, because what every metric does with NaN, infinities, integers and several
-    outputs is written once, here. A metric has no state: one instance serves any number of threads.
+    An abstract class instead of a protocol, because the handling of NaN, infinities, integers and several outputs is
+    the same for all metrics. A metric has no state: one instance serves any number of threads.
 
-    Whoever adds one writes `formula` and four class attributes, and need not think of anything but two finite float64
-    arrays of one shape. They may be of any rank, empty arrays excepted, and must not be changed.
+    A subclass defines `formula` and the class attributes. The formula gets two finite, non-empty float64 arrays of one
+    shape and any rank, and must not change them.
 
     Attributes:
-        name: What recipes and reports call it; lower case.
+        name: Name in recipes and reports; lower case.
         aliases: Other names that `find_metric` accepts; lower case.
         higher_is_better: The direction.
         best: The score of an output that equals the reference.
@@ -99,20 +92,20 @@ class Metric(ABC):
 
     @final
     def score(self, reference: NDArray[Any], quantized: NDArray[Any]) -> float:
-        """Return the score of one output as the models gave it, of any type and shape.
+        """Return the score of one output in the form that the models returned it, of any type and shape.
 
         Args:
             reference: The float model's output.
             quantized: The quantized model's output.
 
         Returns:
-            The score; `worst` where `pair_outputs` finds the two not comparable.
+            The score; `worst` if `pair_outputs` returns None.
         """
         return self.score_pair(pair_outputs(reference, quantized))
 
     @final
     def score_pair(self, pair: Pair | None) -> float:
-        """Return the score of one output that went through `pair_outputs`."""
+        """Return the score of one output that `pair_outputs` returned."""
         return self.score_outputs((pair,))
 
     @final
@@ -120,10 +113,10 @@ class Metric(ABC):
         """Return one score for all outputs of a sample together.
 
         Args:
-            pairs: One entry for each output.
+            pairs: One entry per output.
 
         Returns:
-            The score; `worst` when any output is not comparable.
+            The score; `worst` if any output is not comparable.
         """
         comparable = [pair for pair in pairs if pair is not None]
         if len(comparable) < len(pairs):
@@ -131,8 +124,8 @@ class Metric(ABC):
         filled = [pair for pair in comparable if pair.reference.size]
         if not filled:
             return self.best
-        # Values of a float64 model may square to more than float64 holds. A formula that then arrives at infinity is
-        # right, and one that arrives at NaN compared outputs as far apart as there are.
+        # Squares of a float64 model's values may overflow. A formula that returns infinity then is right, and one that
+        # returns NaN compared outputs that are as different as possible.
         with np.errstate(all="ignore"):
             score = float(self.joint_formula(filled))
         return self.worst if math.isnan(score) else score
@@ -154,10 +147,10 @@ class Metric(ABC):
 
 
 LIMIT_DB = 150.0
-"""Decibels end here, on both sides.
+"""Decibels are limited to this, on both sides.
 
-Rounding to float32 alone leaves an output at about this ratio, so no quantized model is better, and a score of equal
-outputs stays finite: one equal sample would otherwise make every mean infinite.
+Rounding to float32 alone gives an output about this ratio, so no quantized model is better. The limit also keeps the
+score of equal outputs finite: otherwise one equal sample would make every mean infinite.
 """
 
 
@@ -166,18 +159,18 @@ def decibels(signal: float, noise: float) -> float:
 
     Args:
         signal: Power of the signal, 0 or more.
-        noise: Power of the error, 0 or more; 0 gives the upper limit whatever the signal.
+        noise: Power of the error, 0 or more; 0 gives the upper limit for any signal.
     """
     if noise == 0:
         return LIMIT_DB
     if signal == 0:
         return -LIMIT_DB
-    # A difference of logarithms, because the ratio itself may leave float64's range.
+    # A difference of logarithms, because the ratio itself may exceed float64's range.
     return min(max(10 * (math.log10(signal) - math.log10(noise)), -LIMIT_DB), LIMIT_DB)
 
 
 def unlimited_decibels(signal: float, noise: float) -> float:
-    """Return ``10 log10(signal / noise)`` of one tensor: infinite where nothing is lost, which no mean has to survive.
+    """Return ``10 log10(signal / noise)`` of one tensor; infinite if nothing is lost, so it must not be averaged.
 
     Args:
         signal: Power of the signal, 0 or more.
@@ -189,13 +182,13 @@ def unlimited_decibels(signal: float, noise: float) -> float:
 
 
 def value_span(reference: NDArray[np.float64]) -> float:
-    """Return the maximum less the minimum, of a constant array its magnitude, and 1 of an array of zeros.
+    """Return the maximum minus the minimum; the magnitude of a constant array, and 1 for an array of zeros.
 
     Args:
         reference: Finite values, not empty.
 
     Returns:
-        A number above 0.
+        A positive number.
     """
     low, high = float(reference.min()), float(reference.max())
     return min(high - low, sys.float_info.max) or abs(high) or 1.0

@@ -9,8 +9,8 @@ from quantry.evaluate.metrics.metric import LIMIT_DB, Metric, decibels, value_sp
 class Psnr(Metric):
     """Peak signal-to-noise ratio, ``10 log10(span**2 / mean((r - q)**2))``, in decibels from -150 to 150.
 
-    The span is that of the float model's own output, its maximum less its minimum, because outputs of networks have no
-    255 that stands for white. A constant output has its magnitude for span, and one of zeros has 1.
+    The span is that of the float model's output, its maximum minus its minimum, because outputs of networks have no
+    fixed peak such as 255. The span of a constant output is its magnitude, and that of zeros is 1.
     """
 
     name = "psnr"
@@ -20,5 +20,5 @@ class Psnr(Metric):
 
     def formula(self, reference: NDArray[np.float64], quantized: NDArray[np.float64]) -> float:
         """Return the ratio in decibels."""
-        # In units of the span, so that no square overflows that need not.
+        # Divided by the span first, to avoid overflow of squares.
         return decibels(1.0, float(np.square((reference - quantized) / value_span(reference)).mean()))

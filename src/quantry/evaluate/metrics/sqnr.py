@@ -9,7 +9,7 @@ from quantry.evaluate.metrics.metric import LIMIT_DB, Metric, decibels
 class Sqnr(Metric):
     """Signal-to-quantization-noise ratio, ``10 log10(sum(r**2) / sum((r - q)**2))``, in decibels from -150 to 150.
 
-    0 dB is an error as large as the output itself; about 6 dB belong to one bit. An output of zeros has no signal: any
+    0 dB means an error as large as the output itself; one bit is about 6 dB. An output of zeros has no signal: any
     error in it scores -150.
     """
 
@@ -24,6 +24,6 @@ class Sqnr(Metric):
         largest = float(np.abs(reference).max())
         if largest == 0:
             return decibels(0.0, float(np.abs(quantized).max()))
-        # In units of the largest value, so that no square leaves float64's range that need not.
+        # Divided by the largest value first, to avoid overflow of squares.
         noise = np.square((reference - quantized) / largest).sum()
         return decibels(float(np.square(reference / largest).sum()), float(noise))

@@ -12,7 +12,7 @@ _WINDOW = 11
 _SIGMA = 1.5
 _C1, _C2 = 0.01**2, 0.03**2
 _MOST_CHANNELS_LAST = 4
-_CHUNK_ELEMENTS = 1 << 20  # bounds the memory that the five blurred copies of a large output take
+_CHUNK_ELEMENTS = 1 << 20  # limits the memory of the five blurred copies of a large output
 
 
 class Ssim(Metric):
@@ -20,13 +20,13 @@ class Ssim(Metric):
 
     ``(2 m_r m_q + c1) (2 s_rq + c2) / ((m_r**2 + m_q**2 + c1) (s_r**2 + s_q**2 + c2))`` with means ``m``, variances
     ``s**2`` and covariance ``s_rq`` in a window, ``c1 = (0.01 L)**2`` and ``c2 = (0.03 L)**2``. ``L`` is the span of
-    the float model's output: its maximum less its minimum, of a constant output its magnitude, of zeros 1.
+    the float model's output: its maximum minus its minimum, the magnitude of a constant output, 1 for zeros.
 
-    An output of rank 3 or 4 whose last two axes have 11 elements or more is a stack of images; so is one of rank 4
-    whose last axis has 4 at most, as channels, and the two before it 11 or more. There the window is the paper's
-    Gaussian, 11 by 11 with a standard deviation of 1.5, at every place where it lies inside, and the score is the mean
-    over all places and images. Every other output is one window with equal weights. Several outputs score the mean of
-    theirs, weighted by their elements.
+    An output of rank 3 or 4 whose last two axes have at least 11 elements is a stack of images; so is one of rank 4
+    whose last axis (channels) has at most 4 elements and the two before it at least 11. For these, the window is the
+    paper's Gaussian, 11 by 11 with a standard deviation of 1.5, at every place where it fits, and the score is the mean
+    over all places and images. Any other output is one window with equal weights. The score of several outputs is the
+    mean of their scores, weighted by their number of elements.
     """
 
     name = "ssim"
@@ -37,9 +37,9 @@ class Ssim(Metric):
     def formula(self, reference: NDArray[np.float64], quantized: NDArray[np.float64]) -> float:
         """Return the structural similarity."""
         span = value_span(reference)
-        # In units of the span the constants are plain numbers, and no square overflows that need not.
+        # In units of the span the constants are plain numbers, and squares do not overflow.
         ours, theirs = reference / span, quantized / span
-        # Variances do not move with a common offset, and are exact only near zero.
+        # Variances do not depend on a common offset, and are precise only near zero.
         offset = float(ours.mean())
         stacks = _images(ours - offset), _images(theirs - offset)
         if stacks[0] is None or stacks[1] is None:
@@ -51,13 +51,13 @@ class Ssim(Metric):
         return sum(float(one.sum()) for one in maps) / (count * (height - _WINDOW + 1) * (width - _WINDOW + 1))
 
     def joint_formula(self, pairs: Sequence[Pair]) -> float:
-        """Return the mean of the outputs' scores, weighted by their elements: windows end where an output ends."""
+        """Return the mean of the outputs' scores, weighted by their elements: windows must not cross outputs."""
         scores = [self.formula(*pair) for pair in pairs]
         return float(np.average(scores, weights=[pair.reference.size for pair in pairs]))
 
 
 def _images(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """Return the values as images of shape (n, height, width), or None when they are not images."""
+    """Return the values as images of shape (n, height, width), or None if they are not images."""
     shape = values.shape
     if len(shape) == 4 and shape[-1] <= _MOST_CHANNELS_LAST and min(shape[1:3]) >= _WINDOW:
         return np.moveaxis(values, -1, 1).reshape(-1, *shape[1:3])
@@ -75,9 +75,9 @@ def _similarity(
     """Return the paper's equation 13 for every window, of values in units of the span.
 
     Args:
-        ours: Reference less the offset.
-        theirs: Quantized output less the offset.
-        offset: What to add to the means.
+        ours: Reference minus the offset.
+        theirs: Quantized output minus the offset.
+        offset: Offset of the means.
         mean: Weighted mean of each window.
     """
     mean_ours, mean_theirs = mean(ours), mean(theirs)
@@ -93,7 +93,7 @@ def _whole_mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _gaussian_mean(images: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Gaussian mean around every pixel whose window lies inside; the window is separable."""
+    """Return the Gaussian mean around every pixel whose window fits; the window is separable."""
     rows = sliding_window_view(images, _WINDOW, axis=-2) @ _GAUSSIAN
     return np.asarray(sliding_window_view(rows, _WINDOW, axis=-1) @ _GAUSSIAN)
 

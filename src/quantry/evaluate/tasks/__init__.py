@@ -1,20 +1,20 @@
-"""Evaluators of tasks: how well a model does its work, as one number. Made for searches, usable alone.
+"""Task evaluators: score a model by the task it solves, such as top-1 accuracy or mAP. Used by searches and alone.
 
-An evaluator is called with the path of a model and returns its score; ``direction`` says which way is better, and
-``fingerprint`` identifies everything else the score depends on. Evaluators whose score is a mean over samples have
-``size`` and ``per_sample`` as well, so that a search can stop early on models that cannot win.
+An evaluator is called with the path of a model and returns its score. ``direction`` says which scores are better, and
+``fingerprint`` identifies everything else that the score depends on. Evaluators whose score is a mean over samples also
+have ``size`` and ``per_sample``, so that a search can stop early on models that cannot win.
 """
 
 from quantry.evaluate.tasks.average_precision import (
     IOU_THRESHOLDS,
     AveragePrecision,
+    DetectionPrecision,
     ImageMatches,
     coco_average_precision,
     match_image,
     precision_intervals,
     summarize,
 )
-from quantry.evaluate.tasks.detection_precision import DetectionPrecision
 from quantry.evaluate.tasks.detections import (
     DECODERS,
     BoxDecoder,

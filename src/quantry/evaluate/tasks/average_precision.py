@@ -1,26 +1,31 @@
-"""Average precision as COCO defines it, over ten overlaps, 101 recalls and all areas.
+"""COCO's mean average precision: over ten overlaps, 101 recalls and all areas.
 
-Detections of one image and class are taken best first; at each overlap threshold a detection hits the free object it
-overlaps most, if by at least the threshold. One that hits nothing but lies in a crowd by at least the threshold does
-not count at all. Over all images, precision at a recall r is the best precision at any recall of r or more, read at
-r = 0, 0.01 ... 1 and averaged. (https://cocodataset.org/#detection-eval)
+Detections of one image and class are processed in order of their scores; at each overlap threshold a detection hits
+the unmatched object with the largest overlap, if that is at least the threshold. A detection without a hit that lies in
+a crowd by at least the threshold does not count. Over all images, precision at recall r is the best precision at any
+recall of at least r; it is read at r = 0, 0.01 ... 1 and averaged. (https://cocodataset.org/#detection-eval)
 
-COCO's average precision: by faster-coco-eval where it is installed, by our own arithmetic elsewhere.
+faster-coco-eval computes it if installed; otherwise the code here does, with the same result.
 """
 
 import contextlib
 import importlib.util
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.errors import DataError
-from quantry.evaluate.tasks.detections import Detections, covered, overlaps
+from quantry.data.images import ImageOptions
+from quantry.data.sample_cache import SampleCache
+from quantry.errors import DataError, RecipeError
+from quantry.evaluate.tasks.detections import Decoder, Detections, ImageFit, RowDecoder, covered, overlaps
 from quantry.evaluate.tasks.labels import CocoLabels, LabelledBoxes
+from quantry.evaluate.tasks.task_evaluator import TaskEvaluator, TaskScore, run_model
+from quantry.memo import function_digest
 
 IOU_THRESHOLDS: NDArray[np.float64] = np.linspace(0.5, 0.95, 10)
 RECALLS: NDArray[np.float64] = np.linspace(0.0, 1.0, 101)
@@ -31,13 +36,13 @@ _NOTHING = np.spacing(1)
 
 @dataclass(frozen=True)
 class ImageMatches:
-    """What one image adds to the average precision; any list of these, resampled or not, can be summarised.
+    """What one image contributes to the average precision; `summarize` accepts any list of these, also resampled ones.
 
     Attributes:
-        scores: Of the detections that count, float64 [n].
+        scores: Scores of the detections that count, float64 [n].
         labels: Their classes, int64 [n].
-        hits: Whether each found an object, at each of IOU_THRESHOLDS, bool [10, n].
-        misses: Whether each found nothing and counts as wrong, bool [10, n].
+        hits: Whether each detection matched an object, at each of IOU_THRESHOLDS, bool [10, n].
+        misses: Whether each detection matched nothing and counts as wrong, bool [10, n].
         objects: Number of labelled objects of each class, int64 [classes].
     """
 
@@ -77,7 +82,7 @@ def match_image(
         boxes: Corners of the objects [m, 4].
         labels: Their classes [m].
         classes: Number of classes.
-        crowd: Which of the boxes stand for a crowd, in which detections neither hit nor miss [m]; None for none.
+        crowd: Which boxes are a crowd, in which detections neither hit nor miss [m]; None for none.
     """
     order = np.argsort(-found.scores, kind="stable")
     truth = boxes.astype(np.float64)
@@ -103,10 +108,10 @@ def match_image(
 
 
 def summarize(images: Sequence[ImageMatches]) -> AveragePrecision:
-    """Summarise the matches of any number of images.
+    """Return the average precision over any number of images.
 
     Raises:
-        DataError: No image holds a labelled object, so that the mean is not defined.
+        DataError: No image has a labelled object, so the mean is not defined.
     """
     return _Stack.of(images).summary(np.ones(len(images)))
 
@@ -114,15 +119,15 @@ def summarize(images: Sequence[ImageMatches]) -> AveragePrecision:
 def precision_intervals(
     images: Sequence[ImageMatches], *, resamples: int = 100, seed: int = 0
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return 95 % intervals of ``map`` and ``map50``: how far they would move with other images of the same kind.
+    """Return 95 % intervals of ``map`` and ``map50``: how much they would vary with other images of the same kind.
 
-    Images are drawn with replacement, as many as there are; the interval is 1.96 standard deviations of what comes out
-    to either side, which needs fewer draws than their percentiles would.
+    Images are drawn with replacement; the interval is 1.96 standard deviations of the results to either side, which
+    needs fewer draws than percentiles.
 
     Args:
         images: The matches.
-        resamples: How often to draw.
-        seed: Start of the random numbers.
+        resamples: Number of draws.
+        seed: Seed of the random numbers.
     """
     stack = _Stack.of(images)
     generator = np.random.default_rng(seed)
@@ -135,7 +140,7 @@ def precision_intervals(
 
 @dataclass(frozen=True)
 class _Stack:
-    """The matches of all images in arrays, best first, so that images can be weighted without sorting again."""
+    """The matches of all images in arrays, sorted by score, so that images can be weighted without sorting again."""
 
     owner: NDArray[np.int64]
     labels: NDArray[np.int64]
@@ -148,7 +153,7 @@ class _Stack:
         objects = np.array([image.objects for image in images]) if images else np.zeros((0, 1), np.int64)
         if not objects.any():
             raise DataError(
-                f"average precision needs at least one labelled object; given {len(images)} images with none; "
+                f"average precision needs at least one labelled object, got {len(images)} images without any; "
                 "in quantry.evaluate.tasks.summarize"
             )
         order = np.argsort(-np.concatenate([image.scores for image in images]), kind="stable")
@@ -165,7 +170,7 @@ class _Stack:
         return bool((weights @ self.objects).any())
 
     def summary(self, weights: NDArray[np.float64]) -> AveragePrecision:
-        """Return the average precision when each image counts as often as its weight says."""
+        """Return the average precision with each image counted as often as its weight says."""
         objects = weights @ self.objects
         by_class = np.full((len(objects), len(IOU_THRESHOLDS)), np.nan)
         for label in np.flatnonzero(objects):
@@ -177,7 +182,7 @@ class _Stack:
 
 
 def _hits(overlap: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Match the detections of one image and class, best first, with its objects.
+    """Match the detections of one image and class, in order of their scores, with its objects.
 
     Args:
         overlap: Intersection over union [detections, objects].
@@ -191,7 +196,7 @@ def _hits(overlap: NDArray[np.float64]) -> NDArray[np.bool_]:
     levels = np.arange(len(IOU_THRESHOLDS))
     for index in range(found if objects else 0):
         offered = np.where(free, overlap[index], -1.0)
-        # Of equal overlaps the reference takes the last object.
+        # The reference implementation takes the last of several objects with equal overlap.
         best = objects - 1 - offered[:, ::-1].argmax(axis=1)
         hit = offered[levels, best] >= IOU_THRESHOLDS
         hits[:, index] = hit
@@ -207,7 +212,7 @@ def _excused(inside: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _precision(hits: NDArray[np.float64], misses: NDArray[np.float64], objects: float) -> NDArray[np.float64]:
-    """Return one class's average precision at each overlap [10], from weighted hits and misses, best first."""
+    """Return one class's average precision at each overlap [10], from weighted hits and misses in order of scores."""
     right, wrong = np.cumsum(hits, axis=1), np.cumsum(misses, axis=1)
     recall = right / objects
     precision = right / (right + wrong + _NOTHING)
@@ -222,10 +227,10 @@ def coco_average_precision(labels: CocoLabels, found: Sequence[Detections]) -> A
 
     Args:
         labels: The labelled images.
-        found: Detections in pixels of the image, one value for each image, in the same order.
+        found: Detections in pixels of the image, one entry per image, in the same order.
 
     Raises:
-        DataError: No image holds a labelled object.
+        DataError: No image has a labelled object.
     """
     if importlib.util.find_spec("faster_coco_eval") is not None and any(len(image.scores) for image in found):
         return _by_library(labels, found)
@@ -233,11 +238,11 @@ def coco_average_precision(labels: CocoLabels, found: Sequence[Detections]) -> A
 
 
 def match_images(labels: CocoLabels, found: Sequence[Detections]) -> list[ImageMatches]:
-    """Return what each labelled image adds to the average precision.
+    """Return what each labelled image contributes to the average precision.
 
     Args:
         labels: The labelled images.
-        found: Detections in pixels of the image, one value for each image, in the same order.
+        found: Detections in pixels of the image, one entry per image, in the same order.
     """
     classes = len(labels.categories)
     return [
@@ -260,12 +265,12 @@ def _by_library(labels: CocoLabels, found: Sequence[Detections]) -> AveragePreci
     }
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(dataset)
-        judge = COCOeval_faster(truth, truth.loadRes(_results(found)), "bbox", print_function=lambda *_: None)
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
+        evaluation = COCOeval_faster(truth, truth.loadRes(_results(found)), "bbox", print_function=lambda *_: None)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
     # Axes: overlaps, recalls, classes, areas (0 is all), numbers of detections (the last is 100).
-    precision = np.asarray(judge.eval["precision"], dtype=np.float64)[:, :, :, 0, -1]
+    precision = np.asarray(evaluation.eval["precision"], dtype=np.float64)[:, :, :, 0, -1]
     by_class = np.where(precision[0, 0] < 0, np.nan, precision.mean(axis=1)).T
     present = by_class[~np.isnan(by_class[:, 0])]
     return AveragePrecision(float(present.mean()), float(present[:, 0].mean()), by_class)
@@ -291,3 +296,84 @@ def _results(found: Sequence[Detections]) -> list[dict[str, Any]]:
 
 def _sides(box: Any) -> list[float]:
     return [float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])]
+
+
+_KINDS = ("map", "map50")
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionPrecision(TaskEvaluator):
+    """COCO's mean average precision.
+
+    It is not a mean over images, so there are no scores of single samples, and a search cannot stop trials early on it.
+
+    Attributes:
+        samples: The labelled images as inputs, in the order of ``labels.images``.
+        labels: The labelled images.
+        frame: Height and width of the model's input.
+        decoder: Converts outputs to boxes; see `quantry.evaluate.tasks.detections`.
+        images: How images became inputs.
+        kind: "map" over overlaps 0.5 to 0.95, or "map50".
+        threads: Threads inside one operator; None uses the default of the process.
+    """
+
+    samples: SampleCache
+    labels: CocoLabels
+    frame: tuple[int, int]
+    decoder: Decoder = field(default_factory=RowDecoder)
+    images: ImageOptions = ImageOptions(resize="letterbox")
+    kind: str = "map"
+    threads: int | None = None
+    direction: ClassVar[str] = "maximize"
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise RecipeError(f"DetectionPrecision.kind must be one of {_KINDS}, got {self.kind!r}")
+        if len(self.samples) != len(self.labels.images):
+            raise DataError(
+                f"there must be one sample per labelled image, got {len(self.samples)} samples and "
+                f"{len(self.labels.images)} images; a detector's batch size must be 1"
+            )
+
+    @property
+    def name(self) -> str:
+        """Name of the score in tables."""
+        return "mAP" if self.kind == "map" else "mAP50"
+
+    def __call__(self, model_path: str | Path) -> float:
+        """Return a model's mean average precision."""
+        score: float = getattr(self.measure(model_path), self.kind)
+        return score
+
+    def scored(self, model_path: str | Path) -> TaskScore:
+        """Return a model's mean average precision with its interval over images."""
+        found = self.detect(model_path)
+        value: float = getattr(coco_average_precision(self.labels, found), self.kind)
+        intervals = precision_intervals(match_images(self.labels, found))
+        return TaskScore(value, intervals[_KINDS.index(self.kind)])
+
+    def measure(self, model_path: str | Path) -> AveragePrecision:
+        """Return a model's average precision, also by class."""
+        return coco_average_precision(self.labels, self.detect(model_path))
+
+    def detect(self, model_path: str | Path) -> list[Detections]:
+        """Return a model's detections in each image, in pixels of the image."""
+        found: list[Detections] = []
+        for index, outputs in run_model(model_path, self.samples, range(len(self.samples)), self.threads):
+            image = self.labels.images[index]
+            fit = ImageFit.of(self.images, image.width, image.height, self.frame)
+            raw = self.decoder(outputs, self.frame)[0]
+            found.append(Detections(fit.to_image(raw.boxes, image.width, image.height), raw.scores, raw.labels))
+        return found
+
+    def _identity(self) -> tuple[object, ...]:
+        truth = tuple((image.boxes, image.labels, image.crowd) for image in self.labels.images)
+        return self.samples.data, truth, _described(self.decoder), self.images, self.kind
+
+
+def _described(decoder: object) -> str:
+    """Return a description of a decoder that is the same in every process; a function's repr contains its address."""
+    if is_dataclass(decoder):
+        return repr(decoder)
+    name = getattr(decoder, "__qualname__", type(decoder).__qualname__)
+    return f"{name} {function_digest(decoder)}"

@@ -1,11 +1,7 @@
-"""What a detector found in one image, and the geometry of boxes.
+"""Detections: decode the outputs of common detectors to boxes, suppress duplicates, and map boxes back to the image.
 
-From the outputs of common detectors to boxes in pixels of the model's input.
-
-A decoder is any callable ``(outputs, frame) -> list of Detections``, one value for each image of the batch: ``outputs``
-are output names to arrays, ``frame`` is height and width of the input.
-
-Where the pixels of an image went when it was made to fit a model's input.
+A decoder is any callable ``(outputs, frame) -> list of Detections``, one entry per image of the batch: ``outputs`` are
+output names to arrays, ``frame`` is height and width of the input.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +17,7 @@ from quantry.evaluate.tasks.task_evaluator import Outputs
 
 @dataclass(frozen=True)
 class Detections:
-    """What a detector found in one image.
+    """The detections in one image.
 
     Attributes:
         boxes: Corners x0, y0, x1, y1 in pixels, float64 [n, 4].
@@ -41,7 +37,7 @@ def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
 
 
 def covered(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return which part [n, m] of each box a [n, 4] lies inside each box b [m, 4]."""
+    """Return the fraction [n, m] of each box a [n, 4] that lies inside each box b [m, 4]."""
     shared, area_a, _ = _areas(a, b)
     return _ratio(shared, np.broadcast_to(area_a[:, None], shared.shape))
 
@@ -50,9 +46,9 @@ def suppress(boxes: NDArray[np.float64], labels: NDArray[np.int64], limit: float
     """Return the indices of the boxes that greedy non-maximum suppression keeps, class by class.
 
     Args:
-        boxes: Corners [n, 4], best first.
+        boxes: Corners [n, 4], in order of their scores.
         labels: Classes [n]; boxes of different classes never suppress each other.
-        limit: Overlap above which the lesser of two boxes goes.
+        limit: Overlap above which the box with the lower score is removed.
     """
     rivals = (overlaps(boxes, boxes) > limit) & (labels[:, None] == labels[None, :])
     alive = np.ones(len(boxes), dtype=np.bool_)
@@ -80,23 +76,22 @@ def _ratio(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.
 Decoder = Callable[[Outputs, tuple[int, int]], list[Detections]]
 
 _BEFORE_SUPPRESSION = 2000
-# exp of these spans every box that can matter and cannot overflow, whatever a badly quantized model answers.
+# Limits for log sizes: their exp covers every useful box and cannot overflow, whatever a badly quantized model returns.
 _LOG_SIZES = (-10.0, 10.0)
 
 
 @dataclass(frozen=True)
 class RowDecoder:
-    """Detectors that answer with one row for each anchor.
+    """Decoder for detectors that return one row per anchor.
 
     Attributes:
         layout: "yolox": ``[dx, dy, log w, log h, object, class...]`` relative to grid cells; "yolov5":
-            ``[x, y, w, h, object, class...]`` in pixels; "yolov8": ``[x, y, w, h, class...]`` in pixels, rows and
-            columns exchanged.
-        strides: Of the grids, for "yolox".
-        output: Name of the output; None takes the first.
-        score_floor: Detections below this do not count.
-        overlap_limit: Overlap above which the lesser of two boxes of one class goes.
-        most: At most so many detections stay.
+            ``[x, y, w, h, object, class...]`` in pixels; "yolov8": ``[x, y, w, h, class...]`` in pixels, transposed.
+        strides: Strides of the grids, for "yolox".
+        output: Name of the output; None uses the first.
+        score_floor: Detections with lower scores are ignored.
+        overlap_limit: Overlap above which the box with the lower score is removed, within one class.
+        most: Maximum number of detections.
     """
 
     layout: str = "yolox"
@@ -132,7 +127,7 @@ class RowDecoder:
         chances = rows[:, 4:] if self.layout == "yolov8" else rows[:, 4:5] * rows[:, 5:]
         labels = chances.argmax(axis=1)
         scores = chances[np.arange(len(rows)), labels]
-        # A comparison with NaN is false, so that a broken row is no detection.
+        # Comparisons with NaN are false, so a broken row is not a detection.
         good = np.flatnonzero((scores > self.score_floor) & np.isfinite(rows[:, :4]).all(axis=1))
         order = good[np.argsort(-scores[good], kind="stable")][:_BEFORE_SUPPRESSION]
         centre, size = self._boxes(rows, order, frame)
@@ -157,13 +152,13 @@ class RowDecoder:
 
 @dataclass(frozen=True)
 class BoxDecoder:
-    """Detectors that suppress by themselves and answer with boxes, scores and labels.
+    """Decoder for detectors that suppress duplicates themselves and return boxes, scores and labels.
 
     Attributes:
         boxes: Name of the output with corners x0, y0, x1, y1, [n, 4] or [1, n, 4].
         scores: Name of the output with confidences.
         labels: Name of the output with classes.
-        first_label: Number of the first class, 1 where 0 stands for the background.
+        first_label: Number of the first class; 1 if 0 is the background.
         normalized: Whether corners are in 0..1 instead of pixels.
     """
 
@@ -177,7 +172,7 @@ class BoxDecoder:
         """Return the detections of the one image."""
         for name in (self.boxes, self.scores, self.labels):
             if name not in outputs:
-                raise DataError(f"BoxDecoder must be given names of outputs ({', '.join(outputs)}), got {name!r}")
+                raise DataError(f"BoxDecoder needs names of outputs ({', '.join(outputs)}), got {name!r}")
         corners = outputs[self.boxes].reshape(-1, 4).astype(np.float64)
         if self.normalized:
             corners = corners * np.array([frame[1], frame[0], frame[1], frame[0]], np.float64)
@@ -197,7 +192,7 @@ DECODERS: Mapping[str, Decoder] = {
 
 
 def find_decoder(name: str) -> Decoder:
-    """Return the decoder of that name.
+    """Return the decoder with this name.
 
     Raises:
         RecipeError: There is no such decoder; the message has the nearest spelling.
@@ -223,12 +218,12 @@ def grid(frame: tuple[int, int], strides: tuple[int, ...]) -> tuple[NDArray[np.f
 
 @dataclass(frozen=True)
 class ImageFit:
-    """``x_model = x_image * ratio_x + left``, and the same for y.
+    """How an image was fitted into the model's input: ``x_model = x_image * ratio_x + left``, and the same for y.
 
     Attributes:
-        ratio_x: Columns of the model's input for one column of the image.
+        ratio_x: Columns of the model's input per column of the image.
         ratio_y: The same for rows.
-        left: Column of the input at which the image begins; negative where it was cut off.
+        left: Column of the input at which the image begins; negative if it was cropped.
         top: Row of the input at which the image begins.
     """
 
@@ -239,10 +234,10 @@ class ImageFit:
 
     @classmethod
     def of(cls, options: ImageOptions, width: int, height: int, frame: tuple[int, int]) -> "ImageFit":
-        """Return how `quantry.observe` fits an image of a size into a frame.
+        """Return how `quantry.data.images` fits an image into a frame.
 
         Args:
-            options: What is done to images.
+            options: How images become inputs.
             width: Columns of the image.
             height: Rows of the image.
             frame: Height and width of the model's input.
@@ -256,14 +251,14 @@ class ImageFit:
             new_height = min(rows, max(1, int(height * ratio)))
             centred = options.pad_position == "both"
             left, top = ((columns - new_width) // 2, (rows - new_height) // 2) if centred else (0, 0)
-            # Not the rounded size over the original one: decoders divide by the exact ratio.
+            # Not the rounded size divided by the original size: decoders divide by the exact ratio.
             return cls(ratio, ratio, left, top)
         ratio = max(columns / width, rows / height) / options.crop_fraction
         new_width, new_height = max(columns, round(width * ratio)), max(rows, round(height * ratio))
         return cls(ratio, ratio, -((new_width - columns) // 2), -((new_height - rows) // 2))
 
     def to_image(self, boxes: NDArray[np.float64], width: int, height: int) -> NDArray[np.float64]:
-        """Return boxes of the model's input in pixels of the image, cut at its edges.
+        """Return boxes in pixels of the image, clipped to its edges.
 
         Args:
             boxes: Corners [n, 4] in pixels of the input.

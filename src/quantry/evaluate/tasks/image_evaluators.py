@@ -1,4 +1,4 @@
-"""Evaluators made from a float model and what a user has on disk."""
+"""Create evaluators from a float model and files on disk."""
 
 import math
 from pathlib import Path
@@ -9,9 +9,9 @@ import numpy as np
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import Frame, ImageOptions, ImageSource
 from quantry.data.open_data import calibration_data
-from quantry.data.sample_cache import SampleBook
+from quantry.data.sample_cache import SampleCache
 from quantry.errors import DataError, RecipeError
-from quantry.evaluate.tasks.detection_precision import DetectionPrecision
+from quantry.evaluate.tasks.average_precision import DetectionPrecision
 from quantry.evaluate.tasks.detections import Decoder, find_decoder
 from quantry.evaluate.tasks.labels import CocoLabels, LabelledFiles, coco_labels, labelled_images
 from quantry.evaluate.tasks.output_distance import OutputDistance
@@ -28,28 +28,28 @@ def classifier_evaluator(
     k: int = 1,
     options: ImageOptions | None = None,
 ) -> TopAccuracy:
-    """Return the evaluator of a classifier on labelled images.
+    """Return an evaluator of a classifier on labelled images.
 
     Args:
         model: The float model, for the shape of its input.
-        images: A folder of images, or what `labelled_images` returned.
-        labels: A file of labels; None takes the sub-folders as classes. See `labelled_images`.
+        images: A folder of images, or the result of `labelled_images`.
+        labels: A file of labels; None uses the subfolders as classes. See `labelled_images`.
         k: 1 for top-1, 5 for top-5.
         options: How images become inputs.
 
     Raises:
-        DataError: Images, labels and model do not go together.
+        DataError: Images, labels and model do not fit together.
     """
     found = images if isinstance(images, LabelledFiles) else labelled_images(images, labels)
     found.check_classes(class_count(model))
-    book = SampleBook(image_data(model, found.files, options or ImageOptions()))
-    group = len(found.files) // len(book)
-    classes = np.array(found.labels[: group * len(book)], np.int64)
-    return TopAccuracy(book, classes if group == 1 else classes.reshape(len(book), group), k)
+    samples = SampleCache(image_data(model, found.files, options or ImageOptions()))
+    group = len(found.files) // len(samples)
+    classes = np.array(found.labels[: group * len(samples)], np.int64)
+    return TopAccuracy(samples, classes if group == 1 else classes.reshape(len(samples), group), k)
 
 
 def class_count(model: str | Path) -> int | None:
-    """Return how many classes a classifier tells apart, by the shape of its first output; None where that is not known.
+    """Return a classifier's number of classes, from the shape of its first output; None if unknown.
 
     Args:
         model: The float model.
@@ -58,7 +58,7 @@ def class_count(model: str | Path) -> int | None:
     shape = outputs[0].shape if outputs else None
     if shape is None or len(shape) == 0:
         return None
-    # The first axis counts samples; where it is the only one, there is one sample.
+    # The first axis is the batch; if it is the only axis, there is one sample.
     sides = [side for side in tuple(shape)[1:] or tuple(shape) if isinstance(side, int)]
     return math.prod(sides) if len(sides) == max(1, len(shape) - 1) else None
 
@@ -72,25 +72,25 @@ def detector_evaluator(
     options: ImageOptions | None = None,
     kind: str = "map",
 ) -> DetectionPrecision:
-    """Return the evaluator of a detector on images labelled in COCO's format.
+    """Return an evaluator of a detector on images labelled in COCO's format.
 
     Args:
         model: The float model, for the shape of its input.
-        images: A folder of images, or what `coco_labels` returned.
+        images: A folder of images, or the result of `coco_labels`.
         annotations: A COCO ``instances`` file, for a folder.
-        decoder: From outputs to boxes: a name of `DECODERS`, or a callable.
-        options: How images become inputs; None takes letterboxes with the padding at the end.
+        decoder: Converts outputs to boxes: a name of `DECODERS`, or a callable.
+        options: How images become inputs; None uses letterboxes with the padding at the end.
         kind: "map" or "map50".
 
     Raises:
-        DataError: Images, labels and model do not go together.
+        DataError: Images, labels and model do not fit together.
     """
     chosen = options or ImageOptions(resize="letterbox")
     labels = images if isinstance(images, CocoLabels) else _labels(images, annotations)
     data = image_data(model, tuple(image.file for image in labels.images), chosen)
     frame = Frame.of(data.inputs[0], chosen, str(labels.images[0].file.parent))
     decode = find_decoder(decoder) if isinstance(decoder, str) else decoder
-    return DetectionPrecision(SampleBook(data), labels, (frame.height, frame.width), decode, chosen, kind)
+    return DetectionPrecision(SampleCache(data), labels, (frame.height, frame.width), decode, chosen, kind)
 
 
 def _labels(images: str | Path, annotations: str | Path | None) -> CocoLabels:
@@ -102,21 +102,21 @@ def _labels(images: str | Path, annotations: str | Path | None) -> CocoLabels:
 def distance_evaluator(
     model: str | Path, data: Any, metric: str = "l2", *, options: ImageOptions | None = None
 ) -> OutputDistance:
-    """Return the evaluator that compares outputs with the float model's.
+    """Return an evaluator that compares outputs with the float model's.
 
     Args:
         model: The float model.
-        data: Samples in any form that `quantry.quantize` takes.
+        data: Samples in any form that `quantry.quantize` accepts.
         metric: Name of a built-in metric.
         options: How images become inputs.
 
     Raises:
-        DataError: The data do not fit the model.
+        DataError: The data does not fit the model.
         RecipeError: There is no such metric.
     """
     if not isinstance(model, str | Path):
-        raise RecipeError(f"the float model must be given as a path to be compared with, got {type(model).__name__}")
-    return OutputDistance(model, SampleBook(calibration_data(data, _signatures(model), options)), metric)
+        raise RecipeError(f"the float model must be a path, got {type(model).__name__}; in distance_evaluator")
+    return OutputDistance(model, SampleCache(calibration_data(data, _signatures(model), options)), metric)
 
 
 def image_data(model: str | Path, files: tuple[Path, ...], options: ImageOptions) -> CalibrationData:

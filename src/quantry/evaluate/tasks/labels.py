@@ -1,7 +1,4 @@
-"""Labels of images: from a file, or from the folders the images are in.
-
-Labelled boxes in COCO's JSON format.
-"""
+"""Labels of images: class labels from a file or from folders, and boxes in COCO's JSON format."""
 
 import csv
 import json
@@ -28,10 +25,10 @@ class LabelledFiles:
     """Image files with the class of each.
 
     Attributes:
-        files: The files, in the order of their paths.
+        files: The files, in order of their paths.
         labels: The class of each.
-        names: Names of the classes where folders or words name them; empty where labels are numbers.
-        where: The file or folder the labels are from, for messages.
+        names: Names of the classes if folders or words name them; empty if labels are numbers.
+        where: The file or folder of the labels, for messages.
     """
 
     files: tuple[Path, ...]
@@ -40,10 +37,10 @@ class LabelledFiles:
     where: str = field(default="the labels", compare=False)
 
     def check_classes(self, classes: int | None) -> None:
-        """Refuse labels that cannot be classes of a model.
+        """Check that the labels can be classes of a model.
 
         Args:
-            classes: How many classes the model tells apart; None where that is not known.
+            classes: The model's number of classes; None if unknown.
 
         Raises:
             DataError: A number is out of range, or there are more or fewer names than classes.
@@ -51,11 +48,11 @@ class LabelledFiles:
         if classes is None:
             return
         if self.names and len(self.names) != classes:
-            # Words are numbered by their order, which says nothing about the model's where some are missing.
+            # Words are numbered in alphabetical order, which is not the model's order if some are missing.
             few = ", ".join(self.names[:3])
             raise DataError(
-                f"classes given by name must be as many as the model's, {classes}, since they are numbered in "
-                f"alphabetical order, got {len(self.names)}: {few}{', ...' if len(self.names) > 3 else ''}; give the "
+                f"there must be as many class names as classes of the model, {classes}, because names are numbered in "
+                f"alphabetical order, got {len(self.names)}: {few}{', ...' if len(self.names) > 3 else ''}; use the "
                 f"model's class numbers, 0 to {classes - 1}: a .csv of file,number as labels, or folders named by "
                 f"number; in {self.where}"
             )
@@ -71,21 +68,20 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
     """Return the images of a folder with their classes.
 
     Args:
-        folder: The folder; sub-folders are looked into.
+        folder: The folder; subfolders are included.
         labels: One of these.
 
-            - None: each sub-folder is a class, numbered in the order of the names.
-            - A ``.csv`` file with the columns file and label, with or without a heading.
+            - None: each subfolder is a class, numbered in order of the names.
+            - A ``.csv`` file with the columns file and label, with or without a header.
             - A ``.json`` file: an object of file names to labels.
-            - A ``.txt`` file: "file label" in each line, or one label in each line for the images in the order of
-              their paths.
+            - A ``.txt`` file: "file label" per line, or one label per line for the images in order of their paths.
 
-            Files are named by their path in the folder or, where no other has it, their name alone. Labels are class
+            Files are named by their path in the folder or, if that is unique, by their name alone. Labels are class
             numbers; words are numbered in alphabetical order, so there must be one for each class of the model.
 
     Raises:
-        DataError: There are no images, or a file has no label, or only one that several files of its name could mean;
-            or some labels are numbers and others names.
+        DataError: There are no images, a file has no label or an ambiguous one, or some labels are numbers and others
+            names.
     """
     root = Path(folder)
     files = image_files(root)
@@ -94,7 +90,7 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
         if len(words) != len(files):
             loose = next(path for path in files if path.parent == root)
             raise DataError(
-                "without a file of labels every image must be in a sub-folder named for its class, "
+                "without a file of labels every image must be in a subfolder named after its class, "
                 f"got {loose.name}; in {root}"
             )
         return _numbered(files, words, str(root))
@@ -112,17 +108,17 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
 
 
 def image_files(root: Path) -> tuple[Path, ...]:
-    """Return the images in a folder and its sub-folders, in the order of their paths.
+    """Return the images in a folder and its subfolders, in order of their paths.
 
     Raises:
         DataError: There is no such folder, or no image in it.
     """
     if not root.is_dir():
-        raise DataError(f"labelled images must be in a folder, got the path {root}, where none is")
+        raise DataError(f"a folder of labelled images must be an existing folder, got {root}")
     found = (path for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.name[0] != ".")
     files = tuple(sorted(found, key=lambda path: path.as_posix()))
     if not files:
-        raise DataError(f"a folder of labelled images must hold images {IMAGE_SUFFIXES}, got none; in {root}")
+        raise DataError(f"a folder of labelled images must contain images {IMAGE_SUFFIXES}, got none; in {root}")
     return files
 
 
@@ -136,7 +132,7 @@ def _numbered(files: tuple[Path, ...], words: list[str], where: str) -> Labelled
 
 
 def _check_words(words: list[str], where: str) -> None:
-    """Refuse numbers among names: numbering both by the alphabet would move every class."""
+    """Check that numbers and names are not mixed: numbering both alphabetically would change every class."""
     numbers = Counter(word for word in words if _NUMBER.fullmatch(word))
     if numbers.total() == len(words):
         wrong = next(word for word in words if not word.isdecimal())
@@ -180,8 +176,7 @@ def _from_rows(rows: list[list[str]], files: tuple[str, ...], path: Path) -> dic
     if all(len(row) == 1 for row in rows):
         if len(rows) != len(files):
             raise DataError(
-                f"a list of labels without file names must have one for each of the {len(files)} images, "
-                f"got {len(rows)}; in {path}"
+                f"a list of labels without file names must have one per image, {len(files)}, got {len(rows)}; in {path}"
             )
         return {file: row[0].strip() for file, row in zip(files, rows, strict=True)}
     for number, row in enumerate(rows, start=1):
@@ -200,7 +195,7 @@ _LOG = logging.getLogger("quantry")
 
 @dataclass(frozen=True)
 class LabelledBoxes:
-    """One image with its objects.
+    """One image with its labelled objects.
 
     Attributes:
         file: The image.
@@ -208,7 +203,7 @@ class LabelledBoxes:
         height: Its height.
         boxes: Corners x0, y0, x1, y1, float64 [n, 4].
         labels: Classes, from 0 in the order of the category ids, int64 [n].
-        crowd: Which boxes stand for a crowd, bool [n].
+        crowd: Which boxes are a crowd, bool [n].
     """
 
     file: Path
@@ -224,7 +219,7 @@ class CocoLabels:
     """The labelled images of a folder.
 
     Attributes:
-        images: The images, in the order of their paths.
+        images: The images, in order of their paths.
         categories: Names of the classes.
     """
 
@@ -233,14 +228,14 @@ class CocoLabels:
 
 
 def coco_labels(folder: str | Path, annotations: str | Path) -> CocoLabels:
-    """Return the images of a folder with the boxes that a COCO file has for them.
+    """Return the images of a folder with their boxes from a COCO file.
 
     Args:
-        folder: The images; sub-folders are looked into.
-        annotations: A COCO ``instances`` file; images it has but the folder has not are left out.
+        folder: The images; subfolders are included.
+        annotations: A COCO ``instances`` file; its images that are not in the folder are ignored.
 
     Raises:
-        DataError: The file is no COCO file, or knows none of the images.
+        DataError: The file is not a COCO file, or contains none of the images.
     """
     source = Path(annotations)
     try:
@@ -264,10 +259,10 @@ def _labels(folder: Path, source: Path, plain: Mapping[str, Any]) -> CocoLabels:
     known = _known_images(plain["images"], files, folder)
     images = tuple(_labelled(file, known[file], objects, ids) for file in files if file in known)
     if not images:
-        raise DataError(f"a COCO file must know images of {folder}, got none of {len(files)}; in {source}")
+        raise DataError(f"a COCO file must contain images of {folder}, got none of {len(files)}; in {source}")
     if len(images) < len(files):
         _LOG.warning(
-            "%d of %d images in %s are not in %s and are left out", len(files) - len(images), len(files), folder, source
+            "%d of %d images in %s are not in %s and are skipped", len(files) - len(images), len(files), folder, source
         )
     return CocoLabels(images, tuple(names[category] for category in ids))
 
@@ -275,7 +270,7 @@ def _labels(folder: Path, source: Path, plain: Mapping[str, Any]) -> CocoLabels:
 def _known_images(
     images: Sequence[Mapping[str, Any]], files: Sequence[Path], folder: Path
 ) -> dict[Path, Mapping[str, Any]]:
-    """Return the entry of each file: by its path in the folder, else by its name where that is the only one."""
+    """Return the entry of each file: by its path in the folder, else by its name if that is unique."""
     by_path = {str(image["file_name"]): image for image in images}
     named = Counter(Path(path).name for path in by_path)
     counted = Counter(file.name for file in files)

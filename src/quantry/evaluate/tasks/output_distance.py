@@ -1,4 +1,4 @@
-"""How far a model's outputs are from the float model's."""
+"""The distance between a model's outputs and the float model's."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.data.sample_cache import KEPT_BYTES, Feeds, SampleBook
+from quantry.data.sample_cache import KEPT_BYTES, Feeds, SampleCache
 from quantry.errors import ModelError
 from quantry.evaluate.metrics import Metric, find_metric
 from quantry.evaluate.metrics.metric import pair_outputs
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class OutputDistance(SampleMean):
-    """A built-in metric between the outputs of the float model and those of another, averaged over samples.
+    """A built-in metric between the outputs of the float model and those of another model, averaged over samples.
 
-    The float model runs once for each sample; its outputs are kept in memory up to 1 GB and computed again beyond.
+    The float model runs once per sample; its outputs are cached in memory up to 1 GB and recomputed beyond that.
 
     Attributes:
         reference: Path of the float model.
-        book: The samples.
+        samples: The samples.
         metric: Name of the metric, such as "l2", "l1", "cosine", "psnr", "ssim" or "sqnr".
-        threads: Threads inside one operator; None leaves the choice to the process.
+        threads: Threads inside one operator; None uses the default of the process.
 
     Example:
-        >>> evaluator = OutputDistance("model.onnx", SampleBook(data), "cosine")  # doctest: +SKIP
+        >>> evaluator = OutputDistance("model.onnx", SampleCache(data), "cosine")  # doctest: +SKIP
         >>> evaluator("model.int8.onnx")  # doctest: +SKIP
         0.9987
     """
 
     reference: str | Path
-    book: SampleBook
+    samples: SampleCache
     metric: str = "l2"
     threads: int | None = None
     _expected: dict[int, Outputs] = field(default_factory=dict, repr=False)
@@ -49,17 +49,17 @@ class OutputDistance(SampleMean):
         object.__setattr__(self, "metric", find_metric(self.metric, "OutputDistance.metric").name)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the kept outputs behind: a process that is started anew, not forked, computes its own."""
+        """Drop the cached outputs: a spawned process computes its own."""
         return {**self.__dict__, "_expected": {}}
 
     @property
     def name(self) -> str:
-        """What tables call the score."""
+        """Name of the score in tables."""
         return self.metric
 
     @property
     def direction(self) -> str:
-        """Whether more is better ("maximize") or less ("minimize")."""
+        """Whether higher scores are better ("maximize") or lower ones ("minimize")."""
         return "maximize" if self._metric.higher_is_better else "minimize"
 
     @property
@@ -68,13 +68,13 @@ class OutputDistance(SampleMean):
         return self._metric.best
 
     def prepare(self, float_model: str | Path) -> None:  # noqa: ARG002 - it is `reference`
-        """Run the float model on as many samples as are kept, so that processes that are forked afterwards share that.
+        """Run the float model on as many samples as can be cached, so that forked processes share the outputs.
 
         Args:
             float_model: The float model of the search.
         """
         reference = _Reference(self)
-        for index, feeds in self.book.read(range(self.size)):
+        for index, feeds in self.samples.read(range(self.size)):
             reference.outputs(index, feeds)
             if reference.is_full:
                 return
@@ -84,29 +84,29 @@ class OutputDistance(SampleMean):
 
         Args:
             model_path: The model.
-            indices: Which samples.
+            indices: Indices of the samples.
 
         Returns:
-            One number for each index, in the order of the indices.
+            One number per index, in the order of the indices.
 
         Raises:
-            ModelError: The model has other outputs than the float one.
+            ModelError: The model has other outputs than the float model.
         """
         wanted = list(indices)
         if Path(model_path) == Path(self.reference):
-            # The runtime's own rounding between two sessions is no distance.
+            # Different rounding in two sessions of the same model is not a distance.
             return np.full(len(wanted), self.reference_score)
         reference = _Reference(self)
         session = open_model(model_path, self.threads)
         scores = {
             index: self._score(reference.outputs(index, feeds), run_session(session, feeds))
-            for index, feeds in self.book.read(wanted)
+            for index, feeds in self.samples.read(wanted)
         }
         return np.array([scores[index] for index in wanted], dtype=np.float64)
 
     def _identity(self) -> tuple[object, ...]:
-        # With the files of its weights, if it has any.
-        return model_source(self.reference), self.book.data, self.metric
+        # The source includes the files of external weights.
+        return model_source(self.reference), self.samples.data, self.metric
 
     @property
     def _metric(self) -> Metric:
@@ -116,13 +116,13 @@ class OutputDistance(SampleMean):
         if expected.keys() != got.keys():
             raise ModelError(
                 f"a model must have the float model's outputs {sorted(expected)} to be compared, got {sorted(got)}; "
-                f"OutputDistance of {self.reference}"
+                f"in OutputDistance of {self.reference}"
             )
         return self._metric.score_outputs([pair_outputs(expected[name], got[name]) for name in expected])
 
 
 class _Reference:
-    """The float model's outputs: kept ones, and others from a session that is opened when the first is needed."""
+    """The float model's outputs: cached ones, and others from a session that is opened when first needed."""
 
     def __init__(self, owner: OutputDistance) -> None:
         self._owner = owner
@@ -134,7 +134,7 @@ class _Reference:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for more."""
+        """Whether the cache is full."""
         return self._kept_bytes > KEPT_BYTES
 
     def outputs(self, index: int, feeds: Feeds) -> Outputs:

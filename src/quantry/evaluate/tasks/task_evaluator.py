@@ -1,11 +1,4 @@
-"""What all evaluators of tasks have in common.
-
-A score that is no mean over samples but has an interval.
-
-Evaluators whose score is a mean over samples.
-
-Runs a model over samples of a book.
-"""
+"""Base classes of task evaluators, and running a model over samples."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -17,34 +10,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.data.sample_cache import SampleBook
+from quantry.data.sample_cache import SampleCache
 from quantry.memo import fingerprint
 from quantry.runtime.sessions import run_session, simulation_session
 
 
 class TaskEvaluator(ABC):
-    """Scores model files on the samples of a book.
+    """Scores model files on samples.
 
-    An abstract class because the code below is shared; what a search asks of any evaluator is a protocol of its own.
+    An abstract class because the code below is shared; what a search requires of an evaluator is a separate protocol.
 
     Attributes:
-        book: The samples.
+        samples: The samples.
     """
 
-    book: SampleBook
+    samples: SampleCache
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all that a score depends on besides the model."""
+        """Digest of everything that a score depends on, except the model."""
         return str(fingerprint((type(self).__name__, *self._identity())))
 
-    def prepare(self, float_model: str | Path) -> None:  # noqa: ARG002 - an evaluator may need it
-        """Read the samples, as many as are kept, so that processes that are forked afterwards share them.
+    def prepare(self, float_model: str | Path) -> None:  # noqa: ARG002 - used by subclasses
+        """Read as many samples as can be cached, so that forked processes share them.
 
         Args:
             float_model: The float model of the search.
         """
-        self.book.fill()
+        self.samples.fill()
 
     @abstractmethod
     def __call__(self, model_path: str | Path) -> float:
@@ -52,17 +45,17 @@ class TaskEvaluator(ABC):
 
     @abstractmethod
     def _identity(self) -> tuple[object, ...]:
-        """Return all that a score depends on besides the model and the kind of evaluator."""
+        """Return everything that a score depends on, except the model and the class of the evaluator."""
 
 
 @dataclass(frozen=True)
 class TaskScore:
-    """What an evaluator says of a model.
+    """A score with an interval that is not a mean over samples.
 
     Attributes:
         value: The score.
-        interval: 95 % confidence interval; None where it is not known.
-        per_sample: Always None: the score is no mean over samples.
+        interval: 95 % confidence interval; None if unknown.
+        per_sample: Always None.
     """
 
     value: float
@@ -71,12 +64,12 @@ class TaskScore:
 
 
 class SampleMean(TaskEvaluator):
-    """Scores every sample on its own; the score is their mean. A search can race on it."""
+    """Scores every sample separately; the score is their mean. A search can stop trials early on it."""
 
     @property
     def size(self) -> int:
         """Number of samples."""
-        return len(self.book)
+        return len(self.samples)
 
     def __call__(self, model_path: str | Path) -> float:
         """Return the mean score of a model."""
@@ -88,10 +81,10 @@ class SampleMean(TaskEvaluator):
 
         Args:
             model_path: The model.
-            indices: Which samples.
+            indices: Indices of the samples.
 
         Returns:
-            One number for each index, in the order of the indices.
+            One number per index, in the order of the indices.
         """
 
 
@@ -106,22 +99,22 @@ def open_model(model: str | Path, threads: int | None = None) -> "onnxruntime.In
 
     Args:
         model: Path of an ONNX file.
-        threads: Threads inside one operator; None leaves the choice to the process.
+        threads: Threads inside one operator; None uses the default of the process.
     """
     return simulation_session(Path(model), threads=threads, interleaved=True)
 
 
 def run_model(
-    model: str | Path, book: SampleBook, indices: Iterable[int], threads: int | None = None
+    model: str | Path, samples: SampleCache, indices: Iterable[int], threads: int | None = None
 ) -> Iterator[tuple[int, Outputs]]:
-    """Yield what a model answers to each sample, with the sample's number.
+    """Yield a model's outputs for each sample, with the sample's index.
 
     Args:
         model: Path of an ONNX file.
-        book: The samples.
-        indices: Which of them.
-        threads: Threads inside one operator; None leaves the choice to the process.
+        samples: The samples.
+        indices: Their indices.
+        threads: Threads inside one operator; None uses the default of the process.
     """
     session = open_model(model, threads)
-    for index, feeds in book.read(indices):
+    for index, feeds in samples.read(indices):
         yield index, run_session(session, feeds)

@@ -1,4 +1,4 @@
-"""Graph passes: each one file, each a function that edits a model in place, keeps its outputs and says what it did."""
+"""Graph passes, one file each: functions that edit a model in place, preserve its outputs and return notes."""
 
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.convert_opset import convert_opset, ir_version_for

@@ -1,4 +1,4 @@
-"""Replaces Clip(0, 6) by Relu."""
+"""Replace Clip(0, 6) by Relu."""
 
 import onnx_ir as ir
 
@@ -6,9 +6,9 @@ from quantry.graph.edit import constant_of
 
 
 def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:
-    """Replace every ``Clip`` from 0 to 6 by ``Relu``; only on request, because values above 6 then pass.
+    """Replace every ``Clip`` from 0 to 6 by ``Relu``. Only on request, because values above 6 are no longer clipped.
 
-    The quantized range of the tensor bounds it again, at a place that calibration chooses.
+    The quantized range of the tensor clips them again, where calibration decides.
     """
     replaced = 0
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
@@ -16,7 +16,7 @@ def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:
             node.op_type = "Relu"
             node.resize_inputs(1)
             replaced += 1
-    return (f"replaced {replaced} Clip(0, 6) nodes by Relu: values above 6 are no longer cut off",) if replaced else ()
+    return (f"replaced {replaced} Clip(0, 6) nodes by Relu: values above 6 are no longer clipped",) if replaced else ()
 
 
 def _bounds(node: ir.Node) -> tuple[float | None, float | None]:

@@ -1,14 +1,12 @@
-"""What onnx's version converter gets wrong, put right before and after it runs.
+"""Raise the standard operator set of a model, with fixes for what onnx's version converter gets wrong.
 
 Each was found by comparing outputs in onnxruntime before and after a conversion:
 
-* Upsample, and Resize of opset 10, sample at ``x / scale``. From opset 11 on Resize has the attribute
-  ``coordinate_transformation_mode`` whose default is another one, and the converter leaves it out.
+* Upsample, and Resize of opset 10, sample at ``x / scale``. From opset 11 on, Resize has the attribute
+  ``coordinate_transformation_mode`` with another default, and the converter does not set it.
 * Hardmax up to opset 12 works on the tensor flattened to two axes, from 13 on along one axis. The converter rewrites
-  Softmax and LogSoftmax for that, but not Hardmax.
-* GroupNormalization of opset 18 has one scale per group, that of 21 one per channel. The converter does not expand.
-
-Raises the standard operator set of a model.
+  Softmax and LogSoftmax accordingly, but not Hardmax.
+* GroupNormalization of opset 18 has one scale per group, that of 21 one per channel. The converter does not expand it.
 """
 
 from collections.abc import Iterator
@@ -26,7 +24,7 @@ from quantry.graph.weights import new_initializer, restore_weights, structure_pr
 
 
 def repair_before(model: ir.Model, opset: int) -> None:
-    """Rewrite nodes in place so that the converter's rules hold for them."""
+    """Rewrite nodes in place that the converter would convert wrongly."""
     current = model.opset_imports[""]
     names = FreshNames(model)
     for node in tuple(ir.traversal.RecursiveGraphIterator(model.graph)):
@@ -39,9 +37,9 @@ def repair_before(model: ir.Model, opset: int) -> None:
 
 
 def old_resizes(model: ir.Model, opset: int) -> dict[str, str]:
-    """Return outputs of nodes that sample as Resize did before opset 11, each with the rounding that nearest needs.
+    """Return the outputs of nodes that sample as Resize did before opset 11, with the rounding that "nearest" needs.
 
-    Nodes are known by their output, because the converter makes a new node of an Upsample.
+    Nodes are identified by their output, because the converter creates a new node for an Upsample.
     """
     if not model.opset_imports[""] < 11 <= opset:
         return {}
@@ -50,7 +48,7 @@ def old_resizes(model: ir.Model, opset: int) -> dict[str, str]:
 
 
 def repair_after(model: ir.Model, resizes: dict[str, str]) -> None:
-    """Give nodes that were a Resize of old the attributes that keep their sampling."""
+    """Set the attributes that preserve the sampling of old Resize nodes."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         rounding = resizes.get(node.outputs[0].name or "") if node.op_type == "Resize" else None
         if rounding is None:
@@ -61,7 +59,7 @@ def repair_after(model: ir.Model, resizes: dict[str, str]) -> None:
 
 
 def _rounding(node: ir.Node) -> str:
-    """Return how nearest rounds a position: onnxruntime goes up when it shrinks and down when it enlarges."""
+    """Return how "nearest" rounds a position: onnxruntime rounds up when it shrinks and down when it enlarges."""
     if "scales" in node.attributes:
         return "floor"  # Upsample only enlarges
     scales = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -69,7 +67,7 @@ def _rounding(node: ir.Node) -> str:
 
 
 def _flatten_hardmax(node: ir.Node, names: FreshNames) -> None:
-    """Rewrite ``Hardmax(x)`` as ``Reshape(Hardmax(Flatten(x)), Shape(x))``, which means the same in every opset."""
+    """Rewrite ``Hardmax(x)`` as ``Reshape(Hardmax(Flatten(x)), Shape(x))``, which is the same in every opset."""
     source = node.inputs[0]
     output = node.outputs[0]
     graph = node.graph
@@ -89,7 +87,7 @@ def _flatten_hardmax(node: ir.Node, names: FreshNames) -> None:
 
 
 def _expand_group_norm(node: ir.Node, names: FreshNames) -> None:
-    """Repeat one scale and one bias per group for each channel of the group."""
+    """Repeat the scale and bias of each group for all channels of the group."""
     source = node.inputs[0]
     groups = int_of(node, "num_groups", 1)
     channels = source.shape[1] if source is not None and source.shape is not None else None
@@ -110,24 +108,24 @@ def _expand_group_norm(node: ir.Node, names: FreshNames) -> None:
 
 
 NEWEST_OPSET = 26
-"""The newest operator set that onnxruntime runs."""
+"""The newest operator set that onnxruntime supports."""
 
-_NEWEST_COMMON_IR = 10  # onnxruntime 1.20 loads no later one, and later ones bring nothing that float models use
+_NEWEST_COMMON_IR = 10  # the newest that onnxruntime 1.20 loads; later ones add nothing that float models use
 
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Return the model at an operator set, with the names of nodes and tensors it had.
+    """Return the model at an operator set, with unchanged names of nodes and tensors.
 
-    onnx's converter does the work on a copy whose large weights are placeholders, so the size of the model does not
-    matter. What it loses is put back: model-local functions, names, metadata. A function whose operators changed
-    between the two sets is inlined first, because its body must use the operator set of the model.
+    onnx's converter works on a copy whose large weights are placeholders, so the size of the model does not matter.
+    What it drops is restored: model-local functions, names, metadata. A function whose operators changed between the
+    two sets is inlined first, because its body must use the operator set of the model.
 
     Args:
-        model: The model; it is left as it was.
-        opset: Version of the standard operator set to reach; a model that has it already comes back as a copy.
+        model: The model; it is not changed.
+        opset: Version of the standard operator set; a model that has it already is copied.
 
     Raises:
-        ModelError: If the converter cannot convert an operator, or the opset is out of reach.
+        ModelError: The converter cannot convert an operator, or the opset is not supported.
     """
     current = model.opset_imports[""]
     work = model.clone()
@@ -150,7 +148,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def ir_version_for(opset: int, current: int) -> int:
-    """Return the IR version to write: enough for the opset, and no more than every supported onnxruntime loads.
+    """Return the IR version to write: high enough for the opset, and supported by every supported onnxruntime.
 
     Args:
         opset: Version of the standard operator set.
@@ -160,14 +158,14 @@ def ir_version_for(opset: int, current: int) -> int:
 
 
 def _converted(model: ir.Model, opset: int) -> ir.Model:
-    """Run onnx's converter around the large weights."""
+    """Run onnx's converter without the large weights."""
     current = model.opset_imports[""]
     proto, taken = structure_proto(model)
-    # Below IR 4 the converter wants every initializer to be an input as well.
+    # Below IR 4 the converter requires every initializer to be an input as well.
     proto.ir_version = max(proto.ir_version, 4)
     try:
         result = ir.serde.deserialize_model(onnx.version_converter.convert_version(proto, opset))
-    except Exception as error:  # RuntimeError, ConvertError or whatever a missing adapter leaves behind
+    except Exception as error:  # RuntimeError, ConvertError, or anything else if an adapter is missing
         raise ModelError(
             f"every operator must convert from opset {current} to {opset}, got: {error}; model {model.graph.name!r}"
         ) from error
@@ -176,7 +174,7 @@ def _converted(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _is_unchanged(function: ir.Function, current: int, opset: int) -> bool:
-    """Say whether a function's body means the same in both operator sets."""
+    """Return whether a function's body has the same meaning in both operator sets."""
     return all(
         _interface(node.op_type, current) == _interface(node.op_type, opset)
         for node in ir.traversal.RecursiveGraphIterator(function)
@@ -185,7 +183,7 @@ def _is_unchanged(function: ir.Function, current: int, opset: int) -> bool:
 
 
 def _interface(op_type: str, opset: int) -> tuple[object, ...]:
-    """Return what a version of an operator takes and gives; a new version with the same only accepts more types."""
+    """Return inputs and outputs of an operator's version; a new version with the same ones only accepts more types."""
     schema = onnx.defs.get_schema(op_type, opset)
     ports = [(port.name, str(port.option)) for port in (*schema.inputs, *schema.outputs)]
     defaults = {name: str(attribute.default_value) for name, attribute in schema.attributes.items()}
@@ -193,7 +191,7 @@ def _interface(op_type: str, opset: int) -> tuple[object, ...]:
 
 
 def _put_back(converted: ir.Model, original: ir.Model, opset: int) -> None:
-    """Restore what the converter drops: functions and everything that only describes."""
+    """Restore what the converter drops: functions and descriptions."""
     converted.ir_version = ir_version_for(opset, original.ir_version)
     for identifier, function in original.functions.items():
         copy = function.clone()
@@ -212,7 +210,7 @@ def _put_back(converted: ir.Model, original: ir.Model, opset: int) -> None:
 
 
 def _put_back_annotations(converted: ir.Model, original: ir.Model) -> None:
-    """Annotate tensors as they were; the converter adds shapes with made-up names for axes it does not know."""
+    """Restore the annotations of tensors; the converter adds shapes with invented names for unknown axes."""
     annotated = {value.name: value for value in _computed_values(original)}
     for value in _computed_values(converted):
         known = annotated.get(value.name)
@@ -225,7 +223,7 @@ def _computed_values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _name_new(converted: ir.Model, original: ir.Model) -> None:
-    """Name what the converter added or made anew after what was there, instead of by a counter."""
+    """Name what the converter added after the original nodes and tensors, instead of by a counter."""
     makers = {
         value.name: node.name
         for node in ir.traversal.RecursiveGraphIterator(original.graph)

@@ -1,4 +1,4 @@
-"""Converts a float16 model to float32."""
+"""Convert a float16 model to float32."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from quantry.graph.operators import LINEAR
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 
-_LAZY_BYTES = 1_000_000  # larger weights are widened whenever they are read, so that both forms never coexist for long
+_LAZY_BYTES = 1_000_000  # larger weights are converted whenever they are read, so that both forms are rarely in memory
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
@@ -19,7 +19,7 @@ def check_float_type(model: ir.Model, label: str) -> None:
     """Check that a model computes in float32.
 
     Raises:
-        ModelError: If it computes in float16, bfloat16 or float64.
+        ModelError: It computes in float16, bfloat16 or float64.
     """
     if _uses_half(model):
         raise ModelError(
@@ -38,7 +38,7 @@ def check_float_type(model: ir.Model, label: str) -> None:
 def float16_to_float32(model: ir.Model) -> tuple[str, ...]:
     """Convert weights, inputs, outputs, constants and casts from float16 to float32; only on request.
 
-    Every float16 number is a float32 number, so weights keep their values; intermediate results are rounded less.
+    float32 represents every float16 number, so weights keep their values; intermediate results are rounded less.
     """
     if not _uses_half(model):
         return ()
@@ -51,7 +51,7 @@ def float16_to_float32(model: ir.Model) -> tuple[str, ...]:
             _widen_type(value)
         for node in graph:
             _widen_attributes(node)
-    changed = f"; {', '.join(str(name) for name in ports)} are float32 now" if ports else ""
+    changed = f"; {', '.join(str(name) for name in ports)} are now float32" if ports else ""
     return (f"converted the model with {weights} float16 weights to float32{changed}",)
 
 
@@ -78,7 +78,7 @@ def _inputs_and_weights(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _is_half(attribute: ir.Attr) -> bool:
-    """Say whether an attribute holds a float16 tensor or asks for the type float16."""
+    """Return whether an attribute is a float16 tensor or names the type float16."""
     if attribute.is_ref():
         return False
     if attribute.type == ir.AttributeType.TENSOR:
@@ -105,7 +105,7 @@ def _widened(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
 
 def _widen_type(value: ir.Value) -> None:
     if isinstance(value.type, ir.TensorType) and value.dtype == _HALF:
-        # Types may be shared between values, so a new one takes its place.
+        # Types may be shared between values, so a new one replaces it.
         value.type = ir.TensorType(_SINGLE, denotation=value.type.denotation)
 
 

@@ -1,4 +1,4 @@
-"""Folds BatchNormalization into the linear operator before it.
+"""Fold BatchNormalization into the linear operator before it.
 
 ::
 
@@ -21,7 +21,7 @@ from quantry.graph.weights import new_initializer, tensor_from_array
 
 @dataclass(frozen=True)
 class _Affine:
-    """What a BatchNormalization does to one channel: ``y = x * factor + offset``; both float64, one per channel."""
+    """A BatchNormalization per channel: ``y = x * factor + offset``; both float64, one value per channel."""
 
     factor: np.ndarray
     offset: np.ndarray
@@ -30,8 +30,8 @@ class _Affine:
 def fold_batch_norm(model: ir.Model) -> tuple[str, ...]:
     """Fold every BatchNormalization that follows a Conv, ConvTranspose or Gemm into its weight and bias.
 
-    It stays where the linear operator's result has another reader or is a graph output, where weights are no
-    constants, and where it runs in training mode; the notes count the reasons.
+    It stays if the linear operator's result has another reader or is a graph output, if weights are not constant, or
+    if it is in training mode; the notes count the reasons.
     """
     names = FreshNames(model)
     reasons: Counter[str] = Counter()
@@ -45,11 +45,11 @@ def fold_batch_norm(model: ir.Model) -> tuple[str, ...]:
         else:
             folded += 1
     done = (f"folded {folded} BatchNormalization nodes",) if folded else ()
-    return done + tuple(f"left {count} BatchNormalization nodes: {why}" for why, count in sorted(reasons.items()))
+    return done + tuple(f"kept {count} BatchNormalization nodes: {why}" for why, count in sorted(reasons.items()))
 
 
 def _fold(norm: ir.Node, names: FreshNames) -> str:
-    """Fold one node; return why not, or an empty string when it is done."""
+    """Fold one node; return the reason if that is impossible, else an empty string."""
     source = norm.inputs[0]
     linear = source.producer() if source is not None else None
     if source is None or linear is None or linear.domain != "" or linear.op_type not in BIASED:
@@ -58,12 +58,12 @@ def _fold(norm: ir.Node, names: FreshNames) -> str:
         return "the result before it has another reader"
     affine = _affine(norm)
     if affine is None:
-        return "its statistics are no constants, or it is in training mode"
+        return "its statistics are not constant, or it is in training mode"
     weight = constant_of(linear.inputs[1])
     bias_value = linear.inputs[2] if len(linear.inputs) > 2 else None
     bias = constant_of(bias_value)
     if weight is None or (bias_value is not None and bias is None):
-        return "the weights before it are no constants"
+        return "the weights before it are not constant"
     fold = _folded_gemm if linear.op_type == "Gemm" else _folded_conv
     folded = fold(linear, weight, bias, affine)
     if folded is None:
@@ -115,7 +115,7 @@ def _folded_conv(
 def _folded_gemm(
     gemm: ir.Node, weight: np.ndarray, bias: np.ndarray | None, affine: _Affine
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return weight and bias of ``alpha * A @ W + beta * C``; only C is touched by beta, so beta becomes 1."""
+    """Return weight and bias of ``alpha * A @ W + beta * C``; beta is multiplied into C, so it becomes 1."""
     transposed = bool(int_of(gemm, "transB", 0))
     channels = len(affine.factor)
     if weight.shape[0 if transposed else 1] != channels:
@@ -131,7 +131,7 @@ def _folded_gemm(
 
 
 def _store(linear: ir.Node, index: int, array: np.ndarray, names: FreshNames) -> None:
-    """Store a weight under its old name, or under a new one where the old weight has other users."""
+    """Store a weight under its old name, or under a new one if the old weight has other users."""
     old = linear.inputs[index] if index < len(linear.inputs) else None
     graph = linear.graph
     assert graph is not None

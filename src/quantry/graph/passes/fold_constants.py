@@ -1,4 +1,4 @@
-"""Replaces nodes by their result where it is known before the model runs."""
+"""Replace nodes by their results if these are known before the model runs."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ from quantry.graph.shapes.known_values import KnownValues, numbers_of
 from quantry.graph.weights import initializer_of, renamed, tensor_from_array
 
 GROWTH_LIMIT_BYTES = 1_000_000
-"""A fold may make the file at most this much larger; a Tile of a small weight must not become a large one."""
+"""A fold may enlarge the file by at most this much; a Tile of a small weight must not become a large one."""
 
 _SIZE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 
@@ -20,10 +20,10 @@ _FOLDABLE = frozenset(operators_where(lambda row: row.foldable))
 
 
 def fold_constants(model: ir.Model) -> tuple[str, ...]:
-    """Turn Constant nodes, and nodes with only constant inputs, into initializers; follow static shapes.
+    """Turn Constant nodes, and nodes with only constant inputs, into initializers; use static shapes.
 
-    A node stays when its result is a graph output, when the file would grow by more than a megabyte, or when its
-    operator is random, a control flow or not in the list of those whose reference implementation is trusted.
+    A node stays if its result is a graph output, if the file would grow by more than a megabyte, or if its operator is
+    random, control flow, or not in the list of those with a trusted reference implementation.
     """
     lifted = folded = 0
     known = KnownValues()
@@ -49,7 +49,7 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return what a Constant node holds, in whichever attribute; None for strings, sparse tensors and references."""
+    """Return the tensor of a Constant node, from any attribute; None for strings, sparse tensors and references."""
     (attribute,) = node.attributes.values()
     if attribute.is_ref():
         return None
@@ -66,9 +66,9 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def _fold_sizes(graph: ir.Graph, node: ir.Node, known: KnownValues) -> bool:
-    """Fold a node that picks or computes lengths of axes, where these are known although others are not.
+    """Fold a node that selects or computes lengths of axes, if these are known even though others are not.
 
-    The channels of a tensor ``(batch, 3, 32, 32)`` are a constant even if its Shape is none.
+    The channels of a tensor ``(batch, 3, 32, 32)`` are constant even if its Shape is not.
     """
     output = node.outputs[0]
     numbers = numbers_of(known.of(output))
@@ -93,7 +93,7 @@ def _fold(model: ir.Model, graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _grows_little(node: ir.Node) -> bool:
-    """Say whether the results, as shape inference knows them, add at most the limit to what the inputs took."""
+    """Return whether the results, according to shape inference, add at most the limit to the size of the inputs."""
     freed = sum(
         value.const_value.nbytes
         for value in node.inputs
@@ -110,8 +110,8 @@ def _known_bytes(value: ir.Value) -> int | None:
 
 
 def _evaluate(model: ir.Model, node: ir.Node, inputs: list[np.ndarray | None]) -> list[ir.TensorProtocol] | None:
-    """Run one node with the reference implementation; None if that cannot."""
-    # Large, and most models have nothing to fold.
+    """Run one node with onnx's reference implementation; None if that fails."""
+    # Imported here because it is large, and most models have nothing to fold.
     from onnx.reference import ReferenceEvaluator
 
     proto = ir.serde.serialize_node(node)
@@ -128,13 +128,13 @@ def _evaluate(model: ir.Model, node: ir.Node, inputs: list[np.ndarray | None]) -
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports)).run(None, feeds)
-    except Exception:  # the reference implementation raises whatever its Python code runs into; the node stays
+    except Exception:  # the reference implementation raises arbitrary exceptions; the node stays
         return None
     return [tensor_from_array(np.asarray(result), name) for name, result in zip(wanted, results, strict=True)]
 
 
 def _replace_outputs(graph: ir.Graph, node: ir.Node, results: Iterable[ir.TensorProtocol]) -> None:
-    """Let initializers of the same names take the place of a node's outputs."""
+    """Replace a node's outputs by initializers with the same names."""
     outputs = [value for value in node.outputs if value.name]
     for output, tensor in zip(outputs, results, strict=True):
         name = output.name

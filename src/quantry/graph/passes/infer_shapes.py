@@ -1,4 +1,4 @@
-"""Infers type and shape of every tensor."""
+"""Infer type and shape of every tensor."""
 
 from collections.abc import Iterator
 
@@ -8,17 +8,17 @@ import onnx_ir as ir
 from quantry.graph.shapes.solve_shapes import solve_shapes
 from quantry.graph.weights import structure_proto
 
-_ROUNDS = 4  # a second round carries shapes into subgraphs and functions, a third past annotated foreign operators
+_ROUNDS = 4  # a second round carries shapes into subgraphs and functions, a third past annotated custom operators
 
 
 def infer_shapes(model: ir.Model) -> tuple[str, ...]:
     """Infer types and shapes: operators by ONNX's rules, values of shapes by our own.
 
-    ONNX can follow the values of shapes too (``data_prop``), but takes a tensor of two axes for one of one axis, and a
-    cast to bool for no cast; a wrong shape would be folded into the model.
+    ONNX can follow the values of shapes too (``data_prop``), but it confuses tensors of two axes with tensors of one,
+    and ignores casts to bool; a wrong shape would be folded into the model.
 
-    Annotations that the file brings are hints: where inference knows better they are replaced, where it knows nothing
-    they stay and help with what follows. Axes that nothing is known of have no name.
+    Annotations in the file are hints: they are replaced where inference knows better, and kept where it knows nothing.
+    Unknown axes have no name.
     """
     hints: frozenset[str] = frozenset()
     for _ in range(_ROUNDS):
@@ -35,10 +35,10 @@ def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
 
     Args:
         model: The model; types and shapes of its values are updated.
-        hints: Names of tensors whose shape inference shall take from the model.
+        hints: Names of tensors whose shape is taken from the model's annotation.
 
     Returns:
-        Names of tensors that only their annotation describes.
+        Names of tensors whose only description is their annotation.
     """
     proto, _ = structure_proto(model)
     symbols = set(_symbols(model, hints))
@@ -46,28 +46,28 @@ def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
     try:
         inferred = ir.serde.deserialize_model(onnx.shape_inference.infer_shapes(proto))
     except onnx.shape_inference.InferenceError:
-        # Even when it is not strict, inference gives up on some graphs that run; what is annotated must do.
+        # Even in non-strict mode, inference fails for some valid graphs; the annotations must do.
         return hints
     only_annotated: set[str] = set()
-    for graph, twin_graph in zip(model.graphs(), inferred.graphs(), strict=True):
-        for node, twin in zip(graph, twin_graph, strict=True):
-            if _is_opaque(model, twin):
+    for graph, inferred_graph in zip(model.graphs(), inferred.graphs(), strict=True):
+        for node, inferred_node in zip(graph, inferred_graph, strict=True):
+            if _is_opaque(model, inferred_node):
                 only_annotated.update(value.name for value in node.outputs if value.name and value.shape is not None)
-            for value, found in zip(node.outputs, twin.outputs, strict=True):
+            for value, found in zip(node.outputs, inferred_node.outputs, strict=True):
                 value.shape = _merged_shape(found.shape, value.shape, symbols)
                 value.type = found.type or value.type
     return hints | only_annotated
 
 
 def _is_opaque(model: ir.Model, node: ir.Node) -> bool:
-    """Say whether inference cannot see through an operator, so that only annotations lead beyond it."""
+    """Return whether inference does not know an operator, so that only annotations describe its outputs."""
     unknown = any(output.name and output.shape is None for output in node.outputs)
     foreign = node.domain != "" and node.op_identifier() not in model.functions
     return unknown and (foreign or all(value is None or value.shape is not None for value in node.inputs))
 
 
 def _symbols(model: ir.Model, hints: frozenset[str]) -> Iterator[str]:
-    """Yield the names of axes that mean something; ONNX makes up others for axes it does not know."""
+    """Yield the names of axes that have a meaning; ONNX invents others for unknown axes."""
     for graph in model.graphs():
         hinted = (value for node in graph for value in node.outputs if value.name in hints)
         for value in (*graph.inputs, *hinted):
@@ -88,7 +88,7 @@ def _forget_annotations(graph: onnx.GraphProto, hints: frozenset[str]) -> None:
 
 
 def _merged_shape(inferred: ir.Shape | None, annotated: ir.Shape | None, symbols: set[str]) -> ir.Shape | None:
-    """Return what is known of a shape: inferred lengths first, the file's annotation where inference has none."""
+    """Return what is known of a shape: inferred lengths first, else the file's annotation."""
     if inferred is None:
         return annotated
     if annotated is None or len(annotated) != len(inferred):

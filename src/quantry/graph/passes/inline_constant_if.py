@@ -1,4 +1,4 @@
-"""Replaces an If whose condition is known by the branch it takes."""
+"""Replace an If with a constant condition by the branch it takes."""
 
 from collections.abc import Iterable
 
@@ -9,14 +9,14 @@ from quantry.graph.weights import renamed
 
 
 def inline_constant_if(model: ir.Model) -> tuple[str, ...]:
-    """Put the branch that a constant condition takes in the place of its If.
+    """Replace every If with a constant condition by the branch it takes.
 
     ::
 
         y = If(true)<then: a = Relu(x), y1 = Neg(a)>      becomes      a = Relu(x), y1 = Neg(a), y = Identity(y1)
 
-    What runs inside a branch can neither be observed nor quantized; outside it can. The Identity keeps the output's
-    name and is removed with the other identities where it can be.
+    Nodes inside a branch can neither be observed nor quantized; outside they can. The Identity keeps the output's name
+    and is removed later if possible.
     """
     inlined = 0
     for node in tuple(ir.traversal.RecursiveGraphIterator(model.graph)):
@@ -38,7 +38,7 @@ def _inline(node: ir.Node, name: str, names: FreshNames) -> None:
     for weight in weights:
         branch.initializers.pop(weight.name or "")
     branch.remove(body)
-    # Branches that exclude each other may use one name twice; side by side they may not.
+    # Two branches may use the same name because only one runs; in one graph they may not.
     _rename_within(names, node, (*weights, *(value for inner in body for value in inner.outputs)))
     for weight in weights:
         parent.register_initializer(weight)
@@ -54,7 +54,7 @@ def _inline(node: ir.Node, name: str, names: FreshNames) -> None:
 
 
 def _rename_within(names: FreshNames, node: ir.Node, values: Iterable[ir.Value]) -> None:
-    """Name the values of a branch after the If they come from."""
+    """Name the values of a branch after their If."""
     for value in values:
         if not value.name:
             continue

@@ -1,4 +1,4 @@
-"""Removes nodes that pass their input on unchanged."""
+"""Remove nodes that return their input unchanged."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from quantry.graph.edit import bypass, constant_of, int_of, is_whole
 def remove_identities(model: ir.Model) -> tuple[str, ...]:
     """Remove nodes whose output provably equals their first input.
 
-    These are Identity, Dropout at inference, Cast to the type at hand, Transpose in the order at hand, Reshape to the
-    shape at hand, Slice of everything, Pad by nothing, and Concat, Sum, Mean, Max or Min of one tensor. Graph outputs
-    keep their names; a node between a graph input and a graph output stays.
+    These are Identity, Dropout at inference, Cast to the same type, Transpose to the same order, Reshape to the same
+    shape, Slice of everything, Pad by nothing, and Concat, Sum, Mean, Max or Min of one tensor. Graph outputs keep
+    their names; a node between a graph input and a graph output stays.
     """
     removed: Counter[str] = Counter()
     for node in tuple(ir.traversal.RecursiveGraphIterator(model.graph)):
@@ -23,18 +23,18 @@ def remove_identities(model: ir.Model) -> tuple[str, ...]:
         if rule is not None and source is not None and rule(node) and bypass(node, source):
             removed[node.op_type] += 1
     return tuple(
-        f"removed {count} {op_type} nodes that pass their input on" for op_type, count in sorted(removed.items())
+        f"removed {count} {op_type} nodes that return their input" for op_type, count in sorted(removed.items())
     )
 
 
 def _identity(node: ir.Node) -> bool:
-    """Identity also carries sequences and optionals, which are not ours to touch."""
+    """Identity also carries sequences and optionals, which are not changed."""
     source = _source(node)
     return source.type is None or isinstance(source.type, ir.TensorType)
 
 
 def _dropout(node: ir.Node) -> bool:
-    """Dropout drops nothing unless training_mode is true; a mask that is read would have to be made."""
+    """Dropout does nothing unless training_mode is true; but a mask that is read must be computed."""
     if any(mask.uses() or mask.is_graph_output() for mask in node.outputs[1:]):
         return False
     training = node.inputs[2] if len(node.inputs) > 2 else None
@@ -58,7 +58,7 @@ def _transpose(node: ir.Node) -> bool:
 
 
 def _reshape(node: ir.Node) -> bool:
-    """Reshape changes nothing when all axes but at most one are known to have the length they had."""
+    """Reshape does nothing if all axes, except at most one, are known to keep their length."""
     target = constant_of(node.inputs[1])
     shape = _source(node).shape
     if target is None or shape is None or target.size != len(shape):
@@ -66,12 +66,12 @@ def _reshape(node: ir.Node) -> bool:
     zero_copies = not int_of(node, "allowzero", 0)
     lengths = [int(length) for length in target]
     kept = [length == dim or (length == 0 and zero_copies) for length, dim in zip(lengths, shape, strict=True)]
-    # One axis left to infer has whatever length the others leave, which is the length it had.
+    # A single inferred axis gets the remaining length, which is the length it had.
     return all(kept) or (kept.count(False) == 1 and lengths[kept.index(False)] == -1 and 0 not in list(shape))
 
 
 def _slice(node: ir.Node) -> bool:
-    """Slice changes nothing when it takes all of every axis it names."""
+    """Slice does nothing if it takes all of every axis that it names."""
     shape = _source(node).shape
     starts, ends, axes, steps = (constant_of(value) for value in [*node.inputs, None, None][1:5])
     if starts is None or ends is None or (len(node.inputs) > 4 and steps is None):

@@ -1,4 +1,4 @@
-"""Gives each reader of a shared weight its own copy where readers need different scales."""
+"""Give each reader of a shared weight its own copy if readers need different scales."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
@@ -13,12 +13,12 @@ Usage = tuple[ir.Node, int]
 
 
 def split_shared_weights(model: ir.Model) -> tuple[str, ...]:
-    """Copy a shared bias for each reader, and a shared weight for each role it is read in.
+    """Copy a shared bias for each reader, and a shared weight for each role.
 
     The scale of a bias is the product of its operator's input and weight scales, so two operators cannot share one. A
-    weight keeps one copy for all readers that use it alike (two Convs), and gets another where it plays another part
-    (the operand of an Add, or a Gemm that transposes it), because scales then lie along another axis. The first reader
-    keeps the original; a copy is called ``<weight>_<node>`` and shares the data in memory.
+    weight keeps one copy for all readers that use it in the same way (two Convs), and gets another copy for another
+    role (the operand of an Add, or a Gemm that transposes it), because its scales are then along another axis. The
+    first reader keeps the original; a copy is named ``<weight>_<node>`` and shares the data in memory.
     """
     names = FreshNames(model)
     place = {node: index for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph))}
@@ -52,7 +52,7 @@ def _split(graph: ir.Graph, value: ir.Value, usages: Iterable[Usage], names: Fre
 
 
 def _role(usage: Usage) -> Hashable:
-    """Return what a reader uses the weight for; readers of equal role share it."""
+    """Return the role of the weight for a reader; readers with the same role share it."""
     node, index = usage
     if node.domain != "":
         return "operand"

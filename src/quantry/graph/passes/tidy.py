@@ -1,13 +1,4 @@
-"""Puts producers before consumers.
-
-Gives every node a name.
-
-Removes what no output depends on.
-
-Takes initializers out of the graph inputs.
-
-Forgets axis lengths that exporters write for "unknown".
-"""
+"""Passes that bring a graph into a regular form: sorted and named nodes, nothing unused, no overridable weights."""
 
 import onnx_ir as ir
 from onnx_ir.passes.common import (
@@ -26,7 +17,7 @@ def sort_nodes(model: ir.Model) -> tuple[str, ...]:
     """Sort the nodes of every graph and function topologically, keeping the order of independent nodes.
 
     Raises:
-        ModelError: If a graph has a cycle.
+        ModelError: A graph has a cycle.
     """
     try:
         result = TopologicalSortPass()(model)
@@ -38,8 +29,8 @@ def sort_nodes(model: ir.Model) -> tuple[str, ...]:
 def name_nodes(model: ir.Model) -> tuple[str, ...]:
     """Give every node of the graph and its subgraphs a unique, non-empty name.
 
-    Existing unique names stay; of several nodes with one name the first keeps it. A nameless node is called after its
-    operator and its place in the model, such as ``Conv_12``; the result depends on nothing but the model.
+    Existing unique names stay; the first of several nodes with one name keeps it. A node without a name is named after
+    its operator and its place in the model, such as ``Conv_12``; the result depends only on the model.
     """
     seen: set[str] = set()
     nameless: list[tuple[int, ir.Node]] = []
@@ -55,7 +46,7 @@ def name_nodes(model: ir.Model) -> tuple[str, ...]:
 
 
 def remove_unused(model: ir.Model) -> tuple[str, ...]:
-    """Remove nodes, initializers, functions and operator sets that no graph output needs; inputs and outputs stay."""
+    """Remove nodes, initializers, functions and operator sets that no graph output needs; keep inputs and outputs."""
     nodes, weights = _counts(model)
     RemoveUnusedNodesPass()(model)
     for graph in model.graph.subgraphs():
@@ -83,23 +74,23 @@ def _counts(model: ir.Model) -> tuple[int, int]:
 
 
 def inputs_without_initializers(model: ir.Model) -> tuple[str, ...]:
-    """Take initializers out of the inputs, where old exporters list them as overridable defaults.
+    """Remove initializers from the inputs, where old exporters list them as overridable defaults.
 
-    A weight that a caller may override is no constant: it could neither be folded nor quantized. An IR version below 4
-    demands the old form, so it is raised.
+    A weight that a caller may override is not constant: it could neither be folded nor quantized. An IR version below
+    4 requires the old form, so it is raised.
     """
     before = len(model.graph.inputs)
     RemoveInitializersFromInputsPass()(model)
     model.ir_version = max(model.ir_version, 4)
     removed = before - len(model.graph.inputs)
-    return (f"took {removed} initializers out of the inputs",) if removed else ()
+    return (f"removed {removed} initializers from the inputs",) if removed else ()
 
 
 def forget_placeholders(model: ir.Model) -> tuple[str, ...]:
-    """Turn ``?`` and negative numbers in shapes into axes without a length.
+    """Turn ``?`` and negative numbers in shapes into unknown axes.
 
-    Some exporters write the same ``?`` for every axis they do not know; taken for a name it would say that all these
-    axes are equally long.
+    Some exporters write the same ``?`` for every unknown axis; as a name it would mean that all these axes have the
+    same length.
     """
     for graph in model.graphs():
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):

@@ -1,4 +1,4 @@
-"""Shapes as expressions of the inputs' named axes, where ONNX's own inference gives up."""
+"""Shapes as expressions of the inputs' named axes, for cases that ONNX's inference does not solve."""
 
 from quantry.graph.shapes.known_values import KnownValues, numbers_of
 from quantry.graph.shapes.size import Size

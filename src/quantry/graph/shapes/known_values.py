@@ -1,4 +1,4 @@
-"""Follows the values of small integer tensors, such as shapes, through a graph."""
+"""Follow the values of small integer tensors, such as shapes, through a graph."""
 
 import math
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from quantry.graph.shapes.size import Size
 
 Sizes = tuple[Size, ...]
 
-_EXACT_TYPES = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.DOUBLE, ir.DataType.FLOAT)  # hold any real length
+_EXACT_TYPES = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.DOUBLE, ir.DataType.FLOAT)  # represent all lengths
 
 _MOST_ELEMENTS = 64  # shapes, pads and axes are short; longer integer tensors are data
 
 
 class KnownValues:
-    """Elements of integer tensors of at most one axis, as far as they follow from the inputs' shapes."""
+    """Elements of integer tensors with at most one axis, as far as they follow from the inputs' shapes."""
 
     def __init__(self) -> None:
         self._sizes: dict[ir.Value, Sizes] = {}
 
     def of(self, value: ir.Value | None) -> Sizes | None:
-        """Return the elements of a tensor, or None where they are not known."""
+        """Return the elements of a tensor, or None if unknown."""
         if value is None:
             return None
         if value in self._sizes:
@@ -32,10 +32,10 @@ class KnownValues:
         return None if array is None else tuple(Size.of(int(element)) for element in array.reshape(-1))
 
     def follow(self, node: ir.Node) -> None:
-        """Work out a node's first output, if its operator computes with shapes."""
+        """Compute a node's first output, if its operator computes with shapes."""
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         output = node.outputs[0]
-        # The rules see a flat list of elements, which is the whole tensor only up to one axis.
+        # The rules work on a flat list of elements, which is the whole tensor only for at most one axis.
         if rule is None or output.shape is None or len(output.shape) > 1:
             return
         result = rule(node, self)
@@ -44,7 +44,7 @@ class KnownValues:
 
 
 def axes_of(value: ir.Value | None) -> Sizes | None:
-    """Return the lengths of a tensor's axes, or None where not even their number is known."""
+    """Return the lengths of a tensor's axes, or None if their number is unknown."""
     if value is None or value.shape is None:
         return None
     dims = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
@@ -100,7 +100,7 @@ def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
     starts, ends = numbers_of(known.of(node.inputs[1])), numbers_of(known.of(node.inputs[2]))
     if elements is None or starts is None or ends is None or steps is None:
         return None
-    # A slice of a shape has one axis; ends beyond the tensor are cut as Python cuts them.
+    # A slice of a shape has one axis; ends beyond the tensor are clipped as in Python.
     end = None if steps[0] < 0 and ends[0] < -len(elements) else ends[0]
     return elements[starts[0] : end : steps[0]]
 

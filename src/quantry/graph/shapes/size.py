@@ -1,4 +1,4 @@
-"""Length of an axis as a polynomial in the names of other axes."""
+"""The length of an axis as a polynomial in the names of other axes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _OPEN = "?"
 
 @dataclass(frozen=True)
 class Size:
-    """An integer polynomial such as ``2*batch*heads + 1``; equal lengths compare equal however they were written.
+    """An integer polynomial such as ``2*batch*heads + 1``; equal polynomials compare equal.
 
     Attributes:
         terms: Monomials with their coefficients, which are never zero, in order.
@@ -57,7 +57,7 @@ class Size:
         )
 
     def divided_by(self, divisor: Self) -> Self | None:
-        """Return the exact quotient by a number or a single product, or None where there is none."""
+        """Return the exact quotient by a number or a single product, or None if there is none."""
         if len(divisor.terms) != 1:
             return self._collect([((), 1)]) if self == divisor and self.terms else None
         ((names, factor),) = divisor.terms
@@ -67,7 +67,7 @@ class Size:
 
     @property
     def number(self) -> int | None:
-        """The length where it is a plain number, else None."""
+        """The length if it is a number, else None."""
         if not self.terms:
             return 0
         (monomial, coefficient), *rest = self.terms
@@ -75,11 +75,11 @@ class Size:
 
     @classmethod
     def open(cls, tensor: str, axis: int) -> Self:
-        """Return the length of an axis that has neither number nor name; it equals nothing but itself."""
+        """Return the length of an axis that has neither number nor name; it equals only itself."""
         return cls._collect([((f"{_OPEN}{tensor}[{axis}]",), 1)])
 
     def as_dim(self) -> int | str | None:
-        """Return what a shape holds for this length; None where it rests on an axis without a name."""
+        """Return the entry of a shape for this length; None if it depends on an axis without a name."""
         if any(name.startswith(_OPEN) for monomial, _ in self.terms for name in monomial):
             return None
         return str(self) if self.number is None else self.number

@@ -1,7 +1,4 @@
-"""ONNX's shape inference for a single node.
-
-Fills in axes that ONNX's inference leaves open, as expressions of axes that have a name.
-"""
+"""Fill in axes that ONNX's shape inference leaves unknown, as expressions of named axes."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -15,11 +12,11 @@ from quantry.graph.shapes.size import Size
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
-_SMALL_BYTES = 4096  # shapes, axes and the like, whose values decide the shape of a result
+_SMALL_BYTES = 4096  # shapes, axes and the like, whose values determine the shape of a result
 
 
 def inferred_shapes(node: ir.Node, opset: int) -> list[ir.Shape | None]:
-    """Return the shapes of a standard node's outputs as they follow from its inputs; None where nothing follows."""
+    """Return the shapes of a standard node's outputs by ONNX's rules for that node alone; None if unknown."""
     nothing: list[ir.Shape | None] = [None] * len(node.outputs)
     if node.domain != "" or any(attribute.type in _GRAPHS for attribute in node.attributes.values()):
         return nothing
@@ -50,10 +47,10 @@ def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def solve_shapes(model: ir.Model) -> frozenset[str]:
-    """Set the shapes of outputs whose unknown axes can be expressed, and carry them on through later nodes.
+    """Set the shapes of outputs whose unknown axes can be expressed, and propagate them through later nodes.
 
     Returns:
-        Names of the tensors of which more is known than before.
+        Names of the tensors whose shapes became more precise.
     """
     known = KnownValues()
     solved: set[str] = set()
@@ -66,7 +63,7 @@ def solve_shapes(model: ir.Model) -> frozenset[str]:
 
 
 def _solve(node: ir.Node, known: KnownValues, solved: Set[str], opset: int) -> Iterator[str]:
-    """Yield the names of a node's outputs of which more is known now."""
+    """Yield the names of a node's outputs whose shapes became more precise."""
     rule = _RULES.get(node.op_type) if node.domain == "" else None
     sizes = rule(node, known) if rule is not None else None
     shapes: Sequence[ir.Shape | None] = ()
@@ -86,7 +83,7 @@ def _is_complete(shape: ir.Shape | None) -> bool:
 
 
 def _filled(shape: ir.Shape | None, found: ir.Shape) -> ir.Shape | None:
-    """Return a shape with its open axes filled in; None where the two do not go together."""
+    """Return a shape with its unknown axes filled in; None if the two contradict each other."""
     if shape is None:
         return found
     if len(shape) != len(found):
@@ -169,7 +166,7 @@ def _pad(node: ir.Node, known: KnownValues) -> Sizes | None:
 def _resize(node: ir.Node, known: KnownValues) -> Sizes | None:
     target = known.of(node.inputs[3]) if len(node.inputs) > 3 else None
     source = axes_of(node.inputs[0])
-    # With a policy or with axes the sizes are not simply the shape of the result.
+    # With a policy or with axes, the sizes are not the shape of the result.
     modified = "axes" in node.attributes or "keep_aspect_ratio_policy" in node.attributes
     if modified or source is None:
         return None
@@ -179,7 +176,7 @@ def _resize(node: ir.Node, known: KnownValues) -> Sizes | None:
 
 
 def _scaled(node: ir.Node, source: Sizes) -> Sizes | None:
-    """Return the lengths behind a Resize with constant scales; ONNX knows none of an axis without a number."""
+    """Return the lengths after a Resize with constant scales; ONNX does not infer them for symbolic axes."""
     scales = node.inputs[2] if len(node.inputs) > 2 else None
     if scales is None or scales.const_value is None or scales.const_value.shape != (len(source),):
         return None
@@ -192,7 +189,7 @@ def _scaled(node: ir.Node, source: Sizes) -> Sizes | None:
 
 
 def _slice(node: ir.Node, known: KnownValues) -> Sizes | None:
-    """Slices from the first to the last element keep the length; others are left to ONNX's rules."""
+    """Slices from the first to the last element keep the length; ONNX's rules handle the others."""
     source = axes_of(node.inputs[0])
     starts, ends = (numbers_of(known.of(value)) for value in node.inputs[1:3])
     if source is None or starts is None or ends is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from quantry.autosearch import function_digest
 from quantry.data.calibration_data import CalibrationData
-from quantry.data.sample_cache import SampleBook
+from quantry.data.sample_cache import SampleCache
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.evaluate.tasks import OutputDistance
 
@@ -89,4 +89,4 @@ def metric_evaluator(model: Path, data: CalibrationData, metric: str) -> OutputD
         data: Samples to run both models on.
         metric: L2, L1, cos, psnr, ssim or sqnr.
     """
-    return OutputDistance(model, SampleBook(data), metric)
+    return OutputDistance(model, SampleCache(data), metric)

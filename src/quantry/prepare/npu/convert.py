@@ -1,9 +1,7 @@
-"""All conversions in their order.
+"""The stage "convert": replace operators by what an integer NPU computes in their place.
 
-The conversions as a stage of their own.
-
-A quantized model is compared with the float model as it was given, not with the converted one. Kept apart, the
-conversions start from the same prepared model that serves as the reference.
+It is separate from "prepare" because a quantized model is compared with the float model as the user gave it: the
+conversions start from the same prepared model that is the reference of the comparison.
 """
 
 from collections.abc import Callable, Collection, Container
@@ -15,10 +13,15 @@ from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import rebuilt
 from quantry.memo import stage
-from quantry.prepare.npu.activations import clip, hard_sigmoid, leaky_relu, sigmoid_to_hard_sigmoid
-from quantry.prepare.npu.batch_norm_to_conv import batch_norm_to_conv
+from quantry.prepare.npu.operators import (
+    batch_norm_to_conv,
+    clip,
+    hard_sigmoid,
+    leaky_relu,
+    sigmoid_to_hard_sigmoid,
+    split_to_slice,
+)
 from quantry.prepare.npu.pools import average_pool, reduce_mean, reduce_mean_to_pool, split_large_pool
-from quantry.prepare.npu.split_to_slice import split_to_slice
 from quantry.recipe import NpuConversions
 from quantry.runtime.environment import depends_on
 
@@ -34,21 +37,21 @@ _CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] 
     average_pool,
     reduce_mean,
 )
-"""Each is named as its switch in `NpuConversions`; later ones see what earlier ones made, such as new pools."""
+"""Each has the name of its field in `NpuConversions`. Later ones see what earlier ones added, such as new pools."""
 
 
 def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collection[str] = ()) -> tuple[str, ...]:
     """Replace operators of the main graph by what the NPU computes in their place.
 
-    Bodies of If and Loop are left alone: nothing in them is quantized, so they run elsewhere.
+    Bodies of If and Loop are not changed: nothing in them is quantized, so they do not run on the NPU.
 
     Args:
         model: The model, edited in place; shapes of pooled tensors must have been inferred.
-        options: Which conversions to make.
-        untouched: Names of nodes to leave as they are.
+        options: Which conversions to apply.
+        untouched: Names of nodes not to change.
 
     Returns:
-        How many nodes each conversion changed, and which.
+        One note per conversion: how many nodes it changed, and which.
     """
     kept = frozenset(untouched)
     chosen = [conversion for conversion in _CONVERSIONS if getattr(options, conversion.__name__)]
@@ -61,8 +64,8 @@ def convert(model: FloatModel, options: NpuConversions, untouched: tuple[str, ..
 
     Args:
         model: A prepared model.
-        options: Which conversions to make.
-        untouched: Names of nodes to leave as they are: what stays float does not run on the NPU.
+        options: Which conversions to apply.
+        untouched: Names of nodes not to change: nodes that stay float do not run on the NPU.
 
     Returns:
         A new model, with notes on what each conversion changed.

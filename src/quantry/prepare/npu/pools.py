@@ -1,17 +1,10 @@
-"""How far the NPU's mean over a kernel is from the true one.
+"""Average pools and means as an integer NPU computes them.
 
-The NPU divides a sum by the kernel's size s with a fixed-point reciprocal ``k / 2**n``, so its mean is the true one
-times ``s * k / 2**n``. Some kernel sizes have a reciprocal wired in; for others the best one with few bits is taken.
+The NPU divides a sum by the kernel's size s with a fixed-point reciprocal ``k / 2**n``, so its mean is the true mean
+times ``s * k / 2**n``. The float model is multiplied by that factor to match. Some kernel sizes have a fixed reciprocal
+in hardware; for others the best reciprocal with few bits is used.
 
-Appends to average pools what the NPU's fixed-point reciprocal makes of them.
-
-Recognizing ReduceMean over height and width.
-
-Appends to means over height and width what the NPU's fixed-point reciprocal makes of them.
-
-Writes means over height and width as GlobalAveragePool.
-
-Splits global average pools that are too large for the NPU.
+Means over height and width become GlobalAveragePool, and global pools that are too large for the NPU are split:
 
 ::
 
@@ -27,16 +20,17 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from quantry.graph.edit import FreshNames, constant_of, int_of, multiply_result
-from quantry.prepare.npu.nodes import convertible, listed
+from quantry.prepare.npu.operators import convertible, listed
 
+# Reciprocals k / 2**n that the hardware has for these sides of square kernels.
 _FIXED = {3: (7, 64), 5: (10, 256), 6: (7, 256), 7: (21, 1024), 14: (21, 4096)}
 _LARGEST_SIDE = 255
 
 
 def pool_factor(height: int, width: int) -> float:
-    """Return what the mean over a kernel must be multiplied by to get the NPU's.
+    """Return the factor between the true mean over a kernel and the NPU's.
 
-    Only square kernels up to a side of 255 have one other than 1.
+    It is 1 except for square kernels with sides up to 255.
 
     Args:
         height: Height of the kernel.
@@ -54,13 +48,13 @@ def pool_factor(height: int, width: int) -> float:
         return size * numerator / denominator
     shifts = range(7 + math.ceil(math.log2(size)))
     candidates = [(round(2**shift / size), 2**shift) for shift in shifts]
-    # The first of equally good ones: the reciprocal with the fewest bits.
+    # min returns the first of equally good ones, which is the reciprocal with the fewest bits.
     numerator, denominator = min(candidates, key=lambda pair: abs(pair[0] / pair[1] - 1 / size))
     return float(size * numerator / denominator)
 
 
 def spatial_size(value: ir.Value | None) -> tuple[int, int] | None:
-    """Return height and width of a tensor [N, C, H, W], or None where they are unknown or it has another rank."""
+    """Return height and width of a tensor [N, C, H, W], or None if they are unknown or the rank is not 4."""
     if value is None or value.shape is None or len(value.shape) != 4:
         return None
     height, width = value.shape[2], value.shape[3]
@@ -68,7 +62,7 @@ def spatial_size(value: ir.Value | None) -> tuple[int, int] | None:
 
 
 def average_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
-    """Multiply the result of AveragePool and GlobalAveragePool by `pool_factor` of its kernel, where that is not 1."""
+    """Multiply the result of AveragePool and GlobalAveragePool by `pool_factor` of its kernel, unless that is 1."""
     names = FreshNames(model)
     changed = []
     for node in convertible(model, untouched):
@@ -109,7 +103,7 @@ def is_spatial_mean(node: ir.Node) -> bool:
 
 
 def reduce_mean(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
-    """Multiply the result of every ReduceMean over height and width by `pool_factor`, where that is not 1."""
+    """Multiply the result of every ReduceMean over height and width by `pool_factor`, unless that is 1."""
     names = FreshNames(model)
     changed = []
     for node in convertible(model, untouched):
@@ -122,7 +116,7 @@ def reduce_mean(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, .
 
 
 def reduce_mean_to_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
-    """Replace every ReduceMean over height and width that keeps its dimensions by GlobalAveragePool, its equal."""
+    """Replace every ReduceMean over height and width that keeps its dimensions by GlobalAveragePool, which is equal."""
     changed = []
     for node in convertible(model, untouched):
         if is_spatial_mean(node) and int_of(node, "keepdims", 1):
@@ -130,9 +124,12 @@ def reduce_mean_to_pool(model: ir.Model, untouched: Container[str] = ()) -> tupl
             node.attributes.clear()
             node.resize_inputs(1)
             changed.append(node.name or "")
-    return (f"npu: wrote {len(changed)} ReduceMean nodes as GlobalAveragePool: {listed(changed)}",) if changed else ()
+    return (
+        (f"npu: replaced {len(changed)} ReduceMean nodes by GlobalAveragePool: {listed(changed)}",) if changed else ()
+    )
 
 
+# The largest number of values that one pool of the NPU averages.
 LARGEST_KERNEL = 512
 
 
@@ -152,13 +149,13 @@ def split_large_pool(model: ir.Model, untouched: Container[str] = ()) -> tuple[s
             changed.append(node.name or "")
     done = (f"npu: split {len(changed)} large GlobalAveragePool nodes in two: {listed(changed)}",) if changed else ()
     why = "no divisors of height and width bring both parts to 512 values"
-    return (*done, *((f"npu: left {len(left)} large GlobalAveragePool nodes: {why}: {listed(left)}",) if left else ()))
+    return (*done, *((f"npu: kept {len(left)} large GlobalAveragePool nodes: {why}: {listed(left)}",) if left else ()))
 
 
 def first_kernel(height: int, width: int) -> tuple[int, int] | None:
-    """Return the kernel of the first of two pools that each average at most 512 values, or None where there is none.
+    """Return the kernel of the first of two pools that each average at most 512 values, or None if there is none.
 
-    Square kernels before others, because the NPU's error is known for them; then the smallest.
+    Prefers square kernels, because the NPU's error is known for them, then small ones.
 
     Args:
         height: Height of the pooled tensor.

@@ -1,4 +1,4 @@
-"""Limits of integer NPUs on power-of-two positions, and the refinement that makes them hold."""
+"""Limits of integer NPUs on the positions (fraction bits) of tensors, and the adjustment that satisfies them."""
 
 from quantry.scale.npu.limits import LIMITS, Finding, Limit
 from quantry.scale.npu.refine import refine_for_npu

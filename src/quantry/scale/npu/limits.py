@@ -1,22 +1,16 @@
-"""What a limit is.
+"""The limits of an integer NPU on the positions of tensors, in the order in which they are enforced.
 
-Operators that copy or compare integers: all tensors need one position.
+================  =====================================================================================================
+Align             operators that copy or compare integers: all their tensors need one position
+HardSigmoid       the positions that the NPU's HardSigmoid can read and write
+ShiftBias         the shifter that aligns a bias with the accumulator
+ShiftCut          the shifter that reduces the accumulator of a convolution to the result
+ShiftRead         the shifter that aligns the operands of a sum
+ShiftWrite        the shifter that writes the result of a sum or a product
+Swish             the shifter that writes the product ``x * HardSigmoid(x)``
+================  =====================================================================================================
 
-The positions that the NPU's HardSigmoid can read and write.
-
-The shifter that brings a bias to the accumulator.
-
-The shifter that cuts the accumulator of a convolution down to the result.
-
-The shifter that brings operands of a sum to one position.
-
-The shifter that writes the result of a sum or a product.
-
-The shifter that writes the product of a gate.
-
-The limits, one file each, in the order in which they are made to hold.
-
-To add a limit: write it in a file here, name it in `LIMITS` and give it a switch in `quantry.recipe.NpuLimits`.
+To add a limit: write a class here, add it to `LIMITS`, and add a field to `quantry.recipe.NpuLimits`.
 """
 
 from collections.abc import Mapping
@@ -31,11 +25,11 @@ Positions = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Finding:
-    """A limit that does not hold.
+    """A violated limit.
 
     Attributes:
-        values: The numbers at fault, such as ``wpos 14 + ipos 6 - opos 0 = 20, allowed 0 to 16``.
-        moves: Positions with which the limit holds, by tensor.
+        values: The numbers, such as ``wpos 14 + ipos 6 - opos 0 = 20, allowed 0 to 16``.
+        moves: Positions that satisfy the limit, by tensor.
     """
 
     values: str
@@ -43,20 +37,20 @@ class Finding:
 
 
 class Limit(Protocol):
-    """A relation between the positions of one unit that the NPU's shifters set.
+    """A relation between the positions of one unit that the NPU's shifters impose.
 
-    Stateless. The moves of a finding make its own limit hold; they may break another, so limits are applied in turn
-    until all hold. Wherever there is a choice, moves go to smaller positions: a coarser step loses bits that the
-    arithmetic could not use, a finer one would saturate.
+    Stateless. The moves of a finding satisfy its own limit; they may violate another one, so limits are applied in
+    turn until all hold. If there is a choice, moves go to smaller positions: a coarser step loses bits that the
+    arithmetic could not use, while a finer one would clip values.
     """
 
     @property
     def name(self) -> str:
-        """Name of the switch in `quantry.recipe.NpuLimits`."""
+        """Name of the field in `quantry.recipe.NpuLimits`."""
         ...
 
     def find(self, unit: Unit, positions: Positions) -> Finding | None:
-        """Return what is wrong with a unit, or None where the limit holds or does not apply.
+        """Return how a unit violates the limit, or None if the limit holds or does not apply.
 
         Args:
             unit: The unit; it may be of any operator.
@@ -67,11 +61,11 @@ class Limit(Protocol):
 
 @dataclass(frozen=True)
 class Align:
-    """Inputs and output have the same position: the smallest among them.
+    """Inputs and output have the same position, the smallest of them.
 
     Attributes:
-        name: Name of the switch.
-        operators: Operator types that it is about.
+        name: Name of the field in `NpuLimits`.
+        operators: Operator types that it applies to.
     """
 
     name: str
@@ -122,7 +116,7 @@ class HardSigmoid:
         return Finding(values, {tensor: move for tensor, move in moves.items() if positions[tensor] != move})
 
 
-_HIGH = 15
+_BIAS_SHIFT_HIGH = 15
 _ACCUMULATOR_BITS, _BIAS_BITS = 24, 8
 
 
@@ -130,9 +124,9 @@ _ACCUMULATOR_BITS, _BIAS_BITS = 24, 8
 class ShiftBias:
     """``min(0, -(24 - (8 + cut))) <= wpos + ipos - bpos <= 15`` for Conv and Gemm, with cut = wpos + ipos - opos.
 
-    The lower end is 0 where a LeakyRelu follows. Below, the bias has bits that the accumulator has not and is made
-    coarser. Above, the weight is made coarser: beside a bias that large its last bits count for nothing, while a finer
-    bias would saturate.
+    The lower end is 0 if a LeakyRelu follows. Below it, the bias has bits that the accumulator does not have, and is
+    made coarser. Above the upper end, the weight is made coarser: its last bits are negligible compared with a bias
+    that large, while a finer bias would be clipped.
     """
 
     name: str = "shift_bias"
@@ -149,14 +143,14 @@ class ShiftBias:
         cut = weight + data - positions[unit.output]
         low = 0 if unit.leaky else min(0, cut + _BIAS_BITS - _ACCUMULATOR_BITS)
         shift = weight + data - bias
-        if low <= shift <= _HIGH:
+        if low <= shift <= _BIAS_SHIFT_HIGH:
             return None
-        values = f"wpos {weight} + ipos {data} - bpos {bias} = {shift}, allowed {low} to {_HIGH}"
-        moves = {unit.bias: weight + data - low} if shift < low else {unit.weight: weight - (shift - _HIGH)}
+        values = f"wpos {weight} + ipos {data} - bpos {bias} = {shift}, allowed {low} to {_BIAS_SHIFT_HIGH}"
+        moves = {unit.bias: weight + data - low} if shift < low else {unit.weight: weight - (shift - _BIAS_SHIFT_HIGH)}
         return Finding(values, moves)
 
 
-LOW, HIGH = 0, 16
+_CUT_LOW, _CUT_HIGH = 0, 16
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ class ShiftCut:
     """``0 <= wpos + ipos - opos <= 16`` for Conv and Gemm.
 
     Above, the weight is made coarser. Below, the result has fraction bits that no product reaches, so it is made
-    coarser; a finer weight would hold the limit as well and would saturate.
+    coarser; a finer weight would satisfy the limit as well but would be clipped.
     """
 
     name: str = "shift_cut"
@@ -175,10 +169,10 @@ class ShiftCut:
             return None
         weight, data, result = positions[unit.weight], positions[unit.inputs[0]], positions[unit.output]
         cut = weight + data - result
-        if LOW <= cut <= HIGH:
+        if _CUT_LOW <= cut <= _CUT_HIGH:
             return None
-        values = f"wpos {weight} + ipos {data} - opos {result} = {cut}, allowed {LOW} to {HIGH}"
-        moves = {unit.output: weight + data} if cut < LOW else {unit.weight: result - data + HIGH}
+        values = f"wpos {weight} + ipos {data} - opos {result} = {cut}, allowed {_CUT_LOW} to {_CUT_HIGH}"
+        moves = {unit.output: weight + data} if cut < _CUT_LOW else {unit.weight: result - data + _CUT_HIGH}
         return Finding(values, moves)
 
 
@@ -211,8 +205,8 @@ _MUL = (0, 32)
 class ShiftWrite:
     """``-7 <= min(ipos) - opos <= 25`` for Add, ``0 <= ipos + ipos - opos <= 32`` for Mul.
 
-    A result with more fraction bits than the arithmetic gives is made coarser; so is an operand whose fraction bits
-    the shifter cannot cut off.
+    A result with more fraction bits than the arithmetic provides is made coarser; so is an operand whose fraction bits
+    the shifter cannot remove.
     """
 
     name: str = "shift_write"
@@ -234,19 +228,19 @@ class ShiftWrite:
             return Finding(values, {unit.output: accumulator - low})
         pick = min if unit.operator == "Add" else max
         operand = pick(unit.inputs, key=positions.__getitem__)
-        # A square has one operand twice, so each step counts double.
+        # A square has the same operand twice, so each step counts twice.
         excess = (shift - high + 1) // 2 if unit.operator == "Mul" and len(set(unit.inputs)) == 1 else shift - high
         return Finding(values, {operand: positions[operand] - excess})
 
 
-_LOW, _SWISH_HIGH = 0, 15
+_SWISH_LOW, _SWISH_HIGH = 0, 15
 
 
 @dataclass(frozen=True)
 class Swish:
     """``0 <= ipos + ipos - opos <= 15`` for ``x * HardSigmoid(x)``.
 
-    Below, the result is made coarser; above, x is, because the gate's position has a lowest value.
+    Below, the result is made coarser. Above, x is made coarser, because the gate's position has a lower limit.
     """
 
     name: str = "swish"
@@ -258,11 +252,11 @@ class Swish:
         data, gate = unit.inputs
         total, result = positions[data] + positions[gate], positions[unit.output]
         shift = total - result
-        if _LOW <= shift <= _SWISH_HIGH:
+        if _SWISH_LOW <= shift <= _SWISH_HIGH:
             return None
-        allowed = f"allowed {_LOW} to {_SWISH_HIGH}"
+        allowed = f"allowed {_SWISH_LOW} to {_SWISH_HIGH}"
         values = f"ipos {positions[data]} + ipos {positions[gate]} - opos {result} = {shift}, {allowed}"
-        moves = {unit.output: total} if shift < _LOW else {data: positions[data] - (shift - _SWISH_HIGH)}
+        moves = {unit.output: total} if shift < _SWISH_LOW else {data: positions[data] - (shift - _SWISH_HIGH)}
         return Finding(values, moves)
 
 

@@ -1,4 +1,4 @@
-"""Moves positions until the NPU's limits hold."""
+"""Adjust positions until the NPU's limits hold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +15,20 @@ from quantry.scale.npu.unit import Unit, find_units
 
 
 def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits) -> QuantParams:
-    """Return parameters whose positions keep the NPU's limits.
+    """Return parameters whose positions satisfy the NPU's limits.
 
-    The limits are those of products of bytes: where a unit has a tensor of another width, none of them binds it.
-    Tensors that share parameters move together. Integers of weights and biases are made from their float values when
-    the model is written, so they follow the positions.
+    The limits apply to 8-bit products; units with a tensor of another width are not limited. Tensors that share
+    parameters move together. Integers of weights and biases are computed when the model is written, so they follow the
+    positions.
 
     Args:
         model: The float model that was planned.
         plan: Which tensors are quantized.
         params: Power-of-two parameters, one scale for each tensor.
-        options: Which limits to keep.
+        options: Which limits to enforce.
 
     Returns:
-        New parameters, with notes on how many positions each limit moved and which limits could not be kept.
+        New parameters, with notes on how many positions each limit moved and which limits could not be satisfied.
     """
     planned = _Planned(plan)
     wanted = frozenset(plan.quantized_nodes)
@@ -59,7 +59,7 @@ class _Planned:
         return (*roots, *self.plan.conversions, *self.plan.weights, *own)
 
     def converted(self, unit: Unit) -> Unit:
-        """Return the unit with the conversions that its node reads in place of the tensors before them."""
+        """Return the unit with the conversions that its node reads instead of the tensors before them."""
         names = {
             self.holder(conversion.tensor): name
             for name, conversion in self.plan.conversions.items()
@@ -90,8 +90,8 @@ def _position(name: str, params: TensorParams) -> int:
     position = params.position
     if position is None:
         raise InternalError(
-            f"the NPU's limits need one power-of-two scale for each tensor, got {params.scale} for {name!r}, in the "
-            "scale stage"
+            f"the NPU's limits need one power-of-two scale per tensor, got {params.scale} for {name!r}; in the scale "
+            "stage"
         )
     return position
 
@@ -117,7 +117,7 @@ def _settle(
 
 def _notes(moved: Mapping[str, set[str]]) -> tuple[str, ...]:
     counts = [f"{name.replace('_', ' ')} {len(tensors)}" for name, tensors in moved.items() if tensors]
-    return (f"npu: positions moved to keep limits: {', '.join(counts)}",) if counts else ()
+    return (f"npu: positions moved to satisfy limits: {', '.join(counts)}",) if counts else ()
 
 
 def _broken(

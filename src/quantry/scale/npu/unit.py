@@ -1,4 +1,4 @@
-"""What the NPU computes in one piece: an operator, and the activation function fused behind it."""
+"""What the NPU computes in one step: an operator with the activation function fused into it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _CORRECTED = operators_where(lambda row: row.npu and row.npu.factor)
 
 
 class Tensors(Protocol):
-    """Knows the quantized tensors of a graph.
+    """The quantized tensors of a graph.
 
     Two implementations: one for a float model with a plan, where tensors are found by name, and one for a graph with
     Q/DQ pairs, where they are found through the pairs. Both only read the graph.
@@ -26,22 +26,22 @@ class Tensors(Protocol):
         ...
 
     def key(self, value: ir.Value | None) -> str | None:
-        """Return under which name the position of a value is kept, or None where it is not quantized."""
+        """Return the key of a value's position, or None if it is not quantized."""
         ...
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One operator of the NPU and the tensors whose positions it ties together; tensors are named by their keys.
+    """One operator of the NPU and the tensors whose positions depend on each other; tensors are named by their keys.
 
     Attributes:
         node: Name of the node.
         operator: Its operator type.
-        inputs: Quantized operands in order; of Conv and Gemm the data only. For ``x * HardSigmoid(x)``, x comes first.
-        output: The quantized result, behind a fused activation function; None where it stays float.
+        inputs: Quantized operands in order; only the data for Conv and Gemm. For ``x * HardSigmoid(x)``, x comes first.
+        output: The quantized result, after a fused activation function; None if it stays float.
         weight: Constant weight of Conv and Gemm.
         bias: Its bias.
-        leaky: Whether a LeakyRelu is fused behind it.
+        leaky: Whether a LeakyRelu is fused into it.
         swish: Whether it is the product in ``x * HardSigmoid(x)``.
     """
 
@@ -60,7 +60,7 @@ def find_units(nodes: Iterable[ir.Node], tensors: Tensors) -> tuple[Unit, ...]:
 
     Args:
         nodes: Nodes that compute on quantized tensors, in order.
-        tensors: Knows the quantized tensors.
+        tensors: The quantized tensors.
     """
     return tuple(_unit(node, tensors) for node in nodes)
 
@@ -93,7 +93,7 @@ def _constant(node: ir.Node, index: int, tensors: Tensors) -> str | None:
 
 
 def _result(node: ir.Node, tensors: Tensors) -> tuple[str | None, tuple[str, ...]]:
-    """Follow fused operators behind a node to the quantized tensor; return its key and the operators passed."""
+    """Follow fused operators after a node to the quantized tensor; return its key and the operators on the way."""
     passed: list[str] = []
     while True:
         output = node.outputs[0]
@@ -133,7 +133,7 @@ def _gate_first(product: ir.Node, tensors: Tensors) -> tuple[ir.Value, ir.Value]
 
 
 def _hard_sigmoid_argument(gate: ir.Value, tensors: Tensors) -> ir.Value | None:
-    """Return x where a value is HardSigmoid(x), or that times a constant."""
+    """Return x if a value is HardSigmoid(x), or that times a constant."""
     producer = tensors.source(gate).producer()
     if producer is not None and producer.op_type == "Mul":
         values = [tensors.source(value) for value in producer.inputs if value is not None]

@@ -1,7 +1,7 @@
-"""Calibration methods, one file each: from observed values to the range that is represented.
+"""Calibration methods, one file each: from observed values to the range to represent.
 
-To add one: a new file here with a function of ``(observed, options, grid)`` that returns a `Range`, its options in
-`quantry.recipe`, and a line in `RANGE_METHODS`; `quantry.testing.range_suite.RangeMethodSuite` then checks it.
+To add one: a new file with a function of ``(observed, options, grid)`` that returns a `Range`, its options in
+`quantry.recipe`, and a line in `RANGE_METHODS`. `quantry.testing.range_suite.RangeMethodSuite` tests it.
 """
 
 from collections.abc import Callable
@@ -37,15 +37,15 @@ RANGE_METHODS: tuple[tuple[type[Method], RangeFunction], ...] = (
     (LayerWisePercentile, layer_wise_percentile_range),
     (BestPercentile, best_percentile_range),
 )
-"""The options' type and the function that it chooses."""
+"""The type of the options, and the function that it selects."""
 
 
 def find_range(observed: Observed, method: Method, grid: Grid) -> Range:
-    """Return the range that a method chooses for the values.
+    """Return the range that a method selects for the values.
 
     Args:
         observed: The values.
-        method: The method's options, whose type is the choice.
+        method: The method's options; their type selects the method.
         grid: The integers that the range will be mapped to.
 
     Raises:
@@ -55,7 +55,7 @@ def find_range(observed: Observed, method: Method, grid: Grid) -> Range:
         if isinstance(method, options):
             return function(observed, method, grid)
     known = ", ".join(options.__name__ for options, _ in RANGE_METHODS)
-    raise RecipeError(f"a calibration method must be one of {known}, got {method!r} in the scale stage")
+    raise RecipeError(f"a calibration method must be one of {known}, got {method!r}; in the scale stage")
 
 
 __all__ = ["RANGE_METHODS", "RangeFunction", "find_range"]

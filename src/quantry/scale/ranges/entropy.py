@@ -1,9 +1,9 @@
-"""Entropy: the range whose quantized histogram diverges least from the observed one.
+"""Entropy: the range whose quantized histogram has the smallest divergence from the observed one.
 
 The search of onnxruntime and TensorRT (S. Migacz, "8-bit inference with TensorRT", 2017). From a histogram over
-``[-max|x|, max|x|]`` ever more bins around zero are kept and the rest is added to the outermost two: the reference p.
-The kept bins are merged into as many groups as there are levels, and each group is spread evenly over its bins that
-are not empty: the candidate q. The range with the least divergence ``sum p log(p / q)`` wins.
+``[-max|x|, max|x|]``, more and more bins around zero are kept, and the rest is added to the outermost two: the
+reference p. The kept bins are merged into as many groups as there are levels, and each group is spread evenly over its
+non-empty bins: the candidate q. The range with the smallest divergence ``sum p log(p / q)`` is selected.
 
 All ranges are compared at once. Every sum over bins is a difference of running sums, because q is constant inside a
 group and p differs from the histogram only in its outermost bins.
@@ -22,16 +22,16 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _SMOOTHING = 1e-4
-"""What an empty bin is given, so that no logarithm is infinite; taken off the other bins in equal parts."""
+"""Mass given to an empty bin, so that no logarithm is infinite; it is taken from the other bins in equal parts."""
 
 
 def entropy_range(observed: Observed, options: Entropy, grid: Grid) -> Range:
-    """Return the range of least divergence, within the observed extremes.
+    """Return the range with the smallest divergence, within the observed extremes.
 
     Args:
         observed: The values.
         options: Numbers of bins.
-        grid: Not used: the levels compared are those of the options.
+        grid: Not used: the number of levels is an option.
     """
     del grid
     extrema = observed.extrema()
@@ -48,8 +48,8 @@ class _Spans(NamedTuple):
     Attributes:
         start: First bin kept, [S].
         end: Bin after the last one kept, [S].
-        groups: Edges of the groups that the kept bins are merged into, [S, levels + 1]; what is left over after the
-            last one belongs to the last group's mass, but nothing is spread to it.
+        groups: Edges of the groups that the kept bins are merged into, [S, levels + 1]. The remaining bins after the
+            last edge add to the last group's mass, but nothing is spread to them.
     """
 
     start: Integers
@@ -70,7 +70,7 @@ class _Reference(NamedTuple):
 
     Attributes:
         mass: Mass in each group.
-        rest: Mass left over after the last group.
+        rest: Mass in the remaining bins after the last group.
         filled: Bins of each group that are not empty.
         entropy: Sum of p log p.
     """
@@ -82,12 +82,12 @@ class _Reference(NamedTuple):
 
 
 def _divergences(counts: Integers, spans: _Spans) -> Floats:
-    """Return the Kullback-Leibler divergence of each span, [S]; infinite where no bin of the candidate is filled."""
+    """Return the Kullback-Leibler divergence of each span, [S]; infinite if no bin of the candidate has mass."""
     running = _running(counts)
     reference = _reference(counts, running, spans)
     merged = np.diff(running[spans.groups])
     merged[:, -1] += running[spans.end] - running[spans.groups[:, -1]]
-    # Counts are whole numbers, and so is what is spread to a bin.
+    # Counts are whole numbers, and so is the mass that is spread to a bin, as in onnxruntime.
     spread = np.where(reference.filled > 0, merged // np.maximum(reference.filled, 1), 0)
     width = spans.groups[:, 1] - spans.groups[:, 0]
     left_over = spans.end - spans.groups[:, -1]
@@ -103,7 +103,7 @@ def _divergences(counts: Integers, spans: _Spans) -> Floats:
 
 
 def _reference(counts: Integers, running: Integers, spans: _Spans) -> _Reference:
-    # The outermost kept bins take up all that lies beyond them.
+    # The outermost kept bins include everything beyond them.
     before, after = running[spans.start], running[-1] - running[spans.end]
     first, last = counts[spans.start], counts[spans.end - 1]
     left_over = spans.end > spans.groups[:, -1]
@@ -129,7 +129,7 @@ def _reference(counts: Integers, running: Integers, spans: _Spans) -> _Reference
 def _smooth_entropy(counts: Integers, spans: _Spans, ends: tuple[Integers, Integers], taken: Floats) -> Floats:
     """Return the sum of ``(p - taken) log(p - taken)`` over the filled bins of each span, [S].
 
-    As `taken` is far below one count and differs between spans, the running sums are those of its Taylor series.
+    `taken` is far below one count and differs between spans, so the running sums are those of its Taylor series.
     """
     old, new = ends
     terms = [
@@ -140,7 +140,7 @@ def _smooth_entropy(counts: Integers, spans: _Spans, ends: tuple[Integers, Integ
 
 
 def _taylor(counts: Integers) -> tuple[Floats, Floats, Floats]:
-    """Return value, slope and half the curvature of x log x, all 0 where x is 0."""
+    """Return value, slope and half the curvature of x log x, all 0 if x is 0."""
     filled = counts > 0
     x = np.maximum(counts, 1).astype(np.float64)
     logarithm = np.log(x)

@@ -8,15 +8,15 @@ from quantry.scale.values import Observed
 
 
 def min_max_range(observed: Observed, options: MinMax, grid: Grid) -> Range:
-    """Return the extremes of all values, or the weighted mean of the batches' extremes.
+    """Return the extremes of all values, or a weighted mean of the extremes of the batches.
 
-    The mean has weights proportional to ``(1 - c)**age``, the newest batch having age 0; c = 0 is the plain mean.
-    Batches without a finite value are left out.
+    The weights are proportional to ``(1 - c)**age``, where the newest batch has age 0; c = 0 is the plain mean. Batches
+    without a finite value are skipped.
 
     Args:
         observed: The values.
         options: Whether to average.
-        grid: Not used: the extremes are the same for every type.
+        grid: Not used: the extremes do not depend on the type.
     """
     del grid
     if options.moving_average is None:

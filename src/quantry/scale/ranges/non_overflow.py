@@ -1,4 +1,4 @@
-"""NonOverflow: the finest scale at which every observed value keeps within half a step of itself."""
+"""NonOverflow: the finest scale at which no observed value is clipped, so every error is at most half a step."""
 
 import numpy as np
 
@@ -9,10 +9,10 @@ from quantry.scale.values import Observed
 
 
 def non_overflow_range(observed: Observed, options: NonOverflow, grid: Grid) -> Range:
-    """Return the extremes, or what the smallest power-of-two scale represents that fits both.
+    """Return the extremes, or for power-of-two scales the range of the smallest scale that fits both.
 
-    Unlike MinMax, which takes the power of two nearest to the float scale and may clip by up to a factor sqrt(2), this
-    never clips an observed value (up to an eighth of float32's largest, where power-of-two scales end).
+    MinMax takes the power of two nearest to the float scale and may clip by up to a factor sqrt(2). This never clips an
+    observed value (up to an eighth of float32's largest, where power-of-two scales end).
 
     Args:
         observed: The values.
@@ -25,6 +25,6 @@ def non_overflow_range(observed: Observed, options: NonOverflow, grid: Grid) -> 
         return extrema
     exponent = non_overflow_exponent(extrema, grid)
     chosen = representable_range(exponent, aligned_zero_point(extrema, exponent, grid), grid)
-    # All-zero groups keep their empty range and with it the scale 1 that they have in every other method.
+    # Groups of zeros keep their empty range, and with it scale 1, as in every other method.
     empty = (extrema.low == 0) & (extrema.high == 0)
     return Range(np.where(empty, 0.0, chosen.low), np.where(empty, 0.0, chosen.high))

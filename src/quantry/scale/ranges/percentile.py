@@ -1,8 +1,9 @@
-"""Percentile: the range that holds all but the rarest values.
+"""Percentile calibration: ranges that clip a given fraction of the values.
 
-BestPercentile: the percentile that leaves the least error, searched on a continuous scale.
-
-LayerWisePercentile: for each tensor the percentile that leaves the least error.
+`Percentile` uses a given percentile, `BestPercentile` searches for the one with the smallest error, and
+`LayerWisePercentile` selects the best of several candidates for each tensor. The percentiles of activations are
+computed from histograms by `quantry.numerics.histogram.quantile` and `magnitude_quantile`, those of weights from the
+values.
 """
 
 import numpy as np
@@ -14,14 +15,14 @@ from quantry.scale.values import Observed
 
 
 def percentile_range(observed: Observed, options: Percentile, grid: Grid) -> Range:
-    """Return ``[-t, t]`` with p percent of the values inside, or the p percent between two equally rare ends.
+    """Return ``[-t, t]`` that includes p percent of the values, or the p percent between two equally rare ends.
 
     The range never reaches beyond the observed extremes.
 
     Args:
         observed: The values.
-        options: The percentile, and whether one threshold serves both sides.
-        grid: Not used: the range is the same for every type.
+        options: The percentile, and whether one threshold applies to both sides.
+        grid: Not used: the range does not depend on the type.
     """
     del grid
     fraction = options.percentile / 100.0
@@ -35,15 +36,15 @@ def percentile_range(observed: Observed, options: Percentile, grid: Grid) -> Ran
 _POWERS = {"mae": 1, "mse": 2}
 _FIRST, _NEXT, _ROUNDS = 17, 5, 3
 _RAREST = 7.0
-"""The search ends at the percentile that leaves ``10**-7`` of the values out; beyond it is the whole range."""
+"""The search ends at the percentile that clips ``10**-7`` of the values; after it only the whole range is tried."""
 
 
 def best_percentile_range(observed: Observed, options: BestPercentile, grid: Grid) -> Range:
-    """Return the best range for each group: rarities on a logarithmic grid, then finer ones around the best.
+    """Return the best range of each group: clipped fractions on a logarithmic grid, then finer ones around the best.
 
     Args:
         observed: The values.
-        options: Where the search begins, whether one threshold serves both sides, and the metric.
+        options: Where the search begins, whether one threshold applies to both sides, and the metric.
         grid: The integers in use.
     """
     start = -np.log10(1.0 - options.lowest / 100.0)
@@ -78,7 +79,7 @@ def _error(observed: Observed, method: Percentile, grid: Grid, power: int) -> np
 
 
 def layer_wise_percentile_range(observed: Observed, options: LayerWisePercentile, grid: Grid) -> Range:
-    """Return the best of the candidates' ranges; of equally good ones the first.
+    """Return the best range of the candidates; the first of equally good ones.
 
     Args:
         observed: The values.

@@ -3,8 +3,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
-from prepare_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 
+from onnx_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 from quantry.errors import ModelError
 from quantry.graph.passes import convert_opset
 from quantry.graph.save import serialize

@@ -106,7 +106,7 @@ def test_torch_bfloat16_is_widened_and_sparse_tensors_are_refused():
 def test_used_up_reader_is_told_from_an_empty_one():
     reader = Reader([{"x": ROWS[0]}])
     list(calibration_data(reader, X))
-    with pytest.raises(DataError, match=r"get_next\(\) at once: used up already\? make a new one; in Reader"):
+    with pytest.raises(DataError, match=r"first get_next\(\).*create a new one; in Reader"):
         calibration_data(reader, X)
 
 
@@ -118,7 +118,7 @@ def test_take_is_the_data_of_the_first_samples():
 
 
 def test_take_of_nothing_is_refused():
-    with pytest.raises(DataError, match="at least one"):
+    with pytest.raises(DataError, match="at least 1"):
         calibration_data(ROWS, X).take(0)
 
 
@@ -146,7 +146,7 @@ def test_reader_is_drained_once_and_only_as_far_as_needed():
 def test_length_of_unread_data_is_unknown():
     data = calibration_data(iter(ROWS), X)
     assert data.size is None
-    with pytest.raises(TypeError, match="not known"):
+    with pytest.raises(TypeError, match="unknown before"):
         len(data)
     assert len(list(data)) == 4
 
@@ -218,11 +218,11 @@ def test_fixed_batch_takes_whole_groups_and_warns_of_the_rest():
         ([{"x": ROWS[0], "labels": 1}], "got an array for 'labels'"),
         ([{}], "got no array for 'x'"),
         ([()], "got 0 arrays"),
-        ([ROWS[0].astype(np.uint8)], "the way the model was trained"),
-        ([ROWS[0].astype(np.int64)], "wants float32"),
+        ([ROWS[0].astype(np.uint8)], "as for training"),
+        ([ROWS[0].astype(np.int64)], "needs float32"),
         ([ROWS[0] > 1], "got bool"),
         ([np.float64([1e300, 0, 0])], "got float64"),
-        ([np.zeros(4, np.float32)], r"wants float32\[n, 3\], got float32\[1, 4\]"),
+        ([np.zeros(4, np.float32)], r"needs float32\[n, 3\], got float32\[1, 4\]"),
         ([np.zeros((1, 1, 3), np.float32)], r"got float32\[1, 1, 3\]"),
         ([np.zeros((0, 3), np.float32)], "at least one value"),
         ([np.array([1, None, 2])], "dtype object"),
@@ -234,7 +234,7 @@ def test_fixed_batch_takes_whole_groups_and_warns_of_the_rest():
         (42, "must be a path"),
         (np.float32(3), "must be a path"),
         (np.array(3.0), "got a scalar"),
-        ({"x": ROWS, "y": ROWS[:2]}, "equally many samples"),
+        ({"x": ROWS, "y": ROWS[:2]}, "same number of samples"),
         ({"y": ROWS}, "got an array for 'y'"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -282,7 +282,7 @@ def test_scalar_inputs_stay_scalars():
 
 
 def test_array_for_a_model_of_two_inputs_is_refused():
-    with pytest.raises(DataError, match="model of one input"):
+    with pytest.raises(DataError, match="model with one input"):
         calibration_data(ROWS, TWO)
     with pytest.raises(DataError, match="mapping from names"):
         calibration_data(list(ROWS), TWO)
@@ -292,9 +292,9 @@ def test_array_for_a_model_of_two_inputs_is_refused():
     ("make", "message"),
     [
         (lambda folder: folder / "missing", "must exist"),
-        (lambda folder: folder, "must hold images"),
+        (lambda folder: folder, "must contain images"),
         (lambda folder: (folder / "a.csv").write_text("no") and folder / "a.csv", r"must be \.npy, \.npz or a \.txt"),
-        (lambda folder: (folder / "a.txt").write_text("no") and folder / "a.txt", "files that exist, got 'no'"),
+        (lambda folder: (folder / "a.txt").write_text("no") and folder / "a.txt", "must exist, got 'no'"),
         (lambda folder: (folder / "a.txt").write_text("\n") and folder / "a.txt", "must name images or arrays"),
         (lambda folder: (folder / "a.npy").write_bytes(b"no") and folder / "a.npy", "a.npy"),
         (lambda folder: (folder / "a.npz").write_bytes(b"PK\3\4no") and folder / "a.npz", "a.npz"),
@@ -309,7 +309,7 @@ def test_unusable_paths_are_named(make, message, tmp_path):
 def test_sub_folders_of_unequal_length_are_refused(tmp_path):
     npy(tmp_path / "ids", a=np.arange(3))
     npy(tmp_path / "mask", a=np.ones(3), b=np.ones(3))
-    with pytest.raises(DataError, match="equally many"):
+    with pytest.raises(DataError, match="same number of samples"):
         calibration_data(tmp_path, TWO)
 
 
@@ -415,7 +415,7 @@ def test_a_spool_travels_with_all_of_its_samples():
 
 def test_opened_data_take_no_image_options():
     opened = calibration_data(np.zeros((2, 3), np.float32), X)
-    with pytest.raises(DataError, match="ImageOptions go with a path"):
+    with pytest.raises(DataError, match="ImageOptions need a path"):
         calibration_data(opened, X, ImageOptions())
 
 
@@ -423,12 +423,12 @@ def test_data_opened_for_other_inputs_are_checked_again():
     arrays = calibration_data([np.zeros((1, 3), np.float32)], X)
     assert [list(sample) for sample in calibration_data(arrays, (replace(X[0], name="z"),))] == [["z"]]
     named = calibration_data([{X[0].name: np.zeros((1, 3), np.float32)}], X)
-    with pytest.raises(DataError, match="the model's inputs are"):
+    with pytest.raises(DataError, match="match the model's inputs"):
         calibration_data(named, (replace(X[0], name="z"),))
 
 
 def test_files_of_arrays_take_no_image_options(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((1, 3), np.float32))
     for path in (tmp_path, tmp_path / "a.npy"):
-        with pytest.raises(DataError, match="ImageOptions go with a path to a folder of images, got arrays"):
+        with pytest.raises(DataError, match="ImageOptions need a path to a folder of images, got arrays"):
             calibration_data(path, X, ImageOptions())

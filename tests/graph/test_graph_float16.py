@@ -1,8 +1,8 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
-from prepare_oracle import from_text, graph_from_text, random_feeds, run
 
+from onnx_oracle import from_text, graph_from_text, random_feeds, run
 from quantry.graph.load import model_source
 from quantry.graph.passes.float16_to_float32 import float16_to_float32
 from quantry.graph.save import serialize
@@ -44,7 +44,7 @@ WEIGHT = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float16)
 def test_every_part_of_a_float16_model_becomes_float32():
     model = graph_from_text(_text(half=True), w=WEIGHT)
     (note,) = float16_to_float32(model)
-    assert note == "converted the model with 1 float16 weights to float32; x, y are float32 now"
+    assert note == "converted the model with 1 float16 weights to float32; x, y are now float32"
     expected = from_text(_text(half=False), w=WEIGHT.astype(np.float32))
     onnx.checker.check_model(onnx.load_from_string(serialize(model)), full_check=True)
     feeds = random_feeds(expected)

@@ -153,12 +153,12 @@ def test_image_folder_carries_its_options(tmp_path):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (inputs(1, 3, "h", 8), ImageOptions(), r"give ImageOptions\(size="),
+        (inputs(1, 3, "h", 8), ImageOptions(), r"pass ImageOptions\(size="),
         (inputs(1, 5, 8, 8), ImageOptions(), "1 or 3 channels"),
         (inputs(1, 10), ImageOptions(), "rank 3 or 4"),
         (inputs(1, 3, 8, 12, dtype=np.int64), ImageOptions(), "float32 or uint8"),
         (inputs(1, 3, 8, 12, dtype=np.uint8), ImageOptions(scale=0.5), "uint8 pixels"),
-        (NCHW + inputs(1), ImageOptions(), "model of one input"),
+        (NCHW + inputs(1), ImageOptions(), "model with one input"),
         (NCHW, ImageOptions(size=(4, 4)), r"got float32\[1, 3, 4, 4\]"),
         (NCHW, ImageOptions(mean=(1.0, 2.0)), "1 or 3 values"),
     ],
@@ -178,7 +178,7 @@ def test_unreadable_image_is_named(content, tmp_path):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_image_of_more_than_eight_bits_is_refused(channels, tmp_path):
     Image.fromarray(np.arange(96, dtype=np.uint16).reshape(8, 12) * 600).save(tmp_path / "wide.png")
-    with pytest.raises(DataError, match=r"8 bits for each channel, got mode 'I;16'.*wide\.png"):
+    with pytest.raises(DataError, match=r"8 bits per channel, got mode 'I;16'.*wide\.png"):
         calibration_data(tmp_path, inputs(1, channels, 8, 12))
 
 
@@ -219,7 +219,7 @@ def test_image_options_are_checked(wrong, message):
 
 
 def test_missing_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match="must be a folder"):
+    with pytest.raises(DataError, match="must be an existing folder"):
         calibration_data(ImageFolder(tmp_path / "missing"), NCHW)
 
 
@@ -250,12 +250,12 @@ def test_usual_options_of_images_are_not_doubted(options, tmp_path):
         (ImageOptions(**IMAGENET), "--pixel-scale 1/255"),
         (ImageOptions(mean=IMAGENET["mean"]), "--pixel-scale 1/255"),
         (ImageOptions(std=IMAGENET["std"]), "--pixel-scale 1/255"),
-        (ImageOptions(scale=1 / 255, **IMAGENET_BYTES), "leave out --pixel-scale"),
-        (ImageOptions(scale=1 / 255, mean=IMAGENET_BYTES["mean"]), "leave out --pixel-scale"),
-        (ImageOptions(scale=1 / 255, std=IMAGENET_BYTES["std"]), "leave out --pixel-scale"),
+        (ImageOptions(scale=1 / 255, **IMAGENET_BYTES), "remove --pixel-scale"),
+        (ImageOptions(scale=1 / 255, mean=IMAGENET_BYTES["mean"]), "remove --pixel-scale"),
+        (ImageOptions(scale=1 / 255, std=IMAGENET_BYTES["std"]), "remove --pixel-scale"),
     ],
 )
-def test_mean_and_std_of_another_scale_are_doubted_with_the_likely_remedy(options, advice, tmp_path):
+def test_mean_and_std_of_another_scale_are_doubted_with_the_likely_fix(options, advice, tmp_path):
     (doubt,) = pixel_notes(calibration_data(save(tmp_path / "a.png"), NCHW, options))
     assert advice in doubt
 
@@ -266,7 +266,7 @@ def test_options_of_images_for_bytes_are_not_doubted(tmp_path):
 
 
 def test_misspelt_option_of_images_gets_the_nearest_spelling():
-    with pytest.raises(DataError, match="known options, got 'men'; did you mean 'mean'"):
+    with pytest.raises(DataError, match="must exist, got 'men'; did you mean 'mean'"):
         ImageOptions(men=(0.5,))
     assert replace(ImageOptions(scale=0.5), color="BGR") == pickle.loads(
         pickle.dumps(ImageOptions(None, scale=0.5, color="BGR"))

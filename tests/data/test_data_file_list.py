@@ -40,13 +40,13 @@ def test_arrays_have_a_file_for_each_input_in_a_line(tmp_path: Path) -> None:
     assert (values(data, "a"), values(data, "b")) == ([0.0, 2.0], [1.0, 3.0])
     one = (InputSignature("x", np.dtype(np.float32), (1, 2)),)
     assert values(calibration_data(listed(tmp_path, "3.npy", "0.npy"), one), "x") == [3.0, 0.0]
-    with pytest.raises(DataError, match="one for each input"):
+    with pytest.raises(DataError, match="one file per input"):
         calibration_data(listed(tmp_path, "0.npy\t1.npy", "2.npy"), TWO)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [((), "got nothing"), (("sample 0",), "files that exist, got 'sample 0'"), (("list.txt",), "got .txt")],
+    [((), "got nothing"), (("sample 0",), "must exist, got 'sample 0'"), (("list.txt",), "got .txt")],
 )
 def test_lists_that_name_no_samples_are_refused(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):

@@ -26,7 +26,7 @@ from quantry.recipe import (
 )
 from quantry.scale.activations import responses
 from quantry.scale.ranges import find_range
-from quantry.scale.values import BehindValues, BinnedValues
+from quantry.scale.values import BinnedValues, ResponseValues
 
 SIGMOID = ScalarFunction("Sigmoid", (), (IDENTITY,))
 SILU = ScalarFunction("Mul", (), (IDENTITY, SIGMOID))
@@ -68,7 +68,7 @@ def test_response_is_what_lies_between_a_tensor_and_its_first_other_reader(
 def test_several_functions_behind_one_tensor_all_count() -> None:
     found = responses(graph("a = Neg(x) b = Sigmoid(a) c = Softmax(b) d = Tanh(a) y = Add(c, d)"), ["a"])["a"]
     assert {function.operator for function in found} == {"Sigmoid", "Tanh"}
-    behind = BehindValues(statistics(np.linspace(-9, 9, 5000)), found)
+    behind = ResponseValues(statistics(np.linspace(-9, 9, 5000)), found)
     grid = Grid(DataType.UINT8, symmetric=False)
     assert behind.error(np.array([[0.07]]), np.array([[128.0]]), grid, 2)[0, 0] > 0
 
@@ -85,7 +85,7 @@ def test_error_is_that_of_the_values_themselves(
     params = TensorParams(DataType.INT8, chosen.scale[0], chosen.zero_point[0])
     quantized = fake_quantize(values, params).astype(np.float64)
     exact = np.mean((function.evaluate(values.astype(np.float64)) - function.evaluate(quantized)) ** 2)
-    behind = BehindValues(statistics(values), (function,))
+    behind = ResponseValues(statistics(values), (function,))
     found = behind.error(chosen.scale[None].astype(float), chosen.zero_point[None].astype(float), grid, 2)[0, 0]
     slope = behind._weights[0]
     assert found / slope**2 == pytest.approx(exact, rel=0.1, abs=1e-9)
@@ -97,7 +97,7 @@ def test_a_tail_that_the_function_flattens_costs_nothing(power_of_two: bool, sym
     random = np.random.default_rng(0)
     values = np.concatenate([random.standard_normal(20000), random.uniform(-60, -40, 400)])
     grid = Grid(DataType.INT8, symmetric, power_of_two)
-    ways = (BinnedValues(statistics(values)), BehindValues(statistics(values), (SILU,)))
+    ways = (BinnedValues(statistics(values)), ResponseValues(statistics(values), (SILU,)))
     scales = [float(affine(find_range(observed, MinMSE(), grid), grid).scale[0]) for observed in ways]
     assert scales[1] < scales[0] / 3
 
@@ -121,12 +121,12 @@ def test_whole_models_lose_less_when_judged_behind() -> None:
 
 
 def test_weights_have_nothing_behind_them() -> None:
-    with pytest.raises(RecipeError, match="weights have none"):
+    with pytest.raises(RecipeError, match="no function follows a weight"):
         ScaleOptions(weight=MinMSE(behind=True))
 
 
 @pytest.mark.parametrize("value", [0.0, 3.5, -1e-30])
 def test_a_constant_tensor_has_a_range(value: float) -> None:
     grid = Grid(DataType.INT8, symmetric=False)
-    interval = find_range(BehindValues(statistics(np.full(9, value)), (SILU,)), MinMSE(), grid)
+    interval = find_range(ResponseValues(statistics(np.full(9, value)), (SILU,)), MinMSE(), grid)
     assert np.isfinite(affine(interval, grid).scale).all()

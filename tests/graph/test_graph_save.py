@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
-from prepare_oracle import from_text, graph_from_text, run
 
+from onnx_oracle import from_text, graph_from_text, run
 from quantry.errors import ModelError
 from quantry.graph.float_model import model_fingerprint
 from quantry.graph.load import read_model
@@ -168,7 +168,7 @@ def test_too_large_for_one_piece():
     model = graph_from_text('<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y) { y = Relu(x) }')
     huge = ir.LazyTensor(lambda: pytest.fail("read"), ir.DataType.FLOAT, ir.Shape([2**29]), name="w")
     model.graph.register_initializer(ir.Value(name="w", const_value=huge))
-    with pytest.raises(ModelError, match=r"below 2 GB.*2147483648 bytes"):
+    with pytest.raises(ModelError, match=r"smaller than 2 GB.*2147483648 bytes"):
         serialize(model)
 
 

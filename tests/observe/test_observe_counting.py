@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantry.observe.code_counting import code_counter, count_codes
-from quantry.observe.tensor_counter import CODES
+from quantry.observe.counting import CODES, code_counter, count_codes
 
 COUNTERS = [count_codes, code_counter()]
 

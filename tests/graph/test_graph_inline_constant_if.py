@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from prepare_oracle import assert_same_outputs, graph_from_text, op_types
 
+from onnx_oracle import assert_same_outputs, graph_from_text, op_types
 from quantry.graph.passes.inline_constant_if import inline_constant_if
 from quantry.graph.passes.remove_identities import remove_identities
 from quantry.graph.passes.tidy import name_nodes

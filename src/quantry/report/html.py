@@ -1,10 +1,62 @@
-"""Small charts as SVG text."""
+"""HTML shared by all report pages: the document, tables, cards and SVG charts. Pages load nothing from the network."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import resources
 
 from quantry.report.facts import Plain
+
+
+def document(title: str, heading: str, below: str, body: str) -> str:
+    """Return a whole page.
+
+    Args:
+        title: For the browser's tab, plain text.
+        heading: Plain text.
+        below: HTML of the line below the heading.
+        body: HTML.
+    """
+    room = resources.files("quantry.report")
+    style = room.joinpath("page.css").read_text(encoding="utf-8")
+    script = room.joinpath("page.js").read_text(encoding="utf-8")
+    return (
+        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
+        f"<title>quantry: {escape(title)}</title><style>{style}</style>"
+        f"<header><h1>{escape(heading)}</h1><p>{below}</p></header>"
+        f"<main>{body}</main><script>{script}</script></html>\n"
+    )
+
+
+def cards(entries: Iterable[tuple[str, str]]) -> str:
+    """Return boxes with a large line and a small one each, both plain text."""
+    boxes = "".join(f"<div><b>{escape(large)}</b>{escape(small)}</div>" for large, small in entries)
+    return f"<div class=cards>{boxes}</div>"
+
+
+def section(title: str, body: str) -> str:
+    """Return HTML under a heading."""
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def bullets(items: Iterable[str]) -> str:
+    """Return plain texts as a list."""
+    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+
+
+def table(headings: Sequence[str], rows: Iterable[Iterable[str]], *, identity: str = "") -> str:
+    """Return a table.
+
+    Args:
+        headings: Plain texts.
+        rows: Cells as HTML.
+        identity: ``main`` for the table of the page that can be sorted and filtered.
+    """
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    name = f" id={identity}" if identity else ""
+    return f"<div class=wide><table{name}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 46, 22
 _TOP_DECIBEL, _STEP = 60.0, 10
@@ -15,7 +67,7 @@ def line_chart(points: Sequence[tuple[str, float]], marked: Sequence[str]) -> st
 
     Args:
         points: Tensor names and values, in the order of the graph.
-        marked: Tensors to mark: where most is lost.
+        marked: Tensors to mark: those that lose the most.
     """
     if not points:
         return ""
@@ -51,7 +103,7 @@ def line_chart(points: Sequence[tuple[str, float]], marked: Sequence[str]) -> st
 
 
 def shape_chart(shape: Plain) -> str:
-    """Return the distribution of one tensor, with the ends of what can be represented."""
+    """Return the distribution of one tensor, with the ends of the representable range."""
     width, height = 300, 110
     heights = shape["heights"]
     top = max(heights) or 1.0
@@ -76,7 +128,7 @@ def shape_chart(shape: Plain) -> str:
 
 
 def quality_bar(decibel: float) -> str:
-    """Return a bar from 0 to 60 dB, with the number beside it."""
+    """Return a bar from 0 to 60 dB, with the number next to it."""
     share = 1.0 if decibel == math.inf else min(max(decibel / _TOP_DECIBEL, 0.0), 1.0)
     hue = round(120 * share)
     text = "exact" if decibel == math.inf else f"{decibel:.1f}"

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from prepare_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 
+from onnx_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 from quantry.errors import ModelError
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.split_shared_weights import split_shared_weights
@@ -82,7 +82,7 @@ def test_initializers_leave_the_inputs():
         w=_weights(2),
     )
     model = ir.from_proto(proto)
-    assert inputs_without_initializers(model) == ("took 1 initializers out of the inputs",)
+    assert inputs_without_initializers(model) == ("removed 1 initializers from the inputs",)
     assert [value.name for value in model.graph.inputs] == ["x"]
     assert model.ir_version == 4
     assert_same_outputs(proto, model)

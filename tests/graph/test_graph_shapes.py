@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
-from prepare_oracle import from_text, graph_from_text, run
 
+from onnx_oracle import from_text, graph_from_text, run
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.shapes.size import Size
 

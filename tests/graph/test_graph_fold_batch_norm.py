@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prepare_oracle import assert_same_outputs, graph_from_text, op_types
 
+from onnx_oracle import assert_same_outputs, graph_from_text, op_types
 from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.tidy import name_nodes
 
@@ -81,14 +81,14 @@ def test_gemm(trans_b, alpha, beta, bias, seed):
 def test_gemm_with_a_bias_for_each_row_stays():
     text = "(float[3, 4] x) => (float[3, 5] y) { c = Gemm(x, w, b) y = BatchNormalization(c, gamma, beta, mean, var) }"
     _, notes = _check(text, folded=False, w=_weights(4, 5), b=_weights(3, 5), **_statistics(5))
-    assert notes == ("left 1 BatchNormalization nodes: its channels do not match the weights before it",)
+    assert notes == ("kept 1 BatchNormalization nodes: its channels do not match the weights before it",)
 
 
 def test_result_with_another_reader_stays():
     text = "(float[1, 3, 4, 4] x) => (float[1, 3, 4, 4] y, float[1, 3, 4, 4] z) { c = Conv(x, w)"
     text += " y = BatchNormalization(c, gamma, beta, mean, var) z = Relu(c) }"
     _, notes = _check(text, folded=False, w=_weights(3, 3, 1, 1), **_statistics(3))
-    assert notes == ("left 1 BatchNormalization nodes: the result before it has another reader",)
+    assert notes == ("kept 1 BatchNormalization nodes: the result before it has another reader",)
 
 
 def test_result_that_is_a_graph_output_stays():
@@ -101,14 +101,14 @@ def test_nothing_linear_before_it_stays():
     text = "(float[1, 3, 4, 4] x) => (float[1, 3, 4, 4] y) { r = Relu(x)"
     text += " y = BatchNormalization(r, gamma, beta, mean, var) }"
     _, notes = _check(text, folded=False, **_statistics(3))
-    assert notes == ("left 1 BatchNormalization nodes: no Conv, ConvTranspose or Gemm before it",)
+    assert notes == ("kept 1 BatchNormalization nodes: no Conv, ConvTranspose or Gemm before it",)
 
 
 def test_weights_that_are_inputs_stay():
     text = "(float[1, 3, 4, 4] x, float[3, 3, 1, 1] w) => (float[1, 3, 4, 4] y) { c = Conv(x, w)"
     text += " y = BatchNormalization(c, gamma, beta, mean, var) }"
     _, notes = _check(text, folded=False, **_statistics(3))
-    assert notes == ("left 1 BatchNormalization nodes: the weights before it are no constants",)
+    assert notes == ("kept 1 BatchNormalization nodes: the weights before it are not constant",)
 
 
 def test_shared_weight_is_copied():

@@ -1,4 +1,4 @@
-"""onnxruntime as the judge of every pass: the same inputs must give the same outputs before and after."""
+"""Compare models with onnxruntime: the same inputs must give the same outputs before and after a pass."""
 
 import numpy as np
 import onnx

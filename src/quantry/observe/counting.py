@@ -1,42 +1,101 @@
-"""Counts the values of one tensor as samples stream past."""
+"""Count the values of one tensor while samples stream past: histogram, extremes, and values near turning points.
 
+The histogram counts *codes*: the upper 16 bits of a float32, which are sign, exponent and 7 bits of the mantissa. The
+compiled kernel and NumPy return the same counts.
+"""
+
+import functools
 import math
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from quantry.numerics import kernels
 from quantry.numerics.histogram import Histogram, TensorStats, add_histograms
 from quantry.numerics.scalar_function import TurningPoint
-from quantry.observe.code_counting import CHUNK, code_counter, joined
 from quantry.observe.derive import RootStats
 
 FloatArray = npt.NDArray[np.float32]
+Counts = npt.NDArray[np.uint32]
+Extremes = tuple[float, float]
+
+CHUNK = 1 << 17
+"""Values that NumPy counts at a time. They and their codes fit into the second-level cache."""
+
+_ONE = np.uint32(1)
+
+
+def code_counter() -> Callable[[FloatArray, Counts], Extremes]:
+    """Return the fastest implementation of `count_codes`; all give the same results."""
+    compiled = kernels.loaded()
+    return count_codes if compiled is None else functools.partial(_count_compiled, compiled)
+
+
+def count_codes(flat: FloatArray, histogram: Counts) -> Extremes:
+    """Add the values' codes, the upper halves of their bits, to a histogram.
+
+    Args:
+        flat: Values, contiguous.
+        histogram: Counts of all codes, [65536]; the caller makes sure that none overflows.
+
+    Returns:
+        Smallest and largest value, zeros without sign; NaN and NaN if any value is not finite.
+    """
+    low, high = math.inf, -math.inf
+    codes = np.empty(min(CHUNK, flat.size), np.intp)
+    # Little-endian: the second half of each float is its upper one.
+    upper_halves = flat.view(np.uint16)[1::2]
+    for start in range(0, flat.size, CHUNK):
+        chunk = flat[start : start + CHUNK]
+        # The fast passes come first: they bring the chunk into the cache for the slow one.
+        lowest, highest = float(np.minimum.reduce(chunk)), float(np.maximum.reduce(chunk))
+        low, high = joined((low, high), (lowest, highest))
+        np.copyto(codes[: chunk.size], upper_halves[start : start + CHUNK])
+        np.add.at(histogram, codes[: chunk.size], _ONE)
+    return low + 0.0, high + 0.0
+
+
+def joined(one: Extremes, other: Extremes) -> Extremes:
+    """Return the extremes of two sets of values together; NaN if any value is not finite."""
+    low, high = min(one[0], other[0]), max(one[1], other[1])
+    return (low, high) if all(map(math.isfinite, other)) and not math.isnan(one[0]) else (math.nan, math.nan)
+
+
+def _count_compiled(compiled: kernels.Kernels, flat: FloatArray, histogram: Counts) -> Extremes:
+    if flat.size == 0:
+        return math.inf, -math.inf
+    ranks = np.array(compiled.count_codes(flat, histogram), np.int32)
+    # The kernel orders floats as integers. Mapping bits to these ranks is its own inverse.
+    bits = np.where(ranks < 0, ranks ^ 0x7FFFFFFF, ranks).astype(np.int32)
+    low, high = bits.view(np.float32).tolist()
+    return joined((low + 0.0, high + 0.0), (low + 0.0, high + 0.0))
+
 
 CODES = 1 << 16
 FIRST_NON_FINITE = 0x7F80
-"""First code, without its sign, whose exponent says infinity or NaN."""
+"""First code, without its sign, whose exponent means infinity or NaN."""
 
 HISTOGRAM_LIMIT = (1 << 32) - 1
-"""Values that a histogram of 32-bit counts can take before it must be emptied."""
+"""Number of values after which a 32-bit count could overflow, so that the histogram must be emptied."""
 
 FIRST_SEARCH = 1 << 14
-"""Values among which the one nearest to a turning point is looked for first."""
+"""Number of values that are searched first for the one nearest to a turning point."""
 
 _NOWHERE = (math.nan, math.nan)
 
 
 class CountingSpace:
-    """Memory for the counters of one pass: scratch that they share, one after the other, and their histograms."""
+    """Memory for the counters of one pass: scratch space that they share, and their histograms."""
 
     def __init__(self) -> None:
         self.distances: FloatArray = np.empty(CHUNK, np.float32)
 
     def histogram(self) -> npt.NDArray[np.uint32]:
         """Return zeroed counts of all codes, [65536]."""
-        # Memory straight from the system: pages on which no code falls, most of them, are never made.
+        # Straight from the operating system: pages without any counted code, which are most, are never allocated.
         size = CODES * np.dtype(np.uint32).itemsize
         if sys.platform == "win32":
             return np.frombuffer(mmap.mmap(-1, size), np.uint32)
@@ -44,12 +103,12 @@ class CountingSpace:
 
 
 class TensorCounter:
-    """Mutable statistics of one tensor; `freeze` gives the value that travels.
+    """Mutable statistics of one tensor; `freeze` returns them as a value.
 
     Args:
         space: Scratch memory.
-        turns: Turning points whose nearest values are wanted in each sample.
-        channel_axis: Axis along which extrema of each channel are kept, or None.
+        turns: Turning points for which the nearest values of each sample are recorded.
+        channel_axis: Axis for extrema of each channel, or None.
     """
 
     def __init__(
@@ -75,7 +134,7 @@ class TensorCounter:
         return self._nan_count == 0 and self._inf_count == 0
 
     def add(self, values: FloatArray) -> None:
-        """Count one sample's values, of any shape, contiguous."""
+        """Count the values of one sample, of any shape, contiguous."""
         flat = values.reshape(-1)
         low, high = self._count_codes(flat)
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -114,7 +173,7 @@ class TensorCounter:
         )
 
     def _count_codes(self, flat: FloatArray) -> tuple[float, float]:
-        """Count the codes; return the extrema, not finite if any value is not."""
+        """Count the codes; return the extrema, which are not finite if any value is not."""
         extremes = math.inf, -math.inf
         for start in range(0, flat.size, HISTOGRAM_LIMIT):
             part = flat[start : start + HISTOGRAM_LIMIT]
@@ -130,7 +189,7 @@ class TensorCounter:
         return newer if self._older is None else add_histograms([self._older, newer])
 
     def _empty_histogram(self) -> None:
-        """Move the counts elsewhere before one could exceed its 32 bits."""
+        """Move the counts elsewhere before one could overflow its 32 bits."""
         self._older = self._all_counts()
         self._histogram[:] = 0
         self._until_full = HISTOGRAM_LIMIT
@@ -154,18 +213,18 @@ class TensorCounter:
 
 
 def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[float, float]:
-    """Return the values nearest to a turning point, at or below and at or above it; NaN where there is none.
+    """Return the values nearest to a turning point, at or below and at or above it; NaN if there is none.
 
-    Stops early at a value so near that the function has its extreme there to float32 rounding. In a large tensor there
-    nearly always is one among the first, so the search begins with a few values and goes on with more at a time.
+    Stops at a value so close that the function reaches its extreme there within float32 rounding. A large tensor nearly
+    always has one among its first values, so the search starts with a few values and takes more at a time later.
     """
     position = np.float32(turn.position)
     left, right = -math.inf, math.inf
     start, length = 0, FIRST_SEARCH
     while start < flat.size and right > turn.tolerance and -left > turn.tolerance:
         distance = np.subtract(flat[start : start + length], position, out=space[: min(length, flat.size - start)])
-        # Read as unsigned integers, the smallest of all is the positive float nearest to zero; read as signed ones, it
-        # is the negative float nearest to zero.
+        # As unsigned integers, the smallest is the positive float nearest to zero; as signed integers, the smallest is
+        # the negative float nearest to zero.
         above = np.minimum.reduce(distance.view(np.uint32)).view(np.float32)
         below = np.minimum.reduce(distance.view(np.int32)).view(np.float32)
         right = right if np.signbit(above) else min(right, float(above))

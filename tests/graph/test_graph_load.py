@@ -2,8 +2,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from prepare_oracle import from_text, op_types
 
+from onnx_oracle import from_text, op_types
 from quantry.errors import ModelError, ModelNotFoundError
 from quantry.graph.load import ModelSource, model_source, read_model
 from quantry.memo import fingerprint
@@ -99,21 +99,21 @@ def test_external_data_given_relative_to_the_working_folder(proto, tmp_path, mon
 
 def test_proto_with_external_data_is_refused(proto, tmp_path):
     reference = onnx.load(_save_external(proto, tmp_path / "a"), load_external_data=False)
-    with pytest.raises(ModelError, match=r"must hold its weights.*'m.data'.*pass the path"):
+    with pytest.raises(ModelError, match=r"must contain its weights.*'m.data'.*pass the path"):
         model_source(reference).load()
 
 
 def test_external_file_missing(proto, tmp_path):
     path = _save_external(proto, tmp_path / "a")
     (tmp_path / "a" / "m.data").unlink()
-    with pytest.raises(ModelError, match=r"must exist beside the model.*m.data.*tensor 'w'"):
+    with pytest.raises(ModelError, match=r"must exist next to the model.*m.data.*tensor 'w'"):
         read_model(path)
 
 
 def test_external_file_too_short(proto, tmp_path):
     path = _save_external(proto, tmp_path / "a")
     (tmp_path / "a" / "m.data").write_bytes(b"\0" * 15)
-    with pytest.raises(ModelError, match=r"must reach byte 16, got a file of 15 bytes; tensor 'w'"):
+    with pytest.raises(ModelError, match=r"must have at least 16 bytes, got a file of 15 bytes; tensor 'w'"):
         read_model(path)
 
 
@@ -139,7 +139,7 @@ def test_external_file_outside_the_folder(proto, tmp_path, location):
 def test_external_file_with_hard_links(proto, tmp_path):
     path = _save_external(proto, tmp_path / "a")
     (tmp_path / "a" / "twin").hardlink_to(tmp_path / "a" / "m.data")
-    with pytest.raises(ModelError, match=r"a file of its own, got 2 hard links"):
+    with pytest.raises(ModelError, match=r"must not have hard links, got 2"):
         read_model(path)
 
 

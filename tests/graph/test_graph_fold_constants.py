@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from prepare_oracle import assert_same_outputs, graph_from_text, op_types
 
+from onnx_oracle import assert_same_outputs, graph_from_text, op_types
 from quantry.graph.passes.fold_constants import fold_constants
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from prepare_oracle import from_text, graph_from_text
 
+from onnx_oracle import from_text, graph_from_text
 from quantry.errors import ModelError
 from quantry.graph import float_model as float_model_module
 from quantry.graph.float_model import FloatModel, InputSignature

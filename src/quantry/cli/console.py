@@ -1,0 +1,64 @@
+"""What several commands share: Ctrl-C, checks of output paths, and tables."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from quantry.errors import RecipeError
+
+INTERRUPTED = 130
+"""The exit code that shells expect of a program ended by Ctrl-C."""
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """Exit with `INTERRUPTED` and without a message if the user presses Ctrl-C; for the main thread only.
+
+    Libraries in C may turn the interrupt into another exception: importing onnxruntime raises ImportError then. So the
+    signal decides, not the exception.
+    """
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        came = True
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except BaseException:
+        if came:
+            sys.exit(INTERRUPTED)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def check_output(target: Path, option: str = "--output") -> None:
+    """Raise before any work if an output cannot be written; missing folders are created when it is saved.
+
+    Args:
+        target: The output file.
+        option: Its option, for the message.
+
+    Raises:
+        RecipeError: The path is a directory, or a parent is a file.
+    """
+    if target.is_dir():
+        raise RecipeError(f"{option} must be a file, got the directory {target}")
+    nearest = next(folder for folder in target.absolute().parents if folder.exists())
+    if not nearest.is_dir():
+        raise RecipeError(f"the folder of {option} must be a directory, got {target}, where {nearest} is a file")
+
+
+_UNLIMITED = 10_000
+
+
+def table_console() -> Console:
+    """Return a console that wraps cells to fit a terminal, but not in a pipe or a file."""
+    return Console() if sys.stdout.isatty() else Console(width=_UNLIMITED)

@@ -1,1 +1,0 @@
-"""Reading and editing a graph: what every pass needs."""

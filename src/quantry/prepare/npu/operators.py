@@ -1,0 +1,229 @@
+"""Replace single operators by what an integer NPU computes in their place.
+
+==================  ==================================================================================================
+Split               one Slice per output
+BatchNormalization  a depthwise 1x1 Conv, if it could not be folded into another layer
+Clip                bounds rounded to integers
+LeakyRelu           slope rounded to a multiple of 1/256
+Sigmoid             HardSigmoid
+HardSigmoid         multiplied by the error of the NPU's fixed-point slope
+==================  ==================================================================================================
+"""
+
+from collections.abc import Container, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.graph.edit import FreshNames, constant_of, float_of, int_of, multiply_result, take_over
+from quantry.graph.weights import new_initializer
+
+# Notes name at most this many nodes, so that they do not grow with the model.
+_NAMED = 6
+
+
+def convertible(model: ir.Model, untouched: Container[str]) -> tuple[ir.Node, ...]:
+    """Return the nodes of the main graph that a conversion may change.
+
+    Args:
+        model: The model.
+        untouched: Names of nodes that stay float, and so are not computed by the NPU.
+    """
+    return tuple(node for node in model.graph if node.name not in untouched)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others.
+
+    Example:
+        >>> listed(["a", "b"])
+        'a, b'
+    """
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def batch_norm_to_conv(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Replace every BatchNormalization of a tensor [N, C, H, W] with constant statistics by a depthwise Conv.
+
+    ::
+
+        y = (x - mean) * g + beta,  g = gamma / sqrt(var + epsilon)
+          = Conv(x, W = g [C, 1, 1, 1], B = beta - mean * g, group = C)
+    """
+    names = FreshNames(model)
+    changed = []
+    for node in convertible(model, untouched):
+        if node.op_type == "BatchNormalization" and node.domain == "" and _is_inference(node):
+            constants = [constant_of(value) for value in node.inputs[1:5]]
+            arrays = [array for array in constants if array is not None]
+            if len(arrays) == 4:
+                _write_conv(node, arrays, names)
+                changed.append(node.name or "")
+    if not changed:
+        return ()
+    return (f"npu: replaced {len(changed)} BatchNormalization nodes by depthwise Conv: {listed(changed)}",)
+
+
+def _is_inference(node: ir.Node) -> bool:
+    shape = None if node.inputs[0] is None else node.inputs[0].shape
+    return shape is not None and len(shape) == 4 and len(node.outputs) == 1 and not int_of(node, "training_mode", 0)
+
+
+def _write_conv(node: ir.Node, arrays: list[np.ndarray], names: FreshNames) -> None:
+    gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
+    factor = gamma / np.sqrt(variance + float_of(node, "epsilon", 1e-5))
+    dtype = arrays[0].dtype
+    weight = new_initializer(names.value(f"{node.name}_weight"), factor.reshape(-1, 1, 1, 1).astype(dtype))
+    bias = new_initializer(names.value(f"{node.name}_bias"), (beta - mean * factor).astype(dtype))
+    graph = node.graph
+    assert graph is not None
+    node.op_type = "Conv"
+    node.attributes.clear()
+    node.attributes["group"] = ir.AttrInt64("group", len(factor))
+    node.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", [1, 1])
+    node.resize_inputs(3)
+    for index, constant in enumerate((weight, bias), start=1):
+        graph.register_initializer(constant)
+        node.replace_input_with(index, constant)
+
+
+def split_to_slice(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Replace every Split whose parts have known sizes by Slice nodes."""
+    names = FreshNames(model)
+    changed = []
+    for node in convertible(model, untouched):
+        sizes = _sizes(node) if node.op_type == "Split" and node.domain == "" else None
+        if sizes is not None:
+            _write_slices(node, sizes, names)
+            changed.append(node.name or "")
+    return (f"npu: replaced {len(changed)} Split nodes by Slice: {listed(changed)}",) if changed else ()
+
+
+def _sizes(node: ir.Node) -> list[int] | None:
+    """Return the sizes of the parts along the axis, or None if they depend on the input."""
+    given = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    if given is not None:
+        return [int(size) for size in given]
+    axis = int_of(node, "axis", 0)
+    sizes = [None if output.shape is None else output.shape[axis] for output in node.outputs]
+    known = [size for size in sizes if isinstance(size, int)]
+    return known if len(known) == len(sizes) else None
+
+
+def _write_slices(node: ir.Node, sizes: list[int], names: FreshNames) -> None:
+    graph, data = node.graph, node.inputs[0]
+    assert graph is not None
+    axis = int_of(node, "axis", 0)
+    ends = np.cumsum(sizes)
+    for index, (output, size, end) in enumerate(zip(node.outputs, sizes, ends, strict=True)):
+        if not output.uses() and not output.is_graph_output():
+            continue
+        name = f"{node.name}_slice_{index}"
+        bounds = {"starts": int(end) - size, "ends": int(end), "axes": axis}
+        constants = [
+            new_initializer(names.value(f"{name}_{key}"), np.array([value], np.int64)) for key, value in bounds.items()
+        ]
+        for constant in constants:
+            graph.register_initializer(constant)
+        part = ir.node("Slice", [data, *constants], name=names.node(name))
+        graph.insert_before(node, part)
+        take_over(output, part.outputs[0], names)
+    graph.remove(node, safe=True)
+
+
+def clip(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Round constant bounds of every Clip to the nearest integers, unless they become equal."""
+    names = FreshNames(model)
+    changed = [
+        node.name or ""
+        for node in convertible(model, untouched)
+        if node.op_type == "Clip" and node.domain == "" and _round_bounds(node, names)
+    ]
+    return (f"npu: rounded the bounds of {len(changed)} Clip nodes to integers: {listed(changed)}",) if changed else ()
+
+
+def _round_bounds(node: ir.Node, names: FreshNames) -> bool:
+    bounds = {index: constant_of(value) for index, value in enumerate(node.inputs) if index in (1, 2)}
+    rounded = {index: np.rint(bound) for index, bound in bounds.items() if bound is not None}
+    if len(rounded) == 2 and not (rounded[1] < rounded[2]).all():
+        return False
+    changed = {index: value for index, value in rounded.items() if (value != bounds[index]).any()}
+    for index, value in changed.items():
+        constant = new_initializer(names.value(f"{node.name}_bound_{index}"), value)
+        assert node.graph is not None
+        node.graph.register_initializer(constant)
+        node.replace_input_with(index, constant)
+    return bool(changed)
+
+
+# The NPU multiplies negative values by an 8-bit fixed-point number.
+_STEPS = 256
+
+
+def leaky_relu(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Round the slope of every LeakyRelu to a multiple of 1/256, such as 0.1 to 26/256."""
+    changed = []
+    for node in convertible(model, untouched):
+        if node.op_type != "LeakyRelu" or node.domain != "":
+            continue
+        alpha = float_of(node, "alpha", 0.01)
+        rounded = round(alpha * _STEPS) / _STEPS
+        if rounded != alpha:
+            node.attributes["alpha"] = ir.AttrFloat32("alpha", rounded)
+            changed.append(f"{node.name} ({alpha:.6g} to {rounded:.6g})")
+    if not changed:
+        return ()
+    return (f"npu: rounded the slope of {len(changed)} LeakyRelu nodes to multiples of 1/256: {listed(changed)}",)
+
+
+# The only HardSigmoid that the NPU has.
+ALPHA, BETA = 1 / 6, 0.5
+
+
+def sigmoid_to_hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Replace every Sigmoid by ``HardSigmoid(x) = max(0, min(1, x / 6 + 1 / 2))``; the two differ by up to 0.0713."""
+    changed = []
+    for node in convertible(model, untouched):
+        if node.op_type == "Sigmoid" and node.domain == "":
+            node.op_type = "HardSigmoid"
+            node.attributes["alpha"] = ir.AttrFloat32("alpha", ALPHA)
+            node.attributes["beta"] = ir.AttrFloat32("beta", BETA)
+            changed.append(node.name or "")
+    if not changed:
+        return ()
+    note = (
+        f"npu: replaced {len(changed)} Sigmoid nodes by HardSigmoid(1/6, 0.5), which differs from them by up to 0.07 "
+        "and can reduce accuracy a lot if the model was not trained with it; to keep Sigmoid, set "
+        f"prepare.npu.sigmoid_to_hard_sigmoid: false in the recipe: {listed(changed)}"
+    )
+    return (note,)
+
+
+# The NPU stores the slope 1/6 as 2731 / 2**14.
+FACTOR = (2731 / 16384) / ALPHA
+_TOLERANCE = 1e-4  # exporters write 1/6 as 0.1666 to 0.16666667
+
+
+def hard_sigmoid(model: ir.Model, untouched: Container[str] = ()) -> tuple[str, ...]:
+    """Multiply the result of every HardSigmoid(1/6, 0.5) by (2731/16384) / (1/6) = 1.000122.
+
+    HardSigmoid with another slope does not run on the NPU and is not changed.
+    """
+    names = FreshNames(model)
+    matching = [
+        node
+        for node in convertible(model, untouched)
+        if node.op_type == "HardSigmoid" and node.domain == "" and _is_sixth(node)
+    ]
+    for node in matching:
+        multiply_result(node, FACTOR, names)
+    if not matching:
+        return ()
+    which = listed([node.name or "" for node in matching])
+    return (f"npu: multiplied the results of {len(matching)} HardSigmoid nodes by {FACTOR:.7g}: {which}",)
+
+
+def _is_sixth(node: ir.Node) -> bool:
+    near_alpha = abs(float_of(node, "alpha", 0.2) - ALPHA) < _TOLERANCE
+    return near_alpha and abs(float_of(node, "beta", 0.5) - BETA) < _TOLERANCE
