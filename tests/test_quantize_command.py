@@ -105,7 +105,9 @@ def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> N
         *("--mean", "0.5,0.4,0.3", "--resize", "Center-Crop", "--crop-fraction", "0.875"),
     )
     told = " ".join(output.split())
-    assert "images are used as BGR, pixels 0..255 times 0.00392157, minus mean 0.5,0.4,0.3, divided by std 1,1,1" in told
+    assert (
+        "images are used as BGR, pixels 0..255 times 0.00392157, minus mean 0.5,0.4,0.3, divided by std 1,1,1" in told
+    )
     assert "resize center-crop of 0.875" in told
     assert "on the calibration samples (2)" in told
     options = quantry.ImageOptions(
@@ -156,7 +158,7 @@ def test_images_with_a_pixel_option_get_no_warning(folder: Path) -> None:
 
 def test_mean_and_std_of_another_scale_are_warned_of(folder: Path) -> None:
     pictures_in(folder)
-    with pytest.warns(UserWarning, match="give --pixel-scale 1/255"):
+    with pytest.warns(UserWarning, match="add --pixel-scale 1/255"):
         told = in_process(
             "quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--mean", "0.5,0.5,0.5", "--std", "0.2"
         )
@@ -246,7 +248,10 @@ ERRORS: dict[str, tuple[tuple[str, ...], str]] = {
     "target is a directory": (("m.onnx", "-d", "data", "-o", "data"), "directory"),
     "target is the model": (("m.onnx", "-d", "data", "-o", "m.onnx"), "float model itself"),
     "report is the model": (("m.onnx", "-d", "data", "--report", "m.onnx"), "--report must not be the float model"),
-    "report is the target": (("m.onnx", "-d", "data", "--report", "out.onnx"), "--report must not be the quantized model"),
+    "report is the target": (
+        ("m.onnx", "-d", "data", "--report", "out.onnx"),
+        "--report must not be the quantized model",
+    ),
     "report is a directory": (("m.onnx", "-d", "data", "--report", "data"), "--report must be a file"),
     "images without data": (("m.onnx", "--mean", "0.5"), "image options need --data"),
 }

@@ -194,7 +194,7 @@ def test_model_of_onnxruntime_with_float_scales_is_reported(tmp_path: Path) -> N
 def test_float_model_is_an_error() -> None:
     with pytest.raises(
         ModelError,
-        match="must be quantized: Q/DQ pairs, FixNeuron nodes or integer operators; got none of them among 1 nodes",
+        match="must be quantized, with Q/DQ pairs, FixNeuron nodes or integer operators, got none of them among 1 nodes",
     ):
         check_npu(graph("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
 
@@ -205,7 +205,7 @@ def test_command_exits_with_0_for_a_sound_model_and_1_with_a_table_for_another(t
     good = CliRunner().invoke(app, ["check", str(tmp_path / "good.onnx"), "--target", "npu-int8"])
     bad = CliRunner().invoke(app, ["check", str(tmp_path / "bad.onnx")])
     assert good.exit_code == 0
-    assert "keeps all constraints" in good.output
+    assert "satisfies all constraints" in good.output
     assert bad.exit_code == 1
     assert "shift cut" in bad.output
 

@@ -125,7 +125,7 @@ def test_blocks_stay_as_they_are_in_their_own_dialect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operator", "told"), [("DynamicQuantizeLinear", "while the model runs"), ("Relu", "got none among 1 nodes")]
+    ("operator", "told"), [("DynamicQuantizeLinear", "at run time"), ("Relu", "got none among 1 nodes")]
 )
 def test_model_without_pairs_is_refused_with_what_it_has(operator: str, told: str) -> None:
     data = ir.val("x")
@@ -138,7 +138,7 @@ def test_model_without_pairs_is_refused_with_what_it_has(operator: str, told: st
 def test_vendor_operator_without_its_function_cannot_be_written_out() -> None:
     original = models.source(cases.XINT8, VitisQdq(VitisDialect.VAI)).clone()
     original.functions.clear()
-    with pytest.raises(ModelError, match="must come with its function"):
+    with pytest.raises(ModelError, match="must have its function"):
         translate(original, Target.STANDARD)
 
 

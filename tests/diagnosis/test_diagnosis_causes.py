@@ -102,7 +102,7 @@ def test_conversion_that_changes_the_float_model_is_told() -> None:
         { c = Conv(x, w)  y = Sigmoid(c) }
     """)
     diagnosis = diagnosed(model, samples(scale=4.0), "XINT8")
-    assert "already changed before quantization" in titles(diagnosis)
+    assert "already changes before quantization" in titles(diagnosis)
 
 
 def test_error_gathers_along_the_graph_and_falls_are_sorted() -> None:

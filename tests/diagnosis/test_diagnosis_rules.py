@@ -125,7 +125,7 @@ def clipped() -> onnx.ModelProto:
 
 def test_clip_that_keeps_equalization_out_is_named_with_the_switch() -> None:
     found = next(one for one in diagnosed(clipped(), images(), xint8()).findings if "weight" in one.title)
-    assert "no equalization behind 1 of them: Clip" in found.title
+    assert "no equalization after 1 of them: Clip" in found.title
     assert found.fix.startswith("Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true)")
 
 

@@ -119,18 +119,20 @@ def test_an_unknown_metric_fails_before_any_work(monkeypatch):
         evaluate(*_arguments(metrics=("cosin",)))
 
 
-def test_nan_in_the_quantized_output_is_the_worst_score_and_is_told():
+def test_nan_in_the_quantized_output_is_the_worst_score_with_a_note():
     broken = QUANTIZED.replace("y = Neg(t)", "l = Log(t)  k = Sub(l, l)  y = Sub(k, t)")
     result = evaluate(*_arguments(quantized_text=broken, metrics=("l1", "cosine")))
     assert result.metrics["l1"].value == np.inf
     assert result.outputs["y"]["cosine"].value == -1
     assert result.outputs["z"]["cosine"].value > 0.9
     (note,) = result.notes
-    assert note.startswith("output 'y' of the quantized model has a NaN or an infinity where the float model has none")
+    assert note.startswith(
+        "output 'y' of the quantized model has NaN or infinite values where the float model's are finite"
+    )
     assert note.endswith("in 5 of 5 samples; these have the worst possible score")
 
 
-def test_another_number_of_rows_is_the_worst_score_and_is_told():
+def test_another_number_of_rows_is_the_worst_score_with_a_note():
     float_text = HEAD + "n (float[1,4] x) => (int64[2,k] y) { r = Relu(x)  y = NonZero(r) }"
     quantized_text = float_text.replace("r = Relu(x)", "a = Abs(x)  r = Relu(a)")
     samples = [np.array([[1, 2, 3, 4]], np.float32), np.array([[1, -2, 3, 4]], np.float32)]

@@ -1,8 +1,8 @@
 import numpy as np
 import onnxruntime
 import pytest
-from observe_oracle import CPU, exposed, float_model
 
+from observe_oracle import CPU, exposed, float_model
 from quantry.data.open_data import calibration_data
 from quantry.errors import ModelError
 from quantry.execute.float_pass import SegmentBuffers, float_pass

@@ -6,8 +6,8 @@ import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from observe_oracle import CPU, assert_closely
 
+from observe_oracle import CPU, assert_closely
 from quantry.numerics.scalar_function import IDENTITY, OPERATORS, ScalarFunction, constant, turning_points
 from quantry.observe.counting import CountingSpace, TensorCounter
 from quantry.observe.derive import combined_stats, derived_extrema, derived_histogram

@@ -2,8 +2,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from observe_oracle import float_model
 
+from observe_oracle import float_model
 from quantry.observe.lineage import trace_lineage
 
 X = "g (float[1,4,6,6] x) => (float[a,b,c,d] y)"

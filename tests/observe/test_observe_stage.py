@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from observe_oracle import CPU, assert_closely, assert_exactly, exposed, float_model
 
+from observe_oracle import CPU, assert_closely, assert_exactly, exposed, float_model
 from quantry.data.open_data import calibration_data
 from quantry.errors import DataError, RecipeError, SelectionError
 from quantry.graph import segments

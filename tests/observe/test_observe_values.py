@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from observe_oracle import assert_exactly, histogram, quantiles
 
+from observe_oracle import assert_exactly, histogram, quantiles
 from quantry.errors import InternalError
 from quantry.memo import fingerprint
 from quantry.numerics.histogram import Distribution, TensorStats

@@ -78,12 +78,12 @@ def test_standard_domain_by_its_long_name():
 def test_model_that_is_already_quantized(body):
     message = _refusal(_model(body))
     assert "must be a float model, got one that is already quantized" in message
-    assert "pass the model it was made from" in message
+    assert "pass the original float model" in message
 
 
 def test_unknown_domain_without_function():
     message = _refusal(_model("{ y = acme.Fancy(x) }", '<ir_version: 8, opset_import: ["": 17, "acme": 1]>'))
-    assert "must come with a model-local function, got acme.Fancy without one" in message
+    assert "must have a model-local function, got acme.Fancy without one" in message
 
 
 def test_unknown_domain_with_function():
@@ -167,7 +167,7 @@ def test_infinite_mask_is_only_noted():
     notes = check_model(
         _model("{ a = MatMul(x, w) y = Add(a, mask) }", w=np.eye(4, dtype=np.float32), mask=mask), "toy"
     )
-    assert notes[-1] == "constant mask has 6 infinite values; it is taken for a limit or a mask"
+    assert notes[-1] == "constant mask has 6 infinite values; it is used as a limit or a mask"
 
 
 def test_nan_in_a_mask_is_refused():

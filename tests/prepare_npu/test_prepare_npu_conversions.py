@@ -193,7 +193,7 @@ def test_pool_over_a_prime_that_is_too_large_stays_with_a_note() -> None:
     proto = graph("g (float[1,1,1,521] x) => (float[1,1,1,1] y) { y = GlobalAveragePool(x) }")
     model = converted(proto, split_large_pool=True)
     assert operators(model) == ["GlobalAveragePool"]
-    assert any("left 1 large GlobalAveragePool" in note for note in model.notes)
+    assert any("kept 1 large GlobalAveragePool" in note for note in model.notes)
 
 
 @pytest.mark.parametrize("sizes", [None, [1, 2, 3]])
