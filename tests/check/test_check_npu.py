@@ -194,7 +194,7 @@ def test_model_of_onnxruntime_with_float_scales_is_reported(tmp_path: Path) -> N
 def test_float_model_is_an_error() -> None:
     with pytest.raises(
         ModelError,
-        match="must be quantized, with Q/DQ pairs, .* or integer operators, got none of them among 1 nodes",
+        match=r"must be quantized, with Q/DQ pairs, .* or integer operators, got none of them among 1 nodes",
     ):
         check_npu(graph("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
 
