@@ -39,7 +39,7 @@ def test_every_configuration_of_the_demo_is_valid(target: str) -> None:
     assert len(recipes) == len(list(space.assignments())) >= 16
 
 
-def test_an_unknown_target_is_refused() -> None:
+def test_an_unknown_target_raises() -> None:
     from quantry.errors import RecipeError
 
     with pytest.raises(RecipeError, match="did you mean 'npu'"):
@@ -94,6 +94,6 @@ def _run(arguments: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("option", ["--scenes", "--samples", "--jobs"])
-def test_counts_below_one_are_refused_before_any_work(option: str) -> None:
+def test_counts_below_one_raise_before_any_work(option: str) -> None:
     with pytest.raises(RecipeError, match=f"{option} must be at least 1, got 0"):
         CliRunner().invoke(app, ["demo", option, "0"], catch_exceptions=False)

@@ -309,13 +309,13 @@ def test_thing_that_is_no_model_is_a_model_error(model: object) -> None:
         quantry.quantize(model, images(), "XINT8", store=None)
 
 
-def test_already_quantized_model_is_refused() -> None:
+def test_already_quantized_model_raises() -> None:
     quantized = quantry.quantize(float_model(), images(), "XINT8", store=None).to_bytes()
     with pytest.raises(ModelError, match="already quantized"):
         quantry.quantize(quantized, images(), "XINT8", store=None)
 
 
-def test_bad_evaluation_data_is_told_before_any_work(tmp_path: Path) -> None:
+def test_bad_evaluation_data_is_reported_before_any_work(tmp_path: Path) -> None:
     store = quantry.MemoryStore()
     with pytest.raises(DataError, match="'image'"):
         quantry.quantize(float_model(), images(), "XINT8", evaluation_data=[{"x": IMAGE}], store=store)
@@ -363,7 +363,7 @@ def test_store_that_is_none_is_an_error(tmp_path: Path) -> None:
         quantry.quantize(float_model(), images(), "XINT8", store=5)  # type: ignore[arg-type]
 
 
-def test_unknown_keyword_is_refused_with_the_name_that_was_meant() -> None:
+def test_unknown_keyword_raises_with_the_name_that_was_meant() -> None:
     settings: dict[str, Any] = {"preset": "XINT8"}
     with pytest.raises(RecipeError, match=r"quantize must be given known arguments, got 'preset'; did you mean 'rec"):
         quantry.quantize("model.onnx", **settings)

@@ -67,7 +67,7 @@ def test_readme_command_writes_the_model_and_tells_what_it_did(folder: Path) -> 
     ort.InferenceSession(folder / "out.onnx").run(None, {"image": images()[0]})
 
 
-def test_default_target_lies_beside_the_model_and_has_the_presets_name(folder: Path) -> None:
+def test_default_target_lies_next_to_the_model_and_has_the_presets_name(folder: Path) -> None:
     in_process("quantize", "m.onnx", "--data", "data", "-p", "U8S8_AAWS", "--no-evaluate", "--store", "none")
     assert (folder / "m.U8S8_AAWS.onnx").exists()
 
@@ -174,7 +174,7 @@ def test_comparison_may_be_on_data_of_its_own(folder: Path) -> None:
     assert "one sample" in told
 
 
-def test_outputs_that_are_far_off_are_told_with_what_helps(folder: Path) -> None:
+def test_outputs_that_are_far_off_are_reported_with_what_helps(folder: Path) -> None:
     good = in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx")
     Path("r.yaml").write_text("scale: {activation: {kind: Percentile, percentile: 50}}", encoding="utf-8")
     poor = in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "-r", "r.yaml")

@@ -1,4 +1,4 @@
-"""The same model in other formats is judged as it is in pairs."""
+"""The check gives the same result for a model in every format."""
 
 from dataclasses import replace
 

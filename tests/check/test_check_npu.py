@@ -132,7 +132,7 @@ def test_integer_arithmetic_on_shapes_is_no_business_of_the_npu() -> None:
     assert rules(graph(text, **GOOD, one=np.array(1))) == []
 
 
-def test_factor_fused_behind_a_pool_may_stay_float() -> None:
+def test_factor_fused_after_a_pool_may_stay_float() -> None:
     text = "g (float[1,4,7,7] x) => (float[1,4,1,1] y) { q = QuantizeLinear(x, xs, zero) "
     text += "d = DequantizeLinear(q, xs, zero) p = GlobalAveragePool(d) m = Mul(p, f) "
     text += "r = QuantizeLinear(m, ms, zero) y = DequantizeLinear(r, ms, zero) }"

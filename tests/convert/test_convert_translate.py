@@ -73,7 +73,7 @@ def test_translation_writes_the_operators_that_the_format_writes(format_: Format
 
 
 @pytest.mark.parametrize("format_", SOURCES, ids=str)
-def test_standard_leaves_no_vendor_behind(format_: Format) -> None:
+def test_standard_leaves_no_vendor_after(format_: Format) -> None:
     translated = translate(models.source(cases.XINT8, format_), Target.STANDARD)
     assert not VENDORS & {*translated.opset_imports, *(node.domain for node in translated.graph)}
     assert not translated.functions
@@ -112,7 +112,7 @@ def test_block_format_is_written_out_as_standard_operators() -> None:
         (BLOCKS, VitisQdq(VitisDialect.QUARK), 17, Target.VAI, "BFPQuantizeDequantize.*translate to 'standard'"),
     ],
 )
-def test_what_a_dialect_cannot_say_is_refused(
+def test_what_a_dialect_cannot_say_raises(
     recipe: Recipe, format_: Format, opset: int, target: Target, message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
@@ -127,7 +127,7 @@ def test_blocks_stay_as_they_are_in_their_own_dialect() -> None:
 @pytest.mark.parametrize(
     ("operator", "told"), [("DynamicQuantizeLinear", "at run time"), ("Relu", "got none among 1 nodes")]
 )
-def test_model_without_pairs_is_refused_with_what_it_has(operator: str, told: str) -> None:
+def test_model_without_pairs_raises_with_what_it_has(operator: str, told: str) -> None:
     data = ir.val("x")
     only = ir.node(operator, [data], name="only")
     model = ir.Model(ir.Graph([data], only.outputs, nodes=[only], opset_imports={"": 17}), ir_version=8)
@@ -177,7 +177,7 @@ POSITION = '{ d = ai.onnx.contrib.FixNeuron<bit_width = "8", pos = "1">(x) y = R
 
 
 @pytest.mark.parametrize("target", _PAIRS)
-@pytest.mark.parametrize("body", [LEFT_OUT, CONSTANTS, POSITION], ids=["left out", "constants", "position"])
+@pytest.mark.parametrize("body", [LEFT_OUT, CONSTANTS, POSITION], ids=["omitted", "constants", "position"])
 def test_parameters_of_any_form_are_taken_on(body: str, target: Target) -> None:
     source = ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}"))
     session = simulation_session(serialize(translate(source, target)), threads=1)
@@ -188,7 +188,7 @@ def test_parameters_of_any_form_are_taken_on(body: str, target: Target) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"), [("", "or its position"), ('<bit_width = "7", pos = "1">', "4, 8 or 16 bits, got 7")]
 )
-def test_fix_neuron_that_says_too_little_is_refused(attributes: str, message: str) -> None:
+def test_fix_neuron_that_says_too_little_raises(attributes: str, message: str) -> None:
     body = f"{{ y = ai.onnx.contrib.FixNeuron{attributes}(x) }}"
     with pytest.raises(ModelError, match=message):
         translate(ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}")), Target.QDQ)

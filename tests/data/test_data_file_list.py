@@ -48,6 +48,6 @@ def test_arrays_have_a_file_for_each_input_in_a_line(tmp_path: Path) -> None:
     ("lines", "message"),
     [((), "got nothing"), (("sample 0",), "must exist, got 'sample 0'"), (("list.txt",), "got .txt")],
 )
-def test_lists_that_name_no_samples_are_refused(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_lists_that_name_no_samples_raise(lines: tuple[str, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         calibration_data(listed(tmp_path, *lines), IMAGE)

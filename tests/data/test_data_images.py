@@ -163,7 +163,7 @@ def test_image_folder_carries_its_options(tmp_path):
         (NCHW, ImageOptions(mean=(1.0, 2.0)), "1 or 3 values"),
     ],
 )
-def test_models_that_take_no_such_images_are_refused(model, options, message, tmp_path):
+def test_models_that_take_no_such_images_raise(model, options, message, tmp_path):
     with pytest.raises(DataError, match=message):
         calibration_data(save(tmp_path / "a.png"), model, options)
 
@@ -176,7 +176,7 @@ def test_unreadable_image_is_named(content, tmp_path):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_image_of_more_than_eight_bits_is_refused(channels, tmp_path):
+def test_image_of_more_than_eight_bits_raises(channels, tmp_path):
     Image.fromarray(np.arange(96, dtype=np.uint16).reshape(8, 12) * 600).save(tmp_path / "wide.png")
     with pytest.raises(DataError, match=r"8 bits per channel, got mode 'I;16'.*wide\.png"):
         calibration_data(tmp_path, inputs(1, channels, 8, 12))
@@ -218,7 +218,7 @@ def test_image_options_are_checked(wrong, message):
         ImageOptions(**wrong)
 
 
-def test_missing_folder_is_refused(tmp_path):
+def test_missing_folder_raises(tmp_path):
     with pytest.raises(DataError, match="must be an existing folder"):
         calibration_data(ImageFolder(tmp_path / "missing"), NCHW)
 

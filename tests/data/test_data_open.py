@@ -95,7 +95,7 @@ def test_torch_data_loader_is_read_without_labels():
     np.testing.assert_array_equal(stacked(data), ROWS)
 
 
-def test_torch_bfloat16_is_widened_and_sparse_tensors_are_refused():
+def test_torch_bfloat16_is_widened_and_sparse_tensors_raise():
     torch = pytest.importorskip("torch")
     (sample,) = calibration_data([torch.tensor(ROWS[0], dtype=torch.bfloat16)], X)
     np.testing.assert_array_equal(sample["x"][0], ROWS[0])
@@ -103,7 +103,7 @@ def test_torch_bfloat16_is_widened_and_sparse_tensors_are_refused():
         calibration_data([torch.tensor(ROWS[0]).to_sparse()], X)
 
 
-def test_used_up_reader_is_told_from_an_empty_one():
+def test_used_up_reader_is_reported_from_an_empty_one():
     reader = Reader([{"x": ROWS[0]}])
     list(calibration_data(reader, X))
     with pytest.raises(DataError, match=r"first get_next\(\).*create a new one; in Reader"):
@@ -117,7 +117,7 @@ def test_take_is_the_data_of_the_first_samples():
     assert len(calibration_data(ROWS, X).take(3).take(5)) == 3
 
 
-def test_take_of_nothing_is_refused():
+def test_take_of_nothing_raises():
     with pytest.raises(DataError, match="at least 1"):
         calibration_data(ROWS, X).take(0)
 
@@ -239,7 +239,7 @@ def test_fixed_batch_takes_whole_groups_and_warns_of_the_rest():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_data_that_do_not_fit_are_refused_before_any_work(data, message):
+def test_data_that_do_not_fit_raise_before_any_work(data, message):
     with pytest.raises(DataError, match=message):
         calibration_data(data, X)
 
@@ -281,7 +281,7 @@ def test_scalar_inputs_stay_scalars():
     assert sample["s"].shape == ()
 
 
-def test_array_for_a_model_of_two_inputs_is_refused():
+def test_array_for_a_model_of_two_inputs_raises():
     with pytest.raises(DataError, match="model with one input"):
         calibration_data(ROWS, TWO)
     with pytest.raises(DataError, match="mapping from names"):
@@ -306,7 +306,7 @@ def test_unusable_paths_are_named(make, message, tmp_path):
         calibration_data(make(tmp_path), X)
 
 
-def test_sub_folders_of_unequal_length_are_refused(tmp_path):
+def test_sub_folders_of_unequal_length_raise(tmp_path):
     npy(tmp_path / "ids", a=np.arange(3))
     npy(tmp_path / "mask", a=np.ones(3), b=np.ones(3))
     with pytest.raises(DataError, match="same number of samples"):
@@ -374,7 +374,7 @@ def test_sources_of_ones_own_are_welcome():
     assert fingerprint(data) == fingerprint(calibration_data(ROWS[:2], X))
 
 
-def test_hidden_files_are_left_out(tmp_path):
+def test_hidden_files_are_skipped(tmp_path):
     npy(tmp_path, a=ROWS[0])
     Path(tmp_path / ".DS_Store.npy").write_bytes(b"junk")
     assert len(calibration_data(tmp_path, X)) == 1
@@ -389,7 +389,7 @@ def _reads_right(data, expected, times):
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
-def test_forked_processes_read_a_spool_beside_each_other():
+def test_forked_processes_read_a_spool_next_to_each_other():
     arrays = [np.full((1, 2000), number, np.float32) for number in range(16)]
     data = calibration_data(iter([{"x": array} for array in arrays]), (signature(shape=(1, 2000)),))
     assert len(list(data)) == 16

@@ -27,11 +27,11 @@ def numbers(spool: Spool) -> list[float]:
 
 
 def test_digest_taken_while_drawing_is_that_of_what_was_drawn_before() -> None:
-    beside, before = Spool(samples(40), INPUTS), Spool(samples(40), INPUTS)
+    nearby, before = Spool(samples(40), INPUTS), Spool(samples(40), INPUTS)
     assert numbers(before) == list(range(40))
-    assert beside.digest(25) == before.digest(25)
-    assert beside.digest(None) == before.digest(None)
-    assert (beside.size, numbers(beside)) == (40, list(range(40)))
+    assert nearby.digest(25) == before.digest(25)
+    assert nearby.digest(None) == before.digest(None)
+    assert (nearby.size, numbers(nearby)) == (40, list(range(40)))
 
 
 def test_copy_for_another_process_has_all_samples_and_the_same_digest() -> None:
@@ -56,7 +56,7 @@ def test_reader_that_ends_midway_never_passes_for_a_whole(failure: BaseException
     assert spool.size is None
 
 
-def test_sample_that_could_not_be_kept_is_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_that_could_not_be_kept_is_not_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(samples(6), INPUTS)
     spool.digest(2)
 

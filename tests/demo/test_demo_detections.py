@@ -32,7 +32,7 @@ def test_broken_rows_are_no_detections() -> None:
     assert found.boxes.max() <= demo.IMAGE_SIZE
 
 
-def test_an_output_of_another_shape_is_refused() -> None:
+def test_an_output_of_another_shape_raises() -> None:
     with pytest.raises(DataError, match=r"given \[1, 10, 13\]"):
         demo.decode(np.zeros((1, 10, 13)))
 

@@ -64,7 +64,7 @@ def test_scenes_are_drawn_one_at_a_time() -> None:
     np.testing.assert_array_equal(next(stream).image, demo.scene(5).image)
 
 
-def test_a_negative_seed_is_refused() -> None:
+def test_a_negative_seed_raises() -> None:
     with pytest.raises(DataError, match="given -1"):
         demo.scene(-1)
 

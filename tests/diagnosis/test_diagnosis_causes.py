@@ -95,7 +95,7 @@ def test_outliers_of_an_activation_are_found() -> None:
     assert "MinMSE" in found.fix
 
 
-def test_conversion_that_changes_the_float_model_is_told() -> None:
+def test_conversion_that_changes_the_float_model_is_reported() -> None:
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17]>
         gate (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) <float[3, 3, 1, 1] w = {1,0,0,0,1,0,0,0,1}>
@@ -135,7 +135,7 @@ def test_samples_must_be_positive() -> None:
         quantry.diagnose(result, samples=0)
 
 
-def test_large_fall_that_no_rule_knows_is_told() -> None:
+def test_large_fall_that_no_rule_knows_is_reported() -> None:
     def cancel(w1: np.ndarray, w2: np.ndarray) -> None:
         w1[1] = 1.01 * w1[0]  # the second layer takes the difference of two nearly equal channels
         w2[:] = 0

@@ -1,4 +1,4 @@
-"""Each cause on a small network that has it: it is told first, and what it advises helps."""
+"""Each cause on a small network that has it: it is reported first, and its suggested fix helps."""
 
 import dataclasses
 
@@ -101,7 +101,7 @@ def test_smooth_quant_helps_there_and_is_not_advised_again() -> None:
     assert "SmoothQuant (" not in str(diagnosed(gated(), images(), smooth))
 
 
-def test_small_channels_that_nobody_reads_are_no_cause() -> None:
+def test_small_channels_that_no_one_reads_are_no_cause() -> None:
     model = gated()
     weight = next(one for one in model.graph.initializer if one.name == "v")
     reading = numpy_helper.to_array(weight).copy()
@@ -123,7 +123,7 @@ def clipped() -> onnx.ModelProto:
     return model_of(text, w=first, v=second, lo=np.array(0.0), hi=np.array(6.0))
 
 
-def test_clip_that_keeps_equalization_out_is_named_with_the_switch() -> None:
+def test_clip_that_keeps_equalization_out_is_reported_with_the_switch() -> None:
     found = next(one for one in diagnosed(clipped(), images(), xint8()).findings if "weight" in one.title)
     assert "no equalization after 1 of them: Clip" in found.title
     assert found.fix.startswith("Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true)")
@@ -144,7 +144,7 @@ def pooled() -> onnx.ModelProto:
     return model_of(text, w=weight, v=np.random.default_rng(7).standard_normal((4, 2)))
 
 
-def test_range_that_a_pool_shares_is_told_with_whom() -> None:
+def test_range_that_a_pool_shares_is_reported_with_whom() -> None:
     data = images()
     for sample in data:
         sample[0, :, 0, 0] = 60.0

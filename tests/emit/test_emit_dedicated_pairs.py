@@ -31,7 +31,7 @@ def test_every_reader_has_a_pair_of_its_own_and_the_outputs_stay(format_: Format
         np.testing.assert_array_equal(values, own[name])
 
 
-def test_format_without_pairs_is_refused() -> None:
+def test_format_without_pairs_raises() -> None:
     with pytest.raises(RecipeError, match="which write pairs"):
         EmitOptions(QOperator(), dedicated_pairs=True)
 

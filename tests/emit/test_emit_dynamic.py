@@ -162,6 +162,6 @@ def test_no_data_are_read_and_no_float_pass_runs() -> None:
         ),
     ],
 )
-def test_plan_that_it_cannot_write_is_refused(plan: PlanOptions, match: str) -> None:
+def test_plan_that_it_cannot_write_raises(plan: PlanOptions, match: str) -> None:
     with pytest.raises(RecipeError, match=match):
         Recipe(plan=plan, emit=EmitOptions(Dynamic()))

@@ -180,7 +180,7 @@ def test_both_forms_of_a_network_agree() -> None:
         ),
     ],
 )
-def test_plan_that_does_not_go_with_the_format_is_refused(plan: PlanOptions, emitted: object, match: str) -> None:
+def test_plan_that_does_not_go_with_the_format_raises(plan: PlanOptions, emitted: object, match: str) -> None:
     with pytest.raises(RecipeError, match=match):
         Recipe(plan=plan, emit=EmitOptions(emitted))
 

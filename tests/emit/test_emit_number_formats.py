@@ -88,12 +88,12 @@ def test_block_format_is_exact_over_all_magnitudes(dtype: DataType, opset: int) 
         pytest.param([1.5, 2.5, -0.5, 0.0078125, 1.0078125, 1.0234375, 3.0], id="ties"),
         pytest.param([2.0**e for e in range(-20, 20)], id="powers of two"),
         pytest.param(
-            [np.nextafter(np.float32(2.0**e), np.float32(s)) for e in range(-9, 9) for s in (0, 9e9)], id="beside"
+            [np.nextafter(np.float32(2.0**e), np.float32(s)) for e in range(-9, 9) for s in (0, 9e9)], id="neighbours"
         ),
         pytest.param([1.999, -1.999, 1.9999999, 0.001], id="saturation"),
         pytest.param([3.4028235e38, -3.4028235e38, 1e38], id="largest"),
         pytest.param([TINY, TINY / 2, -TINY / 3, 1e-45, -1e-45, 0.0], id="denormals"),
-        pytest.param([1.0, TINY / 2, 1e-45], id="denormals beside one"),
+        pytest.param([1.0, TINY / 2, 1e-45], id="denormals next to one"),
         pytest.param([np.nan, 1.3, -2.7], id="nan"),
         pytest.param([np.inf, 1.3, -np.inf], id="infinities"),
         pytest.param([1.3] * 40 + [np.nan], id="nan in the tail"),
@@ -247,6 +247,6 @@ def test_types_may_be_mixed_in_one_model(activation: DataType, weight: DataType)
         (lambda: PerBlock(axis=-1), "not be negative"),
     ],
 )
-def test_impossible_types_are_refused_with_what_works(recipe: Callable[[], object], message: str) -> None:
+def test_impossible_types_raise_with_what_works(recipe: Callable[[], object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         recipe()

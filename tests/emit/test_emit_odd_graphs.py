@@ -84,13 +84,13 @@ def test_tensor_without_elements_needs_no_range() -> None:
     deployed(model(text), {"plan": {"float_final_joins": False}})
 
 
-def test_wide_bias_with_its_own_scale_is_refused_beside_eight_bits() -> None:
+def test_wide_bias_with_its_own_scale_raises_next_to_eight_bits() -> None:
     with pytest.raises(RecipeError, match="integer kernels expect a 32-bit bias"):
         Recipe(plan=PlanOptions(bias=OwnBias(TensorSpec(DataType.INT32))))
 
 
 @pytest.mark.parametrize("axis", [0, 7, -5])
-def test_channel_axis_that_is_not_the_operators_is_refused(axis: int) -> None:
+def test_channel_axis_that_is_not_the_operators_raises(axis: int) -> None:
     source = model("g (float[4,5] x) => (float[4,3] y) { y = Gemm(x, w) }", w=weight(5, 3))
     recipe = Recipe(plan=PlanOptions(weight=TensorSpec(granularity=PerChannel(axis))))
     with pytest.raises(RecipeError, match="axis of output channels, which is 1"):
@@ -120,7 +120,7 @@ def test_malformed_tensor_is_a_model_error() -> None:
         quantry.quantize(source, [weight(4, 5)], "CPU_INT8", store=None)
 
 
-def test_no_constant_is_left_behind() -> None:
+def test_no_constant_is_left_after() -> None:
     text = """g (float[4,5] x) => (float[4,3] y) { lo = Constant<value_float = 0.0>() hi = Constant<value_float = 6.0>()
         h = Gemm(x, w) c = Clip(h, lo, hi) y = Gemm(c, v) }"""
     source = model(text, w=weight(5, 3), v=weight(3, 3))

@@ -15,7 +15,7 @@ SNAPSHOTS = Path(__file__).parent / "preset_snapshots.json"
 
 
 def snapshot(name: str) -> dict[str, dict[str, int]]:
-    """Count operators and types of constants; `python tests/emit/test_emit_presets.py` writes all of them anew."""
+    """Count operators and types of constants; `python tests/emit/test_emit_presets.py` writes all of them again."""
     recipe = PRESETS[name].recipe
     model = cases.proto(cases.emitted(recipe, recipe.emit.format))
     operators = Counter(f"{node.domain}.{node.op_type}".lstrip(".") for node in model.graph.node)

@@ -155,8 +155,8 @@ def test_four_bit_weights_are_packed_and_run() -> None:
     assert sqnr(reference, run(model.to_bytes(), ort.GraphOptimizationLevel.ORT_DISABLE_ALL)) > 10
 
 
-def test_excluded_movement_behind_int8_still_loads_at_opset_21() -> None:
-    """Trap: newer runtimes refuse an int8 DequantizeLinear before movement that nothing quantizes behind."""
+def test_excluded_movement_after_int8_still_loads_at_opset_21() -> None:
+    """Trap: newer runtimes refuse an int8 DequantizeLinear before movement without a quantizer after it."""
     plan_options = PlanOptions(selection=Selection(exclude=("pool", "flat", "fc")))
     model = emitted(Recipe(plan=plan_options, scale=ScaleOptions()), opset=21)
     assert any(node.domain == "com.microsoft" for node in proto(model).graph.node)

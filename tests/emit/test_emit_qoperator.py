@@ -221,9 +221,7 @@ def test_bias_off_the_accumulators_grid_keeps_the_convolution_float() -> None:
         (DataType.INT8, DataType.UINT8, r"plan\.weight\.dtype must be int8 with .* plan\.activation\.dtype = int8"),
     ],
 )
-def test_types_without_a_kernel_are_refused_before_any_work(
-    activation: DataType, weight: DataType, message: str
-) -> None:
+def test_types_without_a_kernel_raise_before_any_work(activation: DataType, weight: DataType, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Recipe(plan=PlanOptions(TensorSpec(activation), TensorSpec(weight)), emit=EmitOptions(QOperator()))
 

@@ -1,4 +1,4 @@
-"""A graph that was written once and is filled with other parameters is the file that writing it anew gives."""
+"""A graph that was written once and is filled with other parameters is the file that writing it again gives."""
 
 import gc
 import sys
@@ -51,17 +51,17 @@ def with_method(base: Recipe, method: MinMax | Percentile) -> Recipe:
 
 
 @pytest.mark.parametrize("case", BASES)
-def test_filled_model_is_the_one_that_is_written_anew(case, tmp_path):
+def test_filled_model_is_the_one_that_is_written_again(case, tmp_path):
     first, second = with_method(BASES[case], MinMax()), with_method(BASES[case], Percentile(97.0))
     store = MemoryStore()
     before = quantry.quantize(MODEL, DATA, first, store=store)
     filled = quantry.quantize(MODEL, DATA, second, store=store)
-    anew = quantry.quantize(MODEL, DATA, second, store=None)
+    again = quantry.quantize(MODEL, DATA, second, store=None)
     assert filled.to_bytes() != before.to_bytes()
-    assert filled.to_bytes() == anew.to_bytes() == serialize(anew.model) == serialize(filled.model)
-    assert filled.notes == anew.notes
+    assert filled.to_bytes() == again.to_bytes() == serialize(again.model) == serialize(filled.model)
+    assert filled.notes == again.notes
     filled.save(tmp_path / "model.onnx")
-    assert (tmp_path / "model.onnx").read_bytes() == anew.to_bytes()
+    assert (tmp_path / "model.onnx").read_bytes() == again.to_bytes()
     onnx.checker.check_model(str(tmp_path / "model.onnx"))
 
 

@@ -20,7 +20,7 @@ class Clock:
 
 
 class FakeSession:
-    """Takes as long as it is told to, and longer while the machine is busy."""
+    """Takes a given time, and longer while the machine is busy."""
 
     def __init__(self, clock, name, milliseconds, load):
         self.clock, self.name, self.milliseconds, self.load = clock, name, milliseconds, load
@@ -76,7 +76,7 @@ def test_quartiles_are_numpys():
     assert result.ratio_quartiles == pytest.approx(np.percentile(pairs[:, 1] / pairs[:, 0], [25, 75]))
 
 
-def test_a_real_model_beside_itself_has_a_ratio_near_one():
+def test_a_real_model_next_to_itself_has_a_ratio_near_one():
     model = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 13]>
         m (float[64,64] x) => (float[64,64] y) { a = MatMul(x, x)  y = MatMul(a, x) }"""

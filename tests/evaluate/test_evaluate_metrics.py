@@ -183,7 +183,7 @@ def test_labels_score_the_share_of_wrong_ones():
     assert find_metric("cosine").score(labels, predicted) == pytest.approx(math.sqrt(0.75))
 
 
-def test_labels_above_the_range_of_float64_are_told_apart():
+def test_labels_above_the_range_of_float64_are_reported_apart():
     labels = np.array([2**53, 2**53], dtype=np.int64)
     assert find_metric("l1").score(labels, np.array([2**53, 2**53 + 1], dtype=np.int64)) == 0.5
 

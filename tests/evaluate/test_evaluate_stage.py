@@ -89,7 +89,7 @@ def test_a_single_output_scores_the_same_alone_and_together():
         np.testing.assert_array_equal(score.per_sample, result.outputs["y"][name].per_sample)
 
 
-def test_the_float_model_beside_itself_has_the_best_scores():
+def test_the_float_model_next_to_itself_has_the_best_scores():
     result = evaluate(*_arguments(quantized_text=FLOAT, metrics=("l1", "l2", "cos", "psnr", "ssim", "sqnr")))
     values = {name: score.value for name, score in result.metrics.items()}
     assert values == pytest.approx({"l1": 0, "l2": 0, "cosine": 1, "psnr": 150, "ssim": 1, "sqnr": 150})
@@ -258,7 +258,7 @@ def test_outputs_of_earlier_samples_are_let_go(monkeypatch):
     assert max(most) <= 12
 
 
-def test_no_bar_where_nobody_looks(capfd):
+def test_no_bar_where_no_one_looks(capfd):
     evaluate(*_arguments())
     assert capfd.readouterr() == ("", "")
 

@@ -45,11 +45,11 @@ def reference(images: list[Image], classes: int) -> tuple[float, float]:
             "annotations": annotations([(f.boxes, f.labels, f.scores.tolist()) for f, _, _ in images])
         }
         found.createIndex()
-        judge = COCOeval(truth, found, "bbox")
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    return float(judge.stats[0]), float(judge.stats[1])
+        evaluation = COCOeval(truth, found, "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0]), float(evaluation.stats[1])
 
 
 def random_image(rng: np.random.Generator, found: int, objects: int, *, ties: bool) -> Image:

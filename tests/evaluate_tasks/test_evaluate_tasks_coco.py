@@ -88,11 +88,11 @@ def by_pycocotools(folder: Path, labels: CocoLabels, found: list[Detections]) ->
     ]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(folder / "instances.json"))
-        judge = COCOeval(truth, truth.loadRes(rows), "bbox")
-        judge.evaluate()
-        judge.accumulate()
-        judge.summarize()
-    return float(judge.stats[0]), float(judge.stats[1])
+        evaluation = COCOeval(truth, truth.loadRes(rows), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0]), float(evaluation.stats[1])
 
 
 @pytest.mark.parametrize("library", [True, False])
@@ -112,7 +112,7 @@ def test_average_precision_with_crowds_is_that_of_pycocotools(
     np.testing.assert_allclose((ours.map, ours.map50), by_pycocotools(folder, labels, found), atol=1e-9)
 
 
-def test_images_that_the_file_does_not_know_are_left_out_with_a_warning(
+def test_images_that_the_file_does_not_know_are_skipped_with_a_warning(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Image.new("RGB", (8, 8)).save(folder / "images" / "other.png")
@@ -132,7 +132,7 @@ def test_images_of_one_name_in_two_folders_have_boxes_of_their_own(tmp_path: Pat
     assert [image.boxes[0, 0] for image in coco_labels(tmp_path, tmp_path / "labels.json").images] == [0.0, 1.0]
 
 
-def test_files_that_are_no_coco_files_are_refused(folder: Path) -> None:
+def test_files_that_are_no_coco_files_raise(folder: Path) -> None:
     (folder / "bad.json").write_text('{"images": []}')
     with pytest.raises(DataError, match="no annotations"):
         coco_labels(folder / "images", folder / "bad.json")

@@ -121,7 +121,7 @@ def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
         (["0", "1", "30"], r"0 to 2, got 30 for .*png; in .*labels.csv"),
     ],
 )
-def test_labels_that_cannot_be_classes_are_refused_with_their_file(
+def test_labels_that_cannot_be_classes_raise_with_their_file(
     labels: list[str], message: str, model: Path, images: Path, tmp_path: Path
 ) -> None:
     files = sorted(images.rglob("*.png"))
@@ -187,7 +187,7 @@ def test_ties_and_nan_count_as_wrong(model: Path) -> None:
     assert evaluator(broken) == 0.0
 
 
-def test_labels_that_do_not_fit_are_refused(model: Path, images: Path) -> None:
+def test_labels_that_do_not_fit_raise(model: Path, images: Path) -> None:
     samples = classifier_evaluator(model, images).samples
     with pytest.raises(DataError, match="2 labels and 9 samples"):
         TopAccuracy(samples, np.array([0, 1]))
@@ -257,9 +257,9 @@ def test_outputs_beyond_memory_are_computed_again(model: Path, images: Path, mon
 
     monkeypatch.setattr(output_distance, "KEPT_BYTES", 30)
     evaluator = OutputDistance(str(model), distance_evaluator(model, images).samples, "l1")
-    twin = model.with_name("twin.onnx")
-    twin.write_bytes(model.read_bytes())
-    assert evaluator(twin) == evaluator(twin) == pytest.approx(0.0, abs=1e-4)
+    copy = model.with_name("copy.onnx")
+    copy.write_bytes(model.read_bytes())
+    assert evaluator(copy) == evaluator(copy) == pytest.approx(0.0, abs=1e-4)
     assert len(evaluator._expected) == 2
 
 
@@ -269,12 +269,12 @@ def test_prepared_evaluator_neither_reads_nor_runs_the_float_model_again(
     from quantry.evaluate.tasks import output_distance
 
     evaluator = distance_evaluator(model, images, "l1")
-    twin = model.with_name("twin.onnx")
-    twin.write_bytes(model.read_bytes())
+    copy = model.with_name("copy.onnx")
+    copy.write_bytes(model.read_bytes())
     evaluator.prepare(model)
     monkeypatch.setattr(output_distance, "deployment_session", None)
     monkeypatch.setattr(evaluator.samples, "data", None)
-    assert evaluator(twin) == pytest.approx(0.0, abs=1e-4)
+    assert evaluator(copy) == pytest.approx(0.0, abs=1e-4)
 
 
 def test_a_samples_is_filled_as_far_as_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

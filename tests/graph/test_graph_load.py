@@ -97,7 +97,7 @@ def test_external_data_given_relative_to_the_working_folder(proto, tmp_path, mon
     assert model_source(ir.load("m.onnx")).load().graph.initializers["w"].const_value.numpy().sum() == 6
 
 
-def test_proto_with_external_data_is_refused(proto, tmp_path):
+def test_proto_with_external_data_raises(proto, tmp_path):
     reference = onnx.load(_save_external(proto, tmp_path / "a"), load_external_data=False)
     with pytest.raises(ModelError, match=r"must contain its weights.*'m.data'.*pass the path"):
         model_source(reference).load()
@@ -186,7 +186,7 @@ def test_unusable_type():
         model_source(3)
 
 
-def test_sparse_weight_is_refused(proto):
+def test_sparse_weight_raises(proto):
     proto.graph.sparse_initializer.add().values.name = "thin"
     with pytest.raises(ModelError, match="must be dense, got the sparse initializer 'thin'"):
         model_source(proto).load()

@@ -77,7 +77,7 @@ def test_dropout_with_a_mask_that_is_read_stays():
     _check(text + "{ a = Relu(x) y, m = Dropout(a) }", ["Relu", "Dropout"])
 
 
-def test_dropout_with_a_mask_that_nobody_reads_goes():
+def test_dropout_with_a_mask_that_no_one_reads_goes():
     _check(HEAD + "{ a = Relu(x) b, m = Dropout(a) y = Neg(b) }", ["Relu", "Neg"])
 
 

@@ -151,7 +151,7 @@ def test_two_writes_give_the_same_bytes(model, tmp_path):
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
-def test_failure_leaves_nothing_behind(model, tmp_path):
+def test_failure_leaves_nothing_after(model, tmp_path):
     def broken() -> ir.Tensor:
         raise OSError("disk on fire")
 

@@ -75,7 +75,7 @@ def test_unknown_value_of_the_switch_is_reported(
     assert "must be off or one of" in caplog.text
 
 
-def test_arrays_that_c_cannot_read_are_refused() -> None:
+def test_arrays_that_c_cannot_read_raise() -> None:
     compiled, counts = kernels.loaded(), np.zeros(65536, np.uint32)
     assert compiled is not None
     for wrong in (np.zeros(4), np.zeros(8, np.float32)[::2]):

@@ -67,6 +67,6 @@ def test_given_arrays_stay_the_callers():
         ((DataType.INT8, 1.0, 100, None, (-64, 64)), r"must be in \[-64, 64\], got 100"),
     ],
 )
-def test_impossible_parameters_are_refused(arguments, message):
+def test_impossible_parameters_raise(arguments, message):
     with pytest.raises(InternalError, match=message):
         TensorParams(*arguments)

@@ -128,7 +128,7 @@ def test_infinities_saturate():
     assert quantize_array([-np.inf, np.inf], params).tolist() == [0, 255]
 
 
-def test_nan_is_refused():
+def test_nan_raises():
     params = TensorParams(DataType.INT8, np.float32(1), np.int64(0))
     with pytest.raises(DataError, match=r"must not be NaN, got 2 of 3"):
         quantize_array([1, np.nan, np.nan], params)

@@ -133,7 +133,7 @@ def test_channel_extrema_are_exact_for_observed_and_derived_tensors():
     assert statistics.tensors["cat"].channel_minima is None
 
 
-def test_need_of_an_unknown_tensor_is_refused_with_the_nearest_name():
+def test_need_of_an_unknown_tensor_raises_with_the_nearest_name():
     with pytest.raises(SelectionError, match="did you mean 'pool'"):
         observed(detector(), images(1), needs=Needs((("pol", 1),)))
 
@@ -180,7 +180,7 @@ def test_empty_tensors_are_counted_as_nothing():
     assert statistics.tensors["y"].distribution().total == 0
 
 
-def test_integer_inputs_and_tensors_are_left_out():
+def test_integer_inputs_and_tensors_are_skipped():
     model = float_model(
         "g (int64[1,4] ids) => (float[1,4,3] y) { e = Gather(table, ids) y = Relu(e) }",
         table=RANDOM.standard_normal((10, 3)).astype(np.float32),
@@ -242,7 +242,7 @@ def test_error_of_the_users_own_reader_comes_through():
             observe(model, data, OPTIONS)
 
 
-def test_unknown_provider_is_refused():
+def test_unknown_provider_raises():
     model = detector()
     with pytest.raises(RecipeError, match="NoSuchProvider"):
         observe(model, calibration_data(images(1), model.inputs), ObserveOptions(providers=("NoSuchProvider",)))
@@ -278,7 +278,7 @@ def test_stopping_early_ends_the_inference_thread(monkeypatch):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("quantry")]
 
 
-def test_interrupt_stops_promptly_and_leaves_nothing_behind(tmp_path):
+def test_interrupt_stops_promptly_and_leaves_nothing_after(tmp_path):
     script = tmp_path / "endless.py"
     script.write_text(
         textwrap.dedent(f"""

@@ -65,7 +65,7 @@ def test_merge_keeps_channel_extrema_only_if_both_have_them():
     assert counted(a, axis=0).stats.merge(counted(b).stats).channel_minima is None
 
 
-def test_merge_of_different_channel_counts_is_refused():
+def test_merge_of_different_channel_counts_raises():
     with pytest.raises(InternalError, match="equal numbers of channels"):
         counted(np.zeros((2, 3)), axis=0).stats.merge(counted(np.zeros((3, 3)), axis=0).stats)
 

@@ -170,7 +170,7 @@ def test_infinite_mask_is_only_noted():
     assert notes[-1] == "constant mask has 6 infinite values; it is used as a limit or a mask"
 
 
-def test_nan_in_a_mask_is_refused():
+def test_nan_in_a_mask_raises():
     assert "1 NaN" in _refusal(_model("{ y = Add(x, mask) }", mask=np.array([0, 0, 0, np.nan], np.float32)))
 
 
@@ -190,7 +190,7 @@ def test_bfloat16_model():
         prepare(model_source(from_text(text)), PrepareOptions())
 
 
-def test_float64_scalar_beside_float32_is_no_error():
+def test_float64_scalar_next_to_float32_is_no_error():
     proto = from_text(
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { c = Cast<to = 1>(k) y = Mul(x, c) }',
         k=np.float64(2),

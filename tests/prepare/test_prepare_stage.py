@@ -150,7 +150,7 @@ def test_scan_body():
     assert_same_outputs(proto, prepare(model_source(proto), PrepareOptions()).model)
 
 
-def test_functions_are_kept_and_domains_nobody_uses_are_not():
+def test_functions_are_kept_and_domains_no_one_uses_are_not():
     text = """<ir_version: 8, opset_import: ["": 17, "acme": 1, "idle": 3]>
         g (float[2] x) => (float y) { y = acme.Half(x) }
         <domain: "acme", opset_import: ["": 17]>

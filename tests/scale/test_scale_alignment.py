@@ -41,7 +41,7 @@ def test_inputs_and_output_of_concat_have_one_scale_that_reaches_as_far_as_all(s
     assert (-128 - zero_point) * scale <= -1 + scale
 
 
-def test_unknown_operator_is_refused_with_the_nearest() -> None:
+def test_unknown_operator_raises_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match="did you mean 'Concat'"):
         ScaleOptions(align=("Concatt",))
 

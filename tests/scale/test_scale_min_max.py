@@ -28,7 +28,7 @@ def test_newer_batches_weigh_more():
     assert interval.high[0] == pytest.approx(weights @ [4, 2, 9])
 
 
-def test_batches_without_a_finite_value_are_left_out():
+def test_batches_without_a_finite_value_are_skipped():
     batches = [*BATCHES, [np.nan, np.inf], [np.nan] * 3]
     interval = find_range(BinnedValues(stats_of(batches)), MinMax(moving_average=0.999), INT8)
     assert interval.high[0] == pytest.approx(9, rel=0.01)

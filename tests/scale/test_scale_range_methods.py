@@ -90,6 +90,6 @@ def test_every_method_of_the_recipe_is_in_the_table():
     assert {options for options, _ in RANGE_METHODS} == set(get_args(Method))
 
 
-def test_unknown_method_is_refused_with_the_known_ones():
+def test_unknown_method_raises_with_the_known_ones():
     with pytest.raises(RecipeError, match=r"one of MinMax, Percentile.*got 'minmax'; in the scale stage"):
         find_range(ExactValues(SAMPLES["normal"]), "minmax", Grid(DataType.INT8, symmetric=True))

@@ -1,4 +1,4 @@
-"""Ranges judged by the error left behind the next elementwise function."""
+"""Ranges selected by the error after the elementwise functions that read the tensor."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -65,12 +65,12 @@ def test_response_is_what_lies_between_a_tensor_and_its_first_other_reader(
         assert IDENTITY not in found
 
 
-def test_several_functions_behind_one_tensor_all_count() -> None:
+def test_several_functions_after_one_tensor_all_count() -> None:
     found = responses(graph("a = Neg(x) b = Sigmoid(a) c = Softmax(b) d = Tanh(a) y = Add(c, d)"), ["a"])["a"]
     assert {function.operator for function in found} == {"Sigmoid", "Tanh"}
-    behind = ResponseValues(statistics(np.linspace(-9, 9, 5000)), found)
+    values_after = ResponseValues(statistics(np.linspace(-9, 9, 5000)), found)
     grid = Grid(DataType.UINT8, symmetric=False)
-    assert behind.error(np.array([[0.07]]), np.array([[128.0]]), grid, 2)[0, 0] > 0
+    assert values_after.error(np.array([[0.07]]), np.array([[128.0]]), grid, 2)[0, 0] > 0
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([SILU, SIGMOID]), st.booleans(), st.booleans())
@@ -85,9 +85,9 @@ def test_error_is_that_of_the_values_themselves(
     params = TensorParams(DataType.INT8, chosen.scale[0], chosen.zero_point[0])
     quantized = fake_quantize(values, params).astype(np.float64)
     exact = np.mean((function.evaluate(values.astype(np.float64)) - function.evaluate(quantized)) ** 2)
-    behind = ResponseValues(statistics(values), (function,))
-    found = behind.error(chosen.scale[None].astype(float), chosen.zero_point[None].astype(float), grid, 2)[0, 0]
-    slope = behind._weights[0]
+    values_after = ResponseValues(statistics(values), (function,))
+    found = values_after.error(chosen.scale[None].astype(float), chosen.zero_point[None].astype(float), grid, 2)[0, 0]
+    slope = values_after._weights[0]
     assert found / slope**2 == pytest.approx(exact, rel=0.1, abs=1e-9)
 
 
@@ -102,7 +102,7 @@ def test_a_tail_that_the_function_flattens_costs_nothing(power_of_two: bool, sym
     assert scales[1] < scales[0] / 3
 
 
-def test_whole_models_lose_less_when_judged_behind() -> None:
+def test_whole_models_lose_less_when_evaluated_after() -> None:
     random = np.random.default_rng(1)
     first = np.concatenate([random.standard_normal((4, 4)) * 0.5, random.standard_normal((4, 4)) * 0.5 - 9])
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,3] y) {
@@ -113,14 +113,14 @@ def test_whole_models_lose_less_when_judged_behind() -> None:
     data = [{"x": np.abs(random.standard_normal((8, 4))).astype(np.float32)} for _ in range(4)]
     spec = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
     scores = []
-    for behind in (False, True):
-        options = ScaleOptions(activation=MinMSE(behind=behind), weight=MinMSE())
+    for after in (False, True):
+        options = ScaleOptions(activation=MinMSE(behind=after), weight=MinMSE())
         recipe = Recipe(plan=PlanOptions(activation=spec), scale=options)
         scores.append(quantry.quantize(proto, data, recipe, store=None).evaluation.metrics["sqnr"].value)
     assert scores[1] > scores[0] + 3
 
 
-def test_weights_have_nothing_behind_them() -> None:
+def test_weights_have_nothing_after_them() -> None:
     with pytest.raises(RecipeError, match="no function follows a weight"):
         ScaleOptions(weight=MinMSE(behind=True))
 

@@ -121,7 +121,7 @@ def test_weight_scale_makes_room_for_a_bias_that_would_not_fit():
     assert (params.tensors["w"].scale > usual.tensors["w"].scale).all()
 
 
-def test_nan_and_infinite_values_are_noted_and_left_out():
+def test_nan_and_infinite_values_are_noted_and_skipped():
     stats = Statistics({**statistics().tensors, "x": stats_of([[0, np.nan, np.inf, 5.1]])}, samples=1)
     params = scale(model(), stats, plan(), ScaleOptions())
     assert params.tensors["x"].scale == np.float32(5.1 / 255)

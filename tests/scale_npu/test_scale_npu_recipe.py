@@ -56,7 +56,7 @@ def test_xint8_converts_and_limits_as_amd_does() -> None:
         ({"bias": OwnBias(TensorSpec(DataType.INT32))}, "plan.bias.spec.dtype must be int8"),
     ],
 )
-def test_what_the_npu_cannot_take_is_refused_with_the_nearest_setting(changed: dict[str, object], reason: str) -> None:
+def test_what_the_npu_cannot_take_raises_with_the_nearest_setting(changed: dict[str, object], reason: str) -> None:
     with pytest.raises(RecipeError) as caught:
         with_plan(**changed)
     message = str(caught.value)
@@ -67,7 +67,7 @@ def test_what_the_npu_cannot_take_is_refused_with_the_nearest_setting(changed: d
     assert "or scale.npu = None" in message
 
 
-def test_reduced_range_is_refused() -> None:
+def test_reduced_range_raises() -> None:
     with pytest.raises(RecipeError, match=r"scale\.reduce_range must be False with scale\.npu"):
         replace(XINT8, scale=replace(XINT8.scale, reduce_range=True))
 

@@ -47,7 +47,7 @@ def random(*shape: int) -> np.ndarray:
     return np.random.default_rng(3).uniform(-1, 1, shape).astype(np.float32)
 
 
-# Tiny weights beside a large bias: the accumulator is cut by 23 bits, 7 more than the NPU can. Rewriting only the scale
+# Tiny weights with a large bias: the accumulator is cut by 23 bits, 7 more than the NPU can. Rewriting only the scale
 # of the weight, and not its integers, multiplies it by 128; the bias is then out of reach by one bit and is halved.
 TINY = {"w": random(4, 4, 1, 1) / 600, "b": np.array([100.0, -90.0, 75.0, 60.0])}
 TINY_TEXT = "g (float[1,4,6,6] x) => (float[1,4,6,6] y) { y = Conv(x, w, b) }"
@@ -114,7 +114,7 @@ def gate_beside_a_wide_neighbour(gate: str) -> onnx.ModelProto:
     return graph(f"g (float[1,4] x, float[1,4] z) => (float[1,8] y) {{ {body} }}", w=np.eye(4))
 
 
-def test_limits_that_exclude_each_other_are_told() -> None:
+def test_limits_that_exclude_each_other_are_reported() -> None:
     # HardSigmoid writes position 7 or finer, and Concat wants it at that of its wide neighbour.
     proto = gate_beside_a_wide_neighbour("HardSigmoid<alpha=0.2>")
     result = quantized(proto, XINT8, x=random(1, 4), z=50 * random(1, 4))
@@ -122,7 +122,7 @@ def test_limits_that_exclude_each_other_are_told() -> None:
     assert [violation.rule for violation in check_npu(result.to_bytes())] == ["align concat"]
 
 
-def test_correction_behind_hard_sigmoid_lets_it_join_a_wide_neighbour() -> None:
+def test_correction_after_hard_sigmoid_lets_it_join_a_wide_neighbour() -> None:
     result = quantized(gate_beside_a_wide_neighbour("Sigmoid"), XINT8, x=random(1, 4), z=50 * random(1, 4))
     assert check_npu(result.to_bytes()) == ()
 
