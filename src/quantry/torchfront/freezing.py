@@ -7,9 +7,8 @@ import numpy.typing as npt
 import torch
 
 from quantry.errors import known_keywords
-from quantry.graph.quant_plan import DerivedBiasPlan
-from quantry.numerics.bias import derived_bias_params
-from quantry.numerics.tensor_params import QuantParams, TensorParams
+from quantry.execute.quantized_view import QuantizedView
+from quantry.numerics.tensor_params import QuantParams
 from quantry.scale.npu import refine_for_npu
 from quantry.torchfront.batch_norm_layer import BatchNormLayer, fold
 from quantry.torchfront.fake_quantizer import FakeQuantizer
@@ -84,20 +83,9 @@ def _folded(module: QuantizedModule, weight: str) -> tuple[npt.NDArray[np.float3
 
 def current_params(module: QuantizedModule) -> QuantParams:
     """Return the current parameters of every quantized tensor of a module."""
-    plan, start = module.definition.plan, module.definition.params
-    found: dict[str, TensorParams] = {}
-    for name, path in module.layout.quantizers.items():
-        quantizer = module.get_submodule(path)
-        if isinstance(quantizer, FakeQuantizer):
-            found[name] = quantizer.params()
-    tensors = {}
-    for name, params in start.tensors.items():
-        root = plan.root(name) if name in plan.activations or name in plan.conversions else name
-        tensors[name] = found.get(root, params)
-    for name, bias in plan.biases.items():
-        if isinstance(bias, DerivedBiasPlan):
-            tensors[name] = derived_bias_params(tensors[bias.input], tensors[bias.weight])
-    return QuantParams(tensors, start.notes)
+    quantizers = {name: module.get_submodule(path) for name, path in module.layout.quantizers.items()}
+    current = {name: part.params() for name, part in quantizers.items() if isinstance(part, FakeQuantizer)}
+    return QuantizedView(module.definition.plan, module.definition.params).with_scales(current).params
 
 
 def _at(module: torch.nn.Module, path: str) -> torch.Tensor:

@@ -1,18 +1,11 @@
-"""A function of a quantized tensor as the table of its values.
-
-A tensor of 8 bits has 256 values, so that a function of it has no more. In a final module the table comes from
-onnxruntime itself: torch and onnxruntime compute Sigmoid with different polynomials, and a value that lies next to the
-middle between two levels would fall to either side.
-
-Inputs of a quantized module are of the sizes it was captured with, as those of the captured graph must be.
-
-Builds the torch graph of a quantized model: ONNX operators as torch functions, with quantizers where the plan says.
+"""Builds the torch graph of a quantized model: ONNX operators as torch functions, with the quantizers of the plan.
 
 ::
 
-    plan says t is quantized:      producer -> t -> quantizers.t -> every reader of t
-    weight w of a layer:           w -> quantizers.w -> the layers that the plan names
-    layer with its own BatchNorm:  one `BatchNormLayer` that holds the quantizers of the folded weight and bias
+    quantized activation t:      producer -> t -> quantizers.t -> every reader of t
+    weight w of a layer:         w -> quantizers.w -> the layers that the plan names
+    layer with a batch norm:     one `BatchNormLayer` with the quantizers of the folded weight and bias
+    final module, 8-bit input:   Sigmoid and similar functions are a `LevelTable`
 """
 
 import operator
@@ -28,24 +21,28 @@ from torch import Tensor, fx, nn
 
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.execute.interpreter import TorchCall, interpretable, torch_call
+from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
 from quantry.graph.operators import BIASED, facts, operators_where
-from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, SharedRange
 from quantry.numerics.tensor_params import TensorParams
-from quantry.recipe import DataType, PerTensor, TensorSpec
+from quantry.numerics.torch_quantizer import FLOAT_TYPES
+from quantry.recipe import PerChannel, PerTensor
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
 from quantry.torchfront.module_definition import BatchNormOf, ModuleDefinition
 
 TABULATED = operators_where(lambda row: row.torch and row.operands == 1 and row.homogeneous is False)
-"""Functions of one tensor that the two libraries may round differently."""
+"""Functions of one tensor for which torch and onnxruntime may return different last bits."""
 
 
 class LevelTable(nn.Module):  # type: ignore[misc]
-    """Looks a function's values up.
+    """A function of an 8-bit tensor as a lookup table with at most 256 entries, computed by onnxruntime.
+
+    torch and onnxruntime compute Sigmoid with different polynomials. A value near the middle between two levels of the
+    output would be rounded to either of them.
 
     Attributes:
-        values: float32 [levels], the function of each level of the input, lowest first.
+        values: float32 [levels], the function of each level of the input, lowest level first.
     """
 
     def __init__(self, node: ir.Node, params: TensorParams, opset: int) -> None:
@@ -57,12 +54,12 @@ class LevelTable(nn.Module):  # type: ignore[misc]
         self._shift = int(params.zero_point) - params.lowest
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the function of values that lie on the grid."""
+        """Return the function of quantized values."""
         return self.values[torch.round(x / self.scale).long() + self._shift]
 
 
 def is_tabulated(node: ir.Node, params: TensorParams | None) -> bool:
-    """Whether a node's values can be looked up."""
+    """Return whether a node can be replaced by a lookup table."""
     return node.op_type in TABULATED and params is not None and params.axis is None and params.dtype.bits <= 8
 
 
@@ -77,18 +74,18 @@ def _computed(node: ir.Node, inputs: np.ndarray, opset: int) -> np.ndarray:
 
 
 def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) -> Tensor:
-    """Return an input as it is.
+    """Return an input unchanged if it has the sizes that the graph was captured with.
 
-    The graph holds what the capture computed from the sizes of its example, such as kernels of pools: with other sizes
-    it would give other results than the user's model.
+    The graph contains numbers that the capture computed from the sizes of its example, such as the windows of pools.
+    With other sizes it would silently compute something else than the user's model.
 
     Args:
         value: The input.
         name: Its name.
-        sizes: The sizes it must have, None for those that may vary; None where nothing is known.
+        sizes: The required sizes, None for dynamic ones; None if nothing is known.
 
     Raises:
-        DataError: It is no tensor, or has another rank or size.
+        DataError: It is not a tensor, or has another rank or size.
     """
     if not isinstance(value, Tensor):
         raise DataError(f"input {name!r} must be a tensor, got {type(value).__name__}; in QuantizedModule")
@@ -105,20 +102,20 @@ def checked_input(value: Tensor, name: str, sizes: Sequence[int | None] | None) 
 
 
 def checked_constant(value: object, captured: object, place: int) -> None:
-    """Refuse an argument that is no tensor and not what the graph was captured with, as it is part of the graph.
+    """Raise if an argument that is not a tensor differs from the captured one, which is a constant of the graph.
 
     Args:
         value: The argument.
-        captured: What it was at the capture.
-        place: Its place among the arguments.
+        captured: Its value at the capture.
+        place: Its position among the arguments.
 
     Raises:
-        DataError: It is something else.
+        DataError: The values differ.
     """
     if type(value) is not type(captured) or value != captured:
         raise DataError(
             f"argument {place} must be what it was at the capture, {captured!r}, got {value!r}; capture the model "
-            "again with that; in QuantizedModule"
+            "again with the new value; in QuantizedModule"
         )
 
 
@@ -127,12 +124,12 @@ _QUANTIZERS = "quantizers"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in a built module the tensors of its definition are, as dotted paths by their names.
+    """Dotted paths in a built module, by the names of tensors in its definition.
 
     Attributes:
         tensors: Initializers: parameters and buffers.
         quantizers: Quantizers, by the tensor whose scale they hold.
-        layers: Layers with a batch normalization of their own, by the name of the weight.
+        layers: `BatchNormLayer` modules, by the name of the weight.
     """
 
     tensors: Mapping[str, str]
@@ -141,10 +138,10 @@ class Layout:
 
 
 class GraphBuilder:
-    """Builds one module; used once.
+    """Builds one module; create a new builder for each.
 
     Attributes:
-        root: Holds parameters, buffers, quantizers and layers.
+        root: The module that contains parameters, buffers, quantizers and layers.
         graph: The graph.
     """
 
@@ -152,7 +149,7 @@ class GraphBuilder:
         self.root = nn.Module()
         self.graph = fx.Graph()
         self._definition = definition
-        self._plan = definition.plan
+        self._view = QuantizedView(definition.plan, definition.params)
         self._paths: dict[str, str] = {}
         self._taken = {_QUANTIZERS}
         self._tensors: dict[str, fx.Node] = {}
@@ -188,7 +185,7 @@ class GraphBuilder:
 
     @property
     def layout(self) -> Layout:
-        """Where everything was put."""
+        """The paths of all parts."""
         return Layout(dict(self._paths), dict(self._attached), dict(self._layers))
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -208,11 +205,10 @@ class GraphBuilder:
         self._add_results(node, result)
 
     def _levels(self, node: ir.Node) -> TensorParams | None:
-        """Return the parameters of what the node reads, where that is one quantized tensor."""
+        """Return the parameters of a node's input if it has one, quantized input."""
         names = [value.name or "" for value in node.inputs if value is not None]
-        if len(names) != 1 or names[0] not in self._plan.activations or (names[0], node.name) in self._for_reader:
-            return None
-        return self._definition.params.tensors.get(names[0])
+        path = self._view.path(names[0], node.name or "") if len(names) == 1 else ()
+        return path[0].params if len(path) == 1 and path[0].role is Role.ACTIVATION else None
 
     def _tabulated(self, node: ir.Node) -> None:
         params, source = self._levels(node), node.inputs[0]
@@ -276,22 +272,15 @@ class GraphBuilder:
 
     def _add(self, value: ir.Value, node: fx.Node) -> None:
         name = value.name or ""
-        if name in self._plan.activations and not self._is_on_grid(value):
-            node = self._quantized(self._plan.root(name), node)
+        quantizer = self._view.get(name)
+        # Quantizing again what was only moved, with the same scale, would change nothing and cost time.
+        if quantizer is not None and not self._view.keeps_grid(value):
+            node = self._quantized(quantizer.source, node)
         self._tensors[name] = node
-        for label, conversion in self._plan.conversions.items():
+        for conversion in self._view.conversions:
             if conversion.tensor == name:
-                converted = self._quantized(label, node)
-                self._for_reader |= {(name, reader): converted for reader in conversion.readers}
-
-    def _is_on_grid(self, value: ir.Value) -> bool:
-        """Whether the values were only moved since they were last quantized, with the same scale."""
-        source = None if value.producer() is None else value.producer().inputs[0]  # type: ignore[union-attr]
-        plan = self._plan.activations[value.name or ""]
-        name = "" if source is None else source.name or ""
-        if not isinstance(plan, SharedRange) or name not in self._plan.activations:
-            return False
-        return self._plan.root(name) == plan.source
+                converted = self._quantized(conversion.name, node)
+                self._for_reader |= {(name, reader): converted for reader in conversion.readers or ()}
 
     def _tensor(self, value: ir.Value, reader: str) -> fx.Node:
         name = value.name or ""
@@ -306,9 +295,8 @@ class GraphBuilder:
             use.idx in facts(use.node).learned for use in value.uses()
         )
         plain = self._attribute(name, value.const_value.numpy(), trained=trained)
-        planned = self._plan.weights.get(name)
-        quantized = name in self._plan.biases or (planned is not None and reader in planned.users)
-        if not quantized:
+        quantizer = self._view.get(name)
+        if quantizer is None or not quantizer.reads(reader):
             return plain
         if name not in self._constants:
             self._constants[name] = self._quantized(name, plain, self._constant_quantizer(name))
@@ -322,17 +310,18 @@ class GraphBuilder:
         return self.graph.call_module(self._attached[key], (node,))
 
     def _activation_quantizer(self, key: str) -> nn.Module:
-        plan = self._plan.conversions.get(key) or self._plan.activations[key]
-        return self._make(key, plan.spec, constant=False)  # type: ignore[union-attr]
+        quantizer = self._view.get(key)
+        assert quantizer is not None
+        return self._make(quantizer, constant=False)
 
     def _constant_quantizer(self, name: str) -> nn.Module:
-        bias = self._plan.biases.get(name)
-        if isinstance(bias, DerivedBiasPlan):
-            return DerivedBias(self._found(self._plan.root(bias.input)), self._found(bias.weight))
-        if isinstance(bias, OwnBiasPlan):
-            return self._kept(name, self._make(name, bias.spec, constant=True))
-        weight = self._plan.weights.get(name)
-        return nn.Identity() if weight is None else self._kept(name, self._make(name, weight.spec, constant=True))
+        quantizer = self._view.get(name)
+        if quantizer is None:
+            return nn.Identity()
+        if quantizer.derived is not None:
+            source, weight = self._view.source(quantizer.derived.input), quantizer.derived.weight
+            return DerivedBias(self._found(source), self._found(weight))
+        return self._kept(name, self._make(quantizer, constant=True))
 
     def _kept(self, name: str, quantizer: nn.Module) -> nn.Module:
         self._quantizers.setdefault(name, quantizer)
@@ -343,15 +332,18 @@ class GraphBuilder:
         assert isinstance(quantizer, FakeQuantizer)
         return quantizer
 
-    def _make(self, name: str, spec: TensorSpec, *, constant: bool) -> nn.Module:
-        if spec.dtype in (DataType.FLOAT16, DataType.BFLOAT16):
+    def _make(self, quantizer: Quantizer, *, constant: bool) -> nn.Module:
+        spec = quantizer.spec
+        if spec.dtype in FLOAT_TYPES:
             return FloatCast(spec.dtype)
-        if not spec.dtype.is_integer or (spec.granularity != PerTensor() and not _is_per_channel(spec)):
+        if not spec.dtype.is_integer or not isinstance(spec.granularity, PerTensor | PerChannel):
             raise RecipeError(
                 f"the torch path quantizes to integers per tensor or per channel and to 16-bit floats, got "
-                f"{spec.dtype.value} with {spec.granularity} for {name!r}; use quantry.quantize on the exported model"
+                f"{spec.dtype.value} with {spec.granularity} for {quantizer.name!r}; use quantry.quantize on the "
+                "exported model"
             )
-        return FakeQuantizer(self._definition.params.tensors[name], spec, constant=constant)
+        assert quantizer.params is not None
+        return FakeQuantizer(quantizer.params, spec, constant=constant)
 
     # -- attributes ----------------------------------------------------------------------------------------------------
 
@@ -385,7 +377,7 @@ class GraphBuilder:
         return holder, leaf
 
     def _free(self, wanted: str) -> str:
-        """Return a dotted path that is neither taken nor inside or above one that is."""
+        """Return an unused dotted path that is neither inside nor above a used one."""
         path, count = re.sub(r"[^0-9A-Za-z_.]", "_", wanted).strip("."), 1
         path = re.sub(r"\.+", ".", path) or "constant"
         base = path
@@ -397,15 +389,11 @@ class GraphBuilder:
 
 
 def _sizes(value: ir.Value) -> list[int | None] | None:
-    """Return the sizes that an input must have, None for those that may vary; None where no rank is known."""
+    """Return the required sizes of an input, None for dynamic ones; None if the rank is not known."""
     if value.shape is None:
         return None
-    # Batches of any size can be tried: graphs that are made for one say so themselves.
+    # The batch size is not checked: a graph that needs a certain one fails with its own message.
     return [size if axis and isinstance(size, int) else None for axis, size in enumerate(value.shape)]
-
-
-def _is_per_channel(spec: TensorSpec) -> bool:
-    return type(spec.granularity).__name__ == "PerChannel"
 
 
 def _identifier(name: str) -> str:
