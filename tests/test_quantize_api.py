@@ -246,7 +246,7 @@ BAD_DATA: dict[str, tuple[Any, str]] = {
     "text": ([{"image": "pixels"}], "array of numbers"),
     "second sample": ([{"image": IMAGE}, {"image": IMAGE[:, :2]}], "sample 1"),
     "no sample": ([], "at least one sample"),
-    "empty iterator": (iter(()), "at least one sample.*make a new one"),
+    "empty iterator": (iter(()), "at least one sample.*create a new one"),
     "no data at all": (5, "int"),
     "missing folder": (Path("nowhere") / "data", "nowhere"),
 }

@@ -33,7 +33,7 @@ def test_broken_rows_are_no_detections() -> None:
 
 
 def test_an_output_of_another_shape_raises() -> None:
-    with pytest.raises(DataError, match=r"given \[1, 10, 13\]"):
+    with pytest.raises(DataError, match=r"got \[1, 10, 13\]"):
         demo.decode(np.zeros((1, 10, 13)))
 
 

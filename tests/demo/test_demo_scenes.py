@@ -65,7 +65,7 @@ def test_scenes_are_drawn_one_at_a_time() -> None:
 
 
 def test_a_negative_seed_raises() -> None:
-    with pytest.raises(DataError, match="given -1"):
+    with pytest.raises(DataError, match="got -1"):
         demo.scene(-1)
 
 

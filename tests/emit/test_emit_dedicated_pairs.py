@@ -32,7 +32,7 @@ def test_every_reader_has_a_pair_of_its_own_and_the_outputs_stay(format_: Format
 
 
 def test_format_without_pairs_raises() -> None:
-    with pytest.raises(RecipeError, match="which write pairs"):
+    with pytest.raises(RecipeError, match="which have pairs"):
         EmitOptions(QOperator(), dedicated_pairs=True)
 
 

@@ -109,7 +109,7 @@ def test_saving_follows_links_keeps_modes_and_refuses_what_is_no_file(tmp_path: 
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
     assert real.read_bytes() == result.to_bytes()
     for path in ("/dev/null", tmp_path, ""):
-        with pytest.raises(ModelError, match="ordinary file"):
+        with pytest.raises(ModelError, match="regular file"):
             result.save(path)
 
 
