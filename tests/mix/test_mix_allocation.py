@@ -66,7 +66,7 @@ def test_greedy_allocation_fits_and_is_never_better_than_the_best(problem: Probl
     assert value(problem, greedy(problem)) >= best(problem) * (1 - 1e-12)
 
 
-def test_budget_below_the_cheapest_is_refused() -> None:
+def test_budget_below_the_cheapest_choice_raises() -> None:
     problem = Problem(np.ones((2, 2)), np.array([[2.0, 3.0], [1.0, 5.0]]), 2.5)
     with pytest.raises(RecipeError, match=r"must be at least 3.*got 2\.5"):
         allocate(problem, Greedy())
@@ -79,7 +79,7 @@ def test_allocation_without_scipy_uses_the_table(monkeypatch: pytest.MonkeyPatch
     assert allocate(problem, Exact()).tolist() == [0, 1]
 
 
-def test_errors_of_all_sizes_are_told_apart() -> None:
+def test_errors_of_very_different_sizes_are_distinguished() -> None:
     noise = np.column_stack([10.0 ** np.arange(-12, 6), np.zeros(18)])
     cost = np.tile([0.0, 1.0], (18, 1))
     chosen = allocate(Problem(noise, cost, 9.0), Exact())

@@ -1,4 +1,4 @@
-"""Mixed precision through the public function: pairs in both directions, goals, and what is told."""
+"""Mixed precision through the public function: promotion, demotion, goals and notes."""
 
 import re
 from dataclasses import replace
@@ -135,7 +135,7 @@ def test_share_of_tensors_says_what_it_counts() -> None:
     assert 0 < finer <= allowed == int(0.25 * everything)
 
 
-def test_fault_in_the_users_score_is_told_as_one() -> None:
+def test_error_in_the_users_score_is_reported_as_such() -> None:
     wanted = recipe((A8, W8), (A8, W16), WithinDrop(0.1))
     with pytest.raises(RecipeError, match=r"score must be a function of a list of arrays.*got TypeError"):
         quantized(wanted, score=lambda path: float(onnxruntime.InferenceSession(path).run(None, {})[0]))
@@ -163,7 +163,7 @@ def test_score_of_the_user_decides() -> None:
         quantized(recipe((A16, W16), (A8, W8), WithinDrop(10.0)))
 
 
-def test_share_of_tensors_is_kept_and_spent_where_it_pays() -> None:
+def test_share_of_tensors_is_respected_and_spent_where_it_helps_most() -> None:
     targets = (LayerTarget(A16, W16, OwnBias(W16)),)
     mixed = MixedPrecision(targets, TensorShare(0.25), operators=("^.*",), apart=True)
     base = PlanOptions(A8, W8, OwnBias(W8))
@@ -187,7 +187,7 @@ def test_size_budget_mixes_several_types(allocation: Greedy | None) -> None:
     assert len({entry.spec.dtype for entry in plan.weights.values()}) > 1
 
 
-def test_operations_on_bits_are_kept_within_their_share() -> None:
+def test_bit_operations_stay_within_their_budget() -> None:
     result = quantized(recipe((A8, W8), (A16, W16), BitOperationsBudget(0.6)))
     layers = ((162 * 100, "x", "first_w"), (36 * 100, "b", "wide_w"), (324 * 100, "e", "last_w"), (24, "g", "fc_w"))
     spent = sum(
@@ -231,15 +231,13 @@ def test_mixed_recipe_round_trips_and_gives_the_same_model() -> None:
         ({"exclude": ("^.*",)}, SelectionError, "must have layers"),
     ],
 )
-def test_selection_without_layers_is_refused(
-    fields: dict[str, object], error_type: type[Exception], message: str
-) -> None:
+def test_selection_without_layers_raises(fields: dict[str, object], error_type: type[Exception], message: str) -> None:
     wanted = recipe((A8, W8), (A16, W16), LayerCount(1))
     with pytest.raises(error_type, match=message):
         quantized(replace(wanted, mix=MixOptions(replace(wanted.mix.mixed, **fields))))
 
 
-def test_layers_with_shared_inputs_can_be_left_alone() -> None:
+def test_layers_with_shared_inputs_can_be_excluded() -> None:
     wanted = recipe((A8, W8), (A16, W8), LayerCount(9))
     mixed = replace(wanted.mix.mixed, operators=("Conv", "Sigmoid"), unshared_inputs=True)
     plan = quantized(replace(wanted, mix=MixOptions(mixed))).plan
@@ -247,7 +245,7 @@ def test_layers_with_shared_inputs_can_be_left_alone() -> None:
     assert plan.spec_of("b") == A16
 
 
-def test_goal_that_cannot_be_judged_is_told_before_any_work() -> None:
+def test_goal_without_its_score_raises_before_any_work() -> None:
     misspelt = recipe((A8, W8), (A16, W16), WithinError(0.1, "cosin"))
     with pytest.raises(RecipeError, match=r"did you mean 'cosine'.* in WithinError\.metric"):
         quantry.quantize("no such file", recipe=misspelt)
@@ -256,7 +254,7 @@ def test_goal_that_cannot_be_judged_is_told_before_any_work() -> None:
 
 
 @pytest.mark.parametrize("goal", [None, LayerCount(1)])
-def test_score_that_no_goal_asks_for_is_refused(goal: Goal | None) -> None:
+def test_score_without_a_goal_that_needs_it_raises(goal: Goal | None) -> None:
     wanted = Recipe() if goal is None else recipe((A8, W8), (A16, W16), goal)
     with pytest.raises(RecipeError, match="score needs mixed precision with the goal WithinDrop"):
         quantry.quantize("no such file", recipe=wanted, score=lambda _: 1.0)
@@ -273,6 +271,6 @@ def test_score_that_no_goal_asks_for_is_refused(goal: Goal | None) -> None:
         (lambda: replace(recipe((A8, W8), (A16, W8), LayerCount(1)), emit=EmitOptions(QOperator())), "targets\\[0\\]"),
     ],
 )
-def test_options_that_cannot_be_are_refused(make: object, message: str) -> None:
+def test_invalid_options_raise(make: object, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         make()

@@ -66,7 +66,7 @@ def mean_error(case: str, options: PlanOptions, step: BiasCorrection | None) -> 
 
 @pytest.mark.parametrize("case", MODELS)
 @pytest.mark.parametrize("bias", [DerivedBias(), OwnBias(TensorSpec(DataType.INT16))])
-def test_means_of_outputs_return(case: str, bias: DerivedBias | OwnBias) -> None:
+def test_means_of_outputs_are_restored(case: str, bias: DerivedBias | OwnBias) -> None:
     options = PlanOptions(TensorSpec(DataType.UINT16, symmetric=False), TensorSpec(DataType.INT4), bias)
     if isinstance(bias, DerivedBias):
         options = PlanOptions(TensorSpec(DataType.UINT8, symmetric=False), TensorSpec(DataType.INT4), bias)
@@ -88,7 +88,7 @@ def test_a_bias_with_a_scale_of_its_own_follows_its_new_values() -> None:
         params, values = result.params.tensors[name], tuned.weights[name]
         assert np.abs(values).max() <= (params.highest + 1) * params.scale * 2
         assert np.log2(params.scale) == np.rint(np.log2(params.scale))
-    assert any("3 of 3 layers corrected one after the other" in note for note in tuned.notes)
+    assert any("3 of 3 layers corrected sequentially" in note for note in tuned.notes)
 
 
 def test_layers_without_a_bias_are_counted() -> None:
@@ -101,7 +101,7 @@ def test_layers_without_a_bias_are_counted() -> None:
     assert "0 of 1 layers" in result.stages.tuned[0].value.notes[0]
 
 
-def test_a_shift_that_few_positions_make_is_left_alone() -> None:
+def test_shift_of_few_positions_is_not_corrected() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,2] y) { y = Gemm(x, w, b) }"""
     proto = onnx.parser.parse_model(text)
     weight = np.array([[1.0, 0.0], [0.0, 1.0], [0.06, 0.0], [0.0, 0.06]], np.float32)

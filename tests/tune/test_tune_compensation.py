@@ -1,4 +1,4 @@
-"""How far layers make up for errors of their inputs: against moments, errors and slopes found without any form."""
+"""How far layers compensate errors of their inputs, against moments, errors and gradients computed directly."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def test_aim_between_is_the_error_and_slope_that_autograd_finds_there(seed: int,
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 999))
-def test_what_weights_can_make_up_for_is_told_from_chance(seed: int) -> None:
+def test_compensation_is_distinguished_from_overfitting(seed: int) -> None:
     columns, weight, bias, change = drawn(seed, 400)
     noise = np.random.default_rng(seed).standard_normal((2, 400, 3))
     parts = []
@@ -89,12 +89,12 @@ def test_what_weights_can_make_up_for_is_told_from_chance(seed: int) -> None:
 NAMES = ("gram", "cross", "power", "column_mean", "target_mean")
 
 
-def test_one_half_alone_tells_nothing() -> None:
+def test_one_half_alone_gives_no_compensation() -> None:
     columns, weight, bias, change = drawn(0, 40)
     assert part_that_holds([form_of(columns, outputs(columns, weight + change, bias))], weight) == 0.0
 
 
-def test_one_sample_is_cut_between_its_images() -> None:
+def test_one_sample_is_split_between_its_images() -> None:
     images = inputs((3, 8, 8), 6)
     joint = [{"x": np.concatenate([sample["x"] for sample in images])}]
     parts = [_parts(samples) for samples in (joint, images, images[:1])]

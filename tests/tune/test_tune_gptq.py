@@ -91,7 +91,7 @@ def test_least_squares_finds_the_weights_that_made_the_targets() -> None:
 
 
 @pytest.mark.parametrize("model", [chain, network])
-def test_outputs_come_nearer_to_the_float_model_on_new_samples(model) -> None:  # type: ignore[no-untyped-def]
+def test_outputs_are_closer_to_the_float_model_on_new_samples(model) -> None:  # type: ignore[no-untyped-def]
     shape = (3, 8, 8) if model is chain else (4, 9, 8)
     task = task_of(model(), inputs(shape, 16))
     tuned = step_of(task, Gptq())
@@ -108,7 +108,7 @@ def test_tuned_weights_are_on_the_grid_of_their_parameters() -> None:
         np.testing.assert_allclose(levels, np.rint(levels), atol=1e-4)
 
 
-def test_bias_stays_where_it_may_not_change() -> None:
+def test_bias_stays_if_it_may_not_change() -> None:
     tuned = step_of(task_of(chain(), inputs((3, 8, 8))), Gptq(update_bias=False))
     assert set(tuned.weights) == {"wa", "wb", "wc"}
 
@@ -127,7 +127,7 @@ def test_result_reads_back_from_its_blob_and_is_the_same_every_time() -> None:
     assert first.to_blob() == second.to_blob() == again.to_blob()
 
 
-def test_interrupted_run_goes_on_after_the_last_finished_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_resumes_after_the_last_finished_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     from quantry.tune import gptq
 
     task = task_of(chain(), inputs((3, 8, 8), 4))
@@ -151,7 +151,7 @@ def test_interrupted_run_goes_on_after_the_last_finished_layer(monkeypatch: pyte
     assert resumed.to_blob() == tune(*arguments).to_blob()
 
 
-def test_layer_that_cannot_be_tuned_is_told_with_its_reason() -> None:
+def test_layer_that_cannot_be_tuned_is_reported_with_its_reason() -> None:
     task = task_of(chain(), inputs((3, 8, 8), 2))
     plan = replace(task.plan, quantized_nodes=tuple(name for name in task.plan.quantized_nodes[:1]))
     tuned = step_of(replace(task, plan=plan), Gptq())

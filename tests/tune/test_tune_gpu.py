@@ -1,4 +1,4 @@
-"""What runs on a GPU, here in torch on the processor: activations, moments, training; against onnxruntime and numpy."""
+"""The GPU code paths, run with torch on the CPU where there is no GPU: activations, quadratic forms and training."""
 
 import os
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ TYPES = [DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16, DataTyp
 
 @pytest.mark.usefixtures("in_torch")
 @pytest.mark.parametrize("activation", TYPES)
-def test_torch_feeds_layers_what_onnxruntime_feeds_them(activation: DataType) -> None:
+def test_torch_gives_layers_the_inputs_that_onnxruntime_gives(activation: DataType) -> None:
     options = PlanOptions(TensorSpec(activation, symmetric=not activation.is_integer), COARSE.weight)
     task = task_of(network(), inputs((4, 9, 8), 5), options)
     theirs = [[visit.pair(sample) for sample in range(5)] for visit in visits(task, Gptq())]
@@ -60,7 +60,7 @@ def test_torch_feeds_layers_what_onnxruntime_feeds_them(activation: DataType) ->
 
 
 @pytest.mark.usefixtures("in_torch")
-def test_moments_are_those_that_numpy_gathers() -> None:
+def test_quadratic_form_equals_the_one_of_numpy() -> None:
     task = task_of(network(), inputs((4, 9, 8), 5))
     theirs = [joined(gather(visit, LayerProblem(visit, trains_bias=True).matrix)) for visit in visits(task, Gptq())]
     for visit, expected in zip(visits(task, Gptq(inference_device="cuda:0")), theirs, strict=True):
@@ -83,7 +83,7 @@ def test_memory_level_does_not_change_what_layers_see_in_torch(level: int) -> No
 
 
 @pytest.mark.usefixtures("in_torch")
-def test_share_of_float_inputs_is_the_one_asked_for() -> None:
+def test_float_inputs_have_the_requested_share() -> None:
     task = task_of(chain(), inputs((3, 8, 8), 20))
     plain = [visit.pair(0)[0] for visit in visits(task, Gptq())][1]
     exact = [next(visit.tensor_pairs())[1] for visit in visits(task, Gptq(inference_device="cuda:0"))][1]
@@ -115,7 +115,7 @@ net (float[n, 3, h, w] x) => (float[n, 4, h, w] y)
 """
 
 
-def test_samples_are_joined_only_where_each_gets_what_it_would_get_alone() -> None:
+def test_samples_are_joined_only_if_the_result_is_the_same() -> None:
     joined = task_of(chain(), inputs((3, 8, 8), 6))
     assert [len(chunk) for chunk in TensorSamples(joined.data, joined.model.model, "cpu").chunks] == [6]
     shapes = {"wa": (4, 3, 1, 1), "ba": (4,), "wb": (4, 4, 1, 1), "bb": (4,)}
@@ -123,13 +123,13 @@ def test_samples_are_joined_only_where_each_gets_what_it_would_get_alone() -> No
     assert [len(chunk) for chunk in TensorSamples(mixing.data, mixing.model.model, "cpu").chunks] == [1] * 4
 
 
-def test_samples_of_another_size_are_in_another_chunk() -> None:
+def test_samples_of_another_size_are_in_another_batch() -> None:
     samples = [*inputs((3, 8, 8), 3), *inputs((3, 6, 8), 2), *inputs((3, 8, 8), 1)]
     task = task_of(build(ANY_SIZE, {"wa": (4, 3, 1, 1), "ba": (4,)}), samples)
     assert [len(chunk) for chunk in TensorSamples(task.data, task.model.model, "cpu").chunks] == [3, 2, 1]
 
 
-def test_device_that_neither_torch_nor_onnxruntime_has_is_refused() -> None:
+def test_device_that_neither_torch_nor_onnxruntime_has_raises() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     task = task_of(chain(), inputs((3, 8, 8), 2))

@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of tuning, and what is told of weights that cannot be tuned."""
+"""A process that is killed during tuning resumes; weights that cannot be tuned are skipped with a reason."""
 
 import signal
 import subprocess
@@ -38,7 +38,7 @@ Memo(DirectoryStore(sys.argv[1])).run(tune, *arguments)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are not killed by signals here")
-def test_killed_run_goes_on_after_the_last_finished_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_run_resumes_after_the_last_finished_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert ended.returncode == -signal.SIGKILL
     task = task_of(chain(), inputs((3, 8, 8), 4))
@@ -57,11 +57,11 @@ def test_killed_run_goes_on_after_the_last_finished_layer(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("dtype", [DataType.BFLOAT16, DataType.BFP16, DataType.MX9], ids=lambda dtype: dtype.value)
-def test_weights_that_are_no_integers_are_left_alone_with_the_reason(dtype: DataType) -> None:
+def test_weights_without_an_integer_type_are_skipped_with_the_reason(dtype: DataType) -> None:
     task = task_of(chain(), inputs((3, 8, 8), 2))
     spec = TensorSpec(dtype, granularity=PerBlock() if dtype.is_block else PerTensor())
     weights = {name: replace(weight, spec=spec) for name, weight in task.plan.weights.items()}
     plan = replace(task.plan, weights=weights)
     tuned = tune(task.reference, task.model, plan, task.params, task.data, AdaQuant(iterations=5))
     assert not tuned.weights
-    assert any(f"has the type {dtype.value}, which is no integer type" in note for note in tuned.notes)
+    assert any(f"has the type {dtype.value}, which is not an integer type" in note for note in tuned.notes)

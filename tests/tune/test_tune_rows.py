@@ -1,4 +1,4 @@
-"""Training of rows: compiled, in numpy, and against autograd and an error measured without any Gram matrix."""
+"""Training of rows: compiled, in NumPy, against autograd, and against errors measured without a Gram matrix."""
 
 from dataclasses import replace
 
@@ -134,7 +134,7 @@ def test_gram_matrix_of_low_rank_is_used_by_its_factor(rounds: bool) -> None:
 
 
 @needs_kernels
-def test_rows_that_are_rounded_all_the_way_stay() -> None:
+def test_fully_rounded_rows_no_longer_change() -> None:
     problem = problem_of((1, 9, 40), rounds=True)
     step = AdaRound(iterations=300, regularization=10.0, beta_range=(4.0, 2.0))
     compiled, plain = compiled_rows(problem), NumpyRows(problem)

@@ -69,7 +69,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_outputs_come_nearer_to_the_float_model_on_new_samples(name: str, task: TuneTask) -> None:
+def test_outputs_are_closer_to_the_float_model_on_new_samples(name: str, task: TuneTask) -> None:
     tuned = step_of(task, STEPS[name])
     fresh = inputs(SHAPE, 8, seed=9)
     assert output_error(task, tuned, fresh) < output_error(task, None, fresh)
@@ -124,7 +124,7 @@ def whole_data(problem: LayerProblem) -> Slope:
     return quadratic_slope(tensors_of(row_problem(problem, rounds=False), "cpu"))
 
 
-def test_gradients_written_by_hand_are_those_of_autograd(task: TuneTask) -> None:
+def test_hand_written_gradients_equal_those_of_autograd(task: TuneTask) -> None:
     layers, _ = find_layers(task.model.model, task.plan, ("Conv",))
     for visit in LayerWalker(task, layers, AdaRound()).visits("test"):
         problem = LayerProblem(visit, trains_bias=True)
@@ -142,7 +142,7 @@ def test_gradients_written_by_hand_are_those_of_autograd(task: TuneTask) -> None
         np.testing.assert_allclose(by_bias, bias.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_whole_data_and_mini_batches_of_all_samples_have_one_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_data_and_mini_batches_of_all_samples_have_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     # Mini-batches aim at the float model's outputs as they are.
     monkeypatch.setattr("quantry.tune.layer_problem.part_that_holds", lambda *_: 1.0)
     samples = inputs(SHAPE, 4)
@@ -155,7 +155,7 @@ def test_whole_data_and_mini_batches_of_all_samples_have_one_loss(monkeypatch: p
 
 def _kept(walker: LayerWalker):  # type: ignore[no-untyped-def]
     for visit in walker.visits("test"):
-        # The last layer has no activation function behind it, so both losses mean the same.
+        # The last layer has no activation function after it, so both losses are the same.
         problem = LayerProblem(visit, trains_bias=True)
         weight, bias = torch.tensor(problem.plain()), torch.tensor(problem.bias)
         loss, *slopes = whole_data(problem)(weight, bias)
@@ -174,19 +174,19 @@ def test_learning_rate_is_adjusted_for_layers_with_a_large_error(task: TuneTask)
     assert not all(np.array_equal(step_of(task, moved).weights[name], value) for name, value in before.weights.items())
 
 
-def test_loss_is_logged_with_the_period_that_was_asked_for(task: TuneTask, caplog: pytest.LogCaptureFixture) -> None:
+def test_loss_is_logged_with_the_requested_period(task: TuneTask, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "quantry.tune"):
         step_of(task, AdaRound(iterations=20, log_period=5))
     assert sum("iteration" in record.message for record in caplog.records) == 3 * 4
 
 
-def test_early_stop_ends_a_layer_that_gets_no_better(task: TuneTask, caplog: pytest.LogCaptureFixture) -> None:
+def test_early_stop_ends_a_layer_that_does_not_improve(task: TuneTask, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "quantry.tune"):
         step_of(task, AdaQuant(iterations=200, learning_rate=1e-12, early_stop=True, log_period=1))
     assert sum("iteration" in record.message for record in caplog.records) < 3 * 200
 
 
-def test_interrupted_block_training_goes_on_after_the_last_finished_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_block_training_resumes_after_the_last_finished_block(monkeypatch: pytest.MonkeyPatch) -> None:
     from quantry.tune import blockwise
 
     task = task_of(chain(), inputs(SHAPE, 4))
@@ -214,12 +214,12 @@ def test_blocks_hold_all_nodes_and_few_layers(task: TuneTask) -> None:
     blocks = cut_into_blocks(nodes, ("y",), 2)
     assert [node for block in blocks for node in block.nodes] == nodes
     assert all(1 <= block.layers <= 2 for block in blocks)
-    # The cut is where one tensor crosses, behind the Add, not where two do.
+    # The cut is after the Add, where one tensor crosses, and not where two do.
     assert len(blocks[0].passed) == 1
     assert blocks[-1].outputs == ("y",)
 
 
-def test_device_that_is_not_there_is_refused(task: TuneTask) -> None:
+def test_missing_device_raises(task: TuneTask) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(RecipeError, match="cuda:0"):
@@ -240,12 +240,12 @@ def test_device_that_is_not_there_is_refused(task: TuneTask) -> None:
         lambda: Distill(held_out=2.0),
     ],
 )
-def test_options_that_mean_nothing_are_refused(make) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_options_raise(make) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(RecipeError):
         make()
 
 
-def test_step_that_trains_says_which_extra_it_needs(monkeypatch: pytest.MonkeyPatch, task: TuneTask) -> None:
+def test_step_that_needs_torch_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch, task: TuneTask) -> None:
     from quantry.tune import stage
 
     monkeypatch.setattr(stage.util, "find_spec", lambda name: None)

@@ -29,7 +29,7 @@ def emitted_tensors(task: TuneTask, feed: dict[str, np.ndarray]) -> dict[str, np
 
 
 @pytest.mark.parametrize("activation", [DataType.INT8, DataType.UINT8, DataType.INT16])
-def test_layers_are_fed_what_the_emitted_model_feeds_them(activation: DataType) -> None:
+def test_layers_get_the_inputs_of_the_emitted_model(activation: DataType) -> None:
     samples = inputs((3, 8, 8), 3)
     options = PlanOptions(TensorSpec(activation, symmetric=activation is DataType.INT16), COARSE.weight)
     task = task_of(chain(), samples, options)

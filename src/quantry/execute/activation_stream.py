@@ -1,8 +1,7 @@
-"""Keeps the tensors that one part of a model passes to the next, of all samples, in memory or on disk.
+"""Runs a graph part by part on all samples, and keeps in memory or on disk what one part passes to the next.
 
-Runs a graph part by part, each part over all samples before the next one begins.
-
-Chooses what computes the activations of models: onnxruntime, or torch on a GPU.
+Tuning needs the input of one layer for all samples, then continues with new weights. So each part of the graph runs on
+all samples before the next part starts, and every node runs once however many layers are tuned.
 """
 
 import logging
@@ -23,9 +22,15 @@ from quantry.recipe import LayerTuning
 from quantry.runtime.sessions import CPU_PROVIDER, Provider, SessionOptions, open_session, provider_of
 from quantry.runtime.threads import in_threads, thread_count
 
-MEMORY_BYTES = 64_000_000
-"""What is kept in memory before the disk is used; the float and the quantized model have a store each."""
+if TYPE_CHECKING:
+    from quantry.execute.torch_stream import TorchStream
 
+_LOG = logging.getLogger("quantry.tune")
+
+MEMORY_BYTES = 64_000_000
+"""Memory of one store before it uses the disk; the float and the quantized model have one store each."""
+
+# By the recipe's memory level: no limit, a limit, or everything on disk.
 _BUDGETS = {0: None, 1: MEMORY_BYTES, 2: 0}
 
 Array = npt.NDArray[Any]
@@ -36,8 +41,8 @@ class ActivationStore:
 
     Args:
         level: 0 keeps all in memory, 1 uses the disk above `MEMORY_BYTES`, 2 keeps all on disk.
-        directory: Where files lie; None is the system's temporary folder. They have no name there and go with the
-            process.
+        directory: Folder of the files; None is the system's temporary folder. The files have no name there and
+            disappear with the process.
     """
 
     def __init__(self, level: int, directory: str | None) -> None:
@@ -50,7 +55,7 @@ class ActivationStore:
 
     @property
     def in_memory(self) -> bool:
-        """Whether anything is kept in memory."""
+        """Whether any array is kept in memory."""
         return self._budget != 0
 
     def __contains__(self, name: str) -> bool:
@@ -60,7 +65,7 @@ class ActivationStore:
         return iter(tuple(self._arrays))
 
     def put(self, name: str, sample: int, array: Array) -> None:
-        """Keep an array."""
+        """Store an array."""
         with self._lock:
             entries = self._arrays.setdefault(name, {})
             if self._budget is None or self._held + array.nbytes <= self._budget:
@@ -70,7 +75,7 @@ class ActivationStore:
                 entries[sample] = self._write(name, array)
 
     def get(self, name: str, sample: int) -> Array:
-        """Return an array that was put; it may be the same object, so nobody changes it."""
+        """Return an array that was put. It may be the same object, so callers must not modify it."""
         entry = self._arrays[name][sample]
         if not isinstance(entry, _Place):
             return entry
@@ -110,20 +115,20 @@ class ActivationStore:
 
 
 class _Place:
-    """Where an array lies in its file."""
+    """Position of an array in its file."""
 
     def __init__(self, offset: int, array: Array) -> None:
         self.offset, self.nbytes, self.dtype, self.shape = offset, array.nbytes, array.dtype, array.shape
 
 
 _MOST_AT_ONCE = 8
-"""Samples that run at the same time; each needs memory."""
+"""Upper bound of samples that run at the same time, because each needs memory."""
 
 
-class Stream:
-    """A graph in which every node runs once for each sample, in order; constants of later nodes may still change.
+class ActivationStream:
+    """A graph whose nodes run once per sample, in order; constants of later nodes may still change.
 
-    Only what later nodes still read is kept.
+    Only tensors that later nodes read are kept.
 
     Args:
         model: The graph.
@@ -132,7 +137,7 @@ class Stream:
         store: Keeps what is passed on; the stream owns it.
 
     Attributes:
-        device: None: what is kept is arrays.
+        device: None, because tensors are NumPy arrays.
     """
 
     device = None
@@ -151,15 +156,15 @@ class Stream:
             self.samples += 1
 
     def position_of(self, node: str) -> int:
-        """Return the place of a node in the order of the graph."""
+        """Return the position of a node in the order of the graph."""
         return next(at for at, other in enumerate(self._nodes) if other.name == node)
 
     def advance(self, end: int, show: Collection[str] = ()) -> None:
-        """Run the nodes before a place in the order, of those that have not run yet.
+        """Run all nodes before a position that have not run yet.
 
         Args:
-            end: The place.
-            show: Names of tensors to keep until the next call although nobody reads them.
+            end: The position.
+            show: Names of tensors to keep until the next call even if no node reads them.
         """
         nodes = self._nodes[self._position : end]
         later = frozenset(value for value, use in self._last_use.items() if use >= end)
@@ -175,7 +180,7 @@ class Stream:
                 self._store.drop(name)
 
     def _run(self, segment: Segment, names: list[str]) -> None:
-        """Run a part over all samples, several at once: small parts do not keep more than one thread busy."""
+        """Run a part on all samples, several at once: small parts do not keep more than one thread busy."""
         at_once = min(thread_count(), _MOST_AT_ONCE, self.samples) if self._provider[0] == CPU_PROVIDER else 1
         threads = max(1, thread_count() // max(1, at_once))
         session = open_session(segment, SessionOptions.simulated_part(self._provider, threads))
@@ -193,11 +198,11 @@ class Stream:
         return self._store.get(name, sample)
 
     def size(self, name: str) -> int:
-        """Return how many numbers a tensor has for the first sample."""
+        """Return the number of elements of a tensor for the first sample."""
         return self._store.get(name, 0).size
 
     def close(self) -> None:
-        """Let go of everything that is kept."""
+        """Drop everything that is kept."""
         self._store.close()
 
 
@@ -209,38 +214,33 @@ def _run(session: Any, names: list[str], feeds: dict[str, npt.NDArray[Any]], sam
         raise DataError(f"onnxruntime must be able to run the model, got {error}; sample {sample}, in tune") from error
 
 
-if TYPE_CHECKING:
-    from quantry.execute.torch_stream import TensorStream
-
-_LOG = logging.getLogger("quantry.tune")
-
-AnyStream = Union[Stream, "TensorStream"]
+AnyStream = Union[ActivationStream, "TorchStream"]
 
 
 def open_streams(models: Sequence[ir.Model], data: CalibrationData, options: LayerTuning) -> list[AnyStream]:
     """Return a stream for each model.
 
     Args:
-        models: The graphs; what the first gives for two samples at once says whether samples are joined.
+        models: The graphs; the first one decides whether samples can be joined into batches.
         data: Samples.
         options: Where to compute and where activations are kept.
 
     Raises:
-        RecipeError: Neither torch nor onnxruntime can compute them on the device that is asked for.
+        RecipeError: Neither torch nor onnxruntime can use the requested device.
     """
     stores = [ActivationStore(options.memory, options.cache_directory) for _ in models]
     device = gpu_of(options.inference_device, models)
     if device is None:
         provider = provider_of(options.inference_device)
-        return [Stream(model, data, provider, store) for model, store in zip(models, stores, strict=True)]
-    from quantry.execute.torch_stream import TensorSamples, TensorStream
+        return [ActivationStream(model, data, provider, store) for model, store in zip(models, stores, strict=True)]
+    from quantry.execute.torch_stream import TensorSamples, TorchStream
 
     samples = TensorSamples(data, models[0], device)
-    return [TensorStream(model, samples, store) for model, store in zip(models, stores, strict=True)]
+    return [TorchStream(model, samples, store) for model, store in zip(models, stores, strict=True)]
 
 
 def gpu_of(device: str, models: Sequence[ir.Model]) -> str | None:
-    """Return torch's name of the GPU on which it can run models, or None.
+    """Return torch's name of a GPU if torch can run all models on it, otherwise None.
 
     Args:
         device: ``cpu``, ``cuda:N`` or ``hip:N``.

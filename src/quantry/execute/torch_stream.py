@@ -23,11 +23,11 @@ from quantry.graph.segments import values_used
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
 _HELD = {np.dtype(np.int8): torch.int8, np.dtype(np.uint8): torch.uint8, np.dtype(np.int16): torch.int16}
-"""What integers are held in; torch cannot compute with other types of 16 bits."""
+"""Types that store integers; torch cannot compute with uint16, which is stored in 32 bits."""
 
 
-class TensorPart:
-    """Runs nodes of one model; constants are read anew after `forget`.
+class NodeRunner:
+    """Runs nodes of one model; constants are cached until `forget`.
 
     Args:
         model: The model.
@@ -41,15 +41,15 @@ class TensorPart:
         self._calls: dict[ir.Node, TorchCall] = {}
 
     def forget(self) -> None:
-        """Forget what constants were read."""
+        """Drop the cached constants."""
         self._constants.clear()
 
     def run(self, nodes: Sequence[ir.Node], inputs: Mapping[str, Any], wanted: Collection[str]) -> dict[str, Any]:
-        """Return some of what nodes give.
+        """Return some outputs of nodes.
 
         Args:
             nodes: The nodes, in order.
-            inputs: What they take that they do not give.
+            inputs: Tensors that they read but do not compute.
             wanted: Names of tensors to return.
         """
         values, keep = dict(inputs), frozenset(wanted)
@@ -86,13 +86,14 @@ class TensorPart:
         if name not in self._constants:
             assert value.const_value is not None
             tensor = torch.from_numpy(np.array(value.const_value.numpy()))
+            # Sizes and axes stay on the CPU, where Python reads them.
             stays = not tensor.is_floating_point() and node.domain != CONTRIB
             self._constants[name] = tensor if stays else tensor.to(self._device)
         return self._constants[name]
 
 
 def reason_against(model: ir.Model) -> str | None:
-    """Return why a model, and what simulates it, cannot run in torch; None where it can."""
+    """Return why a model, or its simulation, cannot run in torch; None if it can."""
     reasons = (
         None if node.domain == CONTRIB and node.op_type in _PAIR else interpretable(node) for node in model.graph
     )
@@ -113,7 +114,7 @@ def _restored(given: list[Any]) -> Any:
 
 
 _PART_AT_ONCE, _LARGER = 0.25, 32
-"""What a part of a model may hold while it runs, of the GPU's memory; and how much larger than inputs that is."""
+"""Share of the GPU's memory for a part of a model while it runs, and the estimate of what it needs per input byte."""
 
 _CPU_BYTES = 2**30
 
@@ -125,13 +126,13 @@ class TensorSamples:
 
     Args:
         data: The samples.
-        model: The graph that they are for; all its nodes are interpretable.
+        model: The graph that reads them; all its nodes are interpretable.
         device: Where they go.
 
     Attributes:
         device: The device.
-        chunks: Numbers of the samples that are together.
-        tensors: What the model is fed for each chunk, by name.
+        chunks: Numbers of the samples in each batch.
+        tensors: Inputs of each batch, by name.
     """
 
     def __init__(self, data: CalibrationData, model: ir.Model, device: str) -> None:
@@ -155,7 +156,7 @@ class TensorSamples:
 
 
 def room_of(device: str, part: float) -> int:
-    """Return how many bytes a part of a device's memory is."""
+    """Return a share of a device's memory in bytes."""
     if torch.device(device).type != "cuda":
         return _CPU_BYTES
     return int(torch.cuda.get_device_properties(device).total_memory * part)
@@ -170,12 +171,12 @@ def _joined(samples: Sequence[Tensors]) -> Tensors:
 
 
 def _joins(model: ir.Model, samples: Sequence[Tensors], device: str) -> bool:
-    """Return whether two samples at once give in every tensor what each gives alone."""
+    """Return whether every tensor of two joined samples equals those of the single samples."""
     shapes = _shapes(samples[0])
     if shapes != _shapes(samples[1]) or any(not shape for shape in shapes.values()):
         return False
     nodes, names = list(model.graph), _fed_names(model)
-    part = TensorPart(model, device)
+    part = NodeRunner(model, device)
     try:
         alone = [part.run(nodes, sample, names) for sample in samples]
         both = part.run(nodes, _joined(samples), names)
@@ -185,7 +186,7 @@ def _joins(model: ir.Model, samples: Sequence[Tensors], device: str) -> bool:
 
 
 def _fed_names(model: ir.Model) -> list[str]:
-    """Return the tensors that depend on what a model is fed."""
+    """Return the tensors that depend on the inputs of a model."""
     fed = set(model.graph.inputs)
     names = []
     for node in model.graph:
@@ -201,21 +202,21 @@ def _alike(both: Any, alone: Sequence[Any]) -> bool:
     expected = torch.cat(list(alone))
     if both.shape != expected.shape:
         return False
-    # Sums are ordered otherwise for another batch; a model that mixes its samples is off by far more.
+    # Other batch sizes add in another order; a model that mixes its samples differs by far more than that.
     return float((both.float() - expected.float()).norm()) <= 1e-2 * float(expected.float().norm()) + 1e-6
 
 
 _GPU_PART = 0.25
-"""Of the memory of the GPU; the float and the quantized model keep as much each."""
+"""Share of the GPU's memory for one stream; the float and the quantized model have one each."""
 
 
-class TensorStream:
-    """A graph in which every node runs once for each sample, in order; constants of later nodes may still change.
+class TorchStream:
+    """A graph whose nodes run once per sample, in order; constants of later nodes may still change.
 
     Args:
         model: The graph; all its nodes are interpretable.
-        samples: What it is fed.
-        store: Keeps what is passed on where the GPU has no room for it; the stream owns it.
+        samples: Its inputs.
+        store: Keeps what does not fit on the GPU; the stream owns it.
 
     Attributes:
         device: Where it runs.
@@ -226,7 +227,7 @@ class TensorStream:
         device = self.device = samples.device
         self._store = store
         self._nodes = list(model.graph)
-        self._part = TensorPart(model, device)
+        self._runner = NodeRunner(model, device)
         self._position = 0
         self._last_use = {value: at for at, node in enumerate(self._nodes) for value in values_used(node)}
         self._places = {node.name: at for at, node in enumerate(self._nodes)}
@@ -239,15 +240,15 @@ class TensorStream:
                 self._put(name, number, tensor)
 
     def position_of(self, node: str) -> int:
-        """Return the place of a node in the order of the graph."""
+        """Return the position of a node in the order of the graph."""
         return self._places[node]
 
     def advance(self, end: int, show: Collection[str] = ()) -> None:
-        """Run the nodes before a place in the order, of those that have not run yet.
+        """Run all nodes before a position that have not run yet.
 
         Args:
-            end: The place.
-            show: Names of tensors to keep until the next call although nobody reads them.
+            end: The position.
+            show: Names of tensors to keep until the next call even if no node reads them.
         """
         nodes = self._nodes[self._position : end]
         kept = {value.name or "" for value, use in self._last_use.items() if use >= end} | set(show)
@@ -255,17 +256,17 @@ class TensorStream:
             given = [name for name in self._names() if any(name == v.name for node in nodes for v in values_used(node))]
             made = [v.name for node in nodes for v in node.outputs if v.name and v.name in kept]
             for number in range(len(self._chunks)):
-                found = self._part.run(nodes, {name: self.chunk(name, number) for name in given}, made)
+                found = self._runner.run(nodes, {name: self.chunk(name, number) for name in given}, made)
                 for name, tensor in found.items():
                     self._put(name, number, tensor)
-        self._part.forget()
+        self._runner.forget()
         self._position = max(end, self._position)
         for name in self._names():
             if name not in kept:
                 self._drop(name)
 
     def tensors(self, name: str) -> Iterator[tuple[Sequence[int], Any]]:
-        """Yield a tensor that is still kept, some samples at a time along its first axis, with their numbers."""
+        """Yield a tensor that is still kept, one batch at a time, with the numbers of its samples."""
         for number, chunk in enumerate(self._chunks):
             yield chunk, self.chunk(name, number)
 
@@ -279,11 +280,11 @@ class TensorStream:
         return _array(values)
 
     def size(self, name: str) -> int:
-        """Return how many numbers a tensor has for the first sample."""
+        """Return the number of elements of a tensor for the first sample."""
         return int(self.chunk(name, 0).numel()) // len(self._chunks[0])
 
     def close(self) -> None:
-        """Let go of everything that is kept."""
+        """Drop everything that is kept."""
         self._held.clear()
         self._store.close()
 
@@ -299,7 +300,7 @@ class TensorStream:
             self._store.put(name, number, _array(tensor))
 
     def chunk(self, name: str, number: int) -> Any:
-        """Return a tensor that is still kept, for one chunk of the samples."""
+        """Return a tensor that is still kept, for one batch."""
         held = self._held.get(name, {}).get(number)
         return torch.from_numpy(np.array(self._store.get(name, number))).to(self.device) if held is None else held
 
@@ -311,5 +312,5 @@ class TensorStream:
 
 
 def _array(tensor: Any) -> npt.NDArray[Any]:
-    # numpy has no bfloat16; all its numbers are numbers of float32 too.
+    # NumPy has no bfloat16, and float32 contains all of its values.
     return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy())

@@ -40,6 +40,17 @@ from quantry.recipe import PowerOfTwoScale
 Tensors = dict[str, Any]
 
 
+# Memory for the activations of one batch: bytes on the CPU, a share of the memory of a GPU.
+_CPU_BYTES = 1_500_000_000
+_GPU_SHARE = 0.5
+
+# Training holds each activation about this often: raw, quantized, masks and what the backward pass needs.
+_COPIES = 5
+
+# An output that such operators put together is compared part by part, so that each part counts by its own size.
+_MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Concat", "Identity")
+
+
 @dataclass(frozen=True)
 class Trained:
     """Which parts of a graph are trained.
@@ -138,7 +149,7 @@ class TrainableGraph:
                 parts = (self._quantizers.get(name) for name in (quantizer.derived.input, quantizer.derived.weight))
                 factors = [part for part in parts if isinstance(part, _FakeQuantizer)]
                 self._quantizers[quantizer.name] = _BiasQuantizer(quantizer.params, factors, self.device)
-            # Other 32-bit types are finer than the float32 that they are computed in here.
+            # Other 32-bit types have more digits than float32, so rounding to them would change nothing here.
             elif quantizer.dtype in FLOAT_TYPES or (quantizer.params is not None and quantizer.params.dtype.bits <= 16):
                 self._quantizers[quantizer.name] = _FakeQuantizer(quantizer, self.device)
 
@@ -286,27 +297,21 @@ class _BiasQuantizer:
         return fake_quantize_bias(bias, scale, self._limits)
 
 
-_CPU_BYTES = 1_500_000_000
-_GPU_PART = 0.5
-_COPIES = 5
-"""How often training holds each activation: raw, quantized, masks and what derivatives need."""
-
-
 def torch_device(device: str) -> str:
-    """Return torch's name of a device.
+    """Return torch's name of a device that a recipe names.
 
     Raises:
-        RecipeError: torch cannot use it here.
+        RecipeError: torch cannot use it on this machine.
     """
     kind, _, number = device.partition(":")
     if kind == "cpu":
         return "cpu"
-    # torch built for AMD's GPUs calls them by the same name.
+    # torch for AMD's GPUs uses the names of CUDA too.
     if not torch.cuda.is_available():
         raise RecipeError(
             f"the device to train on must be one that torch can use, got {device!r} without a GPU; in tune"
         )
-    # Products of shortened float32 numbers would be less exact than the grids that are trained here.
+    # TF32 has 10 bits of mantissa, fewer than the 16-bit grids that are trained here.
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     return f"cuda:{number.split(',')[0]}"
 
@@ -316,8 +321,9 @@ class SampleBatches:
 
     Args:
         data: The samples.
-        graph: What will be computed on them; decides how many fit at once.
-        device: Where they go.
+        graph: The graph that reads them; decides how many fit in one batch.
+        model: The model of the graph, for the sizes of its tensors.
+        device: Where batches go.
     """
 
     def __init__(self, data: CalibrationData, graph: TrainableGraph, model: Any, device: str) -> None:
@@ -326,21 +332,21 @@ class SampleBatches:
         first = next(iter(data))
         lengths = lengths_of(first, data.inputs)
         held = _COPIES * sum(kind.nbytes(lengths) for kind in tensor_types(model).values())
-        budget = _CPU_BYTES if device == "cpu" else _GPU_PART * torch.cuda.get_device_properties(device).total_memory
+        budget = _CPU_BYTES if device == "cpu" else _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
         self.together = max(1, int(budget // max(1, held))) if self._joins(graph) else 1
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def get(self, numbers: Sequence[int]) -> Tensors:
-        """Return some samples together, on the device."""
+        """Return some samples as one batch on the device."""
         chosen = [self.samples[number] for number in numbers]
         if len(chosen) == 1:
             return {name: tensor.to(self._device) for name, tensor in chosen[0].items()}
         return {name: torch.cat([sample[name] for sample in chosen]).to(self._device) for name in chosen[0]}
 
     def _joins(self, graph: TrainableGraph) -> bool:
-        """Return whether two samples at once give what each gives alone."""
+        """Return whether the output of two joined samples equals those of the single samples."""
         if len(self.samples) < 2:
             return False
         shapes = [{name: tensor.shape for name, tensor in sample.items()} for sample in self.samples]
@@ -356,19 +362,19 @@ class SampleBatches:
         expected = torch.cat(alone) if alone[0].dim() else alone[0]
         if both.shape != expected.shape:
             return False
-        # Sums are ordered otherwise for another batch; a model that mixes its samples is off by far more.
+        # Other batch sizes add in another order; a model that mixes its samples differs by far more than that.
         return float((both - expected).float().norm()) <= 1e-2 * float(expected.float().norm()) + 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class InterpretablePart:
-    """The nodes that follow from the inputs by operators that the interpreter knows.
+    """The nodes that can be computed from the inputs with operators that the interpreter knows.
 
     Attributes:
         nodes: These nodes, in order.
-        targets: Names of the tensors that are compared: outputs of the model, and what other nodes take. Outputs that
+        targets: Names of the tensors to compare: outputs of the model, and what the remaining nodes read. Outputs that
             are put together from several tensors are compared part by part.
-        notes: Which operators ended it, with the reason.
+        notes: Which operators are not interpretable, and why.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -377,7 +383,7 @@ class InterpretablePart:
 
 
 def interpretable_part(model: ir.Model) -> InterpretablePart:
-    """Return how much of a model can be trained end to end."""
+    """Return the part of a model that can be trained end to end."""
     known: set[ir.Value] = set(model.graph.inputs)
     nodes: list[ir.Node] = []
     ends: dict[ir.Value, None] = {}
@@ -402,7 +408,7 @@ def interpretable_part(model: ir.Model) -> InterpretablePart:
 
 
 def _targets(ends: Sequence[ir.Value]) -> tuple[str, ...]:
-    """Return the tensors that the ends are put together from."""
+    """Return the tensors that some tensors are put together from."""
     found: dict[str, None] = {}
     pending = list(ends)
     while pending:

@@ -1,12 +1,12 @@
 """Bias correction, after Nagel et al. 2019 (https://arxiv.org/abs/1906.04721).
 
-Rounding the weights of a layer shifts the mean of its outputs wherever its inputs have a mean, as they do behind a
-Relu. The bias takes the shift up::
+Rounding the weights of a layer shifts the mean of its outputs if its inputs have a mean, as they do after a Relu. The
+bias compensates the shift::
 
     b' = b + mean over samples and positions of (W x + b) - (W_rounded x_fed + b)
 
-``x`` is the float model's input of the layer. Sequentially, ``x_fed`` is what the layer is fed in the quantized model,
-whose earlier layers are corrected already; in one pass it is ``x``, so that each layer makes up for its own weights.
+``x`` is the input of the layer in the float model. Sequentially, ``x_fed`` is its input in the quantized model, whose
+earlier layers are already corrected; in one pass it is ``x``, so that each layer compensates its own weights only.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.execute.activation_stream import ActivationStore, Stream
+from quantry.execute.activation_stream import ActivationStore, ActivationStream
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.quant_plan import OwnBiasPlan
@@ -32,12 +32,12 @@ from quantry.tune.layers import Layer, find_layers
 from quantry.tune.layerwise import LayerWalker
 from quantry.tune.task import Tuned, TuneTask
 
-_LOOKED_AT = 128
-"""Positions of each sample in which it is looked how common a shift is."""
+# Positions of each sample that decide how common a shift is.
+_CHECKED_POSITIONS = 128
 
+# At least this share of the positions must have half of the mean shift or more. Otherwise a few outliers cause it, such
+# as the first token of a sentence, and a correction would make all other positions worse.
 _COMMON = 0.2
-"""A shift of which less than this part of the positions has at least half is no shift: a few outliers, such as the
-first token of a sentence, make it, and all other positions would pay for its correction."""
 
 Array = npt.NDArray[np.float32]
 Means = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ class _Correctable:
 
     Attributes:
         layer: The layer.
-        bias: Name of its bias: its own, or that of the Add behind a MatMul.
+        bias: Name of its bias: its own, or that of the Add after a MatMul.
         values: Its values.
     """
 
@@ -59,7 +59,7 @@ class _Correctable:
 
 
 _Pair = tuple[Array, Array]
-"""What a layer is fed for a sample, and what it gives in the float model."""
+"""Input of a layer for a sample, and its output in the float model."""
 
 
 def run(task: TuneTask, step: BiasCorrection) -> Tuned:
@@ -67,20 +67,20 @@ def run(task: TuneTask, step: BiasCorrection) -> Tuned:
 
     Args:
         task: What is tuned.
-        step: Whether layer by layer, and on how many samples.
+        step: Whether layers are corrected sequentially, and on how many samples.
     """
     layers, _ = find_layers(task.model.model, task.plan, LINEAR)
     found = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
     params = dict(task.params.tensors)
     weights: dict[str, Array] = {}
-    for correctable, pairs, finish in (_one_after_the_other if step.sequential else _in_one_pass)(task, step, found):
+    for correctable, pairs, finish in (_sequentially if step.sequential else _in_one_pass)(task, step, found):
         shift = _shift(task, correctable, pairs)
         values = (correctable.values.astype(np.float64) + shift.reshape(correctable.values.shape)).astype(np.float32)
         weights[correctable.bias] = values
         if correctable.bias in params:
             params[correctable.bias] = _requantized(task, correctable.bias, values, params[correctable.bias])
         finish(correctable.bias, values, params)
-    way = "one after the other" if step.sequential else "in one pass"
+    way = "sequentially" if step.sequential else "in one pass"
     note = f"bias correction: {len(found)} of {len(layers)} layers corrected {way}; the others have no bias"
     return Tuned(weights, QuantParams(params), (note,))
 
@@ -89,7 +89,7 @@ _Finish = Callable[[str, Array, dict[str, TensorParams]], None]
 _Visit = tuple[_Correctable, Iterator[_Pair], _Finish]
 
 
-def _one_after_the_other(task: TuneTask, step: BiasCorrection, found: list[_Correctable]) -> Iterator[_Visit]:
+def _sequentially(task: TuneTask, step: BiasCorrection, found: list[_Correctable]) -> Iterator[_Visit]:
     walker = LayerWalker(task, [one.layer for one in found], LayerTuning(samples=step.samples))
 
     def finish(name: str, values: Array, params: dict[str, TensorParams]) -> None:
@@ -104,7 +104,7 @@ def _in_one_pass(task: TuneTask, step: BiasCorrection, found: list[_Correctable]
     data = task.data if step.samples is None else task.data.take(step.samples)
     memory = LayerTuning()
     store = ActivationStore(memory.memory, memory.cache_directory)
-    with closing(Stream(task.reference.model, data, provider_of("cpu"), store)) as stream:
+    with closing(ActivationStream(task.reference.model, data, provider_of("cpu"), store)) as stream:
         for one in progress(found, "tune: bias correction", len(found)):
             layer = one.layer
             stream.advance(stream.position_of(layer.name) + 1, (layer.source, layer.output))
@@ -115,26 +115,26 @@ def _in_one_pass(task: TuneTask, step: BiasCorrection, found: list[_Correctable]
 
 
 def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) -> Means:
-    """Return how far the mean of each output channel lies below the float model's."""
+    """Return by how much the mean of each output channel is below the float model's."""
     layer = correctable.layer
     session = deployment_session(_rounded_alone(task, correctable), interleaved=True)
     axis = 1 if layer.node.op_type in CONVOLUTIONS else -1
     total, count = np.zeros(correctable.values.size), 0
-    looked_at = []
+    checked = []
     for fed, target in pairs:
         output = session.run(None, {layer.source: fed})[0]
         difference = np.moveaxis(target, axis, -1).astype(np.float64) - np.moveaxis(output, axis, -1)
         rows = difference.reshape(-1, len(total))
         total += rows.sum(axis=0)
         count += len(rows)
-        looked_at.append(rows[:: max(1, len(rows) // _LOOKED_AT)].astype(np.float32))
+        checked.append(rows[:: max(1, len(rows) // _CHECKED_POSITIONS)].astype(np.float32))
     mean = total / max(count, 1)
-    common = (np.concatenate(looked_at) * np.sign(mean) >= np.abs(mean) / 2).mean(axis=0)
+    common = (np.concatenate(checked) * np.sign(mean) >= np.abs(mean) / 2).mean(axis=0)
     return np.where(common >= _COMMON, mean, 0.0)
 
 
 def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:
-    """Return a model of the layer alone, with constants as they will be written but for the bias."""
+    """Return a model of the single layer, with constants as they will be written except for the bias."""
     node = correctable.layer.node
     params = task.params.tensors
     constants = []
@@ -157,7 +157,7 @@ def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:
 
 
 def _requantized(task: TuneTask, name: str, values: Array, params: TensorParams) -> TensorParams:
-    """Return the parameters of a bias that has moved: a scale of its own follows its values."""
+    """Return the parameters of a changed bias: a scale of its own is recomputed from the new values."""
     plan = task.plan.biases.get(name) or task.plan.weights.get(name)
     if isinstance(plan, OwnBiasPlan):
         return constant_params(values, plan.spec, None, MinMSE())
@@ -167,7 +167,7 @@ def _requantized(task: TuneTask, name: str, values: Array, params: TensorParams)
 
 
 def _correctable(layer: Layer) -> _Correctable | None:
-    """Return a layer with its bias, or None where it has none of its own with one value for each channel."""
+    """Return a layer with its bias, or None if it has no bias with one value per channel."""
     weight = layer.initializer(layer.weight)
     if layer.bias is not None:
         values = layer.initializer(layer.bias)

@@ -1,8 +1,8 @@
-"""Cuts a graph into blocks of a few linear layers, where as little as possible passes from one to the next.
+"""BRECQ and TQT: train a graph block by block, a few linear layers at a time, from the input on.
 
-Trains a graph block by block, from the input on.
-
-Each block is fed what the finished blocks before it give, and aims at what it gives in the float model.
+Li et al., "BRECQ" (https://arxiv.org/abs/2102.05426), with weights trained through rounding; Jain et al., "Trained
+quantization thresholds" (https://arxiv.org/abs/1903.08066), which also trains the logarithms of scales. Both without
+labels: the input of a block is the output of the finished blocks before it, the target its output in the float model.
 
 This module imports torch, so it is imported inside functions only.
 """
@@ -26,7 +26,7 @@ from quantry.memo import checkpoint
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
 from quantry.runtime.progress import progress
-from quantry.tune.graph_training import Fitted, Lesson, Loss, Tensors, fit
+from quantry.tune.graph_training import Fitted, Loss, Tensors, TrainingData, fit
 from quantry.tune.task import Tuned, TuneTask
 
 
@@ -36,9 +36,9 @@ class Block:
 
     Attributes:
         nodes: The nodes, in order.
-        inputs: Names of what they take from before.
-        outputs: Names of what later nodes, or the model's user, take from them.
-        passed: Names of what is alive behind the block, theirs or not.
+        inputs: Names of the tensors they read from earlier blocks.
+        outputs: Names of their tensors that later nodes or the user read.
+        passed: Names of all tensors, theirs or not, that are still needed after the block.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -53,18 +53,18 @@ class Block:
 
 
 def is_linear(node: ir.Node) -> bool:
-    """Return whether a node multiplies with a constant weight."""
+    """Return whether a node multiplies by a constant weight."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     return node.op_type in LINEAR and weight is not None and weight.is_initializer()
 
 
 def cut_into_blocks(nodes: Sequence[ir.Node], targets: Sequence[str], layers: int) -> tuple[Block, ...]:
-    """Return nodes as blocks.
+    """Return nodes in blocks, cut where few tensors pass from one block to the next.
 
     Args:
         nodes: The nodes, in order.
-        targets: Names of tensors that are wanted at the end.
-        layers: Linear layers in a block, at most.
+        targets: Names of tensors that are needed at the end.
+        layers: Upper bound of linear layers in a block.
     """
     last_use = {value: at for at, node in enumerate(nodes) for value in values_used(node)}
     made = {value: at for at, node in enumerate(nodes) for value in node.outputs}
@@ -98,7 +98,7 @@ def _next_cut(nodes: Sequence[ir.Node], start: int, crossing: Sequence[int], lay
             seen += 1
     else:
         return len(nodes)
-    # Of places before a linear layer, the one that fewest tensors cross, and the latest of these.
+    # Of the positions before a linear layer, the latest of those that the fewest tensors cross.
     return min(possible, key=lambda at: (crossing[at], -at))
 
 
@@ -119,14 +119,15 @@ def _names(values: Sequence[ir.Value] | dict[ir.Value, None]) -> tuple[str, ...]
 
 _LOG = logging.getLogger("quantry.tune")
 
+# How often the state of a block is evaluated on all samples; the best one is kept.
 _EVALUATIONS = 5
 
 
 class BlockTrainer:
-    """Goes through the blocks of a model.
+    """Trains the blocks of a model one after the other.
 
-    Each block's result is a part of its own in the store, so a run that was interrupted or killed goes on after the
-    last block that was finished.
+    The result of each block is a checkpoint in the store, so an interrupted or killed run resumes after the last block
+    that was finished.
 
     Args:
         task: What is tuned.
@@ -141,8 +142,10 @@ class BlockTrainer:
         self._device = torch_device(step.device)
         self._part = interpretable_part(task.model.model)
         if not self._part.targets:
-            raise ModelError(f"{title} must be able to interpret the model's operators; {self._part.notes}; in tune")
-        # The reference has the same graph; its nodes go by the same names.
+            raise ModelError(
+                f"{title} needs a model with interpretable operators, got none; {self._part.notes}; in tune"
+            )
+        # The reference has the same graph with the same names of nodes.
         names = {node.name for node in self._part.nodes}
         self._reference = [node for node in task.reference.model.graph if node.name in names]
         self._float = ActivationStore(1, None)
@@ -153,7 +156,7 @@ class BlockTrainer:
         self._together = 1
 
     def run(self) -> Tuned:
-        """Return what training made of the constants and the parameters."""
+        """Return the trained constants and parameters."""
         self._load()
         weights: dict[str, np.ndarray] = {}
         losses: list[Fitted] = []
@@ -180,7 +183,7 @@ class BlockTrainer:
         graph = self._graph(self._part.nodes, Trained(weights=False, biases=False))
         batches = SampleBatches(data, graph, self._task.model.model, self._device)
         self._samples = len(batches)
-        # A block holds a small part of what the whole graph holds.
+        # A block needs far less memory than the whole graph, so a batch always fits.
         self._together = 1 if batches.together == 1 else self._step.batch_size
         for number in range(self._samples):
             for name, tensor in batches.samples[number].items():
@@ -227,16 +230,16 @@ class BlockTrainer:
         trained = Trained(weights=True, biases=self._step.train_bias, scales=self._scales, frozen=frozenset(self._seen))
         graph = self._graph(block.nodes, trained)
         floats = [name for name in block.outputs if self._float.get(name, 0).dtype == np.float32]
-        everyone = list(range(self._samples))
-        lesson = Lesson(
+        everything = list(range(self._samples))
+        training_data = TrainingData(
             inputs=lambda numbers: self._get(self._quantized, block.inputs, numbers),
             targets=lambda numbers: self._get(self._float, floats, numbers),
-            samples=everyone,
-            judged=everyone,
+            samples=everything,
+            held_out=everything,
             together=self._together,
         )
         step = replace(self._step, seed=self._step.seed + number)
-        fitted = fit(graph, lesson, Loss(DistillLoss.RELATIVE_L2, lesson), step, _EVALUATIONS)
+        fitted = fit(graph, training_data, Loss(DistillLoss.RELATIVE_L2, training_data), step, _EVALUATIONS)
         _LOG.debug("%s: block %d: loss %.4g -> %.4g", self._title, number, fitted.before, fitted.after)
         return Tuned(graph.values(), QuantParams(graph.trained_params(), ()), (repr(fitted.before), repr(fitted.after)))
 
@@ -248,7 +251,7 @@ class BlockTrainer:
         return {name: joined(name) for name in names}
 
     def _forget(self, block: Block) -> None:
-        """Let go of what no later block reads, and of the right to move scales that this block has settled."""
+        """Drop what no later block reads, and freeze the scales that this block has trained."""
         plan = self._task.plan
         for node in block.nodes:
             for value in (*node.inputs, *node.outputs):

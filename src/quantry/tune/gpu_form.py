@@ -1,12 +1,4 @@
-"""The reconstruction error of a layer as a quadratic form, on a GPU; see `quantry.tune.quadratic_form`.
-
-This module imports torch, so it is imported inside functions only.
-
-Columns, targets and second moments of a layer on a GPU; see `layer_matrix` and `quadratic`.
-
-This module imports torch, so it is imported inside functions only.
-
-What a layer is fed and what it should give, on a GPU.
+"""The output error of a layer as a quadratic form, gathered on a GPU; see `quantry.tune.quadratic_form`.
 
 This module imports torch, so it is imported inside functions only.
 """
@@ -19,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from quantry.execute.quantized_view import Role
 from quantry.execute.simulation import Simulation
-from quantry.execute.torch_stream import TensorStream
+from quantry.execute.torch_stream import TorchStream
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import fake_quantize
@@ -34,10 +26,17 @@ from quantry.tune.layers import NORMALIZATIONS, Layer
 from quantry.tune.layerwise import LayerVisit
 from quantry.tune.quadratic_form import QuadraticForm, aimed, centred, halves_of, joined, part_that_holds, positions_of
 
+# Products are cheap on a GPU, so it gathers this many times the positions of the CPU.
+_MORE = 4
+
+# Products are added up in float64 after this many positions, and computed for this many numbers at a time.
+_POSITIONS = 2048
+_NUMBERS_AT_ONCE = 2**26
+
 
 @dataclass(frozen=True, eq=False)
 class TensorForm:
-    """Second moments of a layer's columns and targets, in float64; attributes mean what those of `QuadraticForm` do."""
+    """Second moments of a layer's columns and targets, in float64; attributes as in `QuadraticForm`."""
 
     gram: Any
     cross: Any
@@ -60,7 +59,7 @@ class TensorForm:
         return centered.clamp_(min=0.0) + shift.square_()
 
     def without_bias(self, bias: Any) -> "TensorForm":
-        """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
+        """Return the form for a fixed bias: moments about zero of the targets minus the bias."""
         goal, mean = self.target_mean - bias, self.column_mean
         return replace(
             self,
@@ -72,17 +71,17 @@ class TensorForm:
         )
 
     def arrays(self) -> QuadraticForm:
-        """Return the form as arrays."""
+        """Return the form as NumPy arrays."""
         parts = (self.gram, self.cross, self.power, self.column_mean, self.target_mean)
         gram, cross, power, columns, targets = (part.cpu().numpy() for part in parts)
         return QuadraticForm(gram, cross, power, columns, targets, self.count, self.part)
 
 
 def device_form(problem: LayerProblem, device: str) -> TensorForm:
-    """Return the quadratic form of a layer on a device, gathered there where its activations are there.
+    """Return the quadratic form of a layer on a device; gathered there if its activations are there.
 
     Args:
-        problem: The layer, which makes up for errors of its inputs.
+        problem: The layer, which compensates errors of its inputs.
         device: Where the form goes.
     """
     visit = problem.visit
@@ -100,15 +99,8 @@ def device_form(problem: LayerProblem, device: str) -> TensorForm:
     return whole.without_bias(torch.from_numpy(problem.rounded_bias(problem.bias).copy()).to(device))
 
 
-_MORE = 4
-"""So many more positions are taken in than on the processor; products are cheap here."""
-
-_NUMBERS_AT_ONCE, _POSITIONS = 2**26, 2048
-"""Products are summed up in float64 after so many positions."""
-
-
 def gathers(matrix: LayerMatrix) -> bool:
-    """Return whether `gather_tensors` knows a layer's operator."""
+    """Return whether `gather_tensors` supports a layer's operator."""
     return matrix.operator not in NORMALIZATIONS
 
 
@@ -121,7 +113,7 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = Fa
         trained: Whether the form is for training, for which fewer positions are enough.
 
     Returns:
-        Two forms; one where there is but one sample, of one image, and where there are too few positions to learn from.
+        Two forms; one if there is only one sample with one image, or if there are too few positions for two halves.
     """
     share = _MORE * positions_of(matrix, visit.samples, trained=trained)
     halves = _Sums(), _Sums()
@@ -141,7 +133,7 @@ def gather_tensors(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = Fa
 def _halves(
     matrix: LayerMatrix, samples: tuple[Sequence[int], int], values: Any, output: Any
 ) -> Iterator[tuple[int, int, Any, Any]]:
-    """Yield for each half its number, how many samples are in it, and their inputs and targets."""
+    """Yield for each half its number, its number of samples, and their inputs and targets."""
     numbers, count = samples
     sizes = (len(values) if values.dim() > 1 else 1, output.numel())
     found = [halves_of(matrix, (number, count), (sizes[0], sizes[1] // len(numbers))) for number in numbers]
@@ -164,7 +156,7 @@ class _Sums:
         self._sums: list[Any] = []
 
     def add(self, columns: Any, targets: Any) -> None:
-        """Take in columns and their targets."""
+        """Add columns and their targets."""
         self.count += columns.shape[1]
         for moments in _moments(columns, targets):
             self._sums = [a.add_(b) for a, b in zip(self._sums, moments, strict=True)] if self._sums else moments
@@ -177,14 +169,13 @@ class _Sums:
 def tensor_columns(
     matrix: LayerMatrix, values: Any, output: Any, most: tuple[int, int], random: Any
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield columns and the outputs that belong to them, not too many at a time.
+    """Yield columns and the outputs that belong to them, in parts that fit in memory.
 
     Args:
         matrix: The layer.
         values: Input of the layer, samples joined along the first axis.
-        output: What it gives for that input, or should give.
-        most: At most so many positions of an image or, where there are no images, of a sample; and how many samples
-            there are.
+        output: Its output for that input, or its target.
+        most: Upper bound of the positions of an image or, without images, of a sample; and the number of samples.
         random: A generator on their device.
 
     Yields:
@@ -220,7 +211,7 @@ def _patches(matrix: LayerMatrix, window: Window, values: Any, output: Any, posi
 
 
 def _spread(window: Window, values: Any) -> Any:
-    """Return images with zeros between and around; a crop is a negative margin."""
+    """Return images with zeros inserted and padded; a negative margin crops."""
     if any(step > 1 for step in window.zeros):
         lengths = [(length - 1) * step + 1 for length, step in zip(values.shape[2:], window.zeros, strict=True)]
         inside = values.new_zeros(*values.shape[:2], *lengths)
@@ -231,7 +222,7 @@ def _spread(window: Window, values: Any) -> Any:
 
 
 def _index(window: Window, positions: Any, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Any:
-    """Return for each output position the flat positions that the kernel sees, ``[images, positions, kernel]``."""
+    """Return for each output position the flat input positions of the kernel, ``[images, positions, kernel]``."""
     at = torch.zeros_like(positions)
     rest = positions
     for axis in reversed(range(len(outputs))):
@@ -243,7 +234,7 @@ def _index(window: Window, positions: Any, lengths: tuple[int, ...], outputs: tu
 
 
 def _chosen(images: int, count: int, most: int, random: Any) -> Any:
-    """Return positions of each image, all or some that are drawn."""
+    """Return positions of each image: all, or some drawn at random."""
     if count <= most:
         return torch.arange(count, device=random.device).expand(images, -1)
     drawn = torch.rand(images, count, generator=random, device=random.device)
@@ -272,7 +263,7 @@ Pair = tuple[Sequence[int], Any, Any]
 
 
 class TensorInputs:
-    """Reads pairs of inputs and targets from two streams; the walker's `fed` and `target`, for many samples at once.
+    """Reads inputs and targets of layers from two streams, for many samples at once.
 
     Args:
         simulation: The quantized model.
@@ -282,17 +273,17 @@ class TensorInputs:
     """
 
     def __init__(
-        self, simulation: Simulation, options: LayerTuning, exact: TensorStream, quantized: TensorStream
+        self, simulation: Simulation, options: LayerTuning, exact: TorchStream, quantized: TorchStream
     ) -> None:
         self._simulation, self._options = simulation, options
         self._exact, self._quantized = exact, quantized
 
     def pairs(self, layer: Layer, seed: int) -> Iterator[Pair]:
-        """Yield numbers of samples, what a layer is fed for them and what it gives in the float model.
+        """Yield numbers of samples with the inputs and targets of a layer.
 
         Args:
             layer: The layer.
-            seed: Of what is drawn where inputs are mixed.
+            seed: Seed of the random mix of quantized and float inputs.
         """
         held = self._simulation.integers.get(layer.source, layer.source)
         part = self._options.quantized_inputs
@@ -306,7 +297,7 @@ class TensorInputs:
             yield samples, values, target.float()
 
     def _read(self, layer: Layer, values: Any) -> Any:
-        """Return a layer's input as it reads it."""
+        """Return the input of a layer after all quantizers."""
         for quantizer in self._simulation.view.path(layer.source, layer.name):
             if quantizer.params is None:
                 continue

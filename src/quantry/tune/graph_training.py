@@ -1,4 +1,4 @@
-"""Trains a planned graph so that some of its tensors come near to given ones.
+"""Trains a quantized graph so that some of its tensors approach given targets: the loop of BRECQ, TQT and distillation.
 
 This module imports torch, so it is imported inside functions only.
 """
@@ -20,34 +20,34 @@ _LOG = logging.getLogger("quantry.tune")
 Tensors = dict[str, Any]
 
 _CHANNEL_FLOOR = 0.1
-"""Part of a tensor's mean power that is added to each channel's, so that silent channels do not rule."""
+"""Share of a tensor's mean power that is added to each channel's, so that nearly silent channels do not dominate."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
-    """What a graph is trained on.
+class TrainingData:
+    """Inputs and targets of a training.
 
     Attributes:
-        inputs: Gives the inputs of some samples together, by their numbers.
-        targets: Gives what the wanted tensors should be for them.
+        inputs: Returns the inputs of some samples as one batch, by their numbers.
+        targets: Returns the targets of these samples.
         samples: Numbers of the samples to train on.
-        judged: Numbers of the samples that decide which state is kept.
-        together: How many samples can be computed at once.
+        held_out: Numbers of the samples that decide which state is kept.
+        together: How many samples fit in one batch.
     """
 
     inputs: Callable[[Sequence[int]], Tensors]
     targets: Callable[[Sequence[int]], Tensors]
     samples: Sequence[int]
-    judged: Sequence[int]
+    held_out: Sequence[int]
     together: int
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """How training went.
+    """The loss before and after a training.
 
     Attributes:
-        before: Loss of the state before it.
+        before: Loss of the initial state.
         after: Loss of the state that was kept.
     """
 
@@ -56,20 +56,20 @@ class Fitted:
 
 
 class Loss:
-    """Distance of tensors from their targets, each channel in units of its own spread.
+    """Distance of tensors from their targets, each channel in units of its standard deviation.
 
     Args:
         kind: Which distance.
-        lesson: Gives the targets whose spread is measured.
+        data: Samples and targets, from which the standard deviations are computed.
     """
 
-    def __init__(self, kind: DistillLoss, lesson: Lesson) -> None:
+    def __init__(self, kind: DistillLoss, data: TrainingData) -> None:
         self._kind = kind
         self._power: Tensors = {}
         self.names: tuple[str, ...] = ()
         counted = 0
-        for part in _parts(lesson.judged, lesson.together):
-            targets = lesson.targets(part)
+        for part in _parts(data.held_out, data.together):
+            targets = data.targets(part)
             self.names = tuple(targets)
             for name, target in targets.items():
                 power = _by_channel(target).var(1, unbiased=False) * len(part)
@@ -94,42 +94,42 @@ class Loss:
         return (error.square() / power).mean()
 
 
-def fit(graph: TrainableGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
-    """Train the constants and scales of a graph in place; the best state that was judged is kept.
+def fit(graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+    """Train the constants and scales of a graph in place and keep the best state that was evaluated.
 
     Args:
         graph: What to train.
-        lesson: On what.
-        loss: How outputs are judged.
+        data: Inputs and targets.
+        loss: The loss.
         step: Iterations, batch size, learning rates and seed.
-        evaluations: How often the state is judged.
+        evaluations: How often the state is evaluated.
     """
     if not graph.constants and not graph.log2_scales:
         return Fitted(0.0, 0.0)
-    shown = graph.run(lesson.inputs(lesson.judged[:1]), loss.names, quantized=False)
+    shown = graph.run(data.inputs(data.held_out[:1]), loss.names, quantized=False)
     with threads_for(step.batch_size * sum(tensor.numel() for tensor in shown.values())):
-        return _fit(graph, lesson, loss, step, evaluations)
+        return _fit(graph, data, loss, step, evaluations)
 
 
-def _fit(graph: TrainableGraph, lesson: Lesson, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+def _fit(graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
     parameters = [*graph.constants.values(), *graph.log2_scales.values()]
     optimizer = torch.optim.Adam(_groups(graph, step))
     rates = [group["lr"] for group in optimizer.param_groups]
-    draws = _draws(lesson.samples, step)
+    draws = _draws(data.samples, step)
     period = max(1, step.iterations // evaluations)
-    before = best = judge(graph, lesson, loss)
+    before = best = evaluate(graph, data, loss)
     kept = [parameter.detach().clone() for parameter in parameters]
     for iteration in range(step.iterations):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * _schedule(iteration / step.iterations)
         optimizer.zero_grad()
         batch = next(draws)
-        for part in _parts(batch, lesson.together):
-            outputs = graph.run(lesson.inputs(part), loss.names, quantized=True)
-            (loss(outputs, lesson.targets(part)) * (len(part) / len(batch))).backward()
+        for part in _parts(batch, data.together):
+            outputs = graph.run(data.inputs(part), loss.names, quantized=True)
+            (loss(outputs, data.targets(part)) * (len(part) / len(batch))).backward()
         optimizer.step()
         if (iteration + 1) % period == 0 or iteration + 1 == step.iterations:
-            now = judge(graph, lesson, loss)
+            now = evaluate(graph, data, loss)
             _LOG.debug("iteration %d: loss %.5g", iteration + 1, now)
             if now < best:
                 best = now
@@ -140,14 +140,14 @@ def _fit(graph: TrainableGraph, lesson: Lesson, loss: Loss, step: GraphTraining,
     return Fitted(before, best)
 
 
-def judge(graph: TrainableGraph, lesson: Lesson, loss: Loss) -> float:
-    """Return the loss over the samples that decide."""
+def evaluate(graph: TrainableGraph, data: TrainingData, loss: Loss) -> float:
+    """Return the loss over the held-out samples."""
     total = 0.0
     with torch.no_grad():
-        for part in _parts(lesson.judged, lesson.together):
-            outputs = graph.run(lesson.inputs(part), loss.names, quantized=True)
-            total += float(loss(outputs, lesson.targets(part))) * len(part)
-    return total / len(lesson.judged)
+        for part in _parts(data.held_out, data.together):
+            outputs = graph.run(data.inputs(part), loss.names, quantized=True)
+            total += float(loss(outputs, data.targets(part))) * len(part)
+    return total / len(data.held_out)
 
 
 def _groups(graph: TrainableGraph, step: GraphTraining) -> list[dict[str, Any]]:
@@ -160,12 +160,12 @@ def _groups(graph: TrainableGraph, step: GraphTraining) -> list[dict[str, Any]]:
 
 
 def _schedule(part: float) -> float:
-    """Return the factor of the learning rate: a short rise, then a cosine to zero."""
+    """Return the factor of the learning rate: a short warm-up, then a cosine to zero."""
     return min(1.0, 0.1 + part * 18.0) * 0.5 * (1.0 + float(np.cos(np.pi * part)))
 
 
 def _draws(samples: Sequence[int], step: GraphTraining) -> Any:
-    """Yield batches for ever, every sample once before any comes again."""
+    """Yield batches forever, every sample once per epoch."""
     random = np.random.default_rng(step.seed)
     waiting: list[int] = []
     while True:
@@ -180,5 +180,5 @@ def _parts(samples: Sequence[int], size: int) -> list[list[int]]:
 
 
 def _by_channel(values: Any) -> Any:
-    """Return ``[channels, everything else]``; tensors of two axes are one channel."""
+    """Return ``[channels, everything else]``; tensors of two axes count as one channel."""
     return values.transpose(0, 1).flatten(1) if values.dim() > 2 else values.reshape(1, -1)

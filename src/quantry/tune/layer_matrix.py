@@ -4,12 +4,12 @@ For each of ``groups``::
 
     output[positions, rows] = columns[positions, width] @ weight[rows, width].T + bias[rows]
 
-A convolution's columns are the patches its kernel sees; a transposed convolution is a convolution of its input with
-zeros between; a normalization is one group of width 1 for each channel, whose column is the normalized input.
+The columns of a convolution are the patches its kernel sees. A transposed convolution is a convolution of its input
+with zeros in between. A normalization is one group of width 1 per channel, whose column is the normalized input.
 
-The positions of a MatMul are tokens, and a LayerNormalization is going to bring each of them to one size. A few have
-numbers a hundred times those of the others, which would be all that counts in a squared error: tokens are divided by
-their size, columns and outputs alike, so that each counts by its relative error.
+The positions of a MatMul are tokens. A few tokens of a transformer have values a hundred times those of the others and
+would dominate a squared error, although a LayerNormalization later scales all tokens to the same size. So columns and
+outputs of each token are divided by the size of its output, and each token counts by its relative error.
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ Array = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
 _SMALLEST = 0.01
-"""A token counts as if it had at least this part of the power that layers usually give for inputs of its size."""
+"""Lower bound of a token's power, as a share of the power that uncorrelated inputs of its size would give."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerMatrix:
-    """Where the numbers of a layer's weight, input and output are in that product.
+    """The layout of a layer's weight, input and output in that product.
 
     Attributes:
         layer: The layer.
@@ -68,20 +68,20 @@ class LayerMatrix:
 
     @property
     def of_tokens(self) -> bool:
-        """Whether positions are tokens, of which each counts by its relative error."""
+        """Whether positions are tokens, each of which counts by its relative error."""
         return self.operator == "MatMul"
 
     @cached_property
     def _usual_power(self) -> float:
-        """Power of an output for a column of power 1 in all, if the column has nothing to do with the weights."""
+        """Power of an output for a column of power 1 that is uncorrelated with the weights."""
         return float(np.square(self.layer.initializer(self.layer.weight), dtype=np.float64).mean())
 
     def by_size(self, columns: Any, targets: Any) -> tuple[Any, Any]:
-        """Return columns and targets with tokens divided by their size, arrays or tensors; others as they are.
+        """Return columns and targets with tokens divided by their size; unchanged for other layers.
 
         Args:
-            columns: ``[groups, positions, width]``.
-            targets: ``[groups, positions, rows]``.
+            columns: ``[groups, positions, width]``, array or tensor.
+            targets: ``[groups, positions, rows]``, likewise.
         """
         if not self.of_tokens:
             return columns, targets
@@ -90,7 +90,7 @@ class LayerMatrix:
         return columns / size, targets / size
 
     def to_matrix(self, weight: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """Return a weight, or anything of its shape, as ``[groups, rows, width]``."""
+        """Return a weight, or an array of its shape, as ``[groups, rows, width]``."""
         if self.operator == "Conv":
             return weight.reshape(self.groups, self.shape[0] // self.groups, -1)
         if self.operator == "ConvTranspose":
@@ -103,7 +103,7 @@ class LayerMatrix:
         return weight[None] if self.rows_first else weight.T[None]
 
     def from_matrix(self, matrix: Array) -> Array:
-        """Return what `to_matrix` was given."""
+        """Return the array that `to_matrix` was called with."""
         if self.operator == "ConvTranspose":
             inputs, rows = self.shape[0] // self.groups, self.shape[1]
             split = matrix.reshape(self.groups, rows, inputs, -1).transpose(0, 2, 1, 3).reshape(self.shape)
@@ -117,9 +117,9 @@ class LayerMatrix:
 
         Args:
             values: Input of the layer.
-            output: What it gives for that input, or should give.
-            most: At most so many positions, drawn at random.
-            random: Where from.
+            output: Its output for that input, or its target.
+            most: Upper bound of the number of positions, which are drawn at random.
+            random: The random generator.
 
         Returns:
             float32 ``[groups, positions, width]`` and ``[groups, positions, rows]``; tokens divided by their size.
@@ -137,7 +137,7 @@ class LayerMatrix:
 
     @property
     def rows_first(self) -> bool:
-        """Whether the weight of a matrix product has its rows first, as it has here."""
+        """Whether the weight of a matrix product has one row per output channel already."""
         return self.operator == "Gemm" and bool(int_of(self.layer.node, "transB", 0))
 
     def _normalized(self, values: Array, output: Array, most: int, random: np.random.Generator) -> tuple[Array, Array]:
@@ -172,15 +172,15 @@ class LayerMatrix:
 
 @dataclass(frozen=True)
 class Window:
-    """How a kernel moves over an input, in the words of a plain convolution; one number for each spatial axis.
+    """How a kernel moves over an input, as a plain convolution; one number per spatial axis.
 
     Attributes:
         kernel: Size of the kernel.
-        strides: Distance of neighbouring outputs.
-        dilations: Distance of what the kernel sees.
-        before: Zeros in front; a negative number crops.
-        after: Zeros behind, likewise.
-        zeros: Distance of input values with zeros between, of a transposed convolution.
+        strides: Step between neighbouring outputs.
+        dilations: Step between the inputs of a kernel.
+        before: Zeros in front of the input; a negative number crops.
+        after: Zeros after it, likewise.
+        zeros: Step between input values after zeros are inserted, for a transposed convolution.
     """
 
     kernel: tuple[int, ...]
@@ -191,11 +191,11 @@ class Window:
     zeros: tuple[int, ...]
 
     def spread(self, image: Array) -> Array:
-        """Return the image with zeros between and around."""
+        """Return the image with zeros inserted and padded."""
         lengths = [(length - 1) * step + 1 for length, step in zip(image.shape[1:], self.zeros, strict=True)]
         sizes = [a + length + b for a, length, b in zip(self.before, lengths, self.after, strict=True)]
         result = np.zeros((image.shape[0], *(max(size, 0) for size in sizes)), np.float32)
-        # A crop is a negative margin.
+        # A negative margin crops.
         inside = image
         if max(self.zeros) > 1:
             inside = np.zeros((image.shape[0], *lengths), np.float32)
@@ -209,7 +209,7 @@ class Window:
         return result
 
     def index(self, positions: Indices, lengths: tuple[int, ...], outputs: tuple[int, ...]) -> Indices:
-        """Return for each output position the flat positions that the kernel sees, ``[positions, kernel]``."""
+        """Return for each output position the flat input positions of the kernel, ``[positions, kernel]``."""
         steps = [prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
         first = np.zeros(len(positions), np.int64)
         for at, stride, step in zip(np.unravel_index(positions, outputs), self.strides, steps, strict=True):

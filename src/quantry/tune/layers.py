@@ -1,7 +1,4 @@
-"""The layers that can be tuned one by one: linear operators and normalizations with constants of their own.
-
-New values of one layer's constants.
-"""
+"""The layers that can be tuned one by one: linear operators and normalizations with constants of their own."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -24,14 +21,14 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One node and what belongs to it.
+    """One node with its constants.
 
     Attributes:
         node: The node of the model to tune.
         weight: Name of its weight, an initializer that only this node reads.
         bias: Name of its bias, likewise, or None.
-        weight_planned: Whether the weight is rounded to integers; the constants of normalizations are not.
-        activation: The activation function behind it that nothing else stands between, or None.
+        weight_planned: Whether the weight is rounded to integers; those of normalizations are not.
+        activation: The activation function that directly follows it, or None.
     """
 
     node: ir.Node
@@ -109,14 +106,14 @@ def _reason(node: ir.Node, plan: QuantPlan, quantized: frozenset[str]) -> str | 
     if (node.name or "") not in quantized:
         return "it is not quantized"
     if not _is_own(weight):
-        return "its weight is no constant or is shared with another node"
+        return "its weight is not a constant or is shared with another node"
     planned = plan.weights.get(_name(weight))
     if planned is None:
         return None if node.op_type in NORMALIZATIONS else "its weight is not quantized"
     if not planned.spec.dtype.is_integer:
-        return f"its weight has the type {planned.spec.dtype.value}, which is no integer type"
+        return f"its weight has the type {planned.spec.dtype.value}, which is not an integer type"
     if node.op_type == "MatMul" and len(_shape(weight)) != 2:
-        return "it multiplies with more than one matrix"
+        return "its weight has more than one matrix"
     if node.op_type == "Gemm" and (int_of(node, "transA", 0) or not _plain_factors(node)):
         return "Gemm transposes its input or has factors"
     return None
@@ -163,10 +160,10 @@ def _name(value: ir.Value | None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class LayerConstants:
-    """What tuning made of one layer.
+    """New constants of one layer.
 
     Attributes:
-        values: float32 arrays by initializer name; empty where nothing better was found.
+        values: float32 arrays by initializer name; empty if nothing better was found.
         before: Mean squared error of the layer's output with plain rounding.
         after: The same with the new values.
     """

@@ -1,11 +1,7 @@
-"""Goes through a model layer by layer, with what each layer is fed and what it should give.
+"""Applies an algorithm to the layers of a model one after the other, with the inputs and the target of each layer.
 
-Two streams run side by side: the float model, one layer ahead, and the quantized one, which stops before the layer
-that is being tuned and goes on with its new constants. Every node runs once in each, whatever the number of layers.
-
-Judges constants by the outputs of the whole model.
-
-Goes through the layers of a model with an algorithm for one layer.
+Two streams run in parallel: the float model, one layer ahead, and the quantized model, which stops before the layer
+that is being tuned and continues with its new constants. Every node runs once in each, however many layers there are.
 """
 
 import logging
@@ -41,7 +37,7 @@ class LayerWalker:
         options: Samples, devices, how inputs are mixed and where activations are kept.
 
     Attributes:
-        device: The GPU that activations are on, as torch calls it; None where onnxruntime computes them.
+        device: torch's name of the GPU that holds activations; None if onnxruntime computes them.
 
     Example:
         ::
@@ -61,10 +57,10 @@ class LayerWalker:
         self.samples = self._float.samples
 
     def visits(self, title: str) -> Iterator["LayerVisit"]:
-        """Yield each layer when its input is ready; the caller finishes it before the next one.
+        """Yield each layer when its input is ready; the caller must finish it before the next one.
 
         Args:
-            title: What the progress bar is called.
+            title: Title of the progress bar.
         """
         try:
             for number, layer in enumerate(progress(self._layers, title, len(self._layers))):
@@ -78,11 +74,11 @@ class LayerWalker:
             self._quantized.close()
 
     def target(self, layer: Layer, sample: int) -> Array:
-        """Return what a layer gives in the float model."""
+        """Return the output of a layer in the float model."""
         return np.asarray(self._float.get(layer.output, sample), np.float32)
 
     def fed(self, layer: Layer, sample: int, seed: int) -> Array:
-        """Return what a layer is fed: quantized values, mixed with float ones where the options say so."""
+        """Return the input of a layer: quantized values, mixed with float ones if the options ask for it."""
         quantized = self._quantized_input(layer, sample)
         part = self.options.quantized_inputs
         if part >= 1.0:
@@ -102,25 +98,25 @@ class LayerWalker:
         return np.asarray(values, np.float32)
 
     def target_size(self, layer: Layer) -> int:
-        """Return how many numbers a layer gives for the first sample."""
+        """Return the number of elements of a layer's output for the first sample."""
         return self._float.size(layer.output)
 
     def tensor_pairs(self, layer: Layer, seed: int) -> Iterator[tuple[Sequence[int], Any, Any]]:
-        """Yield numbers of samples, what a layer is fed for them and what it gives in the float model, on the GPU."""
-        from quantry.execute.torch_stream import TensorStream
+        """Yield numbers of samples with the inputs and targets of a layer, on the GPU."""
+        from quantry.execute.torch_stream import TorchStream
         from quantry.tune.gpu_form import TensorInputs
 
-        assert isinstance(self._float, TensorStream)
-        assert isinstance(self._quantized, TensorStream)
+        assert isinstance(self._float, TorchStream)
+        assert isinstance(self._quantized, TorchStream)
         return TensorInputs(self.simulation, self.options, self._float, self._quantized).pairs(layer, seed)
 
     def replace(self, constants: Mapping[str, Array]) -> None:
-        """Give constants of the layer that is being visited new values."""
+        """Set new values of constants of the current layer."""
         for name, values in constants.items():
             self.simulation.set_constant(name, values)
 
     def _before(self, layer: Layer) -> int:
-        """Return the place of the layer in the quantized graph, or of the nodes that restore its input."""
+        """Return the position of the layer in the quantized graph, or of the nodes that dequantize its input."""
         return self._quantized.position_of(layer.name) - self.simulation.preludes.get(layer.name, 0)
 
 
@@ -129,9 +125,9 @@ class LayerVisit:
     """A layer, its inputs and its targets.
 
     Attributes:
-        walker: Whose visit it is.
+        walker: The walker.
         layer: The layer.
-        number: Its place among the layers that are tuned.
+        number: Its index among the layers that are tuned.
     """
 
     walker: LayerWalker
@@ -145,28 +141,28 @@ class LayerVisit:
 
     @property
     def seed(self) -> int:
-        """A number for everything that is drawn at random for this layer."""
+        """Seed of everything that is drawn at random for this layer."""
         return (self.walker.options.seed + self.number) % 2**63
 
     def pair(self, sample: int) -> tuple[Array, Array]:
-        """Return what the layer is fed for a sample, and what it gives in the float model."""
+        """Return input and target of the layer for a sample."""
         return self.walker.fed(self.layer, sample, self.seed), self.walker.target(self.layer, sample)
 
     def tensor_pairs(self) -> Iterator[tuple[Sequence[int], Any, Any]]:
-        """Yield numbers of samples, what the layer is fed for them and what it gives in the float model, on the GPU."""
+        """Yield numbers of samples with inputs and targets, on the GPU."""
         return self.walker.tensor_pairs(self.layer, self.seed)
 
     def finish(self, constants: Mapping[str, Array]) -> None:
-        """Let later layers see new constants."""
+        """Use new constants from now on, for all later layers."""
         self.walker.replace(constants)
 
 
 class EndToEnd:
-    """Compares the outputs of the quantized model with those of the float one, and remembers the best so far.
+    """Accepts new constants only if the outputs of the whole quantized model do not get worse.
 
     Args:
         task: What is tuned.
-        options: Samples, device, and which output counts.
+        options: Samples, device, and the output to compare.
     """
 
     def __init__(self, task: TuneTask, options: LayerTuning) -> None:
@@ -183,10 +179,10 @@ class EndToEnd:
         self._best: float | None = None
 
     def accepts(self, number: int, constants: Mapping[str, Array]) -> bool:
-        """Return whether new constants of a layer make the outputs no worse; if so they stay.
+        """Return whether the outputs are at most as far from the float model's with new constants; if so, keep them.
 
         Args:
-            number: Of the layer.
+            number: Index of the layer.
             constants: Its new constants.
         """
         if self._best is None:
@@ -230,7 +226,7 @@ class EndToEnd:
 
 
 class _Distance:
-    """A number that can be kept."""
+    """A number that can be stored as a checkpoint."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -249,28 +245,28 @@ _LOG = logging.getLogger("quantry.tune")
 def tune_layers(
     task: TuneTask, options: LayerTuning, title: str, algorithm: Callable[[LayerVisit], LayerConstants]
 ) -> Tuned:
-    """Return what an algorithm makes of all layers of a model.
+    """Apply an algorithm to all layers of a model.
 
-    Each layer's result is a part of its own in the store, so a run that was interrupted or killed goes on after the
-    last layer that was finished.
+    The result of each layer is a checkpoint in the store, so an interrupted or killed run resumes after the last layer
+    that was finished.
 
     Args:
         task: What is tuned.
         options: Which layers, samples and devices.
         title: The algorithm's name.
-        algorithm: From a layer with its inputs and targets to its new constants.
+        algorithm: Returns the new constants of a layer.
     """
     layers, skipped = find_layers(task.model.model, task.plan, options.operators)
     if not layers:
         return Tuned({}, task.params, (f"{title}: no layer could be tuned", *_skips(title, skipped)))
     walker = LayerWalker(task, layers, options)
-    judge = EndToEnd(task, options) if options.selective else None
+    end_to_end = EndToEnd(task, options) if options.selective else None
     weights: dict[str, np.ndarray] = {}
     results: list[LayerConstants] = []
     for visit in walker.visits(f"tune: {title}"):
         result = checkpoint(f"layer {visit.number} {visit.layer.name}", LayerConstants, partial(algorithm, visit))
         _LOG.debug("%s: layer %s: error %.4g -> %.4g", title, visit.layer.name, result.before, result.after)
-        if judge is not None and not judge.accepts(visit.number, result.values):
+        if end_to_end is not None and not end_to_end.accepts(visit.number, result.values):
             result = LayerConstants({}, result.before, result.before)
         visit.finish(result.values)
         weights |= result.values
@@ -291,7 +287,7 @@ def _skips(title: str, skipped: Sequence[SkippedLayer]) -> tuple[str, ...]:
     for layer in skipped:
         reasons.setdefault(layer.reason, []).append(layer.node)
     return tuple(
-        f"{title}: {len(nodes)} layers left alone, such as {nodes[0]!r}: {reason}" for reason, nodes in reasons.items()
+        f"{title}: {len(nodes)} layers skipped, such as {nodes[0]!r}: {reason}" for reason, nodes in reasons.items()
     )
 
 
@@ -299,4 +295,4 @@ def _unsimulated(walker: LayerWalker) -> tuple[str, ...]:
     left = walker.simulation.left_float
     if not left:
         return ()
-    return (f"tune: {len(left)} tensors, such as {left[0]!r}, were taken as float: their type is not simulated here",)
+    return (f"tune: {len(left)} tensors, such as {left[0]!r}, were treated as float: their type cannot be simulated",)

@@ -1,21 +1,17 @@
-"""The reconstruction error of a layer as a quadratic form in its weights.
+"""The output error of a layer as a quadratic form of its weights.
 
 With columns ``x`` and targets ``y``, the mean squared error over all positions is::
 
     E |W x + b - y|^2  =  sum_rows( w G w' - 2 w d + y y ) + terms in b
 
-so that after one pass over the samples, which gathers ``G = E x x'``, ``d = E x y`` and the means, no activation is
-needed any more: neither for the best weights (least squares), nor for their best rounding.
+One pass over the samples gathers ``G = E x x'``, ``d = E x y`` and the means. After that no activation is needed any
+more, neither for the best weights (least squares) nor for their best rounding.
 
-How far the constants of a layer should make up for errors of its inputs.
-
-A layer is fed what quantized layers give, ``x``, and should give what it gives in the float model, ``y``. What lies
-between, ``y - W x - b`` with its float constants, is the error that its inputs bring along. Other constants make up for
-a part of it; but with few samples, most of what they seem to make up for is chance, and is worse than nothing on the
-next samples. So the samples are cut in two: constants that are the best for one half are tried on the other one, and
-the target is moved from ``W x + b`` towards ``y`` only as far as that pays there.
-
-Functions here take arrays as well as tensors.
+The target also decides how far a layer compensates errors of its inputs. The quantized layer reads ``x``, the output of
+quantized layers, and its target is ``y``, the output of the float layer. The difference ``y - W x - b`` for the float
+constants is the error of the inputs. Other constants can compensate a part of it, but with few samples most of that is
+overfitting and makes new samples worse. So the samples are split in two: the best constants for one half are tried on
+the other half, and the target moves from ``W x + b`` towards ``y`` only as far as that helps there.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,21 +26,34 @@ from quantry.tune.layer_matrix import LayerMatrix
 from quantry.tune.layers import NORMALIZATIONS
 from quantry.tune.layerwise import LayerVisit
 
+if TYPE_CHECKING:
+    from quantry.tune.gpu_form import TensorForm
+
 Float = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
+# How many positions of all samples together are gathered: enough equations for every weight of a row, but at least a
+# minimum, which is smaller for the many narrow forms of a grouped convolution.
 _POSITIONS_PER_COLUMN = 24
 _FEWEST_POSITIONS = 16_384
 _FEWEST_IN_GROUPS = 4_096
-_TRAINED = 0.5
-"""Part of the positions that is enough for training, which leaves weights near to where they were."""
 
+# Training keeps weights near their start, so half of the positions are enough for it.
+_TRAINED = 0.5
+
+# Columns are collected up to this size before they are multiplied: adding a matrix costs as much as a short product.
 _NUMBERS_AT_ONCE = 2_000_000
+
+# Larger products are split by rows, because their intermediate results would need much memory.
 _SMALL_PRODUCT = 1e7
 _ROWS_AT_ONCE = 128
+
+# The samples are added up in this many parts, in two if rows are wider than _WIDE, since each part holds a Gram matrix.
+# The number does not depend on the machine, so that sums do not either.
 _PARTS, _WIDE = 4, 512
-"""Parts of the samples that are added up on their own, two where matrices are large; the number does not depend on the
-machine, so that sums do not either."""
+
+# Damping of the constants that are tried on the other half, as a share of the mean diagonal of the Gram matrix.
+_COMPENSATION_DAMPING = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +67,7 @@ class QuadraticForm:
         column_mean: ``[groups, width]``.
         target_mean: ``[groups, rows]``.
         count: Number of positions.
-        part: How much of the errors of the inputs is in the targets; see `quantry.tune.quadratic_form`.
+        part: Share of the errors of the inputs that the targets compensate.
     """
 
     gram: Float
@@ -77,7 +86,6 @@ class QuadraticForm:
             bias: ``[groups, rows]``.
         """
         rows = weight.shape[1]
-        # Few rows at a time need little memory.
         share = rows if weight.size * self.gram.shape[1] < _SMALL_PRODUCT else _ROWS_AT_ONCE
         parts = [slice(start, start + share) for start in range(0, rows, share)]
         return np.concatenate(in_threads(lambda part: self._error(weight, bias, part), parts), axis=1)
@@ -94,11 +102,11 @@ class QuadraticForm:
         return np.asarray(np.maximum(centered, 0.0) + shift**2)
 
     def best_bias(self, weight: npt.NDArray[np.floating]) -> Float:
-        """Return the bias that leaves no mean error, ``[groups, rows]``."""
+        """Return the bias without mean error, ``[groups, rows]``."""
         return np.asarray(self.target_mean - np.einsum("grk,gk->gr", weight.astype(np.float64), self.column_mean))
 
     def without_bias(self, bias: npt.NDArray[np.floating]) -> "QuadraticForm":
-        """Return the form for a bias that cannot change: moments about zero, of targets less the bias."""
+        """Return the form for a fixed bias: moments about zero of the targets minus the bias."""
         goal = self.target_mean - bias
         mean = self.column_mean
         return replace(
@@ -112,7 +120,7 @@ class QuadraticForm:
 
 
 class _Moments:
-    """Adds up second moments, many positions at a time: a sum of matrices costs as much as a short product."""
+    """Adds up second moments, many positions at a time."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Single, Single]] = []
@@ -121,7 +129,7 @@ class _Moments:
         self._count = 0
 
     def add(self, columns: Single, targets: Single) -> None:
-        """Take in columns and their targets."""
+        """Add columns and their targets."""
         self._waiting.append((columns, targets))
         self._numbers += columns.size
         if self._numbers >= _NUMBERS_AT_ONCE:
@@ -147,7 +155,7 @@ class _Moments:
 
 
 def positions_of(matrix: LayerMatrix, samples: int, *, trained: bool) -> int:
-    """Return how many positions of a sample are taken in.
+    """Return how many positions of a sample are gathered.
 
     Args:
         matrix: The layer.
@@ -164,8 +172,8 @@ def centred(means: Sequence[Any]) -> tuple[Any, Any, Any, Any, Any]:
     """Return second moments about the means, and the means, as `QuadraticForm` has them.
 
     Args:
-        means: Of columns times columns, columns times targets, squared targets, columns and targets; arrays or tensors,
-            of which the first three are changed: they may be large.
+        means: Means of columns times columns, columns times targets, squared targets, columns and targets; arrays or
+            tensors. The first three are modified in place, because they may be large.
     """
     gram, cross, power, columns, targets = means
     gram -= columns[:, :, None] * columns[:, None, :]
@@ -183,7 +191,7 @@ def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> 
         trained: Whether the form is for training, for which fewer positions are enough.
 
     Returns:
-        Two forms; one where there is but one sample, of one image, and where there are too few positions to learn from.
+        Two forms; one if there is only one sample with one image, or if there are too few positions for two halves.
     """
     if visit.walker.device is not None:
         from quantry.tune.gpu_form import gather_tensors, gathers
@@ -214,13 +222,13 @@ def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> 
 def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, int]) -> list[tuple[int, slice]]:
     """Return which images of a sample belong to which half.
 
-    Samples go to one half each, in turn. One sample alone is cut between its images. Nothing is cut where a half would
+    Samples alternate between the halves. A single sample is split between its images. Nothing is split if a half would
     have fewer positions than a row has weights.
 
     Args:
         matrix: The layer.
         sample: Number of the sample, and of all samples.
-        sizes: Length of its first axis, and how many numbers the layer gives for it.
+        sizes: Length of its first axis, and number of elements of the layer's output for it.
     """
     number, count = sample
     images, outputs = sizes
@@ -232,7 +240,7 @@ def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, in
 
 
 def _form(parts: Sequence[tuple[int, list[Float]]]) -> QuadraticForm:
-    """Return the form of sums, which are used up: they may be large."""
+    """Return the form of sums, which are modified in place, because they may be large."""
     count = sum(number for number, _ in parts)
     sums = parts[0][1]
     for at, total in enumerate(sums):
@@ -243,9 +251,9 @@ def _form(parts: Sequence[tuple[int, list[Float]]]) -> QuadraticForm:
 
 
 def damped(gram: Any, damping: float) -> Any:
-    """Return Gram matrices, arrays or tensors, with a part of their mean diagonal added to the diagonal."""
+    """Return Gram matrices, arrays or tensors, with a share of their mean diagonal added to the diagonal."""
     result = gram + 0.0
-    # Every so many numbers of the flat matrices there is one of the diagonal.
+    # In a flat matrix, elements of the diagonal are one row and one column apart.
     diagonal = result.reshape(len(result), -1)[:, :: gram.shape[1] + 1]
     mean = diagonal.mean(1)[:, None]
     diagonal += damping * (mean + (mean <= 0.0))
@@ -253,13 +261,13 @@ def damped(gram: Any, damping: float) -> Any:
 
 
 def least_squares(weight: Single, gram: Float, cross: Float, damping: float) -> Single:
-    """Return the weights with the smallest error, held near to the given ones.
+    """Return the weights with the smallest error, regularized towards the given ones.
 
     Args:
-        weight: Where to stay near, ``[groups, rows, width]``.
+        weight: The weights to stay near, ``[groups, rows, width]``.
         gram: ``[groups, width, width]``.
         cross: ``[groups, width, rows]``.
-        damping: How near, as a part of the mean of the Gram matrix's diagonal.
+        damping: Strength of the regularization, as a share of the mean diagonal of the Gram matrix.
     """
     full = damped(gram, damping)
     held = np.einsum("gkk->gk", full) - np.einsum("gkk->gk", gram)
@@ -267,25 +275,18 @@ def least_squares(weight: Single, gram: Float, cross: Float, damping: float) -> 
     return np.asarray(np.linalg.solve(full, right).transpose(0, 2, 1), np.float32)
 
 
-if TYPE_CHECKING:
-    from quantry.tune.gpu_form import TensorForm
-
-DAMPING = 0.1
-"""Of the constants that are tried, as a part of the mean of the Gram matrix's diagonal."""
-
-
 AnyForm = TypeVar("AnyForm", QuadraticForm, "TensorForm")
 Solve = Callable[[Any, Any], Any]
 
 
 def part_that_holds(halves: Sequence[AnyForm], weight: Any, solve: Solve = np.linalg.solve) -> float:
-    """Return which part of what weights make up for in one half of the samples they make up for in the other half.
+    """Return the share of the compensation learned from one half of the samples that also holds for the other half.
 
-    With the best change ``d`` of the weights for one half and the error ``e`` of the other one, this is the factor
-    ``a`` for which ``|a d x - e|^2`` is the smallest, for both ways round at once.
+    With the best change ``d`` of the weights for one half and the error ``e`` of the other, this is the factor ``a``
+    that minimizes ``|a d x - e|^2``, for both directions together.
 
     Args:
-        halves: The moments of each half of the samples; one alone tells nothing.
+        halves: The form of each half of the samples; with one only, the result is 0.
         weight: The float weights, ``[groups, rows, width]``, in double precision.
         solve: From matrices and right-hand sides to solutions.
 
@@ -297,23 +298,23 @@ def part_that_holds(halves: Sequence[AnyForm], weight: Any, solve: Solve = np.li
     gaps = [half.cross - half.gram @ weight.swapaxes(1, 2) for half in halves]
     shared = total = 0.0
     for learned, tried in ((0, 1), (1, 0)):
-        change = solve(damped(halves[learned].gram, DAMPING), gaps[learned])
+        change = solve(damped(halves[learned].gram, _COMPENSATION_DAMPING), gaps[learned])
         shared += float((change * gaps[tried]).sum())
         total += float((change * (halves[tried].gram @ change)).sum())
     return min(1.0, max(0.0, shared / total)) if total > 0.0 else 0.0
 
 
 def aimed(form: AnyForm, weight: Any, bias: Any, part: float) -> AnyForm:
-    """Return a form whose targets lie between what a layer gives on its inputs and the targets of a given form.
+    """Return a form whose targets lie between the float layer's output for its inputs and the targets of a form.
 
     Args:
         form: Moments of columns and targets.
-        weight: Of the layer, ``[groups, rows, width]``, in double precision.
-        bias: Of the layer, ``[groups, rows]``, likewise.
-        part: 0 aims at what the layer gives, 1 at the targets of the form.
+        weight: The float weight, ``[groups, rows, width]``, in double precision.
+        bias: The float bias, ``[groups, rows]``, likewise.
+        part: 0 for the output of the float layer, 1 for the targets of the form.
     """
     turned = weight.swapaxes(1, 2)
-    # What the layer gives itself; the arrays may be large, so few of them are made.
+    # The cross moments of the layer's own output; modified in place below, because they may be large.
     cross = form.gram @ turned
     own = 1.0 - part
     power = part**2 * form.power + 2.0 * part * own * (turned * form.cross).sum(1) + own**2 * (turned * cross).sum(1)
@@ -324,24 +325,24 @@ def aimed(form: AnyForm, weight: Any, bias: Any, part: float) -> AnyForm:
 
 
 def joined(halves: Sequence[AnyForm]) -> AnyForm:
-    """Return the moments of all samples from those of each half, or of the only one."""
+    """Return the form of all samples from those of the halves, or the only one."""
     if len(halves) == 1:
         return halves[0]
     one, two = halves
     count = one.count + two.count
     part, rest = one.count / count, two.count / count
     columns, targets = one.column_mean - two.column_mean, one.target_mean - two.target_mean
-    # Moments about one mean differ from those about two by what the means are apart.
-    apart = part * rest
+    # Moments about the common mean exceed those about two means by the spread between the means.
+    spread = part * rest
 
     def mean(of_one: Any, of_two: Any) -> Any:
         return part * of_one + rest * of_two
 
     return replace(
         one,
-        gram=mean(one.gram, two.gram) + apart * (columns[:, :, None] * columns[:, None, :]),
-        cross=mean(one.cross, two.cross) + apart * (columns[:, :, None] * targets[:, None, :]),
-        power=mean(one.power, two.power) + apart * targets**2,
+        gram=mean(one.gram, two.gram) + spread * (columns[:, :, None] * columns[:, None, :]),
+        cross=mean(one.cross, two.cross) + spread * (columns[:, :, None] * targets[:, None, :]),
+        power=mean(one.power, two.power) + spread * targets**2,
         column_mean=mean(one.column_mean, two.column_mean),
         target_mean=mean(one.target_mean, two.target_mean),
         count=count,

@@ -19,7 +19,7 @@ Single = npt.NDArray[np.float32]
 LOW, HIGH = -0.1, 1.1
 """AdaRound's soft rounding is ``clip((HIGH - LOW) sigmoid(v) + LOW, 0, 1)``; the paper calls them gamma and zeta."""
 
-# Two products with a factor must be clearly cheaper than one with the Gram matrix: a third of the width or less.
+# Two products with a factor must be clearly cheaper than one with the Gram matrix: width at least 3 times the rank.
 _FACTOR_PAYS = 3
 
 # A pivot below this share of the largest is rounding error: the rest of the matrix is numerically zero.
@@ -51,7 +51,7 @@ class BiasGrid:
 class RowProblem:
     """What training starts from. Weights have the shape ``[groups, rows, width]``, biases ``[groups, rows]``.
 
-    The loss of a row is ``w G w' - 2 w c + (w m + b - t)^2``; the constant term is left out.
+    The loss of a row is ``w G w' - 2 w c + (w m + b - t)^2``; without the constant term.
 
     Attributes:
         gram: G, ``[groups, width, width]``.

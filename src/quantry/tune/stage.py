@@ -1,7 +1,4 @@
-"""Stage 6: better weights, biases and scales; one stage call for each step of the recipe.
-
-Cheap stages that take a tuning step's result apart: the model to write, and the parameters to write it with.
-"""
+"""Stage 6: tunes weights, biases and scales; one stage call per step of the recipe."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,10 +18,10 @@ from quantry.tune.task import Tuned, TuneTask
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Where an algorithm is; its module is imported when it runs, because some import torch.
+    """The module of an algorithm, which is imported when it runs, because some import torch.
 
     Attributes:
-        module: The module, which has a function ``run(task, step) -> Tuned``.
+        module: Name of the module; it has a function ``run(task, step) -> Tuned``.
         needs_torch: Whether it always trains with torch.
     """
 
@@ -41,7 +38,7 @@ ALGORITHMS: Mapping[type, Algorithm] = {
     Tqt: Algorithm("quantry.tune.blockwise"),
     Distill: Algorithm("quantry.tune.distill"),
 }
-"""One entry for each type of step."""
+"""One entry per type of step."""
 
 
 def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
@@ -63,8 +60,8 @@ def tune(
     """Run one tuning step.
 
     Args:
-        reference: The float model whose behaviour is aimed at.
-        model: The model whose weights are changed: the reference, or what the step before this one left.
+        reference: The float model whose outputs are the target.
+        model: The model to tune: the reference, or the result of the previous step.
         plan: Which tensors are quantized.
         params: With which scales and zero points.
         data: Samples.

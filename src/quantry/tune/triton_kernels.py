@@ -1,7 +1,7 @@
-"""Training of rows of weights as Triton kernels; what they compute is told in `quantry.tune.row_problem`.
+"""Triton kernels of AdaRound and AdaQuant; `quantry.tune.gpu_rows` calls them and documents the loss.
 
-Imported on a GPU only, since it needs triton, which torch brings along there. Arrays of weights lie in planes of one
-tensor, ``[planes, groups * rows, padded]``, those of rows in planes of another.
+Imported on a GPU only, because it needs triton. Arrays of weights are planes of one tensor, ``[planes, groups * rows,
+padded]``; arrays with one number per row are planes of another.
 """
 
 import triton
@@ -16,7 +16,7 @@ SCALE = tl.constexpr(5)
 LOWEST = tl.constexpr(6)
 HIGHEST = tl.constexpr(7)
 WEIGHT = tl.constexpr(8)
-"""The first of two planes: a step reads one and writes the other, since its products need all columns of a row."""
+"""The first of two planes: a step reads one and writes the other, because its products need all columns of a row."""
 
 BIAS = tl.constexpr(0)
 """Likewise the first of two."""
@@ -30,7 +30,7 @@ _WHOLE_DOUBLE = tl.constexpr(6755399441055744.0)
 
 @triton.jit
 def rounded(x):  # type: ignore[no-untyped-def]
-    """Round half to even: adding 2 ** 23 leaves no bits for a fraction, and larger numbers have none."""
+    """Round half to even: adding 2 ** 23 leaves no bits for a fraction; larger numbers have none anyway."""
     shift = tl.where(x < 0, -_WHOLE, _WHOLE)
     return tl.where(tl.abs(x) < _WHOLE, (x + shift) - shift, x)
 
@@ -43,7 +43,7 @@ def clipped(x, low, high):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def rounded_bias(bias, row, count, grid):  # type: ignore[no-untyped-def]
-    """Return biases on their grid; a scale of 0 leaves them as they are."""
+    """Return biases on their grid; a scale of 0 leaves them unchanged."""
     scale = tl.load(grid + row)
     levels = bias.to(tl.float64) / tl.where(scale > 0, scale, 1.0)
     levels = (levels + _WHOLE_DOUBLE) - _WHOLE_DOUBLE
@@ -61,7 +61,7 @@ def adam(value, first, second, slope, rate, spread):  # type: ignore[no-untyped-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def written(value, floor, scale, low, high, rounds: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the weights that values stand for: between two integers for AdaRound, on the grid for AdaQuant."""
+    """Return the weights of trained values: between two integers for AdaRound, on the grid for AdaQuant."""
     if rounds:
         up = clipped(1.2 / (1.0 + tl.exp(-value)) - 0.1, 0.0, 1.0)
         return clipped(floor + up, low, high) * scale
@@ -70,7 +70,7 @@ def written(value, floor, scale, low, high, rounds: tl.constexpr):  # type: igno
 
 @triton.jit  # type: ignore[untyped-decorator]
 def by_value(slope, value, floor, scale, low, high, beta, strength, rounds: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
-    """Return the derivative by what is trained from the derivative by the weights."""
+    """Return the derivative with respect to the trained values from that with respect to the weights."""
     if rounds:
         sigmoid = 1.0 / (1.0 + tl.exp(-value))
         up = clipped(1.2 * sigmoid - 0.1, 0.0, 1.0)
@@ -149,7 +149,7 @@ def products(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
 
 @triton.jit
 def weights_at(own, now, plane, mask):  # type: ignore[no-untyped-def]
-    """Return all that is known of some weights."""
+    """Load all planes of some weights."""
     return (
         tl.load(own, mask=mask, other=0.0),
         tl.load(own + FIRST * plane, mask=mask, other=0.0),
@@ -182,7 +182,7 @@ def step_kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
     begin = planes + row[:, None].to(tl.int64) * padded
     own = begin + column[None, :]
     now = own + (WEIGHT + odd) * plane
-    # Where tiles are small, what is needed behind the product is fetched while it is computed.
+    # With small tiles, what is needed after the product is loaded while it is computed.
     early: tl.constexpr = tall * wide <= 1024
     if early:
         value, first, second, floor, cross, scale, low, high, weight = weights_at(own, now, plane, mask)
@@ -214,7 +214,7 @@ def step_kernel(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
 def step_bias(  # type: ignore[no-untyped-def] # noqa: PLR0913, PLR0917
     vectors, bias_grid, row, count, mean, inside, rate, spread, odd, writes, bias_moves: tl.constexpr
 ):
-    """Return how far the means of some rows are off; move their biases, and write them where that is asked for."""
+    """Return the error of the means of some rows; train their biases, and store them if `writes` is set."""
     bias = tl.load(vectors + odd * count + row)
     shift = mean + rounded_bias(bias, row, count, bias_grid) - tl.load(vectors + TARGET * count + row)
     mask = inside & writes
