@@ -8,10 +8,21 @@ from quantry.errors import ConflictError, RecipeError, nearest_spelling
 from quantry.onnx.config import QuantizationConfig
 from quantry.onnx.options import FIELDS, ROWS, RecipeDraft
 from quantry.onnx.vocabulary import OptionWords
-from quantry.recipe import Recipe, VitisDialect, VitisQdq
-from quantry.recipe.compatibility import conflict_error
+from quantry.recipe import FixNeuron, NpuLimits, Qdq, QOperator, Recipe, VitisDialect, VitisQdq
+from quantry.recipe.compatibility import Conflict, Setting, conflict_error
 
 _DEFAULTS = QuantizationConfig()
+
+# Recipes allow this: integer operators can hold scales within the NPU's limits. A user of AMD's API who enables the NPU
+# wants a file that AMD's compiler reads, which is one of the other formats.
+_NPU_NEEDS_PAIRS = Conflict(
+    field="emit.format",
+    allowed=(Qdq, VitisQdq, FixNeuron),
+    reason="integer operators have 32-bit biases and the NPU has 8-bit ones",
+    conditions=(Setting("scale.npu", NpuLimits()),),
+    given=QOperator(),
+    fixes=(Setting("scale.npu", None),),
+)
 
 _SELECTION = {
     "exclude": "nodes_to_exclude",
@@ -82,10 +93,14 @@ def finished(
     for key, row in ROWS.items():
         if key in options:
             draft = row.applied(draft, options[key], f"extra_options[{key!r}]")
+    words = OptionWords(given, draft.plan, by_layer)
     try:
-        return Job(draft.recipe(), draft)
+        recipe = draft.recipe()
     except ConflictError as error:
-        raise conflict_error(error.conflict, OptionWords(given, draft.plan, by_layer)) from error
+        raise conflict_error(error.conflict, words) from error
+    if recipe.scale.npu is not None and isinstance(recipe.emit.format, QOperator):
+        raise conflict_error(_NPU_NEEDS_PAIRS, words)
+    return Job(recipe, draft)
 
 
 def checked_options(options: object) -> dict[str, Any]:

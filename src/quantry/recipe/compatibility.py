@@ -223,7 +223,6 @@ def _npu_rules(options: _Options, *, single: bool) -> Iterator[_Rule]:
     demands += [
         ("plan.bias", (own,) if not isinstance(options.plan.bias, OwnBias) else (OwnBias,), _NPU_BIAS),
         ("scale.reduce_range", (False,), "the NPU's accumulators hold products of 8 bits"),
-        ("emit.format", (Qdq, VitisQdq, FixNeuron), "integer operators have 32-bit biases and the NPU has 8-bit ones"),
     ]
     conditions = (Setting("scale.npu", NpuLimits()),)
     for field, allowed, reason in demands:
