@@ -223,15 +223,15 @@ class GraphBuilder:
         if reason is not None:
             raise ModelError(
                 f"every operator must be one that can be trained in torch, got {node.op_type}: {reason}; node "
-                f"{node.name!r}; leave it outside of the captured module"
+                f"{node.name!r}; capture a submodule without it"
             )
         call = torch_call(node, self._definition.model.opset)
         if call.computed:
             # A length that depends on data would make every step wait for the device, and cannot be exported.
             raise ModelError(
                 f"{next(iter(call.computed.values()))} of {node.op_type} must be a constant to be trained in torch, "
-                f"got one that is computed; node {node.name!r}; capture the model with a fixed size, or leave the "
-                "node outside"
+                f"got one that is computed; node {node.name!r}; capture the model with a fixed size, or a "
+                "submodule without the node"
             )
         return call
 
