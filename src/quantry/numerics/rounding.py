@@ -35,7 +35,9 @@ _CONTAINERS: dict[DataType, type[np.integer[Any]]] = {
 }
 
 
-def round_and_clip(steps: npt.NDArray[Real], lowest: npt.ArrayLike, highest: npt.ArrayLike) -> npt.NDArray[Real]:
+def round_and_clip(
+    steps: npt.NDArray[Real], lowest: npt.ArrayLike, highest: npt.ArrayLike, out: npt.NDArray[Real] | None = None
+) -> npt.NDArray[Real]:
     """Return values in units of the scale, rounded half to even and clipped.
 
     The zero point is added afterwards, so that float32 can represent every intermediate result.
@@ -44,11 +46,12 @@ def round_and_clip(steps: npt.NDArray[Real], lowest: npt.ArrayLike, highest: npt
         steps: Real values divided by their scale, any shape; infinities are clipped, NaN stays NaN.
         lowest: Smallest integer minus the zero point, broadcastable to `steps`.
         highest: Largest integer minus the zero point, broadcastable to `steps`.
+        out: Array for the result; None allocates one.
 
     Returns:
         Whole numbers of the type and shape of `steps`.
     """
-    return np.asarray(np.clip(np.rint(steps), lowest, highest))
+    return np.asarray(np.clip(np.rint(steps, out=out), lowest, highest, out=out))  # type: ignore[arg-type]  # numpy accepts None
 
 
 def quantize_array(x: npt.ArrayLike, params: TensorParams) -> npt.NDArray[np.integer[Any]]:

@@ -233,9 +233,8 @@ class ExactValues:
 def _block_error(values: Values, step: Values, ends: tuple[Values, Values], power: int) -> Floats:
     """Return the sum of errors in units of a step, [C, 1]; float32 is precise enough for these."""
     position = values / step
-    distance = np.rint(position)
-    np.maximum(distance, ends[0], out=distance)
-    np.minimum(distance, ends[1], out=distance)
+    # Everything happens in one array, because this is the inner loop of the search for the best range.
+    distance = round_and_clip(position, *ends, out=np.empty_like(position))
     np.subtract(distance, position, out=distance)
     np.abs(distance, out=distance) if power == 1 else np.square(distance, out=distance)
     return np.asarray(distance.sum(axis=1, keepdims=True), np.float64)
