@@ -112,6 +112,7 @@ def quantize_graph(
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
     if float_scopes is not None:
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
+    # The data is opened once, when the first stage needs it, and not at all if none does.
     calibration = functools.cache(lambda: _calibration(data, prepared.value, recipe))
     if data is not None:
         calibration()  # Validate the data up front, even if no stage will read it.
