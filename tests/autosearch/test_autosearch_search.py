@@ -428,9 +428,9 @@ def test_images_without_pixel_options_warn_before_any_work(network: Path, tmp_pa
         pixels = np.random.default_rng(number).integers(0, 256, (6, 6, 3), np.uint8)
         Image.fromarray(pixels).save(tmp_path / "images" / f"{number}.png")
     options: dict[str, Any] = {"sampler": "grid", "n_trials": 1}
-    with pytest.warns(UserWarning, match="went in as RGB pixels"):
+    with pytest.warns(UserWarning, match="used as RGB pixels"):
         found = search(network, tmp_path / "images", output_dir=tmp_path / "warned", **options)
-    assert "went in as RGB pixels" in found.notes[0]
+    assert "used as RGB pixels" in found.notes[0]
     listed = (tmp_path / "warned" / "calibration.txt").read_text().splitlines()
     assert [Path(line).name for line in listed] == ["0.png", "2.png"]
     quiet = search(network, tmp_path / "images", output_dir=tmp_path / "quiet", images=ImageOptions(), **options)

@@ -319,7 +319,7 @@ def test_clip6_is_replaced_only_on_request_and_noted() -> None:
     before = pair("r = Clip(h, low, six)")
     after = equalized(before, CrossLayer(clip6_to_relu=True, use_threshold=False))
     assert [node.op_type for node in after.model.graph] == ["Conv", "Relu", "Conv"]
-    assert any("values above 6 are no longer cut off" in note for note in after.notes)
+    assert any("values above 6 are no longer clipped" in note for note in after.notes)
     assert_same(pair("r = Relu(h)"), after)
 
 

@@ -283,7 +283,7 @@ def test_interrupt_stops_promptly_and_leaves_nothing_after(tmp_path):
     script.write_text(
         textwrap.dedent(f"""
         import itertools, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parents[1])!r}]
         from test_observe_stage import detector, images
         from quantry.data import calibration_data
         from quantry.observe import observe

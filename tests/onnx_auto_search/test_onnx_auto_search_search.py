@@ -276,7 +276,7 @@ def test_second_search_resumes_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("search_metric", "cosin", "did you mean 'cosine'. in MySearch.search_metric"),
+        ("search_metric", "cosin", "did you mean 'cosine'.; in MySearch.search_metric"),
         ("search_algo", "grid_serch", "did you mean 'grid_search'"),
         ("search_metirc", "L2", "did you mean 'search_metric'"),
         ("search_stop_condition", {"iteration_limits": 3}, "did you mean 'iteration_limit'"),

@@ -199,5 +199,5 @@ def make_proposer(state: SearchState, known: Sequence[Trial]) -> tuple[Proposer,
 
 
 def _seed_of_draw(seed: int, draw: int) -> int:
-    # Any mixture will do that gives different seeds for consecutive draws and fits Optuna's 31 bits.
+    # Any formula works that gives different seeds for consecutive draws and fits Optuna's 31 bits.
     return (seed * 1_000_003 + draw * 7919 + 12345) % (1 << 31)

@@ -18,7 +18,7 @@ MAX_ATTEMPTS = 2
 MAX_INTERRUPTIONS = 5
 """How often the process of a search may end during the same trial before that trial counts as failed.
 
-A trial that crashes this process looks the same as a user who kills it again and again, hence more than
+A trial that crashes this process looks the same as a user who kills it repeatedly, so the limit is higher than
 `MAX_ATTEMPTS`.
 """
 
@@ -117,7 +117,7 @@ class Scheduler:
     def wait(self) -> Trial | None:
         """Return the next finished trial; None if the float model was evaluated or a trial was deferred.
 
-        A trial whose worker died is started again, up to `MAX_ATTEMPTS` times.
+        A trial whose worker died is started again until it has been started `MAX_ATTEMPTS` times.
 
         Raises:
             StageError: The float model cannot be evaluated.

@@ -27,10 +27,9 @@ from quantry.pipeline import Stages, run_prepare, run_quantize
 from quantry.recipe import EmitOptions, Recipe
 from quantry.runtime.sessions import deployment_session
 
-# Handles keep values in memory, so that the next trials do not read shared results from disk. On the demo detector, a
-# search of 16 calibration trials takes 2.5 s of CPU time with this and 6.3 s without. Neighbours in the order of trials
-# share most; four also cover a change of one option and back.
-# Trials whose stage results stay in memory: neighbours in a grid differ in the last stages, and a model may be large.
+# Trials whose stage results stay in memory, so that the next trials do not read them from disk: a search of 16
+# calibration trials on the demo detector takes 2.5 s of CPU time instead of 6.3 s. Neighbours share most stages, and
+# four also cover a change of one option and back; more could exhaust memory with large models.
 _HELD_TRIALS = 4
 
 # Runs per latency measurement; the ratio to the float model is then stable to a few percent on a busy machine.

@@ -16,6 +16,9 @@ from quantry.errors import DataError, nearest_spelling
 from quantry.graph.float_model import InputSignature
 from quantry.memo import Digest, fingerprint, fingerprint_file
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 Layout = Literal["auto", "NCHW", "NHWC"]
 Color = Literal["RGB", "BGR"]
 Resize = Literal["stretch", "letterbox", "center-crop"]
@@ -169,9 +172,6 @@ def _doubt(low: float, high: float, advice: str) -> str:
         "wrong inputs the ranges are wrong, although metrics against the float model still look good"
     )
 
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 

@@ -89,7 +89,7 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
             such as labels are ignored), or an array for a model with one input. A missing batch axis is added if the
             model's batch size is 1 or dynamic.
         inputs: The inputs of the model.
-        options: How images become inputs; only for a path to a folder of images.
+        options: How images become inputs; only for a path to a folder or a list of images.
 
     Raises:
         DataError: There are no samples, or the first one does not fit the model.
@@ -101,7 +101,7 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
         [(1, 3), (1, 3)]
     """
     if options is not None and not isinstance(data, str | os.PathLike):
-        raise DataError(f"ImageOptions need a path to a folder of images, got {type(data).__name__} data")
+        raise DataError(f"ImageOptions need a path to a folder or a list of images, got {type(data).__name__} data")
     if isinstance(data, CalibrationData):
         same = [one.name for one in data.inputs] == [other.name for other in inputs]
         return data if same else CalibrationData(data.source, inputs, data.limit)
@@ -180,7 +180,7 @@ def _path_source(path: Path, inputs: Signatures, options: ImageOptions | None) -
     if arrays is None:
         return _image_source(path, options, inputs)
     if options is not None:
-        raise DataError(f"ImageOptions need a path to a folder of images, got arrays; in {path}")
+        raise DataError(f"ImageOptions need a path to a folder or a list of images, got arrays; in {path}")
     return arrays
 
 

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from quantry.emit.graph_editor import ONNX_TYPE
 from quantry.recipe import DataType, VitisDialect
 
-_CONTRIB_DOMAIN = "com.microsoft"
+CONTRIB_DOMAIN = "com.microsoft"
 
 
 def add_function(model: ir.Model, domain: str, text: str, overload: str = "") -> None:
@@ -37,9 +37,9 @@ def add_function(model: ir.Model, domain: str, text: str, overload: str = "") ->
         overload: Distinguishes several functions with one name.
     """
     imports = {"": model.opset_imports[""]}
-    if f"{_CONTRIB_DOMAIN}." in text:
-        imports[_CONTRIB_DOMAIN] = 1
-        model.opset_imports.setdefault(_CONTRIB_DOMAIN, 1)
+    if f"{CONTRIB_DOMAIN}." in text:
+        imports[CONTRIB_DOMAIN] = 1
+        model.opset_imports.setdefault(CONTRIB_DOMAIN, 1)
     model.opset_imports.setdefault(domain, 1)
     described = ", ".join(f'"{name}" : {version}' for name, version in imports.items())
     marked = f', overload: "{overload}"' if overload else ""
@@ -127,9 +127,6 @@ def wide_function(name: str, dtype: DataType, *, quantizes: bool) -> str:
         bounded = Clip (shifted, low, high)
         y = Cast <to = {ONNX_TYPE[dtype].value}> (bounded)
     }}"""
-
-
-CONTRIB_DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True)

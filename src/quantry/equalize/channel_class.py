@@ -187,7 +187,7 @@ class _Walk:
             return f"{node.op_type} combines it with a part of a tensor"
         rank = 0 if output.shape is None else len(output.shape)
         for operand in node.inputs:
-            # One number for all channels does not care about their order.
+            # A scalar constant does not depend on the order of channels.
             constant = constant_of(operand)
             if constant is not None and constant.size == 1:
                 continue

@@ -24,7 +24,7 @@ from quantry.runtime.environment import depends_on
 
 @stage(name="split_outliers", version=1, environment=depends_on("onnx_ir", "numpy"))
 def split_outliers(model: FloatModel, options: OutlierSplitting, weight: TensorSpec) -> FloatModel:
-    """Return a model that computes the same, with some channels computed twice and read by half.
+    """Return a model that computes the same, with some channels duplicated, and the weights that read them halved.
 
     Args:
         model: The model; it is not modified.

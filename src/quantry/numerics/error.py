@@ -7,7 +7,7 @@ The values are mass c spread evenly inside bins [a, b]. Up to a point t inside a
     f = (t - a) / (b - a)      mass c f,    first moment c f (a + t) / 2,    second moment c f (a**2 + a t + t**2) / 3
 
 and between two points the difference of two running sums (`Moments`). With them the error is computed in one of two
-exact ways, whichever is cheaper. By levels: each level L of the grid is responsible for the values of its cell, and
+exact ways, whichever is cheaper. By levels: values in the cell of level L are rounded to L, and
 
 ::
 

@@ -1,7 +1,8 @@
 """Functions of one number: chains of elementwise operators, evaluated in NumPy.
 
-To add an operator: one line in `OPERATORS` and, if it has attributes, one in `quantry.observe.lineage`. The output of
-an operator that is missing here is observed instead of derived, which only costs time.
+To add an operator: one line in `OPERATORS`, and `scalar=Scalar(...)` with its attributes in its row of
+`quantry.graph.operators`. The output of an operator that is missing here is observed instead of derived, which only
+costs time.
 
 Between the *turning points* of a function, extremes map to extremes. Knowing the turning points makes the minimum and
 maximum of ``f(x)`` exact: they are reached at the smallest or largest ``x``, or at the ``x`` nearest to a turning point

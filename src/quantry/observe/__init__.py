@@ -1,4 +1,4 @@
-"""Stage 2: run the float model over the calibration data and collect statistics for every calibration method."""
+"""Stage 3: run the float model over the calibration data and collect statistics for every calibration method."""
 
 from quantry.observe.stage import observe
 from quantry.observe.statistics import Needs, Statistics

@@ -1,6 +1,7 @@
-"""Nodes that stay float although their operator has a rule, because of the graph around them.
+"""Exceptions to the operator rules, because of the graph around a node or because the user asks for them.
 
-Each exception has a function that finds the nodes or tensors, a reason for the user, and a drawing of the pattern:
+`quantry.plan.planner` says in which order rules, exceptions and the user's selection decide about a node. Each
+exception has a function that finds the nodes or tensors, a reason for the user, and a drawing of the pattern:
 
 ==========================  =========================================================================================
 `variance_nodes`            normalizations written in small operators: variances need more than a few bits
@@ -85,10 +86,12 @@ def _is_mask(value: ir.Value) -> bool:
 #     MatMul -> f -> Add(bias) -> g -> Add(residual) -> h -> LayerNormalization -> y
 #
 # In transformers a few channels of h are a hundred times larger than the others, and the normalization divides by the
-# deviation of all of them: of the small channels 8 bits leave only noise. No kernel is faster at adding or normalizing
+# deviation of all: with 8 bits, the small channels are mostly noise. No kernel is faster at adding or normalizing
 # such tensors in 8 bits, so f, g and h stay float. y, whose channels have similar ranges again, is quantized.
 
-SUM_REASON = "a normalization reads its sum, in which outliers of few channels would cost all others their resolution"
+SUM_REASON = (
+    "a normalization reads its sum, in which outliers in a few channels would leave too few levels for the others"
+)
 
 
 def normalized_sums(graph: ir.Graph) -> frozenset[ir.Value]:
@@ -138,7 +141,7 @@ def keep_sums_float(node: ir.Node, annotation: Annotation, sums: frozenset[ir.Va
 #     x -> ReduceMean -> Sub(x, .) -> Pow(2) -> ReduceMean -> Add(epsilon) -> Sqrt -> Div
 #
 # A square spans twice the orders of magnitude of its argument, and a variance is a small difference of large numbers.
-# A few bits round it to zero or below, and the division by its root then blows everything up. So everything from the
+# A few bits round it to zero or below, and the division by its root then gives huge values. So everything from the
 # square to the root stays float, and so does a centered tensor that only the square and the division read.
 
 VARIANCE_REASON = "it is part of a variance, a small difference of squares that integers of a few bits would round away"

@@ -1,6 +1,6 @@
 """Applies an algorithm to the layers of a model one after the other, with the inputs and the target of each layer.
 
-Two streams run in parallel: the float model, one layer ahead, and the quantized model, which stops before the layer
+Two streams advance together: the float model, one layer ahead, and the quantized model, which stops before the layer
 that is being tuned and continues with its new constants. Every node runs once in each, however many layers there are.
 """
 

@@ -14,7 +14,7 @@ from quantry.diagnosis.causes.starved_weights import starved_weights
 from quantry.diagnosis.causes.unexplained import unexplained
 from quantry.diagnosis.evidence import Evidence, Finding
 
-RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+CAUSES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     conversions,
     starved_activations,
     shifted_means,
@@ -28,8 +28,8 @@ RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 def find_causes(evidence: Evidence) -> tuple[Finding, ...]:
     """Return what the rules find, in their order; if none finds anything, the nodes that lose most."""
-    found = tuple(finding for rule in RULES for finding in rule(evidence))
+    found = tuple(finding for rule in CAUSES for finding in rule(evidence))
     return found or tuple(unexplained(evidence))
 
 
-__all__ = ["RULES", "find_causes"]
+__all__ = ["CAUSES", "find_causes"]
