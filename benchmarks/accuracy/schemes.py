@@ -36,7 +36,7 @@ def _s8s8() -> Recipe:
         plain,
         equalize=EqualizeOptions(smooth=SmoothQuant(sweeps=2)),
         plan=replace(plain.plan, float_residuals=True),
-        scale=replace(plain.scale, activation=MinMSE(behind=True)),
+        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=TuneOptions((Gptq(samples=64, damping=0.1),)),
     )
 

@@ -165,7 +165,7 @@ def test_score_of_the_user_decides() -> None:
 
 def test_share_of_tensors_is_respected_and_spent_where_it_helps_most() -> None:
     targets = (LayerTarget(A16, W16, OwnBias(W16)),)
-    mixed = MixedPrecision(targets, TensorShare(0.25), operators=("^.*",), apart=True)
+    mixed = MixedPrecision(targets, TensorShare(0.25), operators=("^.*",), per_tensor=True)
     base = PlanOptions(A8, W8, OwnBias(W8))
     plain, result = quantized(Recipe(plan=base)), quantized(Recipe(plan=base, mix=MixOptions(mixed)))
     plan = result.plan
@@ -266,7 +266,10 @@ def test_score_without_a_goal_that_needs_it_raises(goal: Goal | None) -> None:
         (LayerTarget, "must set activation or weight"),
         (lambda: MixedPrecision((), LayerCount(1)), "at least one LayerTarget"),
         (lambda: MixedPrecision((LayerTarget(A16),) * 2, WithinError(1.0)), "must be one LayerTarget"),
-        (lambda: MixedPrecision((LayerTarget(A16),), BitOperationsBudget(0.5), apart=True), "apart must be False"),
+        (
+            lambda: MixedPrecision((LayerTarget(A16),), BitOperationsBudget(0.5), per_tensor=True),
+            "per_tensor must be False",
+        ),
         (lambda: TensorShare(1.5), "between 0 and 1"),
         (lambda: replace(recipe((A8, W8), (A16, W8), LayerCount(1)), emit=EmitOptions(QOperator())), "targets\\[0\\]"),
     ],

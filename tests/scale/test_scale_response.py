@@ -114,7 +114,7 @@ def test_whole_models_lose_less_when_evaluated_after() -> None:
     spec = TensorSpec(DataType.INT8, scale=PowerOfTwoScale())
     scores = []
     for after in (False, True):
-        options = ScaleOptions(activation=MinMSE(behind=after), weight=MinMSE())
+        options = ScaleOptions(activation=MinMSE(after_functions=after), weight=MinMSE())
         recipe = Recipe(plan=PlanOptions(activation=spec), scale=options)
         scores.append(quantry.quantize(proto, data, recipe, store=None).evaluation.metrics["sqnr"].value)
     assert scores[1] > scores[0] + 3
@@ -122,7 +122,7 @@ def test_whole_models_lose_less_when_evaluated_after() -> None:
 
 def test_weights_have_nothing_after_them() -> None:
     with pytest.raises(RecipeError, match="no function follows a weight"):
-        ScaleOptions(weight=MinMSE(behind=True))
+        ScaleOptions(weight=MinMSE(after_functions=True))
 
 
 @pytest.mark.parametrize("value", [0.0, 3.5, -1e-30])

@@ -32,10 +32,10 @@ _FLOAT_SCALES: tuple[Method, ...] = (
     LayerWisePercentile(),
     BestPercentile(),
     MinMSE(),
-    MinMSE(behind=True),
+    MinMSE(after_functions=True),
     Entropy(),
 )
-_POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), MinMSE(behind=True), BestPercentile(), NonOverflow())
+_POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), MinMSE(after_functions=True), BestPercentile(), NonOverflow())
 
 
 def default_space(base: Recipe) -> Space:
@@ -71,7 +71,7 @@ def accuracy_space(base: Recipe) -> Space:
         equalizations.append(EqualizeOptions(CrossLayer(), groups=ChannelGroups()))
     # The first variant compensates for the quantization error of the inputs: classifiers gain, some detectors lose.
     rounded = [(Gptq(samples=64, damping=0.1),), (Gptq(samples=64, compensate=False),)]
-    following = MinMSE(behind=True)
+    following = MinMSE(after_functions=True)
     fields: dict[str, Any] = {
         "equalize": equalizations,
         "scale.activation": [MinMSE(), following, BestPercentile()],

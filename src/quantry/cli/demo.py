@@ -66,7 +66,7 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
                 *(Percentile(percent) for percent in (99.5, 99.9, 99.95, 99.99)),
                 LayerWisePercentile(),
                 MinMSE(),
-                MinMSE(behind=True),
+                MinMSE(after_functions=True),
             ],
             "scale.weight": [MinMax(), MinMSE()],
         },

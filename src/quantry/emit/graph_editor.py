@@ -96,7 +96,7 @@ class GraphEditor:
         # Names in subgraphs are taken as well: names are unique across a graph and its subgraphs.
         self._taken = {name for part in model.graphs() for name in _names(part)}
         self._written: dict[str, tuple[ir.Value, ir.Value]] = {}
-        self._behind: dict[str, ir.Value] = {}
+        self._last: dict[str, ir.Value] = {}
         self._readers: dict[str, frozenset[str]] = {}
 
     def node(
@@ -152,7 +152,7 @@ class GraphEditor:
             tensor: Name of a tensor after which nodes were inserted.
             readers: Names of the nodes.
         """
-        self.values[name] = self._behind[tensor]
+        self.values[name] = self._last[tensor]
         self._readers[name] = frozenset(readers)
 
     def insert_after(self, tensor: str, chain: Sequence[ir.Node]) -> None:
@@ -177,7 +177,7 @@ class GraphEditor:
         for use in tuple(value.uses()):
             if use.node not in own and (readers is None or use.node.name in readers):
                 use.node.replace_input_with(use.idx, last)
-        self._behind[tensor] = last
+        self._last[tensor] = last
         # An input that is also an output is returned unchanged: callers feed and read it by that name.
         if value.is_graph_output() and producer is not None and readers is None:
             self._hand_output_name_over(value, last)

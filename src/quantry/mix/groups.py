@@ -60,7 +60,7 @@ def find_groups(model: FloatModel, plans: Sequence[QuantPlan], options: MixedPre
             "MixedPrecision must have layers whose types the targets change, got none among the quantized nodes of "
             f"types {', '.join(options.operators)}"
         )
-    return _apart(layers) if options.apart else _together(layers)
+    return _per_tensor(layers) if options.per_tensor else _together(layers)
 
 
 def _layers(graph: ir.Graph, plan: QuantPlan, options: MixedPrecision) -> list[ir.Node]:
@@ -95,12 +95,12 @@ def _tensors(node: ir.Node, plans: Sequence[QuantPlan], options: MixedPrecision)
     names = [value.name for value in node.inputs if value is not None and value.name]
     found = [plan.root(name) for name in names if name in plan.activations]
     found += [name for name in names if name in plan.weights]
-    if options.apart:
+    if options.per_tensor:
         found += [name for name in names if name in plan.biases and plan.spec_of(name) is not None]
     return tuple(name for name in dict.fromkeys(found) if len({entry.spec_of(name) for entry in plans}) > 1)
 
 
-def _apart(layers: Sequence[tuple[ir.Node, tuple[str, ...]]]) -> tuple[Group, ...]:
+def _per_tensor(layers: Sequence[tuple[ir.Node, tuple[str, ...]]]) -> tuple[Group, ...]:
     readers: dict[str, list[str]] = defaultdict(list)
     for node, tensors in layers:
         for tensor in tensors:

@@ -176,7 +176,7 @@ def notes_of(
         options: Goal and targets.
         result: The value that the goal limits, if it limits one.
     """
-    what = "tensors" if options.apart else "layers"
+    what = "tensors" if options.per_tensor else "layers"
     rows = np.arange(len(groups))
     total, left = float(noise[:, 0].sum()), float(noise[rows, chosen].sum())
     notes = [

@@ -75,11 +75,11 @@ class MinMSE(Checked):
     of smaller ranges, refined once.
 
     Attributes:
-        behind: Where a tensor is read only through an elementwise function, such as SiLU or Sigmoid, measure the error
-            after that function: a long tail that the function flattens then costs nothing.
+        after_functions: Where a tensor is read only through an elementwise function, such as SiLU or Sigmoid, measure
+            the error after that function: a long tail that the function flattens then costs nothing.
     """
 
-    behind: bool = False
+    after_functions: bool = False
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ class MixedPrecision(Checked):
         operators: Operator types of the layers that may change.
         include: Only these layers may change, named as in `Selection`; empty means all.
         exclude: These layers may not change.
-        apart: Decide for each activation, weight and bias separately instead of for layers.
+        per_tensor: Decide for each activation, weight and bias separately instead of for layers.
         unshared_inputs: Skip layers whose input other nodes read too.
         output: Index of the model output that is compared; None compares all.
         samples: Samples that sensitivity is measured on.
@@ -183,7 +183,7 @@ class MixedPrecision(Checked):
     operators: tuple[str, ...] = MIXABLE_OPERATORS
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    apart: bool = False
+    per_tensor: bool = False
     unshared_inputs: bool = False
     output: int | None = None
     samples: int = 8
@@ -195,10 +195,10 @@ class MixedPrecision(Checked):
             raise RecipeError("MixedPrecision.targets must name at least one LayerTarget, got none")
         if self.samples < 1:
             raise RecipeError(f"MixedPrecision.samples must be at least 1, got {self.samples}")
-        if self.apart and isinstance(self.goal, BitOperationsBudget | LatencyBudget):
+        if self.per_tensor and isinstance(self.goal, BitOperationsBudget | LatencyBudget):
             raise RecipeError(
-                f"MixedPrecision.apart must be False with {type(self.goal).__name__}, because the cost is known for "
-                "layers and not for single tensors; got True"
+                f"MixedPrecision.per_tensor must be False with {type(self.goal).__name__}, because the cost is known "
+                "for layers and not for single tensors; got True"
             )
         if isinstance(self.goal, WithinError | WithinDrop | LayerCount) and len(self.targets) > 1:
             raise RecipeError(

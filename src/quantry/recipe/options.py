@@ -149,9 +149,9 @@ class ScaleOptions(Checked):
                 "ScaleOptions.weight must have moving_average=None, because weights have no batches; got "
                 f"{self.weight}; use MinMax()"
             )
-        if isinstance(self.weight, MinMSE) and self.weight.behind:
+        if isinstance(self.weight, MinMSE) and self.weight.after_functions:
             raise RecipeError(
-                "ScaleOptions.weight must have behind=False, because no function follows a weight; got "
+                "ScaleOptions.weight must have after_functions=False, because no function follows a weight; got "
                 f"{self.weight}; use MinMSE()"
             )
         if self.reduce_range and not isinstance(self.weight, MinMax | NonOverflow | MinMSE):

@@ -328,7 +328,7 @@ def _recommended_npu() -> Recipe:
         equalize=replace(plain.equalize, smooth=SmoothQuant()),
         # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
         plan=replace(plain.plan, float_residuals=True),
-        scale=replace(plain.scale, activation=MinMSE(behind=True)),
+        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
     )
 
@@ -340,7 +340,7 @@ def _recommended_npu_mixed() -> Recipe:
         targets=(LayerTarget(wide, wide, OwnBias(wide)),),
         goal=TensorShare(0.25),
         operators=("^.*",),
-        apart=True,
+        per_tensor=True,
         samples=12,
     )
     return replace(
@@ -359,7 +359,7 @@ def _recommended_cpu() -> Recipe:
         name="RECOMMENDED-CPU",
         equalize=EqualizeOptions(smooth=SmoothQuant()),
         plan=replace(plain.plan, float_residuals=True),
-        scale=replace(plain.scale, activation=MinMSE(behind=True)),
+        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
     )
 

@@ -32,7 +32,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         DataError: An activation has no statistics or no finite value.
         RecipeError: A tensor is planned with a type that has no scale.
     """
-    after_functions = isinstance(options.activation, MinMSE) and options.activation.behind
+    after_functions = isinstance(options.activation, MinMSE) and options.activation.after_functions
     functions = responses(model.model.graph, plan.activations) if after_functions else {}
     tensors = activation_params(plan.activations, statistics, options.activation, functions)
     if options.align:

@@ -51,7 +51,7 @@ def _poor(evidence: Evidence) -> list[TensorHealth]:
 def _measured_after_functions(evidence: Evidence) -> set[str]:
     """Return tensors whose range was selected for the functions that read them: the rest is clipped on purpose."""
     method = evidence.recipe.scale.activation
-    if not isinstance(method, MinMSE) or not method.behind:
+    if not isinstance(method, MinMSE) or not method.after_functions:
         return set()
     readers = (node for node in evidence.model.graph if node.op_type in _SQUASHING)
     return {value.name for node in readers for value in node.inputs[:1] if value is not None and value.name}
