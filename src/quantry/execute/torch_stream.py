@@ -19,6 +19,7 @@ from quantry.execute.activation_stream import ActivationStore
 from quantry.execute.interpreter import TorchCall, interpretable, torch_call
 from quantry.execute.simulation import CONTRIB
 from quantry.graph.segments import values_used
+from quantry.numerics.torch_quantizer import round_and_clip
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
 
@@ -104,7 +105,9 @@ def _quantized(node: ir.Node, given: list[Any]) -> Any:
     values, scale, zero_point = given
     kind = node.inputs[2].const_value.numpy().dtype  # type: ignore[union-attr]
     bounds = np.iinfo(kind)
-    levels = torch.round(values / scale).add_(zero_point).clamp_(int(bounds.min), int(bounds.max))
+    # In float32, because the difference of an int8 limit and an int8 zero point would overflow int8.
+    offset = zero_point.float()
+    levels = round_and_clip(values / scale, int(bounds.min) - offset, int(bounds.max) - offset) + offset
     return levels.to(_HELD.get(kind, torch.int32))
 
 

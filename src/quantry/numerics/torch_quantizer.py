@@ -214,13 +214,18 @@ class _LearnedScale(torch.autograd.Function):  # type: ignore[misc]
         return gradients[0] * inside, by_scale, None, None, None
 
 
+def round_and_clip(exact: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """Return values rounded half to even and clipped, as ``quantry.numerics.rounding.round_and_clip`` does in NumPy."""
+    return torch.clamp(torch.round(exact), low, high)
+
+
 def _rounded(exact: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the levels of values divided by their scale, and which values did not saturate."""
     # The zero point is subtracted from the limits instead of added to the levels: float32 then never has to hold more
     # digits than it has, and the result needs no second subtraction.
     low, high = limits[0] - zero_point, limits[1] - zero_point
     levels = torch.round(exact)
-    return torch.clamp(levels, low, high), (levels >= low) & (levels <= high)
+    return round_and_clip(levels, low, high), (levels >= low) & (levels <= high)
 
 
 class _PassGradient(torch.autograd.Function):  # type: ignore[misc]

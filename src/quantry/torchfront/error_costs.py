@@ -28,7 +28,7 @@ from torch import Tensor
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.numerics import kernels
 from quantry.numerics.torch_kernels import can_read, run_in_torch_threads
-from quantry.numerics.torch_quantizer import Gradient
+from quantry.numerics.torch_quantizer import Gradient, round_and_clip
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import enable_quantizers
@@ -87,7 +87,7 @@ def candidate_errors(values: Tensor, gradient: Tensor, candidates: Candidates, a
     costs = []
     for scales in candidates.scales:
         scale = scales.reshape(shape)
-        error = torch.clamp(torch.round(values / scale), low, high).mul_(scale).sub_(values).mul_(gradient)
+        error = round_and_clip(values / scale, low, high).mul_(scale).sub_(values).mul_(gradient)
         squares = error.square_()
         costs.append((squares.sum(others) if others else squares).double().cpu().reshape(-1))
     return torch.stack(costs)

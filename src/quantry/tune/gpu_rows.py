@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from quantry.execute.trainable_graph import torch_device
+from quantry.numerics.torch_quantizer import round_and_clip
 from quantry.runtime.threads import threads_for
 from quantry.tune.gpu_form import TensorForm, device_form
 from quantry.tune.layer_problem import LayerProblem
@@ -55,13 +56,13 @@ class TensorRows:
     def rounded_bias(self, bias: Any) -> Any:
         """Return the nearest biases that can be written."""
         scale, lowest, highest = self.bias_grid
-        levels = torch.clamp(torch.round(bias / torch.where(scale > 0, scale, 1.0)), lowest, highest)
+        levels = round_and_clip(bias / torch.where(scale > 0, scale, 1.0), lowest, highest)
         return torch.where(scale > 0, levels.float() * scale.float(), bias)
 
     def written(self, value: Any) -> Any:
         """Return the weights that trained values are rounded to in the end."""
-        levels = torch.round(value / self.scale) if self.floor is None else self.floor + (value >= 0)
-        return torch.clamp(levels, self.lowest, self.highest) * self.scale
+        levels = value / self.scale if self.floor is None else self.floor + (value >= 0)
+        return round_and_clip(levels, self.lowest, self.highest) * self.scale
 
 
 def gpu_backend(problem: LayerProblem, device: str, *, rounds: bool) -> RowBackend:
@@ -223,7 +224,7 @@ class TorchRows:
     def _quantize(self, rate: float, spread: float, *_: float) -> Any:
         rows = self._rows
         levels = torch.round(self._value / rows.scale)
-        weight = torch.clamp(levels, rows.lowest, rows.highest) * rows.scale
+        weight = round_and_clip(levels, rows.lowest, rows.highest) * rows.scale
         loss, slope, bias_slope = self._slope(weight, rows.rounded_bias(self._bias))
         self._adam.step(slope * ((levels >= rows.lowest) & (levels <= rows.highest)), rate, spread)
         if rows.bias_moves:
