@@ -359,7 +359,7 @@ def test_calibration_data_pass_through():
 
 
 def test_image_options_need_a_path():
-    with pytest.raises(DataError, match="folder of images"):
+    with pytest.raises(DataError, match="folder or a list of images"):
         calibration_data(ROWS, X, ImageOptions())
 
 
@@ -430,5 +430,5 @@ def test_data_opened_for_other_inputs_are_checked_again():
 def test_files_of_arrays_take_no_image_options(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((1, 3), np.float32))
     for path in (tmp_path, tmp_path / "a.npy"):
-        with pytest.raises(DataError, match="ImageOptions need a path to a folder of images, got arrays"):
+        with pytest.raises(DataError, match="ImageOptions need a path to a folder or a list of images, got arrays"):
             calibration_data(path, X, ImageOptions())
