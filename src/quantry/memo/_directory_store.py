@@ -221,8 +221,10 @@ class DirectoryStore:
             if _identity(directory) != seen:
                 return
             dropped = directory.rename(scratch / "dropped")
-            # Another process may have stored an intact blob in between. Threads of this process wait for the lock.
-            if dropped.stat().st_ino != seen[0]:
+            # Another process may have stored an intact blob in between. Threads of this process wait for the lock. The
+            # content decides: a new directory may have the inode of the one it replaced, and renaming changes its time.
+            with suppress(DamagedBlobError):
+                read_blob(dropped)
                 dropped.rename(directory)
 
     def _make_room(self, size: int) -> None:
