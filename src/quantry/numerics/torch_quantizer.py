@@ -225,7 +225,7 @@ def _rounded(exact: Tensor, zero_point: Tensor, limits: tuple[int, int]) -> tupl
     # digits than it has, and the result needs no second subtraction.
     low, high = limits[0] - zero_point, limits[1] - zero_point
     levels = torch.round(exact)
-    return round_and_clip(levels, low, high), (levels >= low) & (levels <= high)
+    return torch.clamp(levels, low, high), (levels >= low) & (levels <= high)
 
 
 class _PassGradient(torch.autograd.Function):  # type: ignore[misc]

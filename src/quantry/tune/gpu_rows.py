@@ -224,7 +224,7 @@ class TorchRows:
     def _quantize(self, rate: float, spread: float, *_: float) -> Any:
         rows = self._rows
         levels = torch.round(self._value / rows.scale)
-        weight = round_and_clip(levels, rows.lowest, rows.highest) * rows.scale
+        weight = torch.clamp(levels, rows.lowest, rows.highest) * rows.scale
         loss, slope, bias_slope = self._slope(weight, rows.rounded_bias(self._bias))
         self._adam.step(slope * ((levels >= rows.lowest) & (levels <= rows.highest)), rate, spread)
         if rows.bias_moves:
