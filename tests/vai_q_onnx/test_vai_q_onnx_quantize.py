@@ -122,7 +122,7 @@ def test_method_with_float_scales_needs_another_format(tmp_path: Path) -> None:
     model = quantized(tmp_path, quant_format=QuantFormat.QDQ, calibrate_method=CalibrationMethod.MinMax)
     assert ("", "QuantizeLinear") in operators(model)
     with pytest.raises(RecipeError, match=r"PowerOfTwoMethod.*QuantFormat\.QDQ"):
-        quantized(tmp_path, calibrate_method=CalibrationMethod.MinMax)
+        quantized(tmp_path, quant_format=VitisQuantFormat.FixNeuron, calibrate_method=CalibrationMethod.MinMax)
 
 
 def test_tensors_before_and_after_the_nodes_stay_float(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_output_must_be_a_path() -> None:
 
 def test_equalization_and_widths_are_applied(tmp_path: Path) -> None:
     plain = quantized(tmp_path)
-    assert quantized(tmp_path, include_cle=True) != plain
+    assert quantized(tmp_path, quant_format=VitisQuantFormat.FixNeuron, include_cle=True) != plain
     wide = quantized(tmp_path, activation_type=QuantType.QInt16)
     widths = {attribute.s for node in wide.graph.node for attribute in node.attribute if attribute.name == "bit_width"}
     assert b"16" in widths

@@ -70,7 +70,7 @@ class QuantizationConfig(KnownAttributes, KnownArguments):
         include_fast_ft: AdaRound or AdaQuant.
         enable_npu_cnn: Apply the rules of AMD's integer NPU.
         enable_npu_transformer: Quantize only MatMul and Gemm.
-        debug_mode: Keep intermediate models.
+        debug_mode: Log every step.
         crypto_mode: Write nothing readable to disk.
         print_summary: Log a summary of the result.
         ignore_warnings: Log options without effect as information instead of warnings.

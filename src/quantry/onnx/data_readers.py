@@ -17,6 +17,8 @@ from quantry.graph.load import model_source
 
 Sample = dict[str, NDArray[Any]]
 
+InputShapes = Mapping[str, Iterable[int]] | Iterable[Iterable[int]] | Iterable[int]
+
 
 class CalibrationDataReader(ABC):
     """Returns one sample at a time; onnxruntime's protocol.
@@ -96,8 +98,9 @@ class RandomDataReader(_ListReader):
 
     Args:
         model_input: The model: a path or an ``onnx.ModelProto``.
-        input_shape: Shapes of inputs by name, if they differ from the model's. A dynamic batch axis becomes 1; other
-            dynamic axes become 3 x 32 x 32 for inputs of rank 4, 16 for rank 2 and 32 otherwise.
+        input_shape: Shapes of inputs if they differ from the model's: by name, a list of shapes in the order of the
+            inputs, or the shape of the only input. A dynamic batch axis becomes 1; other dynamic axes become
+            3 x 32 x 32 for inputs of rank 4, 16 for rank 2 and 32 otherwise.
         input_data_range: Lowest and highest value of inputs by name; [0, 1) by default.
 
     Raises:
@@ -107,15 +110,16 @@ class RandomDataReader(_ListReader):
     def __init__(
         self,
         model_input: Any,
-        input_shape: Mapping[str, Iterable[int]] | None = None,
+        input_shape: InputShapes | None = None,
         input_data_range: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         inputs = signatures(model_input)
-        for name in (*(input_shape or {}), *(input_data_range or {})):
+        shapes = _named_shapes(input_shape, inputs)
+        for name in (*shapes, *(input_data_range or {})):
             _check_name(name, inputs, "RandomDataReader")
         sample: dict[str, Any] = {}
         for signature in inputs:
-            shape = tuple((input_shape or {}).get(signature.name, signature.shape))
+            shape = shapes.get(signature.name, signature.shape)
             low, high = (input_data_range or {}).get(signature.name, (0.0, 1.0))
             source = RandomSource(RandomData(low=low, high=high), (replace(signature, shape=shape),))
             drawn = next(source.read())
@@ -155,6 +159,21 @@ class PathDataReader(_ListReader):
 def signatures(model: Any) -> tuple[InputSignature, ...]:
     """Return the inputs of a model given in any form."""
     return input_signatures(model_source(model).load())
+
+
+def _named_shapes(given: Any, inputs: tuple[InputSignature, ...]) -> dict[str, tuple[Any, ...]]:
+    """Return shapes by input for the three forms that AMD's packages accept."""
+    if isinstance(given, Mapping):
+        return {name: tuple(shape) for name, shape in given.items()}
+    shapes = list(given or ())
+    if shapes and all(isinstance(length, int) for length in shapes):
+        shapes = [shapes]
+    if shapes and len(shapes) != len(inputs):
+        raise DataError(
+            f"RandomDataReader must be given a shape for each of the {len(inputs)} inputs "
+            f"({', '.join(signature.name for signature in inputs)}) or a dict of them by name, got {given!r}"
+        )
+    return {signature.name: tuple(shape) for signature, shape in zip(inputs, shapes, strict=False)}
 
 
 def _open(signature: InputSignature) -> InputSignature:

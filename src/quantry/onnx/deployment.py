@@ -25,6 +25,7 @@ def dump_model(
     dump_data_reader: Any = None,
     output_dir: str | os.PathLike[str] = "./dump_results",
     dump_float: bool = False,
+    random_data_reader_input_shape: Any = None,
 ) -> None:
     """Run a quantized model on one sample and write its quantized tensors, weights included.
 
@@ -36,6 +37,7 @@ def dump_model(
         dump_data_reader: Its first sample is used; None takes a random one.
         output_dir: The directory; it is created if it is missing.
         dump_float: Also write the float tensors between the nodes.
+        random_data_reader_input_shape: Shapes of the random sample, as in `RandomDataReader`.
 
     Raises:
         ModelError: The model has no quantized tensors.
@@ -45,7 +47,7 @@ def dump_model(
     quantized, others = _tensors(graph)
     if not quantized:
         raise ModelError("dump_model must be given a quantized model, got one without quantized tensors")
-    reader = RandomDataReader(model) if dump_data_reader is None else dump_data_reader
+    reader = RandomDataReader(model, random_data_reader_input_shape) if dump_data_reader is None else dump_data_reader
     sample = reader.get_next()
     if sample is None:
         raise DataError(f"dump_data_reader must have a sample left, got none; {type(reader).__name__}")

@@ -10,9 +10,11 @@ from quantry.onnx.enums import AnyFormat, AnyMethod, AnyType, PowerOfTwoMethod, 
 from quantry.onnx.quantizer import ModelInput, run_job
 from quantry.onnx.translate import checked_options, translate
 from quantry.recipe import VitisDialect
+from quantry.vai_q_onnx.generation import by_generation
 
 
 @known_keywords("vai_q_onnx.quantize_static", {"calibration_dataset": "calibration_data_reader"})
+@by_generation
 def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     model_input: ModelInput,
     model_output: str | os.PathLike[str],
@@ -42,17 +44,24 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     convert_fp16_to_fp32: bool = False,
     convert_nchw_to_nhwc: bool = False,
     print_summary: bool = True,
+    random_data_reader_input_shape: Any = None,
+    fp16_fp32_convert: bool = False,
+    debug_mode: bool = False,
 ) -> None:
     """Quantize a model with scales from calibration data.
 
     Arguments mean the same as the fields of `quantry.onnx.QuantizationConfig`. A Vitis QDQ format writes
     VAIQuantizeLinear and VAIDequantizeLinear of com.vai.quantize.
 
+    Two generations of the package have different defaults. Without ``quant_format`` the call decides which one is
+    meant, and a line in the log says so: `quantry.vai_q_onnx.generation` has the rule and the switch.
+
     Args:
         model_input: The float model: a path or an ``onnx.ModelProto``.
         model_output: Path of the result.
         calibration_data_reader: An object with ``get_next()``; None uses one random sample, with a warning.
-        quant_format: The format.
+        quant_format: The format. Without it, FixNeuron as in version 1.14, or `QuantFormat.QDQ` for a call of a later
+            version.
         input_nodes: Nodes before these stay float.
         output_nodes: Nodes after these stay float.
         op_types_to_quantize: Quantize only these operator types.
@@ -76,6 +85,10 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         convert_fp16_to_fp32: Convert a float16 model first.
         convert_nchw_to_nhwc: Change the model's inputs to channels-last.
         print_summary: Log a summary of the result.
+        random_data_reader_input_shape: Shapes of random data if there is no reader: one shape, a list of shapes in the
+            order of the inputs, or a dict of them by input.
+        fp16_fp32_convert: As ``convert_fp16_to_fp32``.
+        debug_mode: Log every step.
 
     Raises:
         UserError: The model, the data or an argument cannot be used; the message says why.
@@ -83,6 +96,9 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     # Unlike in quantry.onnx, the function of vai_q_onnx always writes a file.
     if model_output is None:
         raise RecipeError("model_output must be a path, got None in vai_q_onnx.quantize_static")
+    options = checked_options(extra_options)
+    if random_data_reader_input_shape:
+        options["RandomDataReaderInputShape"] = random_data_reader_input_shape
     config = QuantizationConfig(
         calibrate_method=calibrate_method,
         quant_format=quant_format,
@@ -98,13 +114,14 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         reduce_range=reduce_range,
         optimize_model=optimize_model,
         use_external_data_format=use_external_data_format,
-        convert_fp16_to_fp32=convert_fp16_to_fp32,
+        convert_fp16_to_fp32=convert_fp16_to_fp32 or fp16_fp32_convert,
         convert_nchw_to_nhwc=convert_nchw_to_nhwc,
         include_cle=include_cle,
         include_fast_ft=include_fast_ft,
         enable_npu_cnn=use_dpu or enable_dpu or enable_ipu_cnn or enable_npu_cnn,
+        debug_mode=debug_mode,
         print_summary=print_summary,
-        extra_options=checked_options(extra_options),
+        extra_options=options,
     )
     run_job(translate(config, VitisDialect.VAI), model_input, model_output, calibration_data_reader)
 

@@ -81,9 +81,13 @@ def _weight_method(draft: RecipeDraft, value: object) -> RecipeDraft:
     )
 
 
-def _random_shapes(draft: RecipeDraft, value: Mapping[str, Iterable[int]]) -> RecipeDraft:
-    shapes = {name: tuple(int(length) for length in shape) for name, shape in value.items()}
-    return replace(draft, random=replace(draft.random, shapes=shapes))
+def _random_shapes(draft: RecipeDraft, value: Any) -> RecipeDraft:
+    if not Kind.DICT.holds(value) and not Kind.LIST.holds(value):
+        raise RecipeError(
+            "extra_options['RandomDataReaderInputShape'] must be a dict of shapes by input, a list of shapes or one "
+            f"shape, got {value!r}"
+        )
+    return replace(draft, random=replace(draft.random, shapes=value))
 
 
 def _random_ranges(draft: RecipeDraft, value: Mapping[str, Iterable[float]] | None) -> RecipeDraft:
@@ -243,9 +247,9 @@ ROWS = (
     ),
     OptionRow(
         "RandomDataReaderInputShape",
-        Kind.DICT,
+        Kind.ANY,
         "{}",
-        "Shapes of random inputs by name.",
+        "Shapes of random inputs by name, in the order of the inputs, or of the only input.",
         "random data",
         _random_shapes,
     ),

@@ -181,6 +181,10 @@ def _fast_finetune(draft: RecipeDraft, value: bool) -> RecipeDraft:
     return replace(draft, finetune=AdaRound() if value else None)
 
 
+def _debug(draft: RecipeDraft, value: bool) -> RecipeDraft:
+    return replace(draft, log_severity=0) if value and draft.log_severity is None else draft
+
+
 def _switch(key: str, default: str, meaning: str, becomes: str, apply: Apply) -> OptionRow:
     return OptionRow(key, Kind.BOOL, default, meaning, becomes, apply)
 
@@ -352,11 +356,13 @@ ROWS = (
         "tune.steps = (AdaRound(),)",
         _fast_finetune,
     ),
-    _off(
+    _switch(
         "debug_mode",
-        "Keep intermediate models.",
-        "use quantry.quantize, whose result has the result of every stage, and "
-        "logging.getLogger('quantry').setLevel('DEBUG')",
+        "False",
+        "Log every step. Intermediate models are not written: the result of quantry.quantize has the result of every "
+        "stage.",
+        "logger quantry, DEBUG",
+        _debug,
     ),
     _off(
         "crypto_mode",

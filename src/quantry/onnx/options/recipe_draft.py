@@ -144,11 +144,11 @@ class RandomInputs:
     """Settings of random calibration data.
 
     Attributes:
-        shapes: Shapes of inputs by name, if they differ from the model's.
+        shapes: Shapes of inputs by name or in their order, if they differ from the model's.
         ranges: Lowest and highest value of inputs by name.
     """
 
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Any = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
