@@ -65,6 +65,25 @@ def test_simulation_computes_what_the_graph_says(traps, interleaved):
         np.testing.assert_array_equal(ours, expected)
 
 
+def test_simulation_keeps_two_pairs_with_different_scales():
+    # onnxruntime removes the product with 1 and then merges both pairs, so that the first rounding is lost.
+    model = _model(
+        """<ir_version: 8, opset_import: ["" : 13]>
+        twice (float[1,64] x) => (float[1,64] y)
+        <float coarse = {0.5}, float fine = {0.125}, float one = {1}, uint8 zero = {128}>
+        {
+            a = QuantizeLinear(x, coarse, zero)
+            b = DequantizeLinear(a, coarse, zero)
+            c = Mul(b, one)
+            d = QuantizeLinear(c, fine, zero)
+            y = DequantizeLinear(d, fine, zero)
+        }"""
+    ).SerializeToString()
+    feeds = {"x": np.random.default_rng(1).normal(0, 3, (1, 64)).astype(np.float32)}
+    got = run_session(simulation_session(model), feeds)
+    np.testing.assert_array_equal(got["y"], _unoptimized(model, feeds)[0])
+
+
 def test_simulation_has_the_settings_that_were_measured(monkeypatch):
     seen = {}
 
@@ -74,7 +93,10 @@ def test_simulation_has_the_settings_that_were_measured(monkeypatch):
     monkeypatch.setattr(onnxruntime, "InferenceSession", fake)
     simulation_session(b"anything")
     assert seen["qdq"] == "1"
-    assert seen["disabled_optimizers"] == ["ReluQuantRewrite", "ClipQuantRewrite", "WeightBiasQuantization"]
+    assert seen["disabled_optimizers"] == [
+        *("ReluQuantRewrite", "ClipQuantRewrite", "WeightBiasQuantization"),
+        "DoubleQDQPairsRemover",
+    ]
     assert seen["providers"] == ["CPUExecutionProvider"]
 
 

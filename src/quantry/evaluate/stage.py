@@ -24,7 +24,7 @@ def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
     return {**environment(libraries=("onnxruntime", "numpy")), "machine": machine_name()}
 
 
-@stage(name="evaluate", version=1, environment=machine_environment)
+@stage(name="evaluate", version=2, environment=machine_environment)
 def evaluate(
     reference: FloatModel, quantized: QuantizedModel, data: CalibrationData, options: EvaluateOptions
 ) -> Evaluation:

@@ -74,7 +74,7 @@ class Sensitivity:
         return cls(tuple(meta["tensors"]), tuple(meta["outputs"]), blob.arrays["noise"], blob.arrays["local"])
 
 
-@stage(name="sensitivity", version=1, environment=machine_environment)
+@stage(name="sensitivity", version=2, environment=machine_environment)
 def sensitivity(
     model: FloatModel,
     data: CalibrationData,

@@ -57,7 +57,7 @@ def candidates(model: FloatModel, plans: Sequence[QuantPlan], mixed: MixedPrecis
     return tuple(dict.fromkeys(tensor for group in groups for tensor in group.tensors))
 
 
-@stage(name="mix", version=2, environment=machine_environment)
+@stage(name="mix", version=3, environment=machine_environment)
 def mix(
     model: FloatModel,
     statistics: Statistics,
