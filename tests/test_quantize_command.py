@@ -67,8 +67,10 @@ def test_readme_command_writes_the_model_and_tells_what_it_did(folder: Path) -> 
     ort.InferenceSession(folder / "out.onnx").run(None, {"image": images()[0]})
 
 
-def test_default_target_lies_next_to_the_model_and_has_the_presets_name(folder: Path) -> None:
-    in_process("quantize", "m.onnx", "--data", "data", "-p", "U8S8_AAWS", "--no-evaluate", "--store", "none")
+def test_default_target_is_in_the_current_folder_and_has_the_presets_name(folder: Path) -> None:
+    Path("elsewhere").mkdir()
+    Path("m.onnx").rename("elsewhere/m.onnx")
+    in_process("quantize", "elsewhere/m.onnx", "--data", "data", "-p", "U8S8_AAWS", "--no-evaluate", "--store", "none")
     assert (folder / "m.U8S8_AAWS.onnx").exists()
 
 
@@ -293,13 +295,27 @@ def test_error_of_the_real_command_has_no_traceback(folder: Path) -> None:
     assert done.stderr.splitlines() == ["error: the path of calibration data must exist, got nowhere"]
 
 
-def test_real_command_without_data_warns_in_one_line(folder: Path) -> None:
+def test_real_command_without_data_is_no_success(folder: Path) -> None:
     done = command("quantize", "m.onnx", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate")
-    assert done.returncode == 0
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("warning: no calibration data")
+    assert done.returncode == 3
+    first, last = done.stderr.splitlines()
+    assert first.startswith("warning: no calibration data")
+    assert "--force" in last
     assert "note: no calibration data were given" in done.stdout
+    assert not Path("out.onnx").exists()
+
+
+def test_useless_model_is_written_on_request(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="no calibration data"):
+        in_process("quantize", "m.onnx", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate", "--force")
     assert Path("out.onnx").exists()
+
+
+def test_model_with_nothing_to_quantize_is_no_success(folder: Path) -> None:
+    done = CliRunner().invoke(app, ("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--exclude", "^.*"))
+    assert done.exit_code == 3
+    assert "nothing was quantized" in done.output
+    assert not Path("out.onnx").exists()
 
 
 def test_interrupt_that_a_library_turned_into_another_error_still_ends_quietly() -> None:

@@ -29,10 +29,12 @@ from quantry.recipe import Recipe, resolve_recipe
 DEFAULT_STORE = "default"
 """The name of the store in the user's cache directory."""
 
-_NO_DATA = (
+NO_DATA = (
     "no calibration data were given: ranges come from one random sample, uniform in [0, 1), so the model is not usable "
     "and its metrics are meaningless; pass --data, or data="
 )
+"""The note on a model whose ranges come from random data."""
+
 _RANDOM_EVALUATION = (
     "no data were given, and this recipe needs none; the comparison with the float model uses one random sample, "
     "uniform in [0, 1), and is only a rough check"
@@ -184,7 +186,7 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     stages = run_quantize(prepared, calibration, wanted, memo, score)
     if data is None and calibration.cache_info().currsize:
-        of_data = (_NO_DATA,)
+        of_data = (NO_DATA,)
     elif data is None and evaluation_data is None:
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)

@@ -199,14 +199,14 @@ def test_float_model_is_an_error() -> None:
         check_npu(graph("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
 
 
-def test_command_exits_with_0_for_a_sound_model_and_1_with_a_table_for_another(tmp_path: Path) -> None:
+def test_command_exits_with_0_for_a_sound_model_and_3_with_a_table_for_another(tmp_path: Path) -> None:
     onnx.save(conv(), tmp_path / "good.onnx")
     onnx.save(conv(rs=np.float32(32)), tmp_path / "bad.onnx")
     good = CliRunner().invoke(app, ["check", str(tmp_path / "good.onnx"), "--target", "npu-int8"])
     bad = CliRunner().invoke(app, ["check", str(tmp_path / "bad.onnx")])
     assert good.exit_code == 0
     assert "satisfies all constraints" in good.output
-    assert bad.exit_code == 1
+    assert bad.exit_code == 3
     assert "shift cut" in bad.output
 
 
@@ -224,11 +224,11 @@ def test_command_counts_by_rule_and_says_what_to_do(tmp_path: Path) -> None:
     assert "--recipe recommended-npu" in bad.output
 
 
-def test_command_writes_json_and_still_exits_with_1(tmp_path: Path) -> None:
+def test_command_writes_json_and_still_exits_with_3(tmp_path: Path) -> None:
     onnx.save(conv(rs=np.float32(32)), tmp_path / "bad.onnx")
     bad = CliRunner().invoke(app, ["check", str(tmp_path / "bad.onnx"), "--json"])
-    assert bad.exit_code == 1
-    assert {"shift cut"} <= {violation["rule"] for violation in json.loads(bad.output)}
+    assert bad.exit_code == 3
+    assert {"shift cut"} <= {violation["rule"] for violation in json.loads(bad.output)["result"]["violations"]}
 
 
 @pytest.mark.parametrize("preset", ["UINT8_DYNAMIC_QUANT", "BFP16", "MATMUL_NBITS"])

@@ -53,7 +53,10 @@ def test_types_of_single_layers_are_shown(model: Path, tmp_path: Path) -> None:
     wide = TensorSpec(DataType.INT16)
     recipe = Recipe(plan=PlanOptions(layers=(LayerTypes(("second",), activation=wide, weight=wide),)))
     save_recipe(recipe, tmp_path / "recipe.yaml")
-    rows = {row["node"]: row for row in json.loads(printed(model, "--recipe", tmp_path / "recipe.yaml", "--json"))}
+    rows = {
+        row["node"]: row
+        for row in json.loads(printed(model, "--recipe", tmp_path / "recipe.yaml", "--json"))["result"]["nodes"]
+    }
     assert rows["first"]["reads"] == ["int8"]
     assert rows["first"]["constants"] == ["int8", "int32"]
     assert rows["first"]["writes"] == []
@@ -63,7 +66,7 @@ def test_types_of_single_layers_are_shown(model: Path, tmp_path: Path) -> None:
 
 
 def test_only_float_nodes_can_be_asked_for(model: Path) -> None:
-    rows = json.loads(printed(model, "--float", "--json"))
+    rows = json.loads(printed(model, "--float", "--json"))["result"]["nodes"]
     assert [row["node"] for row in rows] == ["power"]
     assert rows[0]["reason"]
 

@@ -1,13 +1,13 @@
 """The ``quantry`` command."""
 
-import logging
+import errno
+import os
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 import quantry
 from quantry.cli.check import check
@@ -15,53 +15,90 @@ from quantry.cli.compat import compat
 from quantry.cli.console import ended_by_interrupt
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
+from quantry.cli.frame import ExitCode, current_output, framed, report_error, set_output
 from quantry.cli.nodes import nodes
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
 from quantry.cli.search import search
-from quantry.errors import StageError, UserError
 
 app = typer.Typer(
     name="quantry",
     help="Quantize neural networks for NPUs and CPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
 )
-app.command()(quantize)
-app.command()(search)
-app.command()(presets)
-app.command()(nodes)
-app.command()(convert)
-app.command()(check)
-app.command()(demo)
+
+_MAIN, _MODELS, _RECIPES, _HOUSE = "Quantize", "Models", "Recipes", "More"
+
+
+def _add(command: Callable[..., None], panel: str, *examples: str, **settings: Any) -> None:
+    """Register a command with the common options, under a heading of the help, with examples at the end of its help."""
+    name = command.__name__
+    app.command(name, rich_help_panel=panel, epilog=_epilog(examples), **settings)(framed(command, name))
+
+
+def _epilog(examples: tuple[str, ...]) -> str:
+    # Typer joins lines of a paragraph, so each example is a paragraph of its own.
+    return "\n\n".join(("[bold]Examples[/]", *(f"  {example}" for example in examples)))
+
+
+_add(
+    quantize,
+    _MAIN,
+    "quantry quantize model.onnx --data images/ --pixel-scale 1/255 --recipe recommended-npu",
+    "quantry quantize model.onnx --data images/ --recipe mine.yaml -o out.onnx --report report.html",
+)
+_add(
+    search,
+    _MAIN,
+    "quantry search model.onnx --data images/ --labels labels.csv --tolerance 1% --budget 30min",
+    "quantry search search.yaml --n-trials 50",
+)
+_add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")
+_add(nodes, _MODELS, "quantry nodes model.onnx --preset XINT8 --float")
+_add(convert, _MODELS, "quantry convert model.int8.onnx --to qdq -o model.qdq.onnx")
+_add(check, _MODELS, "quantry check model.int8.onnx", "quantry check model.int8.onnx --json")
+_add(presets, _RECIPES, "quantry presets", "quantry presets XINT8 > mine.yaml")
 # Everything after the script's name belongs to the script.
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(compat)
+_add(
+    compat,
+    _HOUSE,
+    "quantry compat quantize_resnet.py --model resnet.onnx",
+    "quantry compat --scan quantize_resnet.py",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)
 
 
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print log messages.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and the result.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print log messages.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     if version:
         typer.echo(quantry.__version__)
         raise typer.Exit
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, format="%(levelname)s %(message)s")
+    set_output(quiet=quiet, verbose=verbose, as_json=as_json)
 
 
 def main() -> None:
-    """Run the command line. A user's mistake prints one line instead of a traceback."""
-    errors = Console(stderr=True)
-    warnings.showwarning = lambda message, *_: errors.print(
-        f"[bold yellow]warning:[/] {escape(str(message))}", soft_wrap=True
-    )
-    try:
-        with ended_by_interrupt():
-            app()
-    except UserError as error:
-        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
-    except StageError as error:
-        errors.print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
-        errors.print("Run again with --verbose for details. If your model is valid, please report this as a bug.")
-        sys.exit(1)
+    """Run the command line. A user's mistake prints one line instead of a traceback; see docs/exit-codes.md."""
+    warnings.showwarning = lambda message, *_: current_output().warn(str(message))
+    with ended_by_interrupt():
+        try:
+            code = app(standalone_mode=False)
+        except OSError as error:
+            code = _after_os_error(error)
+        except Exception as error:
+            code = report_error(error, sys.argv[1:])
+    sys.exit(code or ExitCode.GOOD)
+
+
+def _after_os_error(error: OSError) -> int:
+    if error.errno != errno.EPIPE:
+        return report_error(error, sys.argv[1:])
+    # The reader has seen enough, as in `quantry nodes model.onnx | head`. What is still buffered goes nowhere.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.GOOD

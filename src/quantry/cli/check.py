@@ -1,7 +1,5 @@
 """``quantry check``: can the target run this model?"""
 
-import dataclasses
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantry.cli.console import table_console
+from quantry.cli.frame import ExitCode, current_output
 from quantry.errors import RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
@@ -26,9 +24,8 @@ _OF_THE_RECIPE = ("format", "power of two", "per tensor", "zero point", "type")
 def check(
     model: Annotated[Path, typer.Argument(help="Quantized ONNX model.")],
     target: Annotated[str, typer.Option(help=f"One of: {', '.join(_TARGETS)}.")] = _TARGETS[0],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Check a quantized model against the constraints of a target; exit code 1 if one is violated."""
+    """Check a quantized model against the constraints of a target; exit code 3 if one is violated."""
     from quantry.check import check_npu
 
     if target not in _TARGETS:
@@ -36,16 +33,15 @@ def check(
             f"--target must be one of {', '.join(_TARGETS)}, got {target!r}{nearest_spelling(target, _TARGETS)}"
         )
     violations = check_npu(model)
-    if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(violation) for violation in violations], indent=2))
-    else:
-        _show(model, target, violations)
-    if violations:
-        raise typer.Exit(1)
+    _show(model, target, violations)
+    current_output().result(
+        {"model": model, "target": target, "violations": violations},
+        ExitCode.NOT_GOOD_ENOUGH if violations else ExitCode.GOOD,
+    )
 
 
 def _show(model: Path, target: str, violations: tuple["Violation", ...]) -> None:
-    console = table_console()
+    console = current_output().answer
     if not violations:
         console.print(f"[bold]{escape(str(model))}[/] satisfies all constraints of {target}.", soft_wrap=True)
         return

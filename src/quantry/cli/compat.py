@@ -1,5 +1,6 @@
 """``quantry compat``: run a script written for AMD Quark or vai_q_onnx."""
 
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from quantry.errors import RecipeError
+from quantry.cli.frame import ExitCode, current_output
+from quantry.errors import QuantryError, RecipeError
 
 _ARGUMENTS = "Arguments of the script."
 
@@ -27,15 +29,28 @@ def compat(
 
     from quantry.compat import run_script, scan_script
 
-    errors = Console(stderr=True)
+    output = current_output()
+    errors = Console(stderr=True, quiet=output.json)
     missing = scan_script(script)
+    found = {"script": script, "missing": [str(entry) for entry in missing]}
     for entry in missing:
         errors.print(f"[bold red]missing:[/] {escape(str(entry))}", soft_wrap=True)
     if scan:
         if not missing:
             errors.print("nothing is missing")
-        raise typer.Exit(2 if missing else 0)
+        output.result({**found, "ran": False}, ExitCode.USAGE if missing else ExitCode.GOOD)
+        return
     if missing and not anyway:
         errors.print("The script was not started; use --anyway before its name to start it anyway.")
-        raise typer.Exit(2)
-    run_script(script, arguments or ())
+        output.result({**found, "ran": False}, ExitCode.USAGE)
+        return
+    try:
+        run_script(script, arguments or ())
+    except QuantryError:
+        raise
+    except Exception:
+        # The script's own error: its author needs the traceback.
+        traceback.print_exc()
+        output.result({**found, "ran": True}, ExitCode.FAILED)
+        return
+    output.result({**found, "ran": True})

@@ -1,4 +1,4 @@
-"""What several commands share: Ctrl-C, checks of output paths, and tables."""
+"""What several commands share: Ctrl-C and checks of output paths."""
 
 import signal
 import sys
@@ -6,17 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-
+from quantry.cli.frame import ExitCode
 from quantry.errors import RecipeError
-
-INTERRUPTED = 130
-"""The exit code that shells expect of a program ended by Ctrl-C."""
 
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Exit with `INTERRUPTED` and without a message if the user presses Ctrl-C; for the main thread only.
+    """Exit with `ExitCode.INTERRUPTED` and without a message if the user presses Ctrl-C; for the main thread only.
 
     Libraries in C may turn the interrupt into another exception: importing onnxruntime raises ImportError then. So the
     signal decides, not the exception.
@@ -33,7 +29,7 @@ def ended_by_interrupt() -> Iterator[None]:
         yield
     except BaseException:
         if came:
-            sys.exit(INTERRUPTED)
+            sys.exit(ExitCode.INTERRUPTED)
         raise
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -54,11 +50,3 @@ def check_output(target: Path, option: str = "--output") -> None:
     nearest = next(folder for folder in target.absolute().parents if folder.exists())
     if not nearest.is_dir():
         raise RecipeError(f"the folder of {option} must be a directory, got {target}, where {nearest} is a file")
-
-
-_UNLIMITED = 10_000
-
-
-def table_console() -> Console:
-    """Return a console that wraps cells to fit a terminal, but not in a pipe or a file."""
-    return Console() if sys.stdout.isatty() else Console(width=_UNLIMITED)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from quantry.cli.console import check_output
+from quantry.cli.frame import current_output
 from quantry.errors import RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
@@ -31,11 +31,12 @@ def convert(
     check_output(output)
     translated = translate(read_model(model), target)
     written = write_model(translated, output)
-    console = Console()
+    out = current_output()
     domains = Counter(node.domain or "ai.onnx" for node in translated.graph)
-    console.print(", ".join(f"{count} nodes of {escape(domain)}" for domain, count in sorted(domains.items())))
+    out.console.print(", ".join(f"{count} nodes of {escape(domain)}" for domain, count in sorted(domains.items())))
     for path in written:
-        console.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+        out.answer.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
+    out.result({"model": model, "to": target.value, "written": written, "nodes_by_domain": domains})
 
 
 def _target(name: str) -> "Target":

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from quantry.cli.search_table import show_search
+from quantry.cli.frame import Output, current_output
+from quantry.cli.search_table import search_json, show_search
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     PRESETS,
@@ -96,9 +97,10 @@ def demo(
             raise RecipeError(f"{option} must be at least 1, got {count}")
     if jobs is not None and jobs < 1:
         raise RecipeError(f"--jobs must be at least 1, got {jobs}")
-    console = Console()
+    out = current_output()
+    console = out.console
     if presets:
-        compare_presets(console, output, scenes, samples)
+        out.result({"presets": compare_presets(out, output, scenes, samples)})
         return
     from quantry import demo as embedded
     from quantry.autosearch import SearchOptions, run_search
@@ -117,13 +119,14 @@ def demo(
         space,
         SearchOptions(sampler="grid", n_jobs=workers, output_dir=output / target, keep_models="best"),
     )
-    show_search(console, result, "mAP")
+    page = show_search(out, result, "mAP")
     if result.best_recipe is not None:
         console.rule("recipe.yaml: differences from the preset")
         base = PRESETS[TARGETS[target][0]].recipe
         assert result.best is not None
         for difference in base.diff(result.best.recipe):
             console.print(f"  {difference.path}: {escape(str(difference.theirs))}", soft_wrap=True, highlight=False)
+    out.result(search_json(result, page))
 
 
 def _space(target: str) -> "Space":
@@ -137,14 +140,17 @@ def _space(target: str) -> "Space":
     return Space.of(PRESETS[preset].recipe, fields, name=preset)
 
 
-def compare_presets(console: Console, output: Path, scenes: int, samples: int) -> None:
+def compare_presets(out: Output, output: Path, scenes: int, samples: int) -> list[dict[str, str]]:
     """Quantize the built-in detector with several presets and print accuracy, size and time of each.
 
     Args:
-        console: The output.
+        out: Where to print.
         output: Folder for the quantized models.
         scenes: Number of labelled scenes to evaluate on.
         samples: Number of scenes to calibrate on.
+
+    Returns:
+        The rows of the table.
     """
     from quantry import demo as embedded
 
@@ -154,16 +160,20 @@ def compare_presets(console: Console, output: Path, scenes: int, samples: int) -
     table.add_column("recipe", no_wrap=True)
     for heading in ("mAP", "kB", "x float", "made in"):
         table.add_column(heading, justify="right")
-    with Progress(console=console, transient=True) as progress:
+    rows: list[tuple[str, ...]] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=out.quiet) as progress:
         task = progress.add_task("float model", total=len(RECIPES) + 1)
         reference = embedded.ScenePrecision(scenes)(model)
-        table.add_row("float", f"{reference:.4f}", _kilobytes(model), "1.00", "")
+        rows.append(("float", f"{reference:.4f}", _kilobytes(model), "1.00", ""))
         for recipe in RECIPES:
             progress.update(task, advance=1, description=recipe.name)
-            table.add_row(*_row(recipe, model, data, output, scenes))
-    console.print(table)
-    console.print(_ON_TIME)
-    console.print(f"The models are in [bold]{escape(str(output))}[/].", soft_wrap=True)
+            rows.append(_row(recipe, model, data, output, scenes))
+    for row in rows:
+        table.add_row(*row)
+    out.answer.print(table)
+    out.console.print(_ON_TIME)
+    out.console.print(f"The models are in [bold]{escape(str(output))}[/].", soft_wrap=True)
+    return [dict(zip(("recipe", "map", "kilobytes", "time_ratio", "made_in"), row, strict=True)) for row in rows]
 
 
 def _row(recipe: Recipe, model: Path, data: Any, output: Path, scenes: int) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """``quantry nodes``: list the nodes of a model and the types they would get, to write selections."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from quantry.cli.console import table_console
+from quantry.cli.frame import current_output
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, resolve_recipe
 
@@ -26,7 +25,6 @@ def nodes(
         str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, or a preset's name.")
     ] = None,
     only_float: Annotated[bool, typer.Option("--float", help="Only nodes that stay float.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List the nodes of a model with their operator, their types, and the reason if they stay float.
 
@@ -37,16 +35,15 @@ def nodes(
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
     wanted, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     rows = [entry for entry in _overview(model, wanted) if entry["reason"] or not only_float]
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
     table = Table(title=f"{len(rows)} nodes, {sum(bool(row['reason']) for row in rows)} of them float")
     for heading in ("node", "operator", "outputs", "reads", "constants", "writes", "float because"):
         table.add_column(heading, overflow="fold")
     for row in rows:
         cells = (row[key] for key in ("node", "operator", "outputs", "reads", "constants", "writes", "reason"))
         table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
-    table_console().print(table)
+    output = current_output()
+    output.answer.print(table)
+    output.result({"model": model, "recipe": wanted.name, "nodes": rows})
 
 
 def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:

@@ -1,12 +1,12 @@
 """``quantry presets``: list the presets."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from quantry.recipe import PRESETS, find_preset, to_yaml
+from quantry.cli.frame import current_output
+from quantry.recipe import PRESETS, Preset, find_preset, to_plain, to_yaml
 
 _FINETUNINGS = ("ADAROUND", "ADAQUANT")
 
@@ -16,10 +16,12 @@ def presets(
     show_all: Annotated[bool, typer.Option("--all", help="Include the variants with finetuning.")] = False,
 ) -> None:
     """List the presets, or print one as a recipe file to start from."""
+    output = current_output()
     if name is not None:
-        typer.echo(to_yaml(find_preset(name).recipe), nl=False)
+        preset = find_preset(name)
+        output.answer.print(to_yaml(preset.recipe), end="", markup=False, highlight=False, soft_wrap=True)
+        output.result({"presets": [_plain(name, preset)], "recipe": to_plain(preset.recipe)})
         return
-    console = Console()
     table = Table(title="Presets", show_lines=False)
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
@@ -27,13 +29,18 @@ def presets(
     shown = {key: preset for key, preset in PRESETS.items() if show_all or not _is_variant(key)}
     for key, preset in shown.items():
         table.add_row(key, preset.summary, "; ".join(preset.pending))
-    console.print(table)
+    output.answer.print(table)
     hidden = len(PRESETS) - len(shown)
     if hidden:
-        console.print(
+        output.console.print(
             f"{hidden} more add finetuning to these, such as XINT8_ADAROUND; list them with `quantry presets --all`.",
             soft_wrap=True,
         )
+    output.result({"presets": [_plain(key, preset) for key, preset in shown.items()]})
+
+
+def _plain(name: str, preset: Preset) -> dict[str, Any]:
+    return {"name": name, "summary": preset.summary, "pending": list(preset.pending)}
 
 
 def _is_variant(name: str) -> bool:

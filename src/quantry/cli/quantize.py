@@ -2,28 +2,21 @@
 
 import dataclasses
 import re
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from quantry.cli.console import check_output
+from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import given_images, image_notes, warn_of_default_pixels
+from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, Selection, resolve_recipe
 
-if TYPE_CHECKING:
-    from quantry.quantization import QuantizationResult
-
 _DEFAULT_PRESET = "S8S8_AAWS"
-_FAR_OFF = 10.0
-"""SQNR in dB; below it, the noise has more than 30 % of the amplitude of the output."""
-
-_OUTPUT = "output file; default: next to the input, with the recipe's name"
+_OUTPUT = "Output file; default: in the current folder, named after the model and the recipe."
+_FORCE = "Write the model even if it is useless: no data where data are needed, or nothing quantized."
 _MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
 _CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
 
@@ -66,13 +59,14 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         Path | None, typer.Option(help="Write an HTML report: accuracy lost, where and why; tensors; the recipe.")
     ] = None,
     store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
+    force: Annotated[bool, typer.Option("--force", help=_FORCE)] = False,
 ) -> None:
-    """Quantize a float ONNX model."""
+    """Quantize a float ONNX model; exit code 3 if the result is useless."""
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
     chosen, notes = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
-    target = output or model.with_name(f"{model.stem}.{_file_name(wanted.name)}.onnx")
+    target = output or Path(f"{model.stem}.{_file_name(wanted.name)}.onnx")
     _check_target(target, model)
     if report is not None:
         _check_report(report, target, model)
@@ -95,12 +89,16 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     result = run(
         model, data, wanted, evaluation_data=evaluation_data, images=images, store=None if store == "none" else store
     )
-    written = result.save(target)
+    useless = useless_because(result)
+    written = result.save(target) if useless is None or force else ()
     if report is not None:
         written = (*written, write_report(result, report, model.name))
     told = (*notes, *image_notes(data, images or ImageOptions()))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
-    show(Console(), result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on)
+    out = current_output()
+    summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)
+    show(out, summary)
+    out.result(quantize_json(model, summary), ExitCode.GOOD if useless is None or force else ExitCode.NOT_GOOD_ENOUGH)
 
 
 def _file_name(label: str) -> str:
@@ -133,77 +131,3 @@ def _adjusted(recipe: Recipe, samples: int | None, exclude: tuple[str, ...], lat
         ),
         evaluate=dataclasses.replace(recipe.evaluate, latency_runs=latency or recipe.evaluate.latency_runs),
     )
-
-
-def show(
-    console: Console,
-    result: "QuantizationResult",
-    written: tuple[Path, ...],
-    *,
-    evaluate: bool,
-    extra_notes: tuple[str, ...] = (),
-    compared_on: str = "the calibration samples",
-) -> None:
-    """Print a summary of the result.
-
-    Args:
-        console: The output.
-        result: The result.
-        written: The written files.
-        evaluate: Whether to show the comparison with the float model.
-        extra_notes: Notes that are not in the result.
-        compared_on: Name of the data of the comparison.
-    """
-    plan = result.plan
-    console.print(
-        f"[bold]{escape(result.recipe.name)}[/]: {len(plan.quantized_nodes)} nodes quantized, {len(plan.declined)} "
-        f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
-    )
-    for reason, count in Counter(declined.reason for declined in plan.declined).most_common(8):
-        console.print(f"  {count} kept float: {escape(reason)}")
-    if evaluate:
-        console.print(_evaluation_table(result, compared_on))
-        extra_notes = (*_alarm(result), *extra_notes)
-    for note in (*extra_notes, *result.notes):
-        console.print(f"  note: {escape(note)}")
-    stages = ", ".join(
-        f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
-        for entry in result.trace.entries
-    )
-    console.print(f"  stages: {stages}")
-    for path in written:
-        console.print(f"wrote [bold]{escape(str(path))}[/]", soft_wrap=True)
-
-
-def _alarm(result: "QuantizationResult") -> tuple[str, ...]:
-    """Return advice if the quantized model is too far from the float model to be useful."""
-    score = result.evaluation.metrics.get("sqnr")
-    if score is None or not score.value < _FAR_OFF:
-        return ()
-    note = (
-        f"the outputs differ a lot from those of the float model: SQNR is {score.value:.1f} dB, below {_FAR_OFF:.0f}. "
-        "--report shows where accuracy is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
-        "power-of-two scales; `quantry search --space accuracy` tries more"
-    )
-    return (note,)
-
-
-def _evaluation_table(result: "QuantizationResult", compared_on: str) -> Table:
-    evaluation = result.evaluation
-    table = Table(title=f"compared with the float model, on {escape(compared_on)} ({evaluation.samples})")
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    table.add_column("95 % interval", justify="right")
-    for name, score in evaluation.metrics.items():
-        low, high = score.interval
-        arrow = "higher is better" if score.higher_is_better else "lower is better"
-        # One sample does not show the variation between samples.
-        interval = f"{low:.5g} .. {high:.5g}" if evaluation.samples > 1 else "one sample"
-        table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", interval)
-    ratio = evaluation.float_bytes / evaluation.quantized_bytes
-    change = f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
-    table.add_row("size", f"{evaluation.quantized_bytes:,} bytes", change)
-    if evaluation.latency is not None:
-        latency = evaluation.latency
-        table.add_row("latency", f"{latency.quantized_ms:.2f} ms", f"float {latency.float_ms:.2f} ms")
-    return table

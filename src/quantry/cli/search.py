@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from quantry.cli.frame import current_output
 from quantry.cli.image_arguments import given_images, warn_of_default_pixels
 from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS, SearchJob, load_job
-from quantry.cli.search_table import show_search
+from quantry.cli.search_table import search_json, show_search
 
 if TYPE_CHECKING:
     from quantry.autosearch import Score
@@ -107,7 +108,9 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
         result = job.run()
     _warn_of_chance(job, result.reference)
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
-    show_search(Console(), result, job.metric_name, again)
+    output = current_output()
+    page = show_search(output, result, job.metric_name, again)
+    output.result(search_json(result, page))
 
 
 def _given_options(context: typer.Context) -> dict[str, Any]:

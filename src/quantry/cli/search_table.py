@@ -1,14 +1,17 @@
 """The result of a search as a table in the terminal."""
 
+import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantry.cli.frame import Output
 from quantry.recipe import brief
 
 if TYPE_CHECKING:
@@ -22,15 +25,19 @@ _DIGITS, _MAX_DIGITS = 4, 8
 _LARGE, _TINY = 0.1, 1e-5
 
 
-def show_search(console: Console, result: "SearchResult", metric: str, again: str | None = None) -> None:
+def show_search(output: Output, result: "SearchResult", metric: str, again: str | None = None) -> Path:
     """Print the trials, smallest drop first, and the best one; also write an HTML report.
 
     Args:
-        console: Where to print.
+        output: Where to print.
         result: The result of the search.
         metric: Name of the score.
         again: The command that quantizes the model with the best recipe; None prints none.
+
+    Returns:
+        The report.
     """
+    console = output.console
     # Imported on use: a misspelled command should not wait for the search to be imported.
     from quantry.autosearch import by_drop
 
@@ -59,6 +66,26 @@ def show_search(console: Console, result: "SearchResult", metric: str, again: st
 
     page = write_search_report(result, result.output_dir / "report.html", f"search by {metric}")
     console.print(f"  {'report':6} [bold]{escape(str(page))}[/]", soft_wrap=True)
+    if output.quiet and result.best_model is not None:
+        output.answer.print(str(result.best_model), highlight=False, markup=False)
+    return page
+
+
+def search_json(result: "SearchResult", report: Path) -> dict[str, Any]:
+    """Return the content of search.json and the paths of the result, for ``--json``.
+
+    Args:
+        result: The result of the search.
+        report: The HTML report.
+    """
+    summary = json.loads((result.output_dir / "search.json").read_text(encoding="utf-8"))
+    paths = {
+        "output_dir": result.output_dir,
+        "best_model": result.best_model,
+        "best_recipe": result.best_recipe,
+        "report": report,
+    }
+    return {**summary, **paths}
 
 
 def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:

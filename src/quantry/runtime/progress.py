@@ -6,6 +6,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_enabled = True
+
+
+def set_enabled(enabled: bool) -> None:
+    """Show progress bars on a terminal, or nowhere."""
+    global _enabled  # noqa: PLW0603  one terminal, one setting
+    _enabled = enabled
+
 
 def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
     """Yield the items, with a progress bar on standard error if that is a terminal.
@@ -27,5 +35,5 @@ def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
 
 
 def on_terminal() -> bool:
-    """Return whether standard error is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
+    """Return whether standard error is a terminal and progress is shown."""
+    return _enabled and sys.stderr is not None and sys.stderr.isatty()

@@ -1,0 +1,234 @@
+"""What every command shares: ``--json``, ``-q`` and ``-v`` anywhere on the line, and exit codes.
+
+A command prints through `current_output()` and ends with ``output.result(...)``. docs/extend/command.md shows how.
+"""
+
+import contextlib
+import functools
+import inspect
+import json
+import logging
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import IntEnum
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+import quantry
+from quantry.errors import InternalError, QuantryError, UserError
+from quantry.runtime import progress
+
+JSON_VERSION = 1
+"""Version of the JSON of all commands; it rises when a key is removed or changes its meaning, not when one is added."""
+
+_UNLIMITED = 10_000
+
+
+class ExitCode(IntEnum):
+    """Exit codes of all commands; docs/exit-codes.md explains them."""
+
+    GOOD = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_GOOD_ENOUGH = 3
+    INTERRUPTED = 130
+
+
+@dataclass
+class Output:
+    """Where a command prints.
+
+    Attributes:
+        command: The command, such as ``quantize`` or ``recipe show``.
+        json: Print one JSON object on standard output and nothing else.
+        quiet: Print errors and the result only.
+        verbose: Also print log messages, and the traceback of an error.
+        warnings: What `warn` was called with.
+    """
+
+    command: str = ""
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    warnings: list[str] = field(default_factory=list)
+    _result: tuple[Any, int] | None = None
+
+    @property
+    def console(self) -> Console:
+        """For texts that explain a result; prints nothing with ``--json`` or ``--quiet``."""
+        return Console(quiet=self.json or self.quiet)
+
+    @property
+    def answer(self) -> Console:
+        """For the result itself; prints nothing with ``--json``. Tables are not wrapped in a pipe or a file."""
+        return Console(quiet=self.json, width=None if sys.stdout.isatty() else _UNLIMITED)
+
+    def warn(self, text: str) -> None:
+        """Print a warning on standard error unless ``--quiet`` is given; JSON lists it in either case."""
+        self.warnings.append(text)
+        if not self.quiet:
+            Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
+
+    def result(self, data: Any, exit_code: int = ExitCode.GOOD) -> None:
+        """Set what the command returns; call it once, last.
+
+        Args:
+            data: The result as plain data, for ``--json``; dataclasses, paths and tuples are converted.
+            exit_code: The exit code.
+        """
+        self._result = (data, int(exit_code))
+
+    def finish(self, stream: TextIO) -> int:
+        """Print the JSON if it was asked for, and return the exit code."""
+        if self._result is None:
+            raise InternalError(f"a command must call Output.result, got none; in {self.command}")
+        data, code = self._result
+        if self.json:
+            _write_json(stream, self, code, {"result": data})
+        return code
+
+
+_outputs: list[Output] = [Output()]
+
+
+def current_output() -> Output:
+    """Return the output of the running command."""
+    return _outputs[-1]
+
+
+_QUIET = typer.Option("--quiet", "-q", help="Print only errors and the result.", rich_help_panel="Output")
+_VERBOSE = typer.Option("--verbose", "-v", help="Also print log messages.", rich_help_panel="Output")
+_JSON = typer.Option("--json", help="Print the result as JSON; see docs/reference/json.md.", rich_help_panel="Output")
+_OPTIONS = {
+    "output_quiet": Annotated[bool, _QUIET],
+    "output_verbose": Annotated[bool, _VERBOSE],
+    "output_json": Annotated[bool, _JSON],
+}
+
+
+def set_output(*, quiet: bool, verbose: bool, as_json: bool) -> None:
+    """Set the options that were given before the command's name."""
+    _outputs[:] = [Output(quiet=quiet, verbose=verbose, json=as_json)]
+
+
+def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
+    """Return a command with the options ``--json``, ``--quiet`` and ``--verbose``.
+
+    Args:
+        command: The function of the command, which calls ``current_output().result(...)``.
+        name: Its name on the command line.
+    """
+
+    @functools.wraps(command)
+    def run(*args: Any, output_quiet: bool, output_verbose: bool, output_json: bool, **values: Any) -> None:
+        before = _outputs[0]
+        output = replace(
+            before,
+            command=name,
+            quiet=before.quiet or output_quiet,
+            verbose=before.verbose or output_verbose,
+            json=before.json or output_json,
+            warnings=[],
+        )
+        stream = sys.stdout
+        # With --json standard output has the JSON alone, whatever a library or a user's script prints.
+        with _as_current(output), contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
+            command(*args, **values)
+        code = output.finish(stream)
+        if code != ExitCode.GOOD:
+            raise typer.Exit(code)
+
+    given = inspect.signature(command, eval_str=True)
+    extra = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for option, annotation in _OPTIONS.items()
+    ]
+    run.__signature__ = given.replace(parameters=[*given.parameters.values(), *extra])  # type: ignore[attr-defined]
+    run.__annotations__ = {**inspect.get_annotations(command, eval_str=True), **_OPTIONS}
+    return run
+
+
+@contextlib.contextmanager
+def _as_current(output: Output) -> Iterator[None]:
+    logging.basicConfig(level=logging.DEBUG if output.verbose else logging.WARNING, format="%(levelname)s %(message)s")
+    _outputs.append(output)
+    progress.set_enabled(not output.quiet)
+    try:
+        yield
+    finally:
+        progress.set_enabled(True)
+        _outputs[1:] = []
+
+
+def report_error(error: Exception, arguments: list[str]) -> int:
+    """Print an error, and return the exit code.
+
+    Args:
+        error: What a command raised.
+        arguments: The command line; with ``--json`` the error is also printed as JSON.
+    """
+    console = Console(stderr=True)
+    if isinstance(error, UserError):
+        code = ExitCode.USAGE
+        console.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    elif hasattr(error, "format_message"):  # an error of the command line's parser
+        from typer import rich_utils
+
+        code = ExitCode.USAGE
+        rich_utils.rich_format_error(error)  # type: ignore[arg-type]
+    else:
+        code = ExitCode.FAILED
+        known = isinstance(error, QuantryError)
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        console.print(f"[bold red]failed:[/] {escape(text)}", soft_wrap=True)
+        console.print("Run again with --verbose for details. If your model is valid, please report this as a bug.")
+    if _asked(arguments, "--verbose", "-v") and code == ExitCode.FAILED:
+        traceback.print_exception(error)
+    if _asked(arguments, "--json"):
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        described = {"type": type(error).__name__, "message": message}
+        _write_json(sys.stdout, Output(command=_command_of(arguments)), code, {"error": described})
+    return code
+
+
+def _asked(arguments: list[str], *options: str) -> bool:
+    return any(option in arguments for option in options)
+
+
+def _command_of(arguments: list[str]) -> str:
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
+
+
+def _write_json(stream: TextIO, output: Output, code: int, content: Mapping[str, Any]) -> None:
+    envelope = {
+        "schema": f"quantry/{output.command}",
+        "version": JSON_VERSION,
+        "quantry": quantry.__version__,
+        "exit_code": int(code),
+        "warnings": output.warnings,
+        **content,
+    }
+    stream.write(json.dumps(plain(envelope), indent=2) + "\n")
+    stream.flush()
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can express it; infinities and NaN become the texts "inf", "-inf" and "nan"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {part.name: plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    # NumPy scalars and arrays, without importing NumPy.
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)

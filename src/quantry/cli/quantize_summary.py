@@ -1,0 +1,173 @@
+"""The result of ``quantry quantize`` as text and as JSON."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from quantry.cli.frame import Output
+
+if TYPE_CHECKING:
+    from quantry.quantization import QuantizationResult
+
+_FAR_OFF = 10.0
+"""SQNR in dB; below it, the noise has more than 30 % of the amplitude of the output."""
+
+_REASONS = 8
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the command tells about a quantized model.
+
+    Attributes:
+        result: The result.
+        written: The written files.
+        evaluate: Whether to compare with the float model.
+        extra_notes: Notes that are not in the result.
+        compared_on: Name of the data of the comparison.
+        useless: Why the model is useless; None if it is not.
+    """
+
+    result: "QuantizationResult"
+    written: tuple[Path, ...]
+    evaluate: bool
+    extra_notes: tuple[str, ...] = ()
+    compared_on: str = "the calibration samples"
+    useless: str | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All notes, most important first."""
+        alarm = _alarm(self.result) if self.evaluate else ()
+        return (*alarm, *self.extra_notes, *self.result.notes)
+
+
+def useless_because(result: "QuantizationResult") -> str | None:
+    """Return why nobody can use a quantized model; None if it is usable."""
+    from quantry.quantization import NO_DATA
+
+    plan = result.plan
+    if not (plan.quantized_nodes or plan.weights or plan.activations):
+        reasons = Counter(declined.reason for declined in plan.declined).most_common(1)
+        most = f"; most often because: {reasons[0][0]}" if reasons else ""
+        return f"nothing was quantized: {len(plan.declined)} nodes stayed float{most}"
+    return "the ranges come from random data; give --data" if NO_DATA in result.notes else None
+
+
+def show(output: Output, summary: Summary) -> None:
+    """Print the summary.
+
+    Args:
+        output: Where to print.
+        summary: What to print.
+    """
+    result, console = summary.result, output.console
+    plan = result.plan
+    console.print(
+        f"[bold]{escape(result.recipe.name)}[/]: {len(plan.quantized_nodes)} nodes quantized, {len(plan.declined)} "
+        f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
+    )
+    for reason, count in Counter(declined.reason for declined in plan.declined).most_common(_REASONS):
+        console.print(f"  {count} kept float: {escape(reason)}")
+    if summary.evaluate:
+        console.print(_evaluation_table(result, summary.compared_on))
+    for note in summary.notes:
+        console.print(f"  note: {escape(note)}")
+    stages = ", ".join(
+        f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
+        for entry in result.trace.entries
+    )
+    console.print(f"  stages: {stages}")
+    if summary.useless is not None:
+        written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
+        output.warn(f"the quantized model is useless: {summary.useless}; {written}")
+    for path in summary.written:
+        text = str(path) if output.quiet else f"wrote [bold]{escape(str(path))}[/]"
+        output.answer.print(text, soft_wrap=True, markup=not output.quiet, highlight=not output.quiet)
+
+
+def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
+    """Return the summary as plain data, for ``--json``.
+
+    Args:
+        model: The float model.
+        summary: The summary.
+    """
+    result = summary.result
+    plan = result.plan
+    reasons = Counter(declined.reason for declined in plan.declined).most_common()
+    return {
+        "model": model,
+        "recipe": result.recipe.name,
+        "written": summary.written,
+        "useless": summary.useless,
+        "nodes": {"quantized": len(plan.quantized_nodes), "float": len(plan.declined)},
+        "tensors": {"activations": len(plan.activations), "weights": len(plan.weights), "biases": len(plan.biases)},
+        "float_because": [{"reason": reason, "count": count} for reason, count in reasons],
+        "evaluation": evaluation_json(result, summary.compared_on) if summary.evaluate else None,
+        "notes": summary.notes,
+        "stages": [
+            {"stage": entry.stage, "outcome": entry.outcome, "seconds": entry.seconds} for entry in result.trace.entries
+        ],
+    }
+
+
+def evaluation_json(result: "QuantizationResult", compared_on: str) -> dict[str, Any]:
+    """Return the comparison with the float model as plain data."""
+    evaluation = result.evaluation
+    latency = evaluation.latency
+    return {
+        "compared_on": compared_on,
+        "samples": evaluation.samples,
+        "metrics": {
+            name: {
+                "value": score.value,
+                "interval": score.interval if evaluation.samples > 1 else None,
+                "higher_is_better": score.higher_is_better,
+            }
+            for name, score in evaluation.metrics.items()
+        },
+        "float_bytes": evaluation.float_bytes,
+        "quantized_bytes": evaluation.quantized_bytes,
+        "latency": None
+        if latency is None
+        else {"float_ms": latency.float_ms, "quantized_ms": latency.quantized_ms, "ratio": latency.ratio},
+    }
+
+
+def _alarm(result: "QuantizationResult") -> tuple[str, ...]:
+    """Return advice if the quantized model is too far from the float model to be useful."""
+    score = result.evaluation.metrics.get("sqnr")
+    if score is None or not score.value < _FAR_OFF:
+        return ()
+    note = (
+        f"the outputs differ a lot from those of the float model: SQNR is {score.value:.1f} dB, below {_FAR_OFF:.0f}. "
+        "--report shows where accuracy is lost; recommended-npu-mixed and recommended-cpu lose less than 8 bits with "
+        "power-of-two scales; `quantry search --space accuracy` tries more"
+    )
+    return (note,)
+
+
+def _evaluation_table(result: "QuantizationResult", compared_on: str) -> Table:
+    evaluation = result.evaluation
+    table = Table(title=f"compared with the float model, on {escape(compared_on)} ({evaluation.samples})")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    for name, score in evaluation.metrics.items():
+        low, high = score.interval
+        arrow = "higher is better" if score.higher_is_better else "lower is better"
+        # One sample does not show the variation between samples.
+        interval = f"{low:.5g} .. {high:.5g}" if evaluation.samples > 1 else "one sample"
+        table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", interval)
+    ratio = evaluation.float_bytes / evaluation.quantized_bytes
+    change = f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
+    table.add_row("size", f"{evaluation.quantized_bytes:,} bytes", change)
+    if evaluation.latency is not None:
+        latency = evaluation.latency
+        table.add_row("latency", f"{latency.quantized_ms:.2f} ms", f"float {latency.float_ms:.2f} ms")
+    return table
