@@ -22,7 +22,7 @@ from quantry.plan import kept_by_choice, names_are_found, plan
 from quantry.prepare import convert, prepare
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import scale
-from quantry.tune import Tuned, tune, tuned_model, tuned_params
+from quantry.tune import Tuned, on_this_machine, tune, tuned_model, tuned_params
 
 DataLike = CalibrationData | Callable[[], CalibrationData]
 """Calibration data, or a function that opens it, called only if a stage reads the data."""
@@ -109,7 +109,7 @@ def run_quantize(
     params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
     noted: list[Handle[Any]] = [*models, planned, params]
     written, tuned = equalized, []
-    for step in recipe.tune.steps:
+    for step in map(on_this_machine, recipe.tune.steps):
         # Distillation trains towards the user's model, even where the target replaces some of its operators.
         teacher = prepared if isinstance(step, Distill) else equalized
         tuned.append(memo.run(tune, teacher, written, planned, params, _opened(data), step))

@@ -20,6 +20,7 @@ from quantry.autosearch import (
     run_search,
     search,
 )
+from quantry.autosearch.evaluator import EvaluatorAdapter
 from quantry.data.images import ImageOptions
 from quantry.errors import DataError, RecipeError, StageError, StoreError
 from quantry.recipe import MinMax, MinMSE, Percentile, Recipe, load_recipe
@@ -188,7 +189,14 @@ def test_evaluator_that_exits_fails_only_its_trial(
     assert [trial.error for trial in found.trials] == ["SystemExit: 3"] * 2
 
 
-@pytest.mark.parametrize("answer", ["much", float("nan"), None])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("much", "0.5", float("nan"), None, float("inf"), float("-inf")),
+        *([], [0.5, float("inf")], [[0.1], [0.2]]),
+        *({}, {"top1": float("inf")}, {"top1": 0.5, "top5": None}),
+    ],
+)
 def test_score_that_is_not_a_number_fails_the_trial(
     network: Path, samples: Samples, space: Space, tmp_path: Path, answer: object
 ) -> None:
@@ -197,8 +205,44 @@ def test_score_that_is_not_a_number_fails_the_trial(
 
     found = run_search(network, samples, evaluator, space, grid(tmp_path, n_trials=2))
     assert found.best is None
-    assert all("must return a number" in (trial.error or "") for trial in found.trials)
+    assert all("an evaluator must return" in (trial.error or "") for trial in found.trials)
     assert any("no trial could be evaluated: 2 of 2 failed" in note for note in found.notes)
+
+
+def test_mean_of_returned_samples_is_the_score(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    def each(path: Path) -> list[float]:
+        return [-number for number in distance.per_sample(path, range(distance.size))]
+
+    found = run_search(network, samples, each, space, grid(tmp_path / "each", n_trials=3))
+    number = run_search(network, samples, lambda path: -distance(path), space, grid(tmp_path / "number", n_trials=3))
+    assert [trial.score for trial in found.trials] == pytest.approx([trial.score for trial in number.trials])
+    for trial in found.trials:
+        assert trial.interval is not None
+        assert trial.interval[0] < trial.score < trial.interval[1]
+        assert trial.samples == distance.size
+
+
+def test_one_of_several_named_scores_is_optimized_and_all_are_recorded(
+    network: Path, samples: Samples, distance: Distance, space: Space, tmp_path: Path
+) -> None:
+    def named(path: Path) -> dict[str, object]:
+        each = distance.per_sample(path, range(distance.size))
+        return {"closeness": -float(np.mean(each)), "worst": [-max(each)], "distance": each}
+
+    first = run_search(network, samples, named, space, grid(tmp_path / "first", n_trials=4))
+    chosen = EvaluatorAdapter.of(named, "worst")
+    worst = run_search(network, samples, chosen, space, grid(tmp_path / "worst", n_trials=4))
+    assert first.best is not None
+    assert worst.best is not None
+    assert first.reference.named["distance"] == 0.0
+    assert first.best.scores["closeness"] == first.best.score == max(trial.score for trial in first.trials)
+    assert worst.best.scores["worst"] == worst.best.score == max(trial.scores["worst"] for trial in first.trials)
+    written = json.loads((tmp_path / "first" / "search.json").read_text())
+    assert [trial["scores"] for trial in written["trials"]] == [dict(trial.scores) for trial in first.trials]
+    with pytest.raises(StageError, match="closenes"):
+        run_search(network, samples, EvaluatorAdapter.of(named, "closenes"), space, grid(tmp_path / "none"))
 
 
 def test_evaluator_that_cannot_score_the_float_model_is_an_error_at_once(

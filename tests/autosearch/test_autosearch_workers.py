@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +22,11 @@ from quantry.autosearch import SearchOptions, Space, run_search
 from quantry.autosearch.output import ProgressLog
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.workers import device_of
-from quantry.recipe import MinMax, Percentile, Recipe, from_plain
+from quantry.recipe import AdaRound, MinMax, Percentile, Recipe, from_plain
+from quantry.runtime import devices as devices_module
 
 HERE = Path(__file__).parent
+GPU = ("cuda:7",)
 
 
 def options(directory: Path, **changes: Any) -> SearchOptions:
@@ -205,10 +210,38 @@ def test_search_killed_at_random_moments_repeats_no_finished_trial(network: Path
     assert [from_plain(trial["recipe"]) for trial in summary["trials"]] == [trial.recipe for trial in whole.trials]
 
 
+@contextmanager
+def missing_devices(*devices: str) -> Iterator[None]:
+    """Expect one warning for each device that this machine does not have."""
+    import torch
+
+    missing = [device for device in devices if int(device.partition(":")[2]) >= torch.cuda.device_count()]
+    devices_module._warn_of_missing.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert [str(entry.message).split("'")[1] for entry in caught] == missing
+
+
+def test_devices_that_do_not_exist_fall_back_to_the_cpu_with_one_warning(
+    network: Path, distance: Distance, tmp_path: Path
+) -> None:
+    steps = [
+        (AdaRound(iterations=count, device=device, inference_device=device),) for count in (5, 6) for device in GPU
+    ]
+    space = Space.of(Recipe(), {"tune.steps": steps})
+    for jobs in (1, 2):
+        options = SearchOptions("grid", n_jobs=jobs, devices=GPU, output_dir=tmp_path / str(jobs))
+        with missing_devices(*GPU):
+            found = run_search(network, random_samples(4), lambda path: -distance(path), space, options)
+        assert [trial.state for trial in found.trials] == ["complete"] * 2
+
+
 def test_workers_get_devices_in_turn_and_are_spawned(network: Path, tmp_path: Path) -> None:
     options = SearchOptions("grid", n_jobs=2, devices=("cuda:3", "cuda:1"), output_dir=tmp_path, n_trials=4)
     data = iter(random_samples(4))  # such as a reader, whose samples can be read once
-    found = run_search(network, data, VisibleDevice(), small_space(), options)
+    with missing_devices("cuda:3", "cuda:1"):
+        found = run_search(network, data, VisibleDevice(), small_space(), options)
     assert [trial.error for trial in found.trials] == [None] * 4
     assert {trial.score for trial in found.trials} <= {3.0, 1.0}
 

@@ -256,7 +256,9 @@ def _overview(state: SearchState, notes: list[str], reason: str | None) -> dict[
         "direction": state.direction,
         "objectives": list(state.options.objectives),
         "tolerance": state.tolerance,
-        "float": None if reference is None else {"score": reference.value, "interval": reference.interval},
+        "float": None
+        if reference is None
+        else {"score": reference.value, "interval": reference.interval, "scores": dict(reference.named)},
         "best": None if state.best is None else state.best.number,
         "candidates": [trial.number for trial in state.candidates],
         "pareto": [trial.number for trial in state.pareto],
@@ -278,6 +280,7 @@ def _trial_summary(trial: Trial) -> dict[str, Any]:
         "drop": trial.drop,
         "accepted": trial.accepted,
         "objectives": dict(trial.objectives),
+        "scores": dict(trial.scores),
         "error": trial.error,
         "seconds": trial.seconds,
         "computed": dict(trial.computed),
@@ -313,7 +316,9 @@ class ProgressLog:
         if trial.number in state.restored or not self._log.isEnabledFor(logging.INFO):
             return
         best = ", best so far" if state.best is not None and state.best.number == trial.number else ""
-        result = "failed" if trial.score is None else f"score {trial.score:.6g}, drop {trial.drop:.4g}{best}"
+        result = (
+            f"failed: {trial.error}" if trial.score is None else f"score {trial.score:.6g}, drop {trial.drop:.4g}{best}"
+        )
         self._log.info("trial %d: %s; %s", trial.number, result, progress_text(state))
 
     def on_message(self, state: SearchState, line: str) -> None:  # noqa: ARG002 - the line is enough

@@ -244,7 +244,7 @@ def _float_score(workers: Workers) -> Score:
     trial = workers.wait()
     if trial.score is None:
         raise StageError(f"the evaluator must be able to score the float model; it raised {trial.error}")
-    return Score(trial.score, trial.interval)
+    return Score(trial.score, trial.interval, named=trial.scores)
 
 
 def _run_trials(

@@ -11,6 +11,7 @@ from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.autosearch.trial_runner import KnownModels
 from quantry.autosearch.workers import Workers
 from quantry.recipe import Recipe
+from quantry.tune import on_this_machine
 
 MAX_ATTEMPTS = 2
 """How often a trial is started before it counts as failed because its worker process died."""
@@ -213,6 +214,8 @@ class Scheduler:
             del self._waiting[index]
             trial = submitted.trial
             self._running[trial.number] = submitted
+            for step in trial.recipe.tune.steps:
+                on_this_machine(step)  # warns of missing devices here, once, and not in every worker
             known = self._known_models(submitted) if trial.content is None else KnownModels()
             # Parameter values stay here: a worker does not need them, and they may be objects that cannot be pickled.
             self._workers.submit(replace(trial, state="running", assignment={}), submitted.samples, known)

@@ -84,7 +84,7 @@ class SearchState:
         """
         if trial.score is None:
             raise StageError(f"the evaluator must be able to score the float model; it raised {trial.error}")
-        self.reference = Score(trial.score, trial.interval)
+        self.reference = Score(trial.score, trial.interval, named=trial.scores)
         self.tolerance = accepted_drop(self.options.tolerance, trial.score)
         self.study.set_reference(self.reference)
 
@@ -189,6 +189,7 @@ class SearchState:
             interval=earlier.interval,
             samples=earlier.samples,
             objectives=earlier.objectives,
+            scores=earlier.scores,
             state=earlier.state,
             same_as=first,
         )

@@ -72,11 +72,14 @@ class SearchStudy:
         if known is None:
             return None
         interval = known["interval"]
-        return Score(known["value"], None if interval is None else (interval[0], interval[1]))
+        pair = None if interval is None else (interval[0], interval[1])
+        return Score(known["value"], pair, named=known.get("named", {}))
 
     def set_reference(self, score: Score) -> None:
         """Save the float model's score."""
-        self.study.set_user_attr(_REFERENCE, {"value": score.value, "interval": score.interval})
+        self.study.set_user_attr(
+            _REFERENCE, {"value": score.value, "interval": score.interval, "named": dict(score.named)}
+        )
 
     def restore(self) -> list[Trial]:
         """Return the trials proposed before an interruption, by number; unfinished ones are waiting."""

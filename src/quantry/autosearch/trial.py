@@ -18,10 +18,10 @@ NOT_NUMBERED = -1
 FLOAT_MODEL = -2
 """The number under which the float model is evaluated."""
 
-_MAPPINGS = ("assignment", "objectives", "computed")
+_MAPPINGS = ("assignment", "objectives", "computed", "scores")
 _RESULT = (
     *("state", "score", "interval", "samples", "objectives", "error", "seconds", "computed", "reused"),
-    *("content", "same_as", "worker_died"),
+    *("content", "same_as", "worker_died", "scores"),
 )
 _NAME_SUFFIX = "-found-by-search"
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -55,6 +55,7 @@ class Trial:
         model_path: The model on disk; None if it was not kept.
         content: Digest of the quantized model without its metadata; None before quantization.
         worker_died: Its worker process died, which may not be the fault of the trial.
+        scores: All scores by name, if the evaluator returns several.
     """
 
     number: int
@@ -77,6 +78,7 @@ class Trial:
     model_path: Path | None = None
     content: str | None = None
     worker_died: bool = False
+    scores: Mapping[str, float] = field(default_factory=lambda: _EMPTY)
 
     def __post_init__(self) -> None:
         for name in _MAPPINGS:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from quantry.autosearch.context import SearchContext
 from quantry.autosearch.evaluator import Score
@@ -87,7 +88,9 @@ class TrialRunner:
         try:
             if trial.number == FLOAT_MODEL:
                 score = self.context.evaluator.float_score(self.context.float_path)
-                finished = replace(trial, state="complete", score=score.value, interval=score.interval)
+                finished = replace(
+                    trial, state="complete", score=score.value, interval=score.interval, scores=score.named
+                )
             else:
                 finished = self._run(trial, samples, known or KnownModels(), trace)
         except StoreError:
@@ -165,22 +168,33 @@ class TrialRunner:
     def _evaluated(self, trial: Trial, samples: int | None, path: Path) -> Trial:
         score = self._score(trial.number, samples, path)
         count = None if score.per_sample is None else len(score.per_sample)
-        return replace(trial, state="complete", score=score.value, interval=score.interval, samples=count)
+        return replace(
+            trial, state="complete", score=score.value, interval=score.interval, samples=count, scores=score.named
+        )
 
     def _score(self, number: int, samples: int | None, path: Path) -> Score:
         evaluator, order = self.context.evaluator, self.context.sample_order
         if samples is None and (not len(order) or hasattr(evaluator.evaluator, "scored")):
-            return evaluator.score(path)
+            return self._with_saved_samples(number, evaluator.score(path))
         directory = self.context.directory
         stop = len(order) if samples is None else samples
         known = directory.read_scores(number)
         if len(known) < stop:
             known = np.concatenate([known, evaluator.per_sample(path, order[len(known) : stop].tolist())])
             # Saved at once, so that an interrupted search evaluates no sample twice.
-            written = io.BytesIO()
-            np.save(written, known)
-            directory.write(directory.scores(number), written.getvalue())
+            self._save_samples(number, known)
         return Score.of_samples(known[:stop])
+
+    def _with_saved_samples(self, number: int, score: Score) -> Score:
+        """Save per-sample scores that an evaluator returned with its score; they allow paired comparisons."""
+        if score.per_sample is not None:
+            self._save_samples(number, score.per_sample)
+        return score
+
+    def _save_samples(self, number: int, scores: NDArray[np.float64]) -> None:
+        written = io.BytesIO()
+        np.save(written, scores)
+        self.context.directory.write(self.context.directory.scores(number), written.getvalue())
 
 
 def model_content(stages: Stages, options: EmitOptions) -> str:

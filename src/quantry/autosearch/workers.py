@@ -23,6 +23,7 @@ from quantry.autosearch.time_limit import OutOfTime, interrupted_at, longest_wai
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.errors import RecipeError, StoreError
+from quantry.runtime.devices import MISSING_DEVICE, existing_device
 from quantry.runtime.threads import core_count, limit_threads
 
 # How often a worker checks that its parent is alive; a killed search leaves workers running for no longer than this.
@@ -260,6 +261,7 @@ def _serve(connection: Connection, runner: TrialRunner, limits: _WorkerLimits) -
     if limits.device is not None and ":" in limits.device:
         os.environ["CUDA_VISIBLE_DEVICES"] = limits.device.split(":")[1]
     limit_threads(limits.threads)
+    warnings.filterwarnings("ignore", message=MISSING_DEVICE)  # the parent warns
     threading.Thread(target=_exit_with_parent, args=(limits.parent,), daemon=True).start()
     while True:
         try:
@@ -294,6 +296,6 @@ def device_of(devices: tuple[str, ...], index: int) -> str | None:
 
 
 def _can_fork(devices: tuple[str, ...]) -> bool:
-    uses_cuda = any(not device.startswith("cpu") for device in devices)
+    uses_cuda = any(existing_device(device) != "cpu" for device in devices)
     # On macOS system libraries may crash in a forked process.
     return "fork" in multiprocessing.get_all_start_methods() and sys.platform != "darwin" and not uses_cuda

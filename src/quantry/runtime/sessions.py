@@ -27,6 +27,7 @@ from quantry.errors import DataError, ModelError, RecipeError, nearest_spelling
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import serialize, weight_bytes, write_model
 from quantry.graph.segments import Segment
+from quantry.runtime.devices import GPU_PROVIDERS
 from quantry.runtime.threads import thread_count
 
 if TYPE_CHECKING:
@@ -250,9 +251,6 @@ def check_providers(providers: Sequence[str]) -> None:
         raise RecipeError(f"execution providers must be among {', '.join(available)}, got {given}, in providers")
 
 
-_DEVICE_PROVIDERS = {"cuda": ("CUDAExecutionProvider",), "hip": ("ROCMExecutionProvider", "MIGraphXExecutionProvider")}
-
-
 def provider_of(device: str) -> Provider:
     """Return the execution provider of a device.
 
@@ -268,7 +266,7 @@ def provider_of(device: str) -> Provider:
     if kind == "cpu":
         return CPU_PROVIDER, {}
     available = onnxruntime.get_available_providers()
-    for name in _DEVICE_PROVIDERS[kind]:
+    for name in GPU_PROVIDERS[kind]:
         if name in available:
             return name, {"device_id": int(number.split(",")[0])}
     raise RecipeError(

@@ -1,7 +1,7 @@
 """Stage 6: tunes weights, biases and scales; one stage call per step of the recipe."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, util
 from typing import Any
 
@@ -12,6 +12,7 @@ from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
+from quantry.runtime.devices import existing_device
 from quantry.runtime.environment import environment
 from quantry.tune.task import Tuned, TuneTask
 
@@ -41,9 +42,21 @@ ALGORITHMS: Mapping[type, Algorithm] = {
 """One entry per type of step."""
 
 
+_DEVICES = ("inference_device", "device")
+
+
+def on_this_machine(step: TuneStep) -> TuneStep:
+    """Return a step whose devices exist; one that does not becomes the CPU, with one warning."""
+    given = {name: getattr(step, name) for name in _DEVICES if hasattr(step, name)}
+    found: dict[str, Any] = {
+        name: existing_device(device, inference=name == "inference_device") for name, device in given.items()
+    }
+    return step if found == given else replace(step, **found)
+
+
 def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     step = arguments["step"]
-    devices = [getattr(step, name) for name in ("inference_device", "device") if hasattr(step, name)]
+    devices = [getattr(step, name) for name in _DEVICES if hasattr(step, name)]
     # The processor is always in the key: what a step does not run on its devices, NumPy and the kernels compute.
     return environment(libraries=("onnxruntime", "torch", "numpy"), kernels=True, devices=["cpu", *devices])
 
