@@ -15,7 +15,7 @@ GROUND = ("errors", "recipe", "memo", "numerics", "graph", "data", "runtime", "e
 
 STAGES = ("prepare", "observe", "equalize", "plan", "scale", "tune", "emit", "evaluate")
 HEAVY = {
-    "onnxruntime": {"runtime", "execute", "observe", "evaluate", "tune"},
+    "onnxruntime": {"runtime", "execute", "observe", "evaluate", "tune", "targets"},
     "optuna": {"autosearch"},
     "torch": {"numerics", "runtime", "execute", "tune", "torchfront"},
 }
@@ -47,7 +47,7 @@ def our_rooms(path: Path) -> set[str]:
 
 
 BASE = set(GROUND)
-RUNNING = BASE | set(STAGES) | {"mix", "pipeline", "quantization"}
+RUNNING = BASE | set(STAGES) | {"mix", "pipeline", "targets", "quantization"}
 ALLOWED: dict[str, set[str]] = {
     **{name: set(GROUND[:index]) for index, name in enumerate(GROUND)},
     # Recipes and the memo are independent of each other and of everything above them. Recipes read the facts of
@@ -57,14 +57,14 @@ ALLOWED: dict[str, set[str]] = {
     **{name: BASE | set(STAGES[:index]) for index, name in enumerate(STAGES)},
     "mix": BASE | set(STAGES) - {"tune"},  # it runs the models that its plans produce
     "demo": {"errors", "evaluate"},
-    "check": BASE | {"prepare", "plan", "scale"},
+    "targets": BASE | set(STAGES) | {"mix", "pipeline"},
     "convert": BASE | {"prepare", "plan", "scale", "emit"},
     "testing": RUNNING,
     "pipeline": BASE | set(STAGES) | {"mix"},
     "autosearch": RUNNING,
     "diagnosis": RUNNING,
     "report": RUNNING | {"autosearch", "diagnosis"},
-    "torchfront": RUNNING | {"check"},
+    "torchfront": RUNNING,
 }
 
 

@@ -9,10 +9,10 @@ import pytest
 from onnx import numpy_helper, parser
 
 import quantry
-from quantry.check import check_npu
 from quantry.numerics.power_of_two import position_of
 from quantry.quantization import QuantizationResult
 from quantry.recipe import PRESETS, NpuConversions, NpuLimits, Recipe
+from quantry.targets import check_model
 
 XINT8 = PRESETS["XINT8"].recipe
 WITHOUT_LIMITS = replace(XINT8, scale=replace(XINT8.scale, npu=None))
@@ -73,12 +73,12 @@ def test_model_with_moved_weight_stays_within_half_a_step_of_the_float_one() -> 
     step = float(result.params.tensors["y"].scale)
     expected, actual = run(proto.SerializeToString(), x=x), run(result.to_bytes(), x=x)
     assert np.abs(actual - expected).max() <= 0.51 * step
-    assert check_npu(result.to_bytes()) == ()
+    assert check_model(result.to_bytes(), "npu-int8") == ()
 
 
 def test_model_without_refinement_breaks_the_cut() -> None:
     result = quantized(graph(TINY_TEXT, **TINY), WITHOUT_LIMITS, x=random(1, 4, 6, 6))
-    assert {violation.rule for violation in check_npu(result.to_bytes())} == {"shift cut", "shift bias"}
+    assert {violation.rule for violation in check_model(result.to_bytes(), "npu-int8")} == {"shift cut", "shift bias"}
 
 
 JOIN = """g (float[1,2,4,4] x, float[1,2,2,2] z) => (float[1,4,2,2] y)
@@ -93,8 +93,8 @@ def test_aligning_a_shared_tensor_moves_all_that_share_with_it() -> None:
     assert position(before, "z") == 2
     assert {position(after, tensor) for tensor in ("a", "p", "z", "s")} == {2}
     assert {int(after.params.tensors[tensor].zero_point) for tensor in ("a", "p", "z", "s")} == {128}
-    assert check_npu(after.to_bytes()) == ()
-    assert [violation.rule for violation in check_npu(before.to_bytes())] == ["align concat"]
+    assert check_model(after.to_bytes(), "npu-int8") == ()
+    assert [violation.rule for violation in check_model(before.to_bytes(), "npu-int8")] == ["align concat"]
 
 
 def test_notes_count_the_moves_of_each_limit() -> None:
@@ -119,12 +119,12 @@ def test_limits_that_exclude_each_other_are_reported() -> None:
     proto = gate_beside_a_wide_neighbour("HardSigmoid<alpha=0.2>")
     result = quantized(proto, XINT8, x=random(1, 4), z=50 * random(1, 4))
     assert any("do not hold after 5 rounds" in note for note in result.params.notes)
-    assert [violation.rule for violation in check_npu(result.to_bytes())] == ["align concat"]
+    assert [violation.rule for violation in check_model(result.to_bytes(), "npu-int8")] == ["align concat"]
 
 
 def test_correction_after_hard_sigmoid_lets_it_join_a_wide_neighbour() -> None:
     result = quantized(gate_beside_a_wide_neighbour("Sigmoid"), XINT8, x=random(1, 4), z=50 * random(1, 4))
-    assert check_npu(result.to_bytes()) == ()
+    assert check_model(result.to_bytes(), "npu-int8") == ()
 
 
 @pytest.mark.parametrize("factor", [0.01, 1.0, 100.0])
@@ -156,7 +156,7 @@ def test_small_network_with_every_kind_of_operator_passes_the_check(factor: floa
         "b3": random(6) / 100,
     }
     result = quantized(graph(text, **weights), XINT8, x=random(1, 4, 14, 14))
-    assert check_npu(result.to_bytes()) == ()
+    assert check_model(result.to_bytes(), "npu-int8") == ()
     assert np.isfinite(run(result.to_bytes(), x=random(1, 4, 14, 14))).all()
 
 

@@ -10,58 +10,58 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import ExitCode, current_output
-from quantry.errors import RecipeError, nearest_spelling
 
 if TYPE_CHECKING:
-    from quantry.check import Violation
+    from quantry.targets import Target, Violation
 
-_TARGETS = ("npu-int8",)
-
-# Rules about the whole model, which changing single scales does not fix.
-_OF_THE_RECIPE = ("format", "power of two", "per tensor", "zero point", "type")
+_DEFAULT = "vitisai for power-of-two scales, else ort-cpu"
 
 
 def check(
     model: Annotated[Path, typer.Argument(help="Quantized ONNX model.")],
-    target: Annotated[str, typer.Option(help=f"One of: {', '.join(_TARGETS)}.")] = _TARGETS[0],
+    target: Annotated[
+        str | None, typer.Option(help="Name of a target; see `quantry targets`.", show_default=_DEFAULT)
+    ] = None,
 ) -> None:
-    """Check a quantized model against the constraints of a target; exit code 3 if one is violated."""
-    from quantry.check import check_npu
+    """Check a quantized model against the rules of a target; exit code 3 if one is violated."""
+    from quantry.targets import check_model, find_target, target_of_model
 
-    if target not in _TARGETS:
-        raise RecipeError(
-            f"--target must be one of {', '.join(_TARGETS)}, got {target!r}{nearest_spelling(target, _TARGETS)}"
-        )
-    violations = check_npu(model)
-    _show(model, target, violations)
+    chosen = target_of_model(model) if target is None else find_target(target)
+    violations = check_model(model, chosen)
+    _show(model, chosen, violations)
     current_output().result(
-        {"model": model, "target": target, "violations": violations},
+        {"model": model, "target": chosen.name, "violations": violations},
         ExitCode.NOT_GOOD_ENOUGH if violations else ExitCode.GOOD,
     )
 
 
-def _show(model: Path, target: str, violations: tuple["Violation", ...]) -> None:
+def _show(model: Path, target: "Target", violations: tuple["Violation", ...]) -> None:
     console = current_output().answer
     if not violations:
-        console.print(f"[bold]{escape(str(model))}[/] satisfies all constraints of {target}.", soft_wrap=True)
+        console.print(f"[bold]{escape(str(model))}[/] satisfies all constraints of {target.name}.", soft_wrap=True)
         return
-    table = Table(title=f"{_counted(len(violations))} of {target}", show_lines=console.is_terminal)
+    table = Table(title=f"{_counted(len(violations))} of {target.name}", show_lines=console.is_terminal)
     for heading in ("node", "rule", "values", "what to change"):
         table.add_column(heading, overflow="fold")
     for violation in violations:
         table.add_row(*(escape(part) for part in (violation.node, violation.rule, violation.values, violation.change)))
     console.print(table)
-    _sum_up(console, violations)
+    _sum_up(console, target, violations)
 
 
-def _sum_up(console: Console, violations: tuple["Violation", ...]) -> None:
+def _sum_up(console: Console, target: "Target", violations: tuple["Violation", ...]) -> None:
     rules = Counter(violation.rule for violation in violations)
     told = ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
     console.print(f"{_counted(len(violations))}: {escape(told)}", soft_wrap=True)
-    if any(rule in rules for rule in _OF_THE_RECIPE):
+    for consequence in dict.fromkeys(violation.consequence for violation in violations if violation.consequence):
+        broken = dict.fromkeys(entry.rule for entry in violations if entry.consequence == consequence)
+        console.print(f"  {escape(', '.join(broken))}: otherwise {escape(consequence)}", soft_wrap=True)
+    whole = {rule.name for rule in target.rules if rule.whole_model}
+    if whole & rules.keys():
+        names = " or ".join(name.lower() for name in target.recommended)
         console.print(
-            "The model was quantized for another target. Quantize the float model with --preset XINT8 or --recipe "
-            "recommended-npu, which satisfy these rules.",
+            f"The model was quantized for another target. Quantize the float model with --target {target.name}, or "
+            f"with --recipe {names}, which satisfy these rules.",
             soft_wrap=True,
         )
 

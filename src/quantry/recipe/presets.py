@@ -364,6 +364,19 @@ def _recommended_cpu() -> Recipe:
     )
 
 
+def _recommended_htp(name: str, activation: TensorSpec) -> Recipe:
+    best = _recommended_cpu()
+    # Nodes in float leave the NPU, and every change of device costs more than it saves.
+    plan = replace(best.plan, activation=activation, float_residuals=False, force_pass_through=True)
+    return replace(best, name=name, plan=plan)
+
+
+def _recommended_tensorrt() -> Recipe:
+    best = _recommended_cpu()
+    # TensorRT adds biases in float, and has int8 with zero point 0 only.
+    return replace(best, name="RECOMMENDED-TENSORRT", plan=replace(best.plan, activation=_INT8, bias=FloatBias()))
+
+
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
 _RECOMMENDED: tuple[Preset, ...] = (
     Preset(
@@ -380,6 +393,21 @@ _RECOMMENDED: tuple[Preset, ...] = (
     Preset(
         _recommended_cpu(),
         f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, {_AFTER}",
+        in_quark=False,
+    ),
+    Preset(
+        _recommended_htp("RECOMMENDED-HTP", _UINT8_ASYMMETRIC),
+        "best for Qualcomm's HTP without training: RECOMMENDED-CPU with every operator quantized",
+        in_quark=False,
+    ),
+    Preset(
+        _recommended_htp("RECOMMENDED-HTP-16", _UINT16_ASYMMETRIC),
+        "RECOMMENDED-HTP with uint16 activations: more accurate, slower",
+        in_quark=False,
+    ),
+    Preset(
+        _recommended_tensorrt(),
+        "best for TensorRT without training: RECOMMENDED-CPU with symmetric int8 activations and float biases",
         in_quark=False,
     ),
 )

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import quantry
-from quantry.check import Violation, check_npu
 from quantry.emit import emit
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.graph.float_model import FloatModel
@@ -23,6 +22,7 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.recipe import EmitOptions, Format, Qdq, VitisQdq
 from quantry.recipe.checked import Checked
 from quantry.runtime.sessions import run_session, simulation_session
+from quantry.targets import Violation, check_model
 from quantry.torchfront.freezing import freeze
 from quantry.torchfront.graph_capture import call_error, capture
 from quantry.torchfront.lowering import lower
@@ -163,7 +163,7 @@ def _export(model: nn.Module, path: Path, arguments: tuple[Any, ...], options: E
 def _violations(whole: MergedModel, quantized: QuantizedModel) -> tuple[Violation, ...]:
     """Return violated rules of quantized nodes; nodes that are float on purpose run on another device."""
     outside = {node.name for node in whole.model.graph} - set(whole.plan.quantized_nodes)
-    return tuple(entry for entry in check_npu(quantized.model.clone()) if entry.node not in outside)
+    return tuple(entry for entry in check_model(quantized.model.clone(), "npu-int8") if entry.node not in outside)
 
 
 def _assembled(

@@ -76,18 +76,26 @@ class QdqTensors:
 
     def key(self, value: ir.Value | None) -> str | None:
         """Return the value's key in `positions`, or None if it has no position."""
-        if value is None:
-            return None
-        key = self._key_of_output.get(value)
-        if key is None and any(is_quantize(use.node) for use in value.uses()):
-            key = value.name
-        tensor = None if key is None else self.tensors.get(key)
-        return key if tensor is not None and tensor.position is not None else None
+        key = self._find(value)
+        return key if key is not None and self.tensors[key].position is not None else None
+
+    def of(self, value: ir.Value | None) -> QuantizedTensor | None:
+        """Return the parameters of a value read through a pair or followed by a quantizer; None if neither."""
+        key = self._find(value)
+        return None if key is None else self.tensors[key]
 
     def positions(self) -> dict[str, int]:
         """Return the positions of all tensors that have one."""
         found = {key: tensor.position for key, tensor in self.tensors.items()}
         return {key: position for key, position in found.items() if position is not None}
+
+    def _find(self, value: ir.Value | None) -> str | None:
+        if value is None:
+            return None
+        key = self._key_of_output.get(value)
+        if key is None and any(is_quantize(use.node) for use in value.uses()):
+            key = value.name
+        return key if key in self.tensors else None
 
     def _add(self, node: ir.Node) -> None:
         tensor = _read(node, self.source(node.outputs[0]).const_value is not None)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.check.pairs import is_dequantize, is_quantize
 from quantry.graph.operators import Family, of_family
 from quantry.numerics.power_of_two import scale_at
+from quantry.targets.pairs import is_dequantize, is_quantize
 
 _FIX_NEURON = ("ai.onnx.contrib", "FixNeuron")
 _BIAS_BITS = 8

@@ -10,9 +10,9 @@ from onnx import numpy_helper
 
 import quantry
 from quantry import demo
-from quantry.check import check_npu
 from quantry.memo import MemoryStore
 from quantry.recipe import PRESETS, EmitOptions, FixNeuron, Format, Qdq, QOperator, VitisDialect, VitisQdq
+from quantry.targets import check_model
 
 XINT8 = PRESETS["XINT8"].recipe
 STORE = MemoryStore()  # one float pass serves all
@@ -26,14 +26,14 @@ def written(recipe: quantry.Recipe, format_: Format) -> bytes:
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: type(format_).__name__)
 def test_detector_that_keeps_every_constraint_keeps_them_in_every_format(format_: Format) -> None:
-    assert check_npu(written(XINT8, format_)) == ()
+    assert check_model(written(XINT8, format_), "npu-int8") == ()
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: type(format_).__name__)
 def test_rules_that_are_broken_are_the_same_in_every_format(format_: Format) -> None:
     recipe = replace(XINT8, scale=replace(XINT8.scale, npu=None))
-    expected = {violation.rule for violation in check_npu(written(recipe, Qdq()))}
-    assert {violation.rule for violation in check_npu(written(recipe, format_))} == expected
+    expected = {violation.rule for violation in check_model(written(recipe, Qdq()), "npu-int8")}
+    assert {violation.rule for violation in check_model(written(recipe, format_), "npu-int8")} == expected
 
 
 def test_fix_neuron_without_inputs_for_its_grid_is_read_from_its_attributes() -> None:
@@ -45,7 +45,7 @@ def test_fix_neuron_without_inputs_for_its_grid_is_read_from_its_attributes() ->
     }"""
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(numpy_helper.from_array(np.ones((2, 2), np.float32), "w"))
-    assert [violation.rule for violation in check_npu(model)] == ["type"]
+    assert [violation.rule for violation in check_model(model, "npu-int8")] == ["type"]
 
 
 def test_wide_bias_of_an_integer_operator_is_named() -> None:
@@ -65,6 +65,6 @@ def test_wide_bias_of_an_integer_operator_is_named() -> None:
     model.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
     )
-    (violation,) = check_npu(model)
+    (violation,) = check_model(model, "npu-int8")
     assert violation.rule == "type"
     assert "is int32, allowed int8" in violation.values

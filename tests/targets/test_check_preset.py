@@ -6,10 +6,10 @@ import pytest
 
 import quantry
 from quantry import demo
-from quantry.check import check_npu
 from quantry.quantization import QuantizationResult
 from quantry.recipe import PRESETS
 from quantry.runtime.sessions import deployment_session
+from quantry.targets import check_model
 
 XINT8 = PRESETS["XINT8"].recipe
 
@@ -20,7 +20,7 @@ def result() -> QuantizationResult:
 
 
 def test_detector_quantized_by_the_preset_keeps_every_constraint_and_runs(result: QuantizationResult) -> None:
-    assert check_npu(result.to_bytes()) == ()
+    assert check_model(result.to_bytes(), "npu-int8") == ()
     (outputs,) = deployment_session(result.to_bytes()).run(None, demo.calibration_inputs(1)[0])
     assert outputs.shape == (1, 1344, 13)
 
@@ -34,4 +34,4 @@ def test_notes_tell_how_to_keep_sigmoid(result: QuantizationResult) -> None:
 def test_detector_without_refinement_is_caught() -> None:
     recipe = replace(XINT8, scale=replace(XINT8.scale, npu=None))
     unrefined = quantry.quantize(demo.model_path(), demo.calibration_inputs(1), recipe, store=None)
-    assert "align concat" in {violation.rule for violation in check_npu(unrefined.to_bytes())}
+    assert "align concat" in {violation.rule for violation in check_model(unrefined.to_bytes(), "npu-int8")}

@@ -11,9 +11,9 @@ from onnx import numpy_helper, parser
 from typer.testing import CliRunner
 
 import quantry
-from quantry.check import Violation, check_npu
 from quantry.cli.app import app
 from quantry.errors import ModelError, RecipeError
+from quantry.targets import Violation, check_model
 
 CONV = """g (float[1,2,4,4] x) => (float[1,2,4,4] y) {
     xq = QuantizeLinear(x, xs, zero)
@@ -47,25 +47,25 @@ def conv(**changed: np.ndarray) -> onnx.ModelProto:
 
 
 def rules(model: onnx.ModelProto) -> list[str]:
-    return [violation.rule for violation in check_npu(model)]
+    return [violation.rule for violation in check_model(model, "npu-int8")]
 
 
 def test_sound_model_has_no_violation_in_any_form(tmp_path: Path) -> None:
     proto = conv()
     onnx.save(proto, tmp_path / "m.onnx")
     forms = (proto, proto.SerializeToString(), tmp_path / "m.onnx", str(tmp_path / "m.onnx"), ir.from_proto(proto))
-    assert [check_npu(form) for form in forms] == [()] * 5
+    assert [check_model(form, "npu-int8") for form in forms] == [()] * 5
 
 
 def test_checking_leaves_the_callers_model_alone() -> None:
     proto = conv(xs=np.float32(0.3))
     before = proto.SerializeToString(deterministic=True)
-    check_npu(proto)
+    check_model(proto, "npu-int8")
     assert proto.SerializeToString(deterministic=True) == before
 
 
 def test_scale_that_is_no_power_of_two() -> None:
-    (violation,) = check_npu(conv(xs=np.float32(0.01)))
+    (violation,) = check_model(conv(xs=np.float32(0.01)), "npu-int8")
     assert violation.rule == "power of two"
     assert "'x' has scale 0.01" in violation.values
     assert "2**-7" in violation.change
@@ -84,7 +84,7 @@ def test_zero_point_off_the_centre() -> None:
 def test_unsigned_activation_is_centred_at_128() -> None:
     text = CONV.replace("xs, zero", "xs, centre")
     assert rules(graph(text, **GOOD, centre=np.uint8(128))) == []
-    (violation,) = check_npu(graph(text, **GOOD, centre=np.uint8(0)))
+    (violation,) = check_model(graph(text, **GOOD, centre=np.uint8(0)), "npu-int8")
     assert "zero point 0, allowed 128" in violation.values
 
 
@@ -95,7 +95,7 @@ def test_types_of_weight_and_bias() -> None:
         **{**GOOD, "b": np.ones(2, np.int32), "w": np.ones((2, 2, 1, 1), np.uint8)},
         centre=np.uint8(128),
     )
-    found = check_npu(model)
+    found = check_model(model, "npu-int8")
     assert [violation.rule for violation in found] == ["type", "type"]
     assert "weight 'w' is uint8, allowed int8" in found[0].values
     assert "bias 'b' is int32, allowed int8" in found[1].values
@@ -111,7 +111,7 @@ def test_operator_with_float_operand_weight_or_result() -> None:
     text = "g (float[1,2,4,4] x) => (float[1,2,4,4] y) { s = Sigmoid(x) q = QuantizeLinear(s, xs, zero) "
     text += "d = DequantizeLinear(q, xs, zero) [conv] y = Conv(d, float_weight) }"
     weights = {"xs": np.float32(0.5), "zero": np.int8(0), "float_weight": np.ones((2, 2, 1, 1), np.float32)}
-    found = check_npu(graph(text, **weights))
+    found = check_model(graph(text, **weights), "npu-int8")
     assert [violation.rule for violation in found] == ["closed by Q/DQ"] * 3
     assert [violation.values for violation in found if violation.node == "conv"] == [
         "its operand 'float_weight' is float",
@@ -138,7 +138,7 @@ def test_factor_fused_after_a_pool_may_stay_float() -> None:
     text += "r = QuantizeLinear(m, ms, zero) y = DequantizeLinear(r, ms, zero) }"
     weights = {"xs": np.float32(0.5), "zero": np.int8(0), "f": np.float32(1.0048828)}
     assert rules(graph(text, **weights, ms=np.float32(0.5))) == []
-    (violation,) = check_npu(graph(text, **weights, ms=np.float32(0.25)))
+    (violation,) = check_model(graph(text, **weights, ms=np.float32(0.25)), "npu-int8")
     assert violation.rule == "align pool"
 
 
@@ -153,7 +153,7 @@ def test_factor_fused_after_a_pool_may_stay_float() -> None:
 def test_shifts_of_a_convolution_through_its_fused_activation(
     changed: dict[str, np.ndarray], rule: str, values: str
 ) -> None:
-    (violation,) = check_npu(conv(**changed))
+    (violation,) = check_model(conv(**changed), "npu-int8")
     assert violation == Violation("conv", rule, values, violation.change)
     assert violation.change.startswith("move '")
 
@@ -196,7 +196,7 @@ def test_float_model_is_an_error() -> None:
         ModelError,
         match=r"must be quantized, with Q/DQ pairs, .* or integer operators, got none of them among 1 nodes",
     ):
-        check_npu(graph("g (float[2] x) => (float[2] y) { y = Relu(x) }"))
+        check_model(graph("g (float[2] x) => (float[2] y) { y = Relu(x) }"), "npu-int8")
 
 
 def test_command_exits_with_0_for_a_sound_model_and_3_with_a_table_for_another(tmp_path: Path) -> None:
@@ -240,6 +240,6 @@ def test_formats_that_no_npu_has_are_violations_and_no_error(preset: str) -> Non
     del model.graph.initializer[:]
     model.graph.initializer.append(numpy_helper.from_array(np.ones((64, 32), np.float32), "w"))
     data = [np.ones((1, 64), np.float32)]
-    violations = check_npu(quantry.quantize(model, data, preset, store=None).to_bytes())
+    violations = check_model(quantry.quantize(model, data, preset, store=None).to_bytes(), "npu-int8")
     assert {violation.rule for violation in violations} == {"format"}
     assert all("recommended-npu" in violation.change for violation in violations)

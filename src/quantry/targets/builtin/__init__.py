@@ -1,0 +1,1 @@
+"""The built-in targets, one file per vendor's stack."""

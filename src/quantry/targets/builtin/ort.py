@@ -1,0 +1,21 @@
+"""onnxruntime's CPU provider, and onnxruntime-web in a browser or in node."""
+
+from quantry.targets.target import Target
+
+ORT_CPU = Target(
+    name="ort-cpu",
+    summary="onnxruntime's CPU provider: runs every format, fast with uint8 activations and int8 weights",
+    recommended=("RECOMMENDED-CPU",),
+    backend="ort-cpu",
+)
+
+ORT_WEB = Target(
+    name="ort-web",
+    summary="onnxruntime-web (WebAssembly): runs every standard format; int8 saves size, rarely time",
+    recommended=("RECOMMENDED-CPU",),
+    backend="ort-web",
+    notes=(
+        "On small CNNs, WebAssembly is slower with int8 than with float.",
+        "WebGPU gave wrong results for int8 (transformers.js issue 1512).",
+    ),
+)

@@ -1,0 +1,66 @@
+"""All built-in targets, and how a target is found by name."""
+
+from quantry.errors import RecipeError, nearest_spelling
+from quantry.graph.load import ModelLike
+from quantry.recipe import PowerOfTwoScale, Recipe
+from quantry.targets.builtin.amd import NPU_INT8, VITISAI
+from quantry.targets.builtin.openvino import OPENVINO_CPU, OPENVINO_NPU
+from quantry.targets.builtin.ort import ORT_CPU, ORT_WEB
+from quantry.targets.builtin.qnn_htp import QNN_HTP
+from quantry.targets.builtin.stm32n6 import STM32N6
+from quantry.targets.builtin.tensorrt import TENSORRT
+from quantry.targets.rules import CheckedModel
+from quantry.targets.target import Target
+
+_BUILT_IN = (VITISAI, QNN_HTP, OPENVINO_CPU, OPENVINO_NPU, ORT_CPU, TENSORRT, ORT_WEB, STM32N6, NPU_INT8)
+
+TARGETS: dict[str, Target] = {target.name: target for target in _BUILT_IN}
+"""The built-in targets by name."""
+
+
+def find_target(target: Target | str) -> Target:
+    """Return the target of that name.
+
+    Args:
+        target: A target, or its name.
+
+    Raises:
+        RecipeError: There is no such target; the message suggests the nearest spelling.
+    """
+    if isinstance(target, Target):
+        return target
+    found = TARGETS.get(target.lower())
+    if found is None:
+        raise RecipeError(
+            f"--target must be one of {', '.join(TARGETS)}, got {target!r}{nearest_spelling(target, TARGETS)}"
+        )
+    return found
+
+
+def default_target(recipe: Recipe | None = None) -> Target:
+    """Return the target that a recipe is for if it does not say.
+
+    Args:
+        recipe: The recipe; None is one with scales of any value.
+
+    Returns:
+        ``vitisai`` for power-of-two scales, else ``ort-cpu``.
+    """
+    if recipe is not None and isinstance(recipe.plan.weight.scale, PowerOfTwoScale):
+        return VITISAI
+    return ORT_CPU
+
+
+def target_of_model(model: ModelLike) -> Target:
+    """Return the target that a quantized model was written for, as far as its scales show.
+
+    Args:
+        model: The model.
+
+    Returns:
+        ``vitisai`` if most scales are powers of two, else ``ort-cpu``.
+    """
+    tensors = CheckedModel(model).tensors.tensors.values()
+    single = [tensor for tensor in tensors if tensor.scale is not None and tensor.scale.size == 1]
+    powers = sum(tensor.position is not None for tensor in single)
+    return VITISAI if 2 * powers > len(single) else ORT_CPU

@@ -1,0 +1,67 @@
+"""The kinds of rules that targets are made of."""
+
+from quantry.targets.rules.graph import (
+    FloatType,
+    NoOperators,
+    OneType,
+    QuantizedResiduals,
+    SecondOperand,
+    StaticFormats,
+    StaticShapes,
+    WrittenAttributes,
+)
+from quantry.targets.rules.npu import Closed, ShiftLimits
+from quantry.targets.rules.numbers import (
+    Centred,
+    FixedScale,
+    FixedScales,
+    Granularity,
+    PowersOfTwo,
+    SmallestRange,
+    Types,
+)
+from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+
+AnyRule = (
+    StaticFormats
+    | Types
+    | Granularity
+    | PowersOfTwo
+    | Centred
+    | Closed
+    | ShiftLimits
+    | StaticShapes
+    | WrittenAttributes
+    | NoOperators
+    | FloatType
+    | SecondOperand
+    | OneType
+    | FixedScales
+    | SmallestRange
+    | QuantizedResiduals
+)
+"""Every kind of rule, for files."""
+
+__all__ = [
+    "AnyRule",
+    "Centred",
+    "CheckedModel",
+    "Closed",
+    "FixedScale",
+    "FixedScales",
+    "FloatType",
+    "Granularity",
+    "NoOperators",
+    "OneType",
+    "PowersOfTwo",
+    "QuantizedResiduals",
+    "Rule",
+    "SecondOperand",
+    "ShiftLimits",
+    "SmallestRange",
+    "StaticFormats",
+    "StaticShapes",
+    "Types",
+    "Violation",
+    "WrittenAttributes",
+]

@@ -1,0 +1,259 @@
+"""Rules about the graph: formats, shapes, attributes, operators, and which types meet at one operator."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.recipe import DataType, Dynamic, MatMulNBits, Recipe
+from quantry.targets.pairs import is_dequantize
+from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+
+_FOREIGN = {
+    "DynamicQuantizeLinear": "its scale is computed at run time",
+    "ConvInteger": "its result has no scale",
+    "MatMulInteger": "its result has no scale",
+    "DynamicQuantizeMatMul": "its scale is computed at run time",
+    "DynamicQuantizeLSTM": "its scale is computed at run time",
+    "MatMulIntegerToFloat": "its result is float",
+    "MatMulNBits": "it multiplies floats; only its weight is stored as integers",
+    "BFPQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
+    "MXQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticFormats(Rule):
+    """Quantization with constant scales, in a format of single integers.
+
+    Attributes:
+        again: What to do with a model in another format.
+    """
+
+    name = "format"
+    whole_model = True
+
+    again: str = "quantize the float model with a preset of this target"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "no dynamic, weight-only or block quantization"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes that quantize in another way."""
+        for node in model.graph:
+            if node.op_type in _FOREIGN:
+                yield self.broken(node.name, f"{node.op_type}: {_FOREIGN[node.op_type]}", self.again)
+
+    def conflicts(self, recipe: Recipe) -> Iterator[str]:
+        """Yield that a recipe writes another format."""
+        if isinstance(recipe.emit.format, Dynamic | MatMulNBits):
+            yield f"emit.format is {type(recipe.emit.format).__name__}, which has no constant scales of activations"
+        elif recipe.plan.weights_only:
+            yield "plan.weights_only is True, so that activations stay float"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticShapes(Rule):
+    """All inputs have shapes that are known when the model is compiled."""
+
+    name = "static shapes"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "every input has a static shape"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the inputs with unknown dimensions."""
+        for value in model.graph.inputs:
+            if value.name in model.graph.initializers:
+                continue
+            if value.shape is None or value.shape.is_dynamic():
+                shape = "unknown" if value.shape is None else str(value.shape)
+                change = "quantize the float model with --target and --batch, which fix the shape"
+                yield self.broken(value.name, f"input {value.name!r} has shape {shape}", change)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenAttributes(Rule):
+    """Attributes that must be written out, even with their default value.
+
+    Attributes:
+        operators: Operator types.
+        attributes: Names of their attributes.
+    """
+
+    name = "written attributes"
+
+    operators: tuple[str, ...]
+    attributes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"{' and '.join(self.operators)} have their attributes {', '.join(self.attributes)} written out"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes without one of the attributes."""
+        for node in model.operators:
+            if node.op_type not in self.operators:
+                continue
+            # Padding by name replaces the amounts.
+            padded = node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
+            missing = [
+                name for name in self.attributes if name not in node.attributes and not (padded and name == "pads")
+            ]
+            if missing:
+                change = "write them out; quantize --target does"
+                yield self.broken(node.name, f"{node.op_type} without {', '.join(missing)}", change)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOperators(Rule):
+    """Operators that the target refuses.
+
+    Attributes:
+        operators: Their types.
+        constant_condition: Whether If is fine as long as its condition is constant.
+    """
+
+    name = "operator"
+
+    operators: tuple[str, ...]
+    constant_condition: bool = False
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"no {', '.join(self.operators)}"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes of these types."""
+        for node in model.operators:
+            if node.op_type not in self.operators:
+                continue
+            condition = node.inputs[0] if node.op_type == "If" else None
+            if self.constant_condition and condition is not None and condition.const_value is not None:
+                continue
+            change = "replace the operator in the float model, or let this part run elsewhere"
+            yield self.broken(node.name, f"{node.op_type} is not supported", change)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatType(Rule):
+    """The float type of the graph around the quantized tensors.
+
+    Attributes:
+        refused: Types that the target refuses, such as ``bfloat16``.
+    """
+
+    name = "float type"
+    whole_model = True
+
+    refused: tuple[DataType, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"no tensor is {' or '.join(dtype.value for dtype in self.refused)}"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes that write such a tensor."""
+        refused = {ir.DataType[dtype.name] for dtype in self.refused}
+        for node in model.graph:
+            for output in node.outputs:
+                if output.dtype in refused:
+                    values = f"its result {output.name!r} is {output.dtype.name.lower()}"
+                    yield self.broken(node.name, values, "convert the float model to float32 first")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOperand(Rule):
+    """The type of an operator's second operand if its first has a given type.
+
+    Attributes:
+        operator: The operator type.
+        first: Type of the first operand.
+        second: Types of the second one.
+    """
+
+    name = "second operand"
+
+    operator: str
+    first: DataType
+    second: tuple[DataType, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        second = " or ".join(dtype.value for dtype in self.second)
+        return f"the second operand of {self.operator} is {second} if the first is {self.first.value}"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes with another second operand."""
+        allowed = {ir.DataType[dtype.name] for dtype in self.second}
+        for node in model.operators:
+            if node.op_type != self.operator or len(node.inputs) < 2:
+                continue
+            first, second = (model.tensors.of(value) for value in node.inputs[:2])
+            if first is None or second is None or first.dtype is not ir.DataType[self.first.name]:
+                continue
+            if second.dtype is not None and second.dtype not in allowed:
+                names = " or ".join(dtype.value for dtype in self.second)
+                values = f"its second operand is {second.dtype.name.lower()}, allowed {names}"
+                yield self.broken(node.name, values, "quantize the float model with --target, which sets the type")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneType(Rule):
+    """Activations that one operator reads and writes have one type; where types change, a pair converts.
+
+    Attributes:
+        except_operators: Operators that are free to change the type.
+    """
+
+    name = "one type per operator"
+
+    except_operators: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "the activations that an operator reads and writes have one type"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes between activations of several types."""
+        for node in model.operators:
+            if node.op_type in self.except_operators:
+                continue
+            tensors = [model.tensors.of(value) for value in (*node.inputs, *node.outputs) if value is not None]
+            types = {t.dtype.name.lower() for t in tensors if t is not None and t.role == "activation" and t.dtype}
+            if len(types) > 1:
+                change = "give its result a pair of each type: quantize the float model with --target"
+                yield self.broken(node.name, f"it reads and writes {' and '.join(sorted(types))}", change)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizedResiduals(Rule):
+    """An Add of two computed tensors reads both quantized, or none."""
+
+    name = "quantized residual"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "both operands of a residual Add are quantized, or none"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the sums of one quantized and one float tensor."""
+        for node in model.operators:
+            operands = [value for value in node.inputs if value is not None and value.const_value is None]
+            if node.op_type != "Add" or len(operands) != 2:
+                continue
+            quantized = [is_dequantize(value.producer()) for value in operands]
+            if any(quantized) and not all(quantized):
+                name = operands[quantized.index(False)].name
+                change = "quantize it as well: insert a QuantizeLinear and a DequantizeLinear before the node"
+                yield self.broken(node.name, f"its operand {name!r} is float", change)

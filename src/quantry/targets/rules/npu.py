@@ -1,0 +1,121 @@
+"""Rules of AMD's integer NPUs: what they have no kernels for, what is closed by Q/DQ pairs, limits of the shifters."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from quantry.graph.operators import FUSIBLE, Family, operators_where
+from quantry.numerics.power_of_two import scale_at
+from quantry.recipe import Recipe
+from quantry.scale.npu import LIMITS, find_units, is_correction
+from quantry.targets.pairs import is_dequantize, is_quantize
+from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+
+_COMPUTING = operators_where(lambda row: row.npu and not row.npu.moves)
+_MOVING = operators_where(lambda row: row.npu and row.npu.moves)
+# Further operands of other operators are parameters, such as the bounds of Clip, and stay float.
+_ALL_OPERANDS = operators_where(lambda row: row.weight or row.operands > 1 or row.family is Family.JOIN)
+_FUSED_AFTER = {
+    **dict.fromkeys(FUSIBLE, operators_where(lambda row: row.fuses)),
+    "AveragePool": ("Pad",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed(Rule):
+    """Every operator that the NPU computes reads and writes quantized tensors.
+
+    Float operators that the NPU does not have are allowed, and so are those that only move data to an output of the
+    model.
+    """
+
+    name = "closed by Q/DQ"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "every operator that the NPU computes reads and writes quantized tensors"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the float operands and results of nodes that the NPU should compute."""
+        for node in model.operators:
+            computes = node.op_type in _COMPUTING
+            if computes or (node.op_type in _MOVING and _is_quantized(node.outputs[0])):
+                yield from self._operands(node)
+            output = node.outputs[0]
+            if computes and _is_float(output) and not _writes_integers(output):
+                change = "quantize it: insert a QuantizeLinear after the node"
+                yield self.broken(node.name, f"its result {output.name!r} is float", change)
+
+    def _operands(self, node: ir.Node) -> Iterator[Violation]:
+        operands = node.inputs if node.op_type in _ALL_OPERANDS else node.inputs[:1]
+        for operand in operands:
+            if operand is not None and _is_float(operand) and not _reads_integers(node, operand):
+                yield self.broken(
+                    node.name,
+                    f"its operand {operand.name!r} is float",
+                    "quantize it: insert a QuantizeLinear and a DequantizeLinear before the node",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftLimits(Rule):
+    """The limits of the NPU's shifters on the positions of neighbouring tensors: `quantry.recipe.NpuLimits`."""
+
+    name = "shift limits"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"the shifters reach: {', '.join(limit.name.replace('_', ' ') for limit in LIMITS)}"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes whose tensors are too far apart for the shifters."""
+        positions = model.tensors.positions()
+        for unit in find_units(model.operators, model.tensors):
+            for limit in LIMITS:
+                finding = limit.find(unit, positions)
+                if finding is not None:
+                    name = limit.name.replace("_", " ")
+                    yield self.broken(unit.node, finding.values, _advice(finding.moves), name)
+
+    def conflicts(self, recipe: Recipe) -> Iterator[str]:
+        """Yield that a recipe does not ask for the limits."""
+        if recipe.scale.npu is None:
+            yield "scale.npu is None, so that nothing keeps positions within reach of the shifters; use NpuLimits()"
+
+
+def _advice(moves: Mapping[str, int]) -> str:
+    parts = (f"{tensor!r} to position {move} (scale {scale_at(move):g})" for tensor, move in moves.items())
+    return f"move {', '.join(parts)} and quantize the float model again"
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype in (None, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+
+
+def _is_quantized(value: ir.Value) -> bool:
+    return any(is_quantize(use.node) for use in value.uses())
+
+
+def _reads_integers(node: ir.Node, operand: ir.Value) -> bool:
+    if operand.const_value is not None:
+        others = [value for value in node.inputs if value is not None and value is not operand]
+        return len(others) == 1 and is_correction(node, others[0])
+    producer = operand.producer()
+    return is_dequantize(producer) or _is_fused(node, operand)
+
+
+def _writes_integers(output: ir.Value) -> bool:
+    readers = [use.node for use in output.uses()]
+    if output.is_graph_output() or not readers:
+        return False
+    return all(is_quantize(reader) or _is_fused(reader, output) for reader in readers)
+
+
+def _is_fused(node: ir.Node, operand: ir.Value) -> bool:
+    producer = operand.producer()
+    if producer is None or len(operand.uses()) != 1 or operand.is_graph_output():
+        return False
+    return producer.op_type in _FUSED_AFTER.get(node.op_type, frozenset()) or is_correction(node, operand)
