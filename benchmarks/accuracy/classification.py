@@ -23,13 +23,16 @@ class ImageNetSuite:
 
     Attributes:
         name: Folder of the model.
-        normalisation: Name of the script's function that turns pixels into input.
+        normalisation: Name of the script's function that turns pixels into input; None is -1..1 with channels last,
+            which the script of MobileNetV1 writes as a lambda.
         weights: File that the model is exported from; None where the ONNX file lies there.
+        crop: Width and height of the input.
     """
 
     name: str
-    normalisation: str
+    normalisation: str | None
     weights: str | None = None
+    crop: int = 224
     metric: str = "top-1"
 
     def model(self) -> Path:
@@ -51,18 +54,21 @@ class ImageNetSuite:
         script = load_script(shared(self.name, "eval.py"))
         files = script.imagenet_files(str(shared("imagenet_val")), limit)
         run, winners = _recording(script.onnx_runner(str(model)))
-        count, top1, top5 = script.top_k(run, files, getattr(script, self.normalisation))
+        count, top1, top5 = script.top_k(run, files, self._preparation(script), crop=self.crop)
         hits = np.concatenate(winners) == np.array([label for _, label in files])
         return Score(top1, count, _bootstrap_mean(hits), {"top-5": top5})
 
     def _images(self, folder: str) -> Iterator[Sample]:
         script = load_script(shared(self.name, "eval.py"))
-        prepare, name = getattr(script, self.normalisation), input_name(self.model())
+        prepare, name = self._preparation(script), input_name(self.model())
         # The script imports what it needs from its own library, but not the function that reads one file.
         from clslib import load_crop
 
         for path in sorted(shared("imagenet_val", folder).glob("*.jpg")):
-            yield {name: np.ascontiguousarray(prepare(load_crop(path))[None])}
+            yield {name: np.ascontiguousarray(prepare(load_crop(path, self.crop))[None])}
+
+    def _preparation(self, script: Any) -> Callable[[Any], Any]:
+        return _minus_one_to_one if self.normalisation is None else getattr(script, self.normalisation)
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,10 @@ def exported(name: str, weights: Path) -> Path:
         load_script(shared(name, "model.py")).export(str(weights), str(partial))
         partial.rename(path)
     return path
+
+
+def _minus_one_to_one(pixels: Any) -> Any:
+    return (pixels / 127.5 - 1).astype("float32")
 
 
 def _recording(run: Callable[[Any], Any]) -> tuple[Callable[[Any], Any], list[npt.NDArray[np.int64]]]:

@@ -57,7 +57,7 @@ class DetectionSuite:
                 return super().evaluate(results)
 
         script.CocoVal = Recording
-        count, (ap, ap50, ap75) = script.evaluate(script.onnx_run(str(model)), str(shared(self.data)), limit)
+        count, (ap, ap50, ap75) = self._evaluate(script, model, limit)
         dataset, results = kept[0]
         replicates = (0.0,) * self.resampled
         if results:
@@ -73,9 +73,26 @@ class DetectionSuite:
         script, name = self._script(), input_name(self.model())
         for path in sorted(shared(self.data, folder).glob("*.jpg")):
             pixels = cv2.imread(str(path))
-            prepared, _ = script.preprocess(pixels[:, ::-1].copy() if mirrored else pixels)
-            # Pixels are whole numbers 0..255 here, so that a quarter of the disk holds them exactly.
-            yield {name: prepared.astype(np.uint8)}
+            yield {name: self._prepared(script, pixels[:, ::-1].copy() if mirrored else pixels)}
+
+    def _evaluate(self, script: Any, model: Path, limit: int | None) -> Any:
+        return script.evaluate(script.onnx_run(str(model)), str(shared(self.data)), limit)
+
+    def _prepared(self, script: Any, pixels: Any) -> Any:
+        prepared, _ = script.preprocess(pixels)
+        # Pixels are whole numbers 0..255 here, so that a quarter of the disk holds them exactly.
+        return prepared.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class FastestDetSuite(DetectionSuite):
+    """FastestDet, whose script opens the model itself and whose input is 0..1."""
+
+    def _evaluate(self, script: Any, model: Path, limit: int | None) -> Any:
+        return script.evaluate(str(model), str(shared(self.data)), limit)
+
+    def _prepared(self, script: Any, pixels: Any) -> Any:
+        return script.preprocess(pixels)
 
 
 def resampled_precision(truth: Any, ids: list[int], results: Any) -> Callable[[npt.NDArray[np.int64]], float]:

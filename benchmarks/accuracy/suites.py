@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarks.accuracy.classification import CifarSuite, ImageNetSuite
-from benchmarks.accuracy.detection import DetectionSuite
+from benchmarks.accuracy.detection import DetectionSuite, FastestDetSuite
 from benchmarks.accuracy.score import Score
 from benchmarks.accuracy.sentences import SentenceSuite
 from benchmarks.workloads.sample_folder import Sample
@@ -45,6 +45,9 @@ SUITES: tuple[Suite, ...] = (
     ImageNetSuite("efficientnet_lite0", "norm_pm1", weights="efficientnet_lite0_fp16.npz"),
     CifarSuite(),
     SentenceSuite(),
+    ImageNetSuite("squeezenet11", "prep", crop=227),
+    ImageNetSuite("mobilenetv1_025", None),
+    FastestDetSuite("fastestdet", "coco_val"),
 )
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -180,3 +181,28 @@ def test_logits_that_a_sigmoid_squashes_may_be_cut_off() -> None:
     diagnosis = diagnosed(model, images(), recipe)
     assert {tensor.name: tensor.sqnr for tensor in diagnosis.tensors}["a"] < 20
     assert "without any outlier" not in str(diagnosis)
+
+
+def test_equal_highest_scores_are_reported_as_coarse_outputs() -> None:
+    rng = np.random.default_rng(9)
+    data = [rng.standard_normal((1, 4, 8, 8)).astype(np.float32) for _ in range(32)]
+    # 64 classes with nearly equal scores and one outlier that stretches their range.
+    weight = np.concatenate([rng.standard_normal((63, 4)) / 20, np.full((1, 4), -20.0)])[:, :, None, None]
+    text = "g (float[1,4,8,8] x) => (float[1,64,1,1] y) { p = GlobalAveragePool(x) y = Conv(p, w) }"
+    model = model_of(text, w=weight)
+    result = quantry.quantize(model, data, xint8(), store=None)
+    diagnosis = quantry.diagnose(result)
+    sessions = [
+        onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"])
+        for one in (model.SerializeToString(), result.to_bytes())
+    ]
+    ours, theirs = ([one.run(None, {"x": sample})[0].ravel() for sample in data] for one in sessions)
+    agreed = np.mean([a.argmax() == b.argmax() for a, b in zip(ours, theirs, strict=True)])
+    shared = np.mean([(b == b.max()).sum() > 1 for b in theirs])
+    assert shared > 0.2
+    assert diagnosis.closeness.mean_ties == pytest.approx(shared)
+    assert diagnosis.closeness.mean_agreement == pytest.approx(agreed)
+    finding = next(one for one in diagnosis.findings if one.title.startswith("coarse outputs"))
+    assert f"{shared:.0%} of the samples" in finding.title
+    assert finding.tensors == ("y",)
+    assert f"{agreed:.1%} of the decisions" in str(diagnosis)

@@ -174,17 +174,36 @@ def test_a_fixed_batch_takes_labels_in_groups(images: Path, tmp_path: Path) -> N
     assert evaluator.per_sample(path, [0, 2]).tolist() == [1.0, 1.0]
 
 
-def test_ties_and_nan_count_as_wrong(model: Path) -> None:
+def test_ties_are_decided_as_argmax_decides_them(model: Path) -> None:
+    signature = (InputSignature("x", np.dtype(np.float32), ("N", 3, 4, 4)),)
+    rng = np.random.default_rng(0)
+    # Three levels for three classes: most samples have equal scores.
+    samples = np.broadcast_to(rng.integers(0, 3, (60, 3, 1, 1)), (60, 3, 4, 4)).astype(np.float32)
+    labels = rng.integers(0, 3, 60)
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    scores = session.run(None, {"x": samples})[0]
+    data = SampleCache(calibration_data(samples, signature))
+    assert TopAccuracy(data, labels)(model) == np.mean(scores.argmax(axis=1) == labels)
+    # A stable sort is what top-k of a deployed model does.
+    second = np.argsort(-scores, axis=1, kind="stable")[:, :2]
+    assert TopAccuracy(data, labels, k=2)(model) == np.mean((second == labels[:, None]).any(axis=1))
+    shared = np.mean(np.sort(scores)[:, -1] == np.sort(scores)[:, -2])
+    assert TopAccuracy(data, labels).tie_share(model) == pytest.approx(shared)
+    assert f"{shared:.0%} of the samples" in TopAccuracy(data, labels).notes(model)[0]
+
+
+def test_nan_counts_as_wrong(model: Path) -> None:
     signature = (InputSignature("x", np.dtype(np.float32), ("N", 3, 4, 4)),)
     samples = np.zeros((2, 3, 4, 4), np.float32)
     evaluator = TopAccuracy(SampleCache(calibration_data(samples, signature)), np.array([0, 0]))
-    assert evaluator(model) == 0.0
+    assert evaluator(model) == 1.0
     broken = model.with_name("broken.onnx")
     onnx.save(
         onnx.parser.parse_model(CLASSIFIER.replace("y = Flatten (pooled)", "z = Flatten (pooled) y = Div (z, z)")),
         broken,
     )
     assert evaluator(broken) == 0.0
+    assert evaluator.notes(broken) == ()
 
 
 def test_labels_that_do_not_fit_raise(model: Path, images: Path) -> None:

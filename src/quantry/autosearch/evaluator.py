@@ -30,6 +30,7 @@ class Evaluator(Protocol):
       score is the mean over all samples. Both together enable racing and paired comparisons.
     - ``scored(model_path) -> Score``, for a score that is not a mean but has an interval, such as mAP.
     - ``reference_score``: the float model's score if it is known without running it, such as 0 for a distance.
+    - ``notes(model_path) -> sequence of text``: what the user should know about the best model; called once at the end.
     - ``prepare(float_model_path)``: called once before the first trial, in the process that starts the workers.
     - ``fingerprint``: text or a number that changes when the evaluation changes; a search in the same output directory
       with another fingerprint starts from scratch. Without it, the evaluator's code is compared.
@@ -126,6 +127,11 @@ class EvaluatorAdapter:
         prepare: Callable[[Path], object] | None = getattr(self.evaluator, "prepare", None)
         if prepare is not None:
             prepare(float_path)
+
+    def notes(self, model_path: Path) -> tuple[str, ...]:
+        """Return what the evaluator has to say about a model."""
+        notes: Callable[[Path], Sequence[str]] | None = getattr(self.evaluator, "notes", None)
+        return () if notes is None else tuple(notes(model_path))
 
     def float_score(self, float_path: Path) -> Score:
         """Return the float model's score."""

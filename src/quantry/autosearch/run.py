@@ -228,6 +228,8 @@ def run_search(
             if state.best is not None and not directory.best_model.exists():
                 # Its trial ran on another machine, or the file was deleted.
                 TrialRunner(context).write_model(state.best.recipe, directory.best_model)
+            if state.best is not None:
+                notes = (*notes, *adapter.notes(directory.best_model))
         return _result(state, notes, len(context.sample_order))
 
 

@@ -1,21 +1,27 @@
 """Diagnose a quantized model: the error of each tensor alone, the accumulated error, and its causes."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from quantry.diagnosis.causes import find_causes
-from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding
+from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
 from quantry.diagnosis.measured_errors import measured_errors
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
+from quantry.evaluate.metrics.metric import Pair, pair_outputs
+from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
+from quantry.runtime.sessions import run_session, simulation_session
 
 _SHOWN_FALLS = 20
 _TOLD_FALLS = 5
+
+# Only outputs are compared on these, which is much cheaper than all tensors; ties of a few percent show up.
+_COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Diagnosis:
         falls: The nodes that lose most, worst first.
         findings: Known causes, with suggested fixes.
         samples: Number of samples on which `gathered` was measured.
+        closeness: How close the outputs are to the float model's, sample by sample: decibels, agreement of decisions,
+            and the share of ties.
     """
 
     tensors: tuple[TensorHealth, ...]
@@ -35,9 +43,11 @@ class Diagnosis:
     falls: tuple[Fall, ...]
     findings: tuple[Finding, ...]
     samples: int
+    closeness: Closeness = field(repr=False)
 
     def __str__(self) -> str:
-        lines = [f"- {finding}" for finding in self.findings] or ["- no known cause of accuracy loss was found"]
+        lines = [_outputs_line(self.closeness)]
+        lines += [f"- {finding}" for finding in self.findings] or ["- no known cause of accuracy loss was found"]
         lines += [
             f"{fall.before:6.1f} dB before and {fall.after:6.1f} dB after {fall.operator} {fall.node}"
             for fall in self.falls[:_TOLD_FALLS]
@@ -76,8 +86,32 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
         changed = measured_errors(stages.prepared.value.model, model, outputs, feeds, samples)
         converted = {name: error.sqnr for name, error in changed.items()}
     falls = _falls(model, gathered)
-    causes = find_causes(Evidence(model, result.recipe, result.plan, health, errors, falls, converted))
-    return Diagnosis(health, gathered, falls, causes, len(feeds))
+    closeness = _closeness(result)
+    ties = closeness.mean_ties or 0.0
+    causes = find_causes(Evidence(model, result.recipe, result.plan, health, errors, falls, converted, ties))
+    return Diagnosis(health, gathered, falls, causes, len(feeds), closeness)
+
+
+def _closeness(result: QuantizationResult) -> Closeness:
+    """Compare the outputs with those of the user's model."""
+    reference = simulation_session(result.stages.prepared.value.model, interleaved=True)
+    quantized = simulation_session(result.quantized, interleaved=True)
+
+    def pairs() -> Iterator[list[Pair | None]]:
+        for feeds in result.evaluation_data.take(_COMPARED):
+            ours, theirs = run_session(reference, feeds), run_session(quantized, feeds)
+            yield [pair_outputs(ours[name], theirs[name]) for name in ours]
+
+    return Closeness.of(pairs())
+
+
+def _outputs_line(closeness: Closeness) -> str:
+    line = f"the outputs keep {closeness.mean_decibels:.1f} dB on {counted(len(closeness.decibels), 'sample')}"
+    if closeness.mean_agreement is not None:
+        line += f"; {closeness.mean_agreement:.1%} of the decisions are those of the float model"
+    if closeness.mean_ties:
+        line += f"; equal highest scores in {closeness.mean_ties:.1%}"
+    return line
 
 
 def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:

@@ -75,6 +75,7 @@ class Evidence:
         errors: Measured errors of the tensors that both models have, including the error accumulated before them.
         falls: The nodes that lose most, worst first.
         converted: Output SQNR in dB of the converted and equalized float model compared with the user's; by output.
+        ties: Share of samples in which rounding makes several classes share the highest score; 0 without classes.
     """
 
     model: ir.Model
@@ -84,6 +85,7 @@ class Evidence:
     errors: Mapping[str, MeasuredError] = field(default_factory=dict)
     falls: Sequence[Fall] = ()
     converted: Mapping[str, float] = field(default_factory=dict)
+    ties: float = 0.0
 
     @property
     def activations(self) -> Iterator[TensorHealth]:

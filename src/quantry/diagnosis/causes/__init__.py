@@ -5,6 +5,7 @@ To add one: a new file with a function from `Evidence` to findings, and a line i
 
 from collections.abc import Callable, Iterator
 
+from quantry.diagnosis.causes.coarse_outputs import coarse_outputs
 from quantry.diagnosis.causes.conversions import conversions
 from quantry.diagnosis.causes.joined_ranges import joined_ranges
 from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers
@@ -16,6 +17,7 @@ from quantry.diagnosis.evidence import Evidence, Finding
 
 CAUSES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     conversions,
+    coarse_outputs,
     starved_activations,
     shifted_means,
     starved_weights,

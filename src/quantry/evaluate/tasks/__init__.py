@@ -25,6 +25,7 @@ from quantry.evaluate.tasks.detections import (
     overlaps,
     suppress,
 )
+from quantry.evaluate.tasks.float_agreement import Closeness, FloatAgreement
 from quantry.evaluate.tasks.image_evaluators import (
     class_count,
     classifier_evaluator,
@@ -42,10 +43,12 @@ __all__ = [
     "IOU_THRESHOLDS",
     "AveragePrecision",
     "BoxDecoder",
+    "Closeness",
     "CocoLabels",
     "Decoder",
     "DetectionPrecision",
     "Detections",
+    "FloatAgreement",
     "ImageMatches",
     "LabelledBoxes",
     "LabelledFiles",

@@ -1,6 +1,6 @@
 """The distance between a model's outputs and the float model's."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quantry.data.sample_cache import KEPT_BYTES, Feeds, SampleCache
 from quantry.errors import ModelError
 from quantry.evaluate.metrics import Metric, find_metric
-from quantry.evaluate.metrics.metric import pair_outputs
+from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean, open_model
 from quantry.graph.load import model_source
 from quantry.runtime.sessions import deployment_session, run_session
@@ -22,16 +22,70 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class OutputDistance(SampleMean):
-    """A built-in metric between the outputs of the float model and those of another model, averaged over samples.
+class OutputComparison(SampleMean):
+    """Runs a model and the float model on samples; subclasses score each pair of outputs.
 
     The float model runs once per sample; its outputs are cached in memory up to 1 GB and recomputed beyond that.
 
     Attributes:
         reference: Path of the float model.
         samples: The samples.
-        metric: Name of the metric, such as "l2", "l1", "cosine", "psnr", "ssim" or "sqnr".
         threads: Threads inside one operator; None uses the default of the process.
+    """
+
+    reference: str | Path
+    samples: SampleCache
+    threads: int | None = field(default=None, kw_only=True)
+    _expected: dict[int, Outputs] = field(default_factory=dict, repr=False, kw_only=True)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Drop the cached outputs: a spawned process computes its own."""
+        return {**self.__dict__, "_expected": {}}
+
+    def prepare(self, float_model: str | Path) -> None:  # noqa: ARG002 - it is `reference`
+        """Run the float model on as many samples as can be cached, so that forked processes share the outputs.
+
+        Args:
+            float_model: The float model of the search.
+        """
+        reference = _Reference(self)
+        for index, feeds in self.samples.read(range(self.size)):
+            reference.outputs(index, feeds)
+            if reference.is_full:
+                return
+
+    def pairs(self, model_path: str | Path, indices: Iterable[int]) -> Iterator[tuple[int, list[Pair | None]]]:
+        """Yield the outputs of both models for each sample, with the sample's index.
+
+        Args:
+            model_path: The model.
+            indices: Indices of the samples; duplicates are run once.
+
+        Raises:
+            ModelError: The model has other outputs than the float model.
+        """
+        reference = _Reference(self)
+        session = open_model(model_path, self.threads)
+        for index, feeds in self.samples.read(indices):
+            expected, got = reference.outputs(index, feeds), run_session(session, feeds)
+            if expected.keys() != got.keys():
+                raise ModelError(
+                    f"a model must have the float model's outputs {sorted(expected)} to be compared, got "
+                    f"{sorted(got)}; in {type(self).__name__} of {self.reference}"
+                )
+            yield index, [pair_outputs(expected[name], got[name]) for name in expected]
+
+    def is_reference(self, model_path: str | Path) -> bool:
+        """Return whether a path is the float model: rounding in two sessions of one model is not a distance."""
+        return Path(model_path) == Path(self.reference)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputDistance(OutputComparison):
+    """A built-in metric between the outputs of the float model and those of another model, averaged over samples.
+
+    Attributes:
+        metric: Name of the metric, such as "l2", "l1", "cosine", "psnr", "ssim" or "sqnr".
 
     Example:
         >>> evaluator = OutputDistance("model.onnx", SampleCache(data), "cosine")  # doctest: +SKIP
@@ -39,18 +93,10 @@ class OutputDistance(SampleMean):
         0.9987
     """
 
-    reference: str | Path
-    samples: SampleCache
     metric: str = "l2"
-    threads: int | None = None
-    _expected: dict[int, Outputs] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", find_metric(self.metric, "OutputDistance.metric").name)
-
-    def __getstate__(self) -> dict[str, object]:
-        """Drop the cached outputs: a spawned process computes its own."""
-        return {**self.__dict__, "_expected": {}}
 
     @property
     def name(self) -> str:
@@ -67,18 +113,6 @@ class OutputDistance(SampleMean):
         """The score of the float model itself."""
         return self._metric.best
 
-    def prepare(self, float_model: str | Path) -> None:  # noqa: ARG002 - it is `reference`
-        """Run the float model on as many samples as can be cached, so that forked processes share the outputs.
-
-        Args:
-            float_model: The float model of the search.
-        """
-        reference = _Reference(self)
-        for index, feeds in self.samples.read(range(self.size)):
-            reference.outputs(index, feeds)
-            if reference.is_full:
-                return
-
     def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
         """Return the score of each sample.
 
@@ -93,15 +127,9 @@ class OutputDistance(SampleMean):
             ModelError: The model has other outputs than the float model.
         """
         wanted = list(indices)
-        if Path(model_path) == Path(self.reference):
-            # Different rounding in two sessions of the same model is not a distance.
+        if self.is_reference(model_path):
             return np.full(len(wanted), self.reference_score)
-        reference = _Reference(self)
-        session = open_model(model_path, self.threads)
-        scores = {
-            index: self._score(reference.outputs(index, feeds), run_session(session, feeds))
-            for index, feeds in self.samples.read(wanted)
-        }
+        scores = {index: self._metric.score_outputs(pairs) for index, pairs in self.pairs(model_path, wanted)}
         return np.array([scores[index] for index in wanted], dtype=np.float64)
 
     def _identity(self) -> tuple[object, ...]:
@@ -112,19 +140,11 @@ class OutputDistance(SampleMean):
     def _metric(self) -> Metric:
         return find_metric(self.metric)
 
-    def _score(self, expected: Outputs, got: Outputs) -> float:
-        if expected.keys() != got.keys():
-            raise ModelError(
-                f"a model must have the float model's outputs {sorted(expected)} to be compared, got {sorted(got)}; "
-                f"in OutputDistance of {self.reference}"
-            )
-        return self._metric.score_outputs([pair_outputs(expected[name], got[name]) for name in expected])
-
 
 class _Reference:
     """The float model's outputs: cached ones, and others from a session that is opened when first needed."""
 
-    def __init__(self, owner: OutputDistance) -> None:
+    def __init__(self, owner: OutputComparison) -> None:
         self._owner = owner
         self._kept_bytes = sum(array.nbytes for outputs in owner._expected.values() for array in outputs.values())
 

@@ -10,12 +10,22 @@ from numpy.typing import NDArray
 
 from quantry.data.sample_cache import SampleCache
 from quantry.errors import DataError, RecipeError
+from quantry.evaluate.decisions import ranks, tied
 from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean, run_model
+
+NOTABLE_TIES = 0.01
+"""Share of samples with equal highest scores above which the user is told."""
+
+# Enough to estimate a share of a few percent; the search has evaluated the model already, so this must stay cheap.
+_TIE_SAMPLES = 200
 
 
 @dataclass(frozen=True, eq=False)
 class TopAccuracy(SampleMean):
     """The fraction of samples whose class is among the ``k`` highest scores of a classifier.
+
+    Of several equal scores the first index wins, as in the ``argmax`` of a deployed model. Equal highest scores are a
+    sign of coarse outputs, so `tie_share` measures them and `notes` reports them. NaN counts as wrong.
 
     Attributes:
         samples: The samples.
@@ -72,8 +82,34 @@ class TopAccuracy(SampleMean):
         }
         return np.array([scores[index] for index in wanted], dtype=np.float64)
 
+    def tie_share(self, model_path: str | Path) -> float:
+        """Return the fraction of samples in which several classes share the highest score of a model.
+
+        Args:
+            model_path: The model.
+        """
+        # Evenly spread, because a folder may be sorted by class.
+        chosen = np.unique(np.linspace(0, self.size - 1, min(self.size, _TIE_SAMPLES)).round().astype(int))
+        runs = run_model(model_path, self.samples, chosen.tolist(), self.threads)
+        return float(np.mean([tied(self._scores(outputs)).mean() for _, outputs in runs]))
+
+    def notes(self, model_path: str | Path) -> tuple[str, ...]:
+        """Return what a user should know about a model's scores: how often the highest score is not unique.
+
+        Args:
+            model_path: The model.
+        """
+        share = self.tie_share(model_path)
+        if share < NOTABLE_TIES:
+            return ()
+        return (
+            f"several classes share the highest score in {share:.0%} of the samples, and the first of them counts; the "
+            "outputs are too coarse: keep the last layers in float or give them more bits",
+        )
+
     def _identity(self) -> tuple[object, ...]:
-        return self.samples.data, self.labels, self.k, self.output
+        # Scores from before the first of equal scores counted must not be mixed with new ones.
+        return self.samples.data, self.labels, self.k, self.output, "first of equal scores"
 
     def _right(self, outputs: Outputs, index: int) -> float:
         scores = self._scores(outputs)
@@ -88,11 +124,7 @@ class TopAccuracy(SampleMean):
                 f"labels must be classes of the model, 0 to {scores.shape[1] - 1}, got "
                 f"{labels.tolist()}; sample {index} of TopAccuracy"
             )
-        own = scores[np.arange(len(scores)), labels]
-        # Ties and NaN count as wrong: a model that returns the same score for every class knows nothing.
-        higher = (scores >= own[:, None]).sum(axis=1) - 1
-        right = np.isfinite(own) & (higher < self.k)
-        return float(right.mean())
+        return float((ranks(scores, labels) < self.k).mean())
 
     def _scores(self, outputs: Outputs) -> NDArray[Any]:
         name = self.output if self.output is not None else next(iter(outputs))
