@@ -14,7 +14,7 @@ from quantry.evaluate.decisions import ranks, tied
 from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean, run_model
 
 NOTABLE_TIES = 0.01
-"""Share of samples with equal highest scores above which the user is told."""
+"""Share of samples with equal highest scores above which a note reports them."""
 
 # Enough to estimate a share of a few percent; the search has evaluated the model already, so this must stay cheap.
 _TIE_SAMPLES = 200
