@@ -102,10 +102,11 @@ class TopAccuracy(SampleMean):
         share = self.tie_share(model_path)
         if share < NOTABLE_TIES:
             return ()
-        return (
+        note = (
             f"several classes share the highest score in {share:.0%} of the samples, and the first of them counts; the "
-            "outputs are too coarse: keep the last layers in float or give them more bits",
+            "outputs are too coarse: keep the last layers in float or give them more bits"
         )
+        return (note,)
 
     def _identity(self) -> tuple[object, ...]:
         # Scores from before the first of equal scores counted must not be mixed with new ones.
