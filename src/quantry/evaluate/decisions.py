@@ -41,8 +41,8 @@ def ranks(scores: NDArray[np.floating], labels: NDArray[np.integer]) -> NDArray[
     own = scores[np.arange(len(scores)), labels][:, None]
     classes = np.arange(scores.shape[1])
     ahead = (scores > own) | np.isnan(scores) | ((scores == own) & (classes < labels[:, None]))
-    places = ahead.sum(axis=1)
-    return np.where(np.isnan(own[:, 0]), scores.shape[1], places)
+    places: NDArray[np.int64] = np.where(np.isnan(own[:, 0]), scores.shape[1], ahead.sum(axis=1))
+    return places
 
 
 def tied(scores: NDArray[np.floating]) -> NDArray[np.bool_]:
@@ -55,7 +55,7 @@ def tied(scores: NDArray[np.floating]) -> NDArray[np.bool_]:
     return result
 
 
-def score_rows(output: NDArray[np.floating]) -> Rows | None:
+def score_rows(output: Rows) -> Rows | None:
     """Return an output as rows of class scores; None if it has no such form.
 
     The first axis has the rows if there are several; axes of length 1 are dropped. A map, such as the output of a
