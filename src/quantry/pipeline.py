@@ -18,8 +18,8 @@ from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics, observe
-from quantry.plan import kept_by_choice, names_are_found, plan
-from quantry.prepare import convert, prepare
+from quantry.plan import FollowedNames, kept_by_choice, names_are_found, plan
+from quantry.prepare import convert, named_model, prepare
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
 from quantry.scale import scale
 from quantry.tune import Tuned, on_this_machine, tune, tuned_model, tuned_params
@@ -64,6 +64,24 @@ class Stages:
 def run_prepare(source: ModelSource, recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
     """Run the stage that needs no data, so that data can be checked against the model's inputs."""
     return memo.run(prepare, source, replace(recipe.prepare, npu=None))
+
+
+def follow_names(source: ModelSource, prepared: Handle[FloatModel], recipe: Recipe) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe with names of the prepared graph instead of nodes that preparation folded or removed.
+
+    Args:
+        source: The user's model.
+        prepared: What `run_prepare` returned for it.
+        recipe: The recipe; it may name nodes of either graph.
+
+    Returns:
+        The recipe, and a note for each name that changed.
+    """
+    plan, mixed = recipe.plan, recipe.mix.mixed
+    if plan.selection == Selection() and not (plan.layers or plan.tensors) and mixed is None:
+        return recipe, ()
+    names = FollowedNames(lambda: named_model(source), prepared.value.model.graph)
+    return names.recipe(recipe), tuple(names.notes)
 
 
 def run_convert(prepared: Handle[FloatModel], recipe: Recipe, memo: Memo) -> Handle[FloatModel]:

@@ -1,6 +1,7 @@
 """The native API: one float model in, one quantized model out."""
 
 import functools
+import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -23,9 +24,18 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
 from quantry.numerics.tensor_params import QuantParams
-from quantry.pipeline import DataLike, Stages, calibration_samples, run_evaluate, run_prepare, run_quantize
+from quantry.pipeline import (
+    DataLike,
+    Stages,
+    calibration_samples,
+    follow_names,
+    run_evaluate,
+    run_prepare,
+    run_quantize,
+)
 from quantry.recipe import Recipe, resolve_recipe
 
+_LOG = logging.getLogger("quantry")
 DEFAULT_STORE = "default"
 """The name of the store in the user's cache directory."""
 
@@ -177,7 +187,11 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     _check_metrics(wanted, score)
     trace = Trace()
     memo = Memo(_open_store(store), trace)
-    prepared = run_prepare(model_source(model), wanted, memo)
+    origin = model_source(model)
+    prepared = run_prepare(origin, wanted, memo)
+    wanted, followed = follow_names(origin, prepared, wanted)
+    for note in followed:
+        _LOG.warning(note)
     inputs = prepared.value.inputs
     # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
@@ -191,7 +205,9 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
     source = Path(model) if isinstance(model, str | os.PathLike) else None
-    return QuantizationResult(wanted, stages, trace, (*of_data, *notes, *stages.notes), memo, evaluation, source)
+    return QuantizationResult(
+        wanted, stages, trace, (*of_data, *notes, *followed, *stages.notes), memo, evaluation, source
+    )
 
 
 def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from quantry.errors import StoreError
 from quantry.evaluate import measure_latency
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.memo import Memo, Trace, fingerprint
-from quantry.pipeline import Stages, run_prepare, run_quantize
+from quantry.pipeline import Stages, follow_names, run_prepare, run_quantize
 from quantry.recipe import EmitOptions, Recipe
 from quantry.runtime.sessions import deployment_session
 
@@ -156,7 +156,8 @@ class TrialRunner:
     def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
         memo = Memo(self.context.store, trace)
         prepared = run_prepare(self.context.source, recipe, memo)
-        stages = run_quantize(prepared, self.context.data, found_recipe(recipe), memo)
+        named, _ = follow_names(self.context.source, prepared, found_recipe(recipe))
+        stages = run_quantize(prepared, self.context.data, named, memo)
         self._held.append(stages)
         return stages
 

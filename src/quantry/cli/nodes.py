@@ -50,12 +50,15 @@ def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
     from quantry.equalize import equalize
     from quantry.graph.load import model_source
     from quantry.memo import Memo
-    from quantry.pipeline import run_convert, run_prepare
+    from quantry.pipeline import follow_names, run_convert, run_prepare
     from quantry.plan import overview, plan
     from quantry.recipe import EqualizeOptions
 
     memo = Memo(None)
-    prepared = run_convert(run_prepare(model_source(model), recipe, memo), recipe, memo).value
+    source = model_source(model)
+    cleaned = run_prepare(source, recipe, memo)
+    recipe, _ = follow_names(source, cleaned, recipe)
+    prepared = run_convert(cleaned, recipe, memo).value
     if recipe.equalize.cross_layer is not None:
         prepared = equalize(prepared, EqualizeOptions(recipe.equalize.cross_layer))
     entries = overview(prepared, plan(prepared, recipe.plan))

@@ -48,11 +48,7 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     Raises:
         ModelError: The model cannot be used; the message says why and what to do.
     """
-    model = source.load()
-    forget_placeholders(model)
-    notes = [*check_model(model, source.label), *sort_nodes(model)]
-    notes += inputs_without_initializers(model)
-    notes += name_nodes(model)
+    model, notes = _named(source)
     if options.float16_to_float32:
         notes += float16_to_float32(model)
     check_float_type(model, source.label)
@@ -70,6 +66,20 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         infer_shapes(model)
     prepared = FloatModel(rebuilt(model), tuple(notes))
     return prepared if options.npu is None else convert(prepared, options.npu)
+
+
+def named_model(source: ModelSource) -> ir.Model:
+    """Return the user's model with the node names that every later stage uses."""
+    return _named(source)[0]
+
+
+def _named(source: ModelSource) -> tuple[ir.Model, list[str]]:
+    model = source.load()
+    forget_placeholders(model)
+    notes = [*check_model(model, source.label), *sort_nodes(model)]
+    notes += inputs_without_initializers(model)
+    notes += name_nodes(model)
+    return model, notes
 
 
 def _at_opset(model: ir.Model, opset: int) -> tuple[ir.Model, tuple[str, ...]]:

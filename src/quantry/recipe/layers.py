@@ -27,7 +27,8 @@ class Selection(Checked):
     A node is named by its own name or by the name of one of its outputs; ``*`` matches anything. A name or an operator
     type that starts with ``^`` is a regular expression, matched from the start. Every entry must match at least one
     node, because a misspelt exclusion would quantize silently. Only a known operator type in ``operators`` may be
-    absent from the model.
+    absent from the model. Names of nodes that preparation folds or removes are followed to what they became, and a note
+    says so.
 
     Attributes:
         input_nodes: Quantization starts at these nodes: every node they depend on stays float.
