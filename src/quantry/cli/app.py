@@ -10,15 +10,20 @@ from typing import Annotated, Any
 import typer
 
 import quantry
+from quantry.cli import cache as cache_commands
+from quantry.cli import recipe as recipe_commands
 from quantry.cli.check import check
 from quantry.cli.compat import compat
 from quantry.cli.console import ended_by_interrupt
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
+from quantry.cli.doctor import doctor
+from quantry.cli.evaluate import evaluate
 from quantry.cli.frame import ExitCode, current_output, framed, report_error, set_output
 from quantry.cli.nodes import nodes
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
+from quantry.cli.schema import schema
 from quantry.cli.search import search
 
 app = typer.Typer(
@@ -38,6 +43,15 @@ def _add(command: Callable[..., None], panel: str, *examples: str, **settings: A
     app.command(name, rich_help_panel=panel, epilog=_epilog(examples), **settings)(framed(command, name))
 
 
+def _add_group(name: str, panel: str, summary: str, commands: dict[Callable[..., None], str]) -> None:
+    """Register several commands under one name, each with an example."""
+    group = typer.Typer(name=name, help=summary, no_args_is_help=True, rich_markup_mode="rich")
+    for command, example in commands.items():
+        own = command.__name__
+        group.command(own, epilog=_epilog((example,)))(framed(command, f"{name} {own}"))
+    app.add_typer(group, rich_help_panel=panel)
+
+
 def _epilog(examples: tuple[str, ...]) -> str:
     # Typer joins lines of a paragraph, so each example is a paragraph of its own.
     return "\n\n".join(("[bold]Examples[/]", *(f"  {example}" for example in examples)))
@@ -55,11 +69,40 @@ _add(
     "quantry search model.onnx --data images/ --labels labels.csv --tolerance 1% --budget 30min",
     "quantry search search.yaml --n-trials 50",
 )
+_add(
+    evaluate,
+    _MAIN,
+    "quantry evaluate model.int8.onnx --data images/ --labels labels.csv --metric top1",
+    "quantry evaluate model.int8.onnx --float model.onnx --data images/ --metric sqnr --max-drop 3",
+)
 _add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")
 _add(nodes, _MODELS, "quantry nodes model.onnx --preset XINT8 --float")
 _add(convert, _MODELS, "quantry convert model.int8.onnx --to qdq -o model.qdq.onnx")
 _add(check, _MODELS, "quantry check model.int8.onnx", "quantry check model.int8.onnx --json")
 _add(presets, _RECIPES, "quantry presets", "quantry presets XINT8 > mine.yaml")
+_add_group(
+    "recipe",
+    _RECIPES,
+    "Print, compare and validate recipes.",
+    {
+        recipe_commands.show: "quantry recipe show recommended-npu",
+        recipe_commands.diff: "quantry recipe diff XINT8 recommended-npu",
+        recipe_commands.validate: "quantry recipe validate mine.yaml",
+    },
+)
+_add(schema, _RECIPES, "quantry schema recipe > recipe.schema.json", "quantry schema search")
+_add_group(
+    "cache",
+    _HOUSE,
+    "Look after the stored results.",
+    {
+        cache_commands.size: "quantry cache size",
+        cache_commands.prune: "quantry cache prune --to 2GB",
+        cache_commands.clear: "quantry cache clear",
+        cache_commands.verify: "quantry cache verify",
+    },
+)
+_add(doctor, _HOUSE, "quantry doctor", "quantry doctor --json")
 # Everything after the script's name belongs to the script.
 _add(
     compat,

@@ -1,5 +1,6 @@
 """Options for images on the command line: parsing, warnings and notes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ from quantry.errors import RecipeError
 
 if TYPE_CHECKING:
     from quantry.data.images import ImageOptions
+
+SIZE = "Height and width of images, such as 480x640, for a model with dynamic sides; default: those of its input."
 
 
 def number(option: str, text: str) -> float:
@@ -46,29 +49,45 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     return tuple(number(option, part) for part in text.split(","))
 
 
-def given_images(
-    *,
-    mean: str | None,
-    std: str | None,
-    pixel_scale: str | None,
-    color: str | None,
-    resize: str | None,
-    crop_fraction: float | None,
-) -> dict[str, Any]:
-    """Return the fields of `ImageOptions` that were given; `ImageOptions` checks their values.
+def sides(text: str) -> tuple[int, int]:
+    """Return height and width of ``HxW``.
 
     Raises:
-        RecipeError: A value is not a number.
+        RecipeError: The text has another form.
+
+    Example:
+        >>> sides("480x640")
+        (480, 640)
     """
-    fields = {
-        "mean": None if mean is None else numbers("--mean", mean),
-        "std": None if std is None else numbers("--std", std),
-        "scale": None if pixel_scale is None else number("--pixel-scale", pixel_scale),
-        "color": None if color is None else color.upper(),
-        "resize": None if resize is None else resize.lower(),
-        "crop_fraction": crop_fraction,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    height, by, width = text.lower().partition("x")
+    if not (by and height.strip().isdigit() and width.strip().isdigit() and int(height) and int(width)):
+        raise RecipeError(f"--size must be HEIGHTxWIDTH in pixels, such as 480x640, got {text!r}")
+    return int(height), int(width)
+
+
+# Each option of the command line: the field of `ImageOptions`, and how its text is read.
+_FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "mean": ("mean", lambda text: numbers("--mean", text)),
+    "std": ("std", lambda text: numbers("--std", text)),
+    "pixel_scale": ("scale", lambda text: number("--pixel-scale", text)),
+    "color": ("color", str.upper),
+    "resize": ("resize", str.lower),
+    "crop_fraction": ("crop_fraction", float),
+    "size": ("size", sides),
+}
+
+
+def given_images(**options: str | float | None) -> dict[str, Any]:
+    """Return the fields of `ImageOptions` that were given; `ImageOptions` checks their values.
+
+    Args:
+        options: The options mean, std, pixel_scale, color, resize, crop_fraction and size; None was not given.
+
+    Raises:
+        RecipeError: A value cannot be read.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in given.items()}
 
 
 def warn_of_default_pixels(model: Path, data: Path | None) -> None:

@@ -3,11 +3,13 @@
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.table import Table
 
 from quantry.cli.frame import current_output
 from quantry.recipe import PRESETS, Preset, find_preset, to_plain, to_yaml
 
+_RECOMMENDED = ("auto", "recommended")
 _FINETUNINGS = ("ADAROUND", "ADAQUANT")
 
 
@@ -22,13 +24,13 @@ def presets(
         output.answer.print(to_yaml(preset.recipe), end="", markup=False, highlight=False, soft_wrap=True)
         output.result({"presets": [_plain(name, preset)], "recipe": to_plain(preset.recipe)})
         return
-    table = Table(title="Presets", show_lines=False)
+    table = Table(title="Presets, recommended ones first", box=SIMPLE)
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
-    table.add_column("not yet supported")
-    shown = {key: preset for key, preset in PRESETS.items() if show_all or not _is_variant(key)}
+    shown = {key: PRESETS[key] for key in sorted(PRESETS, key=_rank) if show_all or not _is_variant(key)}
     for key, preset in shown.items():
-        table.add_row(key, preset.summary, "; ".join(preset.pending))
+        missing = f"; not yet supported: {'; '.join(preset.pending)}" if preset.pending else ""
+        table.add_row(key, f"{preset.summary}{missing}")
     output.answer.print(table)
     hidden = len(PRESETS) - len(shown)
     if hidden:
@@ -41,6 +43,11 @@ def presets(
 
 def _plain(name: str, preset: Preset) -> dict[str, Any]:
     return {"name": name, "summary": preset.summary, "pending": list(preset.pending)}
+
+
+def _rank(name: str) -> bool:
+    """Sort recommended recipes first; the others keep the order of the table."""
+    return not name.casefold().startswith(_RECOMMENDED)
 
 
 def _is_variant(name: str) -> bool:

@@ -9,7 +9,7 @@ import typer
 
 from quantry.cli.console import check_output
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import given_images, image_notes, warn_of_default_pixels
+from quantry.cli.image_arguments import SIZE, given_images, image_notes, warn_of_default_pixels
 from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, Selection, resolve_recipe
@@ -53,6 +53,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")
     ] = None,
     crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
     evaluate: Annotated[bool, typer.Option(help="Compare with the float model.")] = True,
     latency: Annotated[int, typer.Option(help="Number of timed runs to compare latency; 0 for none.")] = 0,
     report: Annotated[
@@ -79,7 +80,13 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     from quantry.report import write_report
 
     given = given_images(
-        mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
+        mean=mean,
+        std=std,
+        pixel_scale=pixel_scale,
+        color=color,
+        resize=resize,
+        crop_fraction=crop_fraction,
+        size=size,
     )
     if given and data is None:
         raise RecipeError("image options need --data, got none; random data are not images")

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import Output
+from quantry.cli.notes import grouped_notes
 
 if TYPE_CHECKING:
     from quantry.quantization import QuantizationResult
@@ -75,7 +76,7 @@ def show(output: Output, summary: Summary) -> None:
         console.print(f"  {count} kept float: {escape(reason)}")
     if summary.evaluate:
         console.print(_evaluation_table(result, summary.compared_on))
-    for note in summary.notes:
+    for note in summary.notes if output.verbose else grouped_notes(summary.notes):
         console.print(f"  note: {escape(note)}")
     stages = ", ".join(
         f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"

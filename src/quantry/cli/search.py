@@ -14,15 +14,15 @@ import typer
 from rich.console import Console
 
 from quantry.cli.frame import current_output
-from quantry.cli.image_arguments import given_images, warn_of_default_pixels
-from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS, SearchJob, load_job
+from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
+from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS, METRIC, SearchJob, load_job
 from quantry.cli.search_table import search_json, show_search
 
 if TYPE_CHECKING:
     from quantry.autosearch import Score
 
 _CONFIGURATION_FILES = (".yaml", ".yml")
-_IMAGE_OPTIONS = ("mean", "std", "pixel_scale", "color", "resize", "crop_fraction")
+_IMAGE_OPTIONS = ("mean", "std", "pixel_scale", "color", "resize", "crop_fraction", "size")
 
 
 def search(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -37,9 +37,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     labels: Annotated[
         Path | None, typer.Option(help="Labels of the evaluation data: .csv, .txt or .json of classes, or a COCO file.")
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="top1, top5, map, map50, l2, l1, cosine, psnr, ssim or sqnr.")
-    ] = None,
+    metric: Annotated[str | None, typer.Option(help=METRIC)] = None,
     decoder: Annotated[
         str | None, typer.Option(help="Decoder of a detector's outputs: yolox (default), yolov5, yolov8 or boxes.")
     ] = None,
@@ -91,10 +89,17 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
     resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
     crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
 ) -> None:
     """Find the recipe whose quantized model is best; run it again to resume an interrupted search."""
     images = given_images(
-        mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
+        mean=mean,
+        std=std,
+        pixel_scale=pixel_scale,
+        color=color,
+        resize=resize,
+        crop_fraction=crop_fraction,
+        size=size,
     )
     job = load_job(what) if what.suffix.lower() in _CONFIGURATION_FILES else SearchJob(model=what)
     job = _overridden(job, _given_options(context), images)

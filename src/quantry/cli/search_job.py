@@ -1,6 +1,7 @@
 """A search as the command line and configuration files describe it, with labelled images."""
 
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -16,10 +17,16 @@ if TYPE_CHECKING:
     from quantry.autosearch import SearchOptions, SearchResult
     from quantry.data.calibration_data import CalibrationData
     from quantry.data.images import ImageOptions
-    from quantry.evaluate.tasks import DetectionPrecision, TopAccuracy
+    from quantry.evaluate.tasks import DetectionPrecision, RankCorrelation, TopAccuracy
 
 CLASSIFIER_METRICS = {"top1": 1, "top5": 5}
 DETECTOR_METRICS = ("map", "map50")
+RANK_METRIC = "spearman"
+LABELLED_METRICS = (*CLASSIFIER_METRICS, *DETECTOR_METRICS, RANK_METRIC)
+METRIC = (
+    "With --labels: top1, top5, map, map50 or spearman. Between outputs: l1, l2, cosine, psnr, ssim or sqnr. Or "
+    "module:function, which takes a model's path and returns a number. Default: by the labels, else l2."
+)
 _IMAGE_FLAGS = {
     "mean": "--mean",
     "std": "--std",
@@ -27,6 +34,7 @@ _IMAGE_FLAGS = {
     "color": "--color",
     "resize": "--resize",
     "crop_fraction": "--crop-fraction",
+    "size": "--size",
 }
 # Types of the keys of a configuration file; SearchOptions checks its own.
 _TYPES: dict[str, tuple[type, str]] = {
@@ -108,7 +116,7 @@ class SearchJob:
     def metric_name(self) -> str:
         """The metric, as given or as the labels imply."""
         if self.metric is not None:
-            return self.metric.lower().replace("-", "")
+            return self.metric if ":" in self.metric else self.metric.lower().replace("-", "")
         if self.labels is None:
             return "l2"
         return "map" if _is_coco(self.labels) else "top1"
@@ -174,7 +182,8 @@ class SearchJob:
             given.setdefault("resize", "letterbox")
         without_flag = {name: given.pop(name) for name in tuple(given) if name not in _IMAGE_FLAGS}
         for name, value in given.items():
-            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            between = "x" if name == "size" else ","
+            text = between.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             # With "=": a value that starts with a minus sign would be parsed as another option.
             words.append(f"{_IMAGE_FLAGS[name]}={text}")
         rest = f"  # and, only in Python: ImageOptions of {without_flag}" if without_flag else ""
@@ -182,8 +191,7 @@ class SearchJob:
 
     @property
     def _calibrates_on_a_part(self) -> bool:
-        labelled = self.metric_name in CLASSIFIER_METRICS or self.metric_name in DETECTOR_METRICS
-        return labelled or self.data is None or self.evaluation_data is None
+        return self.metric_name in LABELLED_METRICS or self.data is None or self.evaluation_data is None
 
     def evaluation_parts(self) -> tuple[Any, Any, Any]:
         """Return calibration data, the evaluator or the name of a metric, and evaluation data for the latter.
@@ -196,10 +204,14 @@ class SearchJob:
             return (*_classifier_parts(self, CLASSIFIER_METRICS[metric]), None)
         if metric in DETECTOR_METRICS:
             return (*_detector_parts(self, metric), None)
+        if metric == RANK_METRIC:
+            return (*_rank_parts(self), None)
+        if ":" in metric:
+            if self.labels is not None:
+                raise RecipeError(f"a function reads its own labels, got --labels and the metric {metric!r}")
+            return self.data or self.evaluation_data, load_function(metric), None
         if self.labels is not None:
-            raise RecipeError(
-                f"labels need one of the metrics {', '.join((*CLASSIFIER_METRICS, *DETECTOR_METRICS))}, got {metric!r}"
-            )
+            raise RecipeError(f"labels need one of the metrics {', '.join(LABELLED_METRICS)}, got {metric!r}")
         if self.calibration_samples is not None:
             raise RecipeError(
                 f"calibration_samples needs labelled images, got the metric {metric!r}; use observe.samples of the "
@@ -299,6 +311,50 @@ def _detector_parts(job: SearchJob, kind: str) -> tuple["CalibrationData", "Dete
     rest = tuple(image for index, image in enumerate(found.images) if index not in held_out)
     labels = CocoLabels(rest, found.categories)
     return calibration, detector_evaluator(job.model, labels, decoder=job.decoder, options=options, kind=kind)
+
+
+def _rank_parts(job: SearchJob) -> tuple["CalibrationData", "RankCorrelation"]:
+    """Return calibration data and the evaluator of a model whose answers are ranked.
+
+    Raises:
+        DataError: There are no labels, or they do not fit the data.
+    """
+    from quantry.data.open_data import calibration_data
+    from quantry.data.sample_cache import SampleCache
+    from quantry.evaluate.tasks import RankCorrelation, number_labels
+    from quantry.graph.float_model import input_signatures
+    from quantry.graph.load import model_source
+
+    if job.labels is None:
+        raise DataError(f"the metric {RANK_METRIC} needs a file with one number per sample, got none; give --labels")
+    inputs = input_signatures(model_source(job.model).load())
+    images = job.image_options() if job.images else None
+    evaluated = calibration_data(_labelled_folder(job), inputs, images)
+    evaluator = RankCorrelation(SampleCache(evaluated), number_labels(job.labels))
+    calibration = calibration_data(job.data or job.evaluation_data, inputs, images)
+    return calibration.take(job.calibration_samples or _CALIBRATION_SAMPLES), evaluator
+
+
+def load_function(spelled: str) -> Any:
+    """Return the function that ``module:function`` names; modules in the current folder are found.
+
+    Raises:
+        RecipeError: There is no such module or function.
+    """
+    import importlib
+
+    module, _, name = spelled.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # It stays there: worker processes import the function again.
+        sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecipeError(f"--metric must name an existing module:function, got {spelled!r}: {error}") from error
+    if not callable(found):
+        raise RecipeError(f"--metric must name a function, got {spelled!r}, which is a {type(found).__name__}")
+    return found
 
 
 def _note_class_order(names: tuple[str, ...]) -> None:

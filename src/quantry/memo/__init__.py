@@ -13,6 +13,7 @@ from quantry.memo._blob import Blob, Storable
 from quantry.memo._directory_store import DirectoryStore
 from quantry.memo._fingerprint import Digest, fingerprint, fingerprint_array, fingerprint_file
 from quantry.memo._function_digest import function_digest
+from quantry.memo._maintenance import StoreUsage, clear_store, prune_store, store_usage, verify_store
 from quantry.memo._memo import Handle, Memo
 from quantry.memo._stage import Environment, Stage, checkpoint, stage
 from quantry.memo._stores import MemoryStore, Store
@@ -29,12 +30,17 @@ __all__ = [
     "Stage",
     "Storable",
     "Store",
+    "StoreUsage",
     "Trace",
     "TraceEntry",
     "checkpoint",
+    "clear_store",
     "fingerprint",
     "fingerprint_array",
     "fingerprint_file",
     "function_digest",
+    "prune_store",
     "stage",
+    "store_usage",
+    "verify_store",
 ]

@@ -235,6 +235,13 @@ def _register_shared_arena() -> None:
         return
 
 
+def available_providers() -> tuple[str, ...]:
+    """Return the execution providers of the installed onnxruntime, best first."""
+    import onnxruntime
+
+    return tuple(onnxruntime.get_available_providers())
+
+
 def check_providers(providers: Sequence[str]) -> None:
     """Check that this onnxruntime has all of the given execution providers.
 

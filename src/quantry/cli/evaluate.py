@@ -1,0 +1,103 @@
+"""``quantry evaluate``: score one model on labelled data, or compare its outputs with another's."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from quantry.cli.frame import ExitCode, current_output
+from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
+from quantry.cli.search_job import METRIC, SearchJob
+from quantry.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    from quantry.autosearch import Score
+    from quantry.autosearch.evaluator import EvaluatorAdapter
+
+
+def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+    model: Annotated[Path, typer.Argument(help="ONNX model, float or quantized.")],
+    data: Annotated[Path, typer.Option("--data", "-d", help="Evaluation data, as for `quantry quantize`.")],
+    labels: Annotated[
+        Path | None, typer.Option(help="Labels: .csv, .txt or .json of classes or numbers, or a COCO file.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help=METRIC)] = None,
+    reference: Annotated[
+        Path | None, typer.Option("--float", help="Float model: compare scores with it; needed by l1, l2, sqnr, ...")
+    ] = None,
+    decoder: Annotated[str, typer.Option(help="Decoder of a detector: yolox, yolov5, yolov8 or boxes.")] = "yolox",
+    max_drop: Annotated[
+        float | None, typer.Option(help="Exit with 3 if the score is worse than the float model's by more than this.")
+    ] = None,
+    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
+    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
+    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
+    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
+    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+) -> None:
+    """Score a model on labelled data, or compare its outputs with the float model's."""
+    images = given_images(
+        mean=mean,
+        std=std,
+        pixel_scale=pixel_scale,
+        color=color,
+        resize=resize,
+        crop_fraction=crop_fraction,
+        size=size,
+    )
+    if max_drop is not None and reference is None:
+        raise RecipeError(f"--max-drop needs --float, the model to compare with, got {max_drop:g} alone")
+    if not images:
+        warn_of_default_pixels(model, data)
+    job = SearchJob(reference or model, data, data, labels, metric, decoder, images=images)
+    adapter = _adapter(job, reference)
+    scores = {"model": _plain(model, adapter.score(model))}
+    if reference is not None:
+        scores["float"] = _plain(reference, adapter.float_score(reference))
+    _show(job.metric_name, scores, _drop(adapter.direction, scores), max_drop)
+
+
+def _adapter(job: SearchJob, reference: Path | None) -> "EvaluatorAdapter":
+    from quantry.autosearch.evaluator import EvaluatorAdapter
+    from quantry.evaluate.tasks import distance_evaluator
+
+    _, evaluator, _ = job.evaluation_parts()
+    if not isinstance(evaluator, str):
+        return EvaluatorAdapter.of(evaluator)
+    if reference is None:
+        raise DataError(f"the metric {evaluator} compares with a float model, got none; give --float, or --labels")
+    options = job.image_options() if job.images else None
+    return EvaluatorAdapter.of(distance_evaluator(reference, job.data, evaluator, options=options))
+
+
+def _plain(model: Path, score: "Score") -> dict[str, Any]:
+    return {"path": model, "score": score.value, "interval": score.interval}
+
+
+def _drop(direction: str, scores: dict[str, dict[str, Any]]) -> float | None:
+    if "float" not in scores:
+        return None
+    sign = -1.0 if direction == "minimize" else 1.0
+    ours, theirs = scores["model"]["score"], scores["float"]["score"]
+    return 0.0 if ours == theirs else float(sign * (theirs - ours))
+
+
+def _show(metric: str, scores: dict[str, dict[str, Any]], drop: float | None, max_drop: float | None) -> None:
+    output = current_output()
+    for name, score in scores.items():
+        interval = score["interval"]
+        around = "" if interval is None else f" [{interval[0]:.4f}, {interval[1]:.4f}]"
+        path = "" if output.quiet else f"  {escape(str(score['path']))}"
+        output.answer.print(f"{name:6} {escape(metric)} {score['score']:.4f}{escape(around)}{path}", highlight=False)
+    if drop is not None:
+        output.console.print(f"drop   {drop:.4f}", highlight=False)
+    bad = drop is not None and max_drop is not None and drop > max_drop
+    if bad:
+        output.warn(f"the drop is {drop:.4f}, more than --max-drop {max_drop:g}")
+    output.result(
+        {"metric": metric, **scores, "drop": drop, "max_drop": max_drop},
+        ExitCode.NOT_GOOD_ENOUGH if bad else ExitCode.GOOD,
+    )

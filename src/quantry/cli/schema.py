@@ -1,0 +1,76 @@
+"""``quantry schema``: JSON Schema of recipe files and search files."""
+
+import dataclasses
+import json
+import typing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quantry.cli.frame import current_output
+from quantry.errors import RecipeError, nearest_spelling
+
+_KINDS = ("recipe", "search")
+
+
+def schema(kind: Annotated[str, typer.Argument(help="recipe or search.")]) -> None:
+    """Print the JSON Schema of recipe files or search files, for editors and checks."""
+    if kind not in _KINDS:
+        raise RecipeError(f"the kind must be one of {', '.join(_KINDS)}, got {kind!r}{nearest_spelling(kind, _KINDS)}")
+    from quantry.recipe.json_schema import recipe_schema
+
+    found = recipe_schema() if kind == "recipe" else search_schema()
+    out = current_output()
+    out.answer.print(json.dumps(found, indent=2), markup=False, highlight=False, soft_wrap=True)
+    out.result(found)
+
+
+def search_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a search configuration."""
+    from quantry.autosearch import SearchOptions
+    from quantry.cli.search_job import SearchJob
+    from quantry.data.images import ImageOptions
+    from quantry.recipe.json_schema import DIALECT, schema_of
+
+    definitions: dict[str, Any] = {}
+    job = {part.name for part in dataclasses.fields(SearchJob)} - {"options", "images"}
+    names = {**_hints(SearchJob, job), **_hints(SearchOptions, set(SearchOptions.names()))}
+    properties = {name: _schema(hint, definitions) for name, hint in names.items()}
+    images = _hints(ImageOptions, {part.name for part in dataclasses.fields(ImageOptions)})
+    properties["images"] = {
+        "type": "object",
+        "properties": {name: schema_of(hint, definitions) for name, hint in images.items()},
+        "additionalProperties": False,
+    }
+    # YAML has no fractions: 1/255 is text.
+    properties["images"]["properties"]["scale"] = {"type": ["number", "string"]}
+    return {
+        "$schema": DIALECT,
+        "title": "quantry search",
+        "type": "object",
+        "properties": properties,
+        "required": ["model"],
+        "additionalProperties": False,
+        "$defs": definitions,
+    }
+
+
+def _hints(cls: Any, names: set[str]) -> dict[str, Any]:
+    import sys
+
+    scope = {**vars(sys.modules[cls.__module__]), "SearchOptions": Any}
+    return {
+        name: hint for name, hint in typing.get_type_hints(cls, scope).items() if name in names and hint is not None
+    }
+
+
+def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an option; values of types that only Python can express are not checked."""
+    from quantry.recipe.json_schema import schema_of
+
+    members = typing.get_args(hint) or (hint,)
+    if any(member is Path for member in members):
+        return {"type": ["string", "null"]}
+    found = schema_of(hint, definitions)
+    return {} if {} in found.get("anyOf", []) else found
