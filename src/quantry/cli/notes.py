@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 _EQUALIZED = re.compile(r"no cross-layer equalization after (\d+) layers?: (.*)", re.DOTALL)
 _HOUSEKEEPING = re.compile(r"(removed|raised|folded|fused|inferred|axes of|renamed|converted opset|npu: positions)\b")
 _IMPORTANT = re.compile(
-    r"differ a lot|no calibration data|pixel|images are used|not yet supported|reduce accuracy|worse|far below|fell back"
+    r"differ a lot|no calibration data|pixel|images are used|not yet supported|reduce accuracy|far below|fell back"
 )
 _SEE_EQUALIZATION = "docs/accuracy.md"
 
