@@ -17,6 +17,7 @@ ALLOWED_FUNCTIONS = {
     "execute/interpreter/reduction.py:average_pool": "its parameters are the attributes of the ONNX operator",
     "execute/interpreter/resize.py:resize": "its parameters are the attributes of the ONNX operator",
     "cli/quantize.py:quantize": "the command line's options are its parameters",
+    "cli/evaluate.py:evaluate": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
     "numerics/triton_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",
     "numerics/triton_kernels.py:gradient_kernel": "a kernel takes each pointer and constant by itself",
