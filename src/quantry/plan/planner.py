@@ -9,6 +9,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
+from quantry.plan.divisors import divisor_tensors, keep_divisors_float
 from quantry.plan.draft import Draft
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
 from quantry.plan.selection import deselected
@@ -28,7 +29,7 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=6)
+@stage(name="plan", version=7)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 
@@ -51,6 +52,7 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     sums = normalized_sums(graph) if options.float_residuals else frozenset()
+    divisors = divisor_tensors(graph, options) if options.activation.dtype.is_integer else frozenset()
     draft = Draft(options, types)
     for node in graph:
         answer = _answer(node, excluded, options)
@@ -60,6 +62,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
             answer = keep_masks_float(node, answer, masked)
         if isinstance(answer, Annotation):
             answer = keep_sums_float(node, answer, sums)
+        if isinstance(answer, Annotation):
+            answer = keep_divisors_float(node, answer, divisors)
         if isinstance(answer, Annotation) and answer.moves_data and not draft.may_pass_through(node, answer):
             answer = Declined("it only moves data, and its input is not quantized")
         if isinstance(answer, Declined):

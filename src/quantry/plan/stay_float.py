@@ -1,7 +1,8 @@
 """Exceptions to the operator rules, because of the graph around a node or because the user asks for them.
 
 `quantry.plan.planner` says in which order rules, exceptions and the user's selection decide about a node. Each
-exception has a function that finds the nodes or tensors, a reason for the user, and a drawing of the pattern:
+exception has a function that finds the nodes or tensors, a reason for the user, and a drawing of the pattern. What
+computes divisors is in `quantry.plan.divisors`, everything else here:
 
 ==========================  =========================================================================================
 `variance_nodes`            normalizations written in small operators: variances need more than a few bits
