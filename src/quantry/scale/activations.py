@@ -99,9 +99,7 @@ def _own_params(
     functions: tuple[ScalarFunction, ...] = (),
 ) -> TensorParams:
     if isinstance(plan, FixedRange):
-        ends = ExactValues(np.array([plan.low, plan.high], np.float32))
-        # A known range needs no statistics. It is used as a whole, without overflow if that was requested.
-        return _params(ends, method if isinstance(method, NonOverflow) else MinMax(), plan.spec)
+        return _fixed_params(name, plan, statistics, method)
     stats = _stats(name, statistics)
     if not stats.count:
         # A tensor without elements has no range; any scale is right.
@@ -111,6 +109,47 @@ def _own_params(
         return _params(ResponseValues(stats, functions) if functions else BinnedValues(stats), method, plan.spec)
 
     return cached_params(stats, (method, plan.spec, functions), find)
+
+
+_COARSE = 100.0
+_GAIN = 2.0
+"""A known range is replaced if the variance is less than `_COARSE` times its error, and the observed range has
+an error that is at least `_GAIN` times smaller."""
+
+
+def _fixed_params(name: str, plan: FixedRange, statistics: Statistics, method: Method) -> TensorParams:
+    """Return parameters for a known range, or for what was observed if that uses too little of the known range.
+
+    A Softmax over a thousand similar classes never exceeds 0.002: with a step of 1/256 all its values would be zero.
+    """
+    ends = ExactValues(np.array([plan.low, plan.high], np.float32))
+    # A known range needs no statistics. It is used as a whole, without overflow if that was requested. So is the observed
+    # one: the largest probability decides, so it must not be clipped.
+    method = method if isinstance(method, NonOverflow) else MinMax()
+    known = _params(ends, method, plan.spec)
+    stats = statistics.tensors.get(name)
+    if stats is None or not stats.count or not np.isfinite([stats.minimum, stats.maximum]).all():
+        return known
+
+    def find() -> TensorParams:
+        values, grid = BinnedValues(stats), Grid.of(plan.spec)
+        own = _params(values, method, plan.spec)
+        scales, zero_points = (
+            np.array([[float(entry) for entry in pair]])
+            for pair in ((known.scale, own.scale), (known.zero_point, own.zero_point))
+        )
+        of_known, of_own = values.error(scales, zero_points, grid, 2)[0]
+        is_coarse = of_known * _COARSE > _variance(stats)
+        return own if is_coarse and of_own * _GAIN < of_known else known
+
+    return cached_params(stats, (method, plan), find)
+
+
+def _variance(stats: TensorStats) -> float:
+    distribution = stats.distribution()
+    middle = (distribution.lower.astype(np.float64) + distribution.upper) / 2
+    mean = np.average(middle, weights=distribution.counts)
+    return float(np.average((middle - mean) ** 2, weights=distribution.counts))
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:

@@ -105,7 +105,7 @@ def tuned_model(model: FloatModel, tuned: Tuned) -> FloatModel:
     return FloatModel(copy)
 
 
-@stage(name="tuned_params", version=1, stored=False)
+@stage(name="tuned_params", version=2, stored=False)
 def tuned_params(model: FloatModel, plan: QuantPlan, tuned: Tuned, limits: NpuLimits | None) -> QuantParams:
     """Return the scales and zero points after a tuning step, within an NPU's limits if there are any.
 

@@ -116,7 +116,7 @@ class HardSigmoid:
         return Finding(values, {tensor: move for tensor, move in moves.items() if positions[tensor] != move})
 
 
-_BIAS_SHIFT_HIGH = 15
+BIAS_SHIFT_HIGH = 15
 _ACCUMULATOR_BITS, _BIAS_BITS = 24, 8
 
 
@@ -143,14 +143,14 @@ class ShiftBias:
         cut = weight + data - positions[unit.output]
         low = 0 if unit.leaky else min(0, cut + _BIAS_BITS - _ACCUMULATOR_BITS)
         shift = weight + data - bias
-        if low <= shift <= _BIAS_SHIFT_HIGH:
+        if low <= shift <= BIAS_SHIFT_HIGH:
             return None
-        values = f"wpos {weight} + ipos {data} - bpos {bias} = {shift}, allowed {low} to {_BIAS_SHIFT_HIGH}"
-        moves = {unit.bias: weight + data - low} if shift < low else {unit.weight: weight - (shift - _BIAS_SHIFT_HIGH)}
+        values = f"wpos {weight} + ipos {data} - bpos {bias} = {shift}, allowed {low} to {BIAS_SHIFT_HIGH}"
+        moves = {unit.bias: weight + data - low} if shift < low else {unit.weight: weight - (shift - BIAS_SHIFT_HIGH)}
         return Finding(values, moves)
 
 
-_CUT_LOW, _CUT_HIGH = 0, 16
+_CUT_LOW, CUT_HIGH = 0, 16
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ class ShiftCut:
             return None
         weight, data, result = positions[unit.weight], positions[unit.inputs[0]], positions[unit.output]
         cut = weight + data - result
-        if _CUT_LOW <= cut <= _CUT_HIGH:
+        if _CUT_LOW <= cut <= CUT_HIGH:
             return None
-        values = f"wpos {weight} + ipos {data} - opos {result} = {cut}, allowed {_CUT_LOW} to {_CUT_HIGH}"
-        moves = {unit.output: weight + data} if cut < _CUT_LOW else {unit.weight: result - data + _CUT_HIGH}
+        values = f"wpos {weight} + ipos {data} - opos {result} = {cut}, allowed {_CUT_LOW} to {CUT_HIGH}"
+        moves = {unit.output: weight + data} if cut < _CUT_LOW else {unit.weight: result - data + CUT_HIGH}
         return Finding(values, moves)
 
 
@@ -270,4 +270,4 @@ LIMITS: tuple[Limit, ...] = (
     Swish(),
 )
 
-__all__ = ["LIMITS", "Finding", "Limit"]
+__all__ = ["BIAS_SHIFT_HIGH", "CUT_HIGH", "LIMITS", "Finding", "Limit"]

@@ -10,16 +10,17 @@ from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
 from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import NpuLimits
-from quantry.scale.npu.limits import LIMITS, Limit
+from quantry.scale.npu.limits import BIAS_SHIFT_HIGH, CUT_HIGH, LIMITS, Limit
 from quantry.scale.npu.unit import Unit, find_units
+from quantry.scale.weights import measure_constant
 
 
 def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits) -> QuantParams:
     """Return parameters whose positions satisfy the NPU's limits.
 
     The limits apply to 8-bit products; units with a tensor of another width are not limited. Tensors that share
-    parameters move together. Integers of weights and biases are computed when the model is written, so they follow the
-    positions.
+    parameters move together. A weight or bias of zeros is exact at any position, so it never moves others. Integers of
+    weights and biases are computed when the model is written, so they follow the positions.
 
     Args:
         model: The float model that was planned.
@@ -36,7 +37,8 @@ def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, option
     units = [unit for unit in (planned.converted(unit) for unit in found) if _computes_bytes(unit, params)]
     positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]
-    moved = _settle(units, positions, limits, options.max_rounds)
+    free = _FreeConstants(units, _zeros(model, plan))
+    moved = _settle(units, positions, limits, options.max_rounds, free)
     tensors = {
         name: tensor.at_position(positions[planned.holder(name)]) if planned.holder(name) in positions else tensor
         for name, tensor in params.tensors.items()
@@ -96,13 +98,66 @@ def _position(name: str, params: TensorParams) -> int:
     return position
 
 
+@dataclass(frozen=True)
+class _FreeConstants:
+    """Weights and biases that can move without loss, so that they must not limit the tensors next to them.
+
+    Zeros are exact at any position. A bias that reaches more than twice as far as the result can be clipped: an
+    activation function cuts off its channel in any case.
+
+    Attributes:
+        units: All units.
+        zeros: Keys of the constants that are all zero.
+    """
+
+    units: Sequence[Unit]
+    zeros: frozenset[str]
+
+    def place(self, positions: dict[str, int]) -> None:
+        """Move them to where the limits hold without moving anything else, if there is such a position."""
+        self._place_weights(positions)
+        shared: dict[str, list[int]] = {}
+        for unit in self.units:
+            if unit.bias in self.zeros and unit.weight is not None and unit.inputs:
+                shared.setdefault(unit.bias or "", []).append(positions[unit.weight] + positions[unit.inputs[0]])
+        # A bias that several layers read: at the coarsest accumulator, shifts are at least 0 for all of them.
+        positions.update({bias: min(accumulators) for bias, accumulators in shared.items()})
+        self._clip_biases(positions)
+
+    def _clip_biases(self, positions: dict[str, int]) -> None:
+        # Only where the limit would move the weight: there, all products together are smaller than such a bias, so the
+        # bias does not cancel them.
+        for unit in self.units:
+            if unit.weight is None or unit.bias is None or unit.output is None or not unit.inputs or unit.leaky:
+                continue
+            shift = positions[unit.weight] + positions[unit.inputs[0]] - positions[unit.bias]
+            if shift > BIAS_SHIFT_HIGH and unit.bias not in self.zeros:
+                positions[unit.bias] = max(positions[unit.bias], positions[unit.output] - 1)
+
+    def _place_weights(self, positions: dict[str, int]) -> None:
+        needed: dict[str, list[int]] = {}
+        for unit in self.units:
+            if unit.weight in self.zeros and unit.output is not None and unit.inputs:
+                finest = positions[unit.output]
+                if unit.bias is not None and unit.bias not in self.zeros:
+                    finest = max(finest, min(positions[unit.bias], finest + CUT_HIGH))
+                needed.setdefault(unit.weight or "", []).append(finest - positions[unit.inputs[0]])
+        positions.update({weight: max(found) for weight, found in needed.items()})
+
+
+def _zeros(model: ir.Model, plan: QuantPlan) -> frozenset[str]:
+    constants = (*plan.weights, *(name for name, bias in plan.biases.items() if isinstance(bias, OwnBiasPlan)))
+    return frozenset(name for name in constants if measure_constant(model, name, lambda values: not values.any()))
+
+
 def _settle(
-    units: Sequence[Unit], positions: dict[str, int], limits: Sequence[Limit], rounds: int
+    units: Sequence[Unit], positions: dict[str, int], limits: Sequence[Limit], rounds: int, free: _FreeConstants
 ) -> dict[str, set[str]]:
     """Apply all limits in turn until nothing changes; return the tensors that each of them moved."""
     moved: dict[str, set[str]] = {limit.name: set() for limit in limits}
     for _ in range(rounds):
         settled = True
+        free.place(positions)
         for limit in limits:
             for unit in units:
                 finding = limit.find(unit, positions)
@@ -112,6 +167,8 @@ def _settle(
                     settled = False
         if settled:
             break
+    else:
+        free.place(positions)
     return moved
 
 
