@@ -4,7 +4,7 @@ r"""Divides channels of a tensor by moving the factors into the constants that c
 
     Conv -> Relu -> y                         output weights and bias of the Conv
     LayerNormalization -> y                   its scale and bias
-    Mul(a, constant) -> y                     the constant
+    Mul(a, constant) -> y                     what computes a, else the constant
     Mul(a, b) -> y                            what computes one of the two
     Conv -> x -> Sigmoid -> Mul(x, .) -> y    the Conv, and the Sigmoid reads x times the factors:
 
@@ -49,11 +49,19 @@ class ScaleLayer:
 
 @dataclass(frozen=True, eq=False)
 class ScaleConstant:
-    """Divide a constant operand along an axis, which is counted from its last one."""
+    """Divide a constant along an axis, which is counted from its last one.
+
+    Attributes:
+        value: The constant.
+        from_end: The axis, 1 for the last one.
+        channels: Which of the factors are for this constant.
+        reader: The Mul or Add that reads it with the type of activations; None where it stays float.
+    """
 
     value: ir.Value
     from_end: int
     channels: slice
+    reader: ir.Node | None = None
 
     def apply(self, factors: np.ndarray) -> None:
         """Edit the constant; a single number becomes one value per channel."""
@@ -136,6 +144,11 @@ class Fold:
     def restored(self) -> tuple[Restore, ...]:
         """Edits that give readers their old values back by a multiplication."""
         return tuple(edit for edit in self.edits if isinstance(edit, Restore))
+
+    @property
+    def rounded(self) -> tuple[ScaleConstant, ...]:
+        """Constants that are divided and have one scale for all channels."""
+        return tuple(edit for edit in self.edits if isinstance(edit, ScaleConstant) and edit.reader is not None)
 
     @property
     def makers(self) -> tuple[ScaleLayer, ...]:
@@ -281,7 +294,7 @@ def _fold_normalization(node: ir.Node, part: _ChannelRange) -> Fold | str:
     return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
 
 
-def _constant_operand(value: ir.Value | None, part: _ChannelRange) -> ScaleConstant | None:
+def _constant_operand(node: ir.Node, value: ir.Value | None, part: _ChannelRange) -> ScaleConstant | None:
     """Return a constant with one value per channel, or one for all, that has no other reader."""
     if value is None or not is_own(value):
         return None
@@ -291,15 +304,19 @@ def _constant_operand(value: ir.Value | None, part: _ChannelRange) -> ScaleConst
         return None
     if len(shape) >= from_end and shape[-from_end] not in (1, part.count):
         return None
-    return ScaleConstant(value, from_end, part.channels)
+    return ScaleConstant(value, from_end, part.channels, node)
 
 
 def _fold_product(node: ir.Node, part: _ChannelRange) -> Fold | str:
-    """Divide one operand: a constant if there is one, else the one that needs fewer multiplications."""
-    for value in node.inputs:
-        constant = _constant_operand(value, part)
-        if constant is not None:
-            return Fold((constant,))
+    """Divide one operand, if possible a computed one that needs no multiplication."""
+    for value, other in (node.inputs, node.inputs[::-1]):
+        constant = _constant_operand(node, value, part)
+        if constant is None:
+            continue
+        # Divided, the constant needs one scale for very different channels. So it stays as it is if the other operand
+        # can be divided; for an NPU it may even be a part of that operand.
+        found = "" if other is None else _operand_fold(other, node, part)
+        return found if isinstance(found, Fold) and not found.products else Fold((constant,))
     first, second = node.inputs
     if first is None or second is None or first is second:
         return "Mul combines channels"
@@ -320,7 +337,7 @@ def _operand_fold(value: ir.Value, node: ir.Node, part: _ChannelRange) -> Fold |
 def _fold_sum(node: ir.Node, part: _ChannelRange) -> Fold | str:
     """Divide a computed operand and a constant one; two computed operands would both have to be divided."""
     for constant, other in (node.inputs, node.inputs[::-1]):
-        edit = _constant_operand(constant, part)
+        edit = _constant_operand(node, constant, part)
         if edit is not None and other is not None and other.shape is not None and len(other.shape) == part.rank:
             found = _fold(other, frozenset([node]), part)
             return found if isinstance(found, str) else Fold((edit, *found.edits))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from quantry.equalize.folding import Fold, find_fold, insert_product
+from quantry.equalize.folding import Fold, ScaleConstant, find_fold, insert_product
 from quantry.equalize.linear_layer import LinearLayer, array_of, bias_magnitude, linear_layer
 from quantry.equalize.smooth_factors import (
     ChannelRanges,
@@ -113,7 +113,7 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=2, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="smooth", version=3, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,
@@ -246,7 +246,9 @@ class _Smoother:
         if self._options.alpha is not None:
             factors = smooth_factors(ranges, layers, self._options.alpha)
         else:
-            makers = () if fold is None or self._roundings[1].per_channel else self._makers(site, fold, bias)
+            makers = [] if fold is None else self._constants(site, fold)
+            if fold is not None and not self._roundings[1].per_channel:
+                makers += self._makers(site, fold, bias)
             factors, before, after = best_factors(ranges, layers, *self._roundings, makers)
             if not self._pays(before, after, products):
                 return None
@@ -254,6 +256,29 @@ class _Smoother:
         if fold is None or fold.restored:
             factors = powers_of_two(factors, _SPAN)
         return factors if fold is None else within_span(factors, fold)
+
+    def _constants(self, site: Site, fold: Fold) -> list[SharedStep]:
+        """Return the constant operands that are divided; they have one step for all channels."""
+        found = []
+        step = (2 / self._roundings[0].steps) ** 2 / 12
+        for edit in fold.rounded:
+            extent = np.zeros(site.channels)
+            extent[edit.channels] = self._extent(edit)
+            read = [value for value in edit.reader.inputs if value is not edit.value] if edit.reader is not None else []
+            product = edit.reader is not None and edit.reader.op_type == "Mul"
+            energy = self._ranges_now.mean_square(read[0].name or "") if product and read and read[0] else 1.0
+            found.append(SharedStep(extent, step * energy))
+        return found
+
+    @staticmethod
+    def _extent(edit: ScaleConstant) -> np.ndarray:
+        """Return the largest magnitude in each channel of a constant."""
+        array = np.abs(array_of(edit.value).astype(np.float64))
+        count = edit.channels.stop - edit.channels.start
+        if array.ndim < edit.from_end or array.shape[-edit.from_end] != count:
+            return np.full(count, array.max(initial=0.0))
+        rows: np.ndarray = np.moveaxis(array, -edit.from_end, 0).reshape(count, -1).max(axis=1)
+        return rows
 
     def _makers(self, site: Site, fold: Fold, bias: Rounding | None) -> list[SharedStep]:
         """Return the weights and biases that compute a tensor, if they have one step for all channels."""

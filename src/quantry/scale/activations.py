@@ -123,8 +123,8 @@ def _fixed_params(name: str, plan: FixedRange, statistics: Statistics, method: M
     A Softmax over a thousand similar classes never exceeds 0.002: with a step of 1/256 all its values would be zero.
     """
     ends = ExactValues(np.array([plan.low, plan.high], np.float32))
-    # A known range needs no statistics. It is used as a whole, without overflow if that was requested. So is the observed
-    # one: the largest probability decides, so it must not be clipped.
+    # A known range needs no statistics. It is used as a whole, without overflow if that was requested. So is the
+    # observed one: the largest probability decides, so it must not be clipped.
     method = method if isinstance(method, NonOverflow) else MinMax()
     known = _params(ends, method, plan.spec)
     stats = statistics.tensors.get(name)
