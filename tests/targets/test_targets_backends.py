@@ -36,7 +36,7 @@ def test_backend_computes_what_the_cpu_provider_computes(name: str, written: dic
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_backend_refuses_a_broken_model_with_its_own_message(name: str) -> None:
-    with pytest.raises(ModelError, match="must be able to load the model, got .+"):
+    with pytest.raises(ModelError, match=r"must be able to load the model, got .+"):
         installed(name).open(b"not a model")
 
 

@@ -66,7 +66,8 @@ def test_batch_of_the_recipe_wins() -> None:
 
 
 def test_other_dynamic_axis_is_an_error_until_it_gets_a_size() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n,2,height,4] x) => (float[n,2,height,4] y) { y = Relu(x) }"""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n,2,height,4] x) => (float[n,2,height,4] y) { y = Relu (x) }"""
     data = [np.ones((1, 2, 6, 4), np.float32)]
     with pytest.raises(ModelError, match=r"must have static shapes, got input 'x' .*height.* --dimension NAME=SIZE"):
         quantry.quantize(parser.parse_model(text), data, target="stm32n6", store=None)

@@ -100,8 +100,8 @@ class LayerTypes(Checked):
         types = (self.activation, self.second_input, self.output, self.weight, self.bias)
         if self.keep_float == any(entry is not None for entry in types):
             raise RecipeError(
-                "LayerTypes must either have keep_float=True or set a type (activation, second_input, output, weight or "
-                f"bias); got {'both' if self.keep_float else 'neither'} for {(*self.match, *self.operators)}"
+                "LayerTypes must either have keep_float=True or set a type (activation, second_input, output, weight "
+                f"or bias); got {'both' if self.keep_float else 'neither'} for {(*self.match, *self.operators)}"
             )
         for name in ("activation", "second_input", "output"):
             check_activation(f"LayerTypes.{name}", getattr(self, name))

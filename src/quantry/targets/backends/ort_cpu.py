@@ -172,7 +172,7 @@ class _Placer:
     def found(self) -> dict[str, Kernel]:
         """By node name, the kernel that computes it."""
         found = {node.name or "": self._kernels[node.name or ""] for node in self._nodes if node.name in self._kernels}
-        # Forwards: a function after an operator is fused into it. Backwards: what feeds only one node is fused into that.
+        # Forwards: a function after an operator is fused into it. Backwards: what feeds one node only is fused into it.
         for node in self._nodes:
             source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
             if node.name not in found and source is not None and not is_dequantize(source) and not is_dequantize(node):

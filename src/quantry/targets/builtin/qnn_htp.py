@@ -48,7 +48,6 @@ QNN_HTP = Target(
             source=f"{_CONFIG}; {_MEASURED}: 30 dB instead of 80 dB",
             consequence="HTP rounds the second operand itself, so results differ",
         ),
-        OneType(except_operators=("MatMul",), source=_CONFIG, consequence=_CPU),
         FixedScales(
             entries=(
                 FixedScale("Sigmoid", DataType.UINT16, 2.0**-16),
@@ -68,6 +67,7 @@ QNN_HTP = Target(
             source=f"{_MEASURED}; Softmax in int8 is taken, and wrong",
             consequence=_CPU,
         ),
+        OneType(except_operators=("MatMul",), source=_CONFIG, consequence=_CPU),
         RedundantFunctions(
             source=f"{_MEASURED}; onnxruntime, QDQ node units",
             consequence="the operator runs in float, and its int32 bias on the CPU",

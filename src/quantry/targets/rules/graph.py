@@ -7,11 +7,18 @@ import onnx_ir as ir
 
 from quantry.data.conform import describe
 from quantry.graph.float_model import FloatModel
+from quantry.graph.operators import OPERATORS, Family
+from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import DataType, Dynamic, LayerTypes, MatMulNBits, Recipe
 from quantry.recipe.checked import Checked
 from quantry.targets.pairs import is_dequantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
+# Operators that only move or select values have the type of what they move.
+_MOVING = (Family.SELECTION, Family.PADDING, Family.RESIZE)
+_COMPUTING = tuple(
+    name for name in RULE_OF_OPERATOR if OPERATORS[name].copies is None and OPERATORS[name].family not in _MOVING
+)
 _FOREIGN = {
     "DynamicQuantizeLinear": "its scale is computed at run time",
     "ConvInteger": "its result has no scale",
@@ -321,6 +328,19 @@ class OneType(Rule):
             if len(types) > 1:
                 change = "give its result a pair of each type: quantize the float model with --target"
                 yield self.broken(node.name, f"it reads and writes {' and '.join(sorted(types))}", change)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe in which every operator keeps the model's type unless it has its own; pairs convert."""
+        plan = recipe.plan
+        others = [
+            spec
+            for layer in plan.layers
+            for spec in (layer.activation, layer.second_input, layer.output)
+            if spec is not None and spec.dtype is not plan.activation.dtype
+        ]
+        if not others:
+            return recipe
+        return _with_layer(recipe, LayerTypes(operators=_COMPUTING, activation=plan.activation, output=plan.activation))
 
 
 @dataclass(frozen=True, kw_only=True)
