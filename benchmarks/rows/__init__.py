@@ -3,6 +3,7 @@
 from benchmarks.harness import Row
 from benchmarks.rows import (
     dialects,
+    evaluating,
     growth,
     imports,
     latency,
@@ -20,6 +21,7 @@ ROWS: tuple[Row, ...] = (
     *reuse.ROWS,
     *quantize.ROWS,
     *growth.ROWS,
+    *evaluating.ROWS,
     *latency.ROWS,
     *dialects.ROWS,
     *techniques.ROWS,

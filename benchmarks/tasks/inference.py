@@ -14,8 +14,17 @@ _WARM_UP = 5
 
 def infer(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
     """Time reading and running every sample once; opening the model is not timed."""
-    session = open_session(model, threads)
+    return _run_all(open_session(model, threads), samples, count)
 
+
+def evaluate(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
+    """Time reading and running every sample in the session that quantry's evaluators use."""
+    from quantry.evaluate.evaluation_session import evaluation_session
+
+    return _run_all(evaluation_session(model, threads), samples, count)
+
+
+def _run_all(session: Any, samples: str, count: int) -> Callable[[], dict[str, Any]]:
     def job() -> dict[str, Any]:
         reader = SampleReader(samples, count)
         while (sample := reader.get_next()) is not None:
