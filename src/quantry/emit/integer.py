@@ -22,6 +22,7 @@ result may differ by one step. With power-of-two scales both are exact, and the 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -409,8 +410,8 @@ def _bias(unit: QuantizedOperator, sides: tuple[IntegerTensor, IntegerTensor]) -
     return unit.editor.constant(exact.astype(np.int32), f"{bias.integers.name}_int32")
 
 
-def _attributes(node: ir.Node) -> dict[str, int | float | str | list[int]]:
-    return {name: attribute.value for name, attribute in node.attributes.items()}
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return dict(node.attributes)  # attributes as they are: inferring their types from values is slow
 
 
 KERNELS: dict[str, Kernel] = {
