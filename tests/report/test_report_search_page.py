@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -6,8 +7,10 @@ import onnx.parser
 import pytest
 
 from quantry.autosearch import SearchResult, search
+from quantry.errors import DataError
 from quantry.recipe import MinMax, MinMSE, from_yaml
-from quantry.report import render_search_page, write_search_report
+from quantry.report import render_folders, render_search_page, write_search_report
+from quantry.report.search_facts import facts_of_result, read_facts
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -28,9 +31,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
 
 def test_page_shows_every_trial_and_the_winner(result: SearchResult) -> None:
     page = render_search_page(result, "small.onnx")
-    assert page.count("<tr>") >= len(result.trials)
-    assert page.count("<circle") == len(result.trials)
-    for heading in ("Every trial", "What mattered", "The best configuration"):
+    assert all(f"<tr id=trial-{trial.number}>" in page for trial in result.trials)
+    for heading in ("Accuracy and cost", "What mattered", "Every trial", "The best configuration"):
         assert f"<h2>{heading}</h2>" in page
 
 
@@ -45,6 +47,32 @@ def test_best_recipe_on_the_page_can_be_run_again(result: SearchResult) -> None:
     assert result.best is not None
     written = page.split("<pre>")[1].split("</pre>")[0].replace("&#x27;", "'")
     assert from_yaml(written) == result.best.recipe
+
+
+def test_page_of_a_folder_is_that_of_the_result(result: SearchResult) -> None:
+    of_folder, of_result = read_facts(result.output_dir), facts_of_result(result, "")
+    assert of_folder.trials == tuple(json.loads(json.dumps(of_result.trials)))
+    assert of_folder.importance == of_result.importance
+    assert of_folder.metric == of_result.metric == "l2"
+    assert render_folders([result.output_dir]).count("<tr id=trial-") == len(result.trials)
+
+
+def test_importance_is_the_share_of_variance_between_the_values(result: SearchResult) -> None:
+    drops = np.array([trial.drop for trial in result.trials])
+    reduced = np.array([bool(trial.assignment["scale.reduce_range"]) for trial in result.trials])
+    means = np.where(reduced, drops[reduced].mean(), drops[~reduced].mean())
+    (entry,) = (one for one in facts_of_result(result, "").importance if one["parameter"] == "scale.reduce_range")
+    assert entry["share"] == pytest.approx(means.var() / drops.var())
+
+
+def test_two_searches_are_compared(result: SearchResult) -> None:
+    page = render_folders([result.output_dir, result.output_dir])
+    assert "<h2>Searches compared</h2>" in page
+
+
+def test_folder_without_a_search_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"search\.json"):
+        read_facts(tmp_path)
 
 
 def test_report_is_written(result: SearchResult, tmp_path: Path) -> None:

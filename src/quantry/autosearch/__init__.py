@@ -30,6 +30,7 @@ from quantry.autosearch.options import (
     split_options,
     unknown_option,
 )
+from quantry.autosearch.output import search_summary
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
 from quantry.autosearch.run import SearchResult, run_search, search
 from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion, with_fields
@@ -66,6 +67,7 @@ __all__ = [
     "run_search",
     "run_two_stage",
     "search",
+    "search_summary",
     "split_data",
     "split_options",
     "unknown_option",

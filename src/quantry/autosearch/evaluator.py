@@ -107,6 +107,12 @@ class EvaluatorAdapter:
         return cls(evaluator, direction, metric)
 
     @property
+    def name(self) -> str:
+        """Name of the score in tables and reports."""
+        given = getattr(self.evaluator, "name", None)
+        return given if isinstance(given, str) and given else getattr(self.evaluator, "__name__", "score")
+
+    @property
     def size(self) -> int | None:
         """Number of samples that can be scored one by one; None if the evaluator has no ``per_sample``."""
         size = getattr(self.evaluator, "size", None)
@@ -146,9 +152,10 @@ class EvaluatorAdapter:
         """
         scored: Callable[[Path], Score] | None = getattr(self.evaluator, "scored", None)
         if scored is not None:
-            score = scored(model_path)
-            _check_finite(score.value)
-            return score
+            found = scored(model_path)
+            _check_finite(found.value)
+            # Evaluators of tasks have a score of their own, without the fields that only a search needs.
+            return Score(found.value, found.interval, found.per_sample)
         if self.size is not None:
             return Score.of_samples(self.per_sample(model_path, range(self.size)))
         return self._read(self.evaluator(model_path))

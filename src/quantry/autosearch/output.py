@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.live import Live
 
+    from quantry.autosearch.run import SearchResult
+
 LOGGER = "quantry.autosearch"
 """Name of the logger; records have the level INFO, which is not shown by default."""
 
@@ -232,17 +234,18 @@ class SummaryFile:
     def _write(self, state: SearchState, reason: str | None) -> None:
         started = time.monotonic()
         opening = json.dumps(_json_value(_overview(state, self._lines, reason)), indent=1)
-        trials = ",\n".join(map(self._text, state.trials))
+        trials = ",\n".join(self._text(trial, state.recorded_at.get(trial.number)) for trial in state.trials)
         content = f'{opening[:-2]},\n "trials": [\n{trials}\n ]\n}}'
         state.directory.write(state.directory.summary, content.encode())
         now = time.monotonic()
         self._due = now + max(_SUMMARY_SECONDS, _SUMMARY_SHARE * (now - started))
 
-    def _text(self, trial: Trial) -> str:
+    def _text(self, trial: Trial, at: float | None) -> str:
         """Return a trial as one line; cached, because a search may have thousands of trials."""
         known = self._texts.get(trial.number)
         if known is None or known[0] is not trial:
-            known = self._texts[trial.number] = (trial, f"  {json.dumps(_json_value(_trial_summary(trial)))}")
+            text = json.dumps(_json_value(_trial_summary(trial, at)))
+            known = self._texts[trial.number] = (trial, f"  {text}")
         return known[1]
 
 
@@ -251,6 +254,8 @@ def _overview(state: SearchState, notes: list[str], reason: str | None) -> dict[
     reference = state.reference
     return {
         "version": SUMMARY_VERSION,
+        "model": state.model_name,
+        "metric": state.metric,
         "stopped_by": reason,
         "seconds": state.seconds,
         "direction": state.direction,
@@ -266,7 +271,33 @@ def _overview(state: SearchState, notes: list[str], reason: str | None) -> dict[
     }
 
 
-def _trial_summary(trial: Trial) -> dict[str, Any]:
+def search_summary(result: "SearchResult") -> dict[str, Any]:
+    """Return a result as search.json has it.
+
+    Args:
+        result: The result of a search.
+    """
+    reference = result.reference
+    return {
+        "version": SUMMARY_VERSION,
+        "model": result.model,
+        "metric": result.metric,
+        "stopped_by": result.stopped_by,
+        "seconds": result.seconds,
+        "direction": result.direction,
+        "objectives": list(result.objectives),
+        "tolerance": result.tolerance,
+        "float": {"score": reference.value, "interval": reference.interval, "scores": dict(reference.named)},
+        "best": None if result.best is None else result.best.number,
+        "candidates": [trial.number for trial in result.candidates],
+        "pareto": [trial.number for trial in result.pareto],
+        "evaluation_share": result.evaluation_share,
+        "notes": list(result.notes),
+        "trials": [_trial_summary(trial, result.recorded_at.get(trial.number)) for trial in result.trials],
+    }
+
+
+def _trial_summary(trial: Trial, at: float | None) -> dict[str, Any]:
     return {
         "number": trial.number,
         "space": trial.space,
@@ -283,6 +314,7 @@ def _trial_summary(trial: Trial) -> dict[str, Any]:
         "scores": dict(trial.scores),
         "error": trial.error,
         "seconds": trial.seconds,
+        "at": at,
         "computed": dict(trial.computed),
         "reused": list(trial.reused),
         "samples": trial.samples,

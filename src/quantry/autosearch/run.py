@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,10 @@ class SearchResult:
         seconds: Duration of the whole search, including the time before an interruption.
         evaluation_share: Samples evaluated, divided by those of evaluating every trial in full; None if the evaluator
             has no per-sample scores.
+        model: The float model's file name, or empty.
+        metric: Name of the score.
+        objectives: Names of the objectives.
+        recorded_at: Seconds since the start at which trials were recorded, by number.
     """
 
     best: Trial | None
@@ -80,6 +84,10 @@ class SearchResult:
     best_recipe: Path | None
     seconds: float
     evaluation_share: float | None = None
+    model: str = ""
+    metric: str = "score"
+    objectives: tuple[str, ...] = ("accuracy",)
+    recorded_at: Mapping[int, float] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         best = "none" if self.best is None else f"trial {self.best.number} with {self.best.score:.6g}"
@@ -217,6 +225,7 @@ def run_search(
                     session.check_reference(_float_score(workers))
                 write_calibration_list(directory, context.data)
                 state = SearchState(chosen, directory, session.study, adapter.direction)
+                state.model_name, state.metric = context.float_path.name, adapter.name
                 known = state.study.restore()
                 proposer, notes = make_proposer(state, known)
                 notes = (*of_data, *session.notes, *notes, *_racing_notes(context, chosen))
@@ -348,6 +357,10 @@ def _result(state: SearchState, notes: tuple[str, ...], size: int) -> SearchResu
         best_recipe=None if state.best is None else directory.best_recipe,
         seconds=state.seconds,
         evaluation_share=_evaluation_share(state, size),
+        model=state.model_name,
+        metric=state.metric,
+        objectives=tuple(state.options.objectives),
+        recorded_at=dict(state.recorded_at),
     )
 
 

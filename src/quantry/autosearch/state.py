@@ -46,6 +46,9 @@ class SearchState:
         resumed: Whether this search continues an earlier one.
         time: The time limit.
         callbacks: Called when trials finish.
+        model_name: The float model's file name, for reports.
+        metric: Name of the score, for reports.
+        recorded_at: Seconds since the start at which trials were recorded, by number.
     """
 
     def __init__(
@@ -58,6 +61,9 @@ class SearchState:
         self.reference = study.reference
         self.tolerance = None if self.reference is None else accepted_drop(options.tolerance, self.reference.value)
         self.callbacks: list[SearchCallback] = []
+        self.model_name = ""
+        self.metric = "score"
+        self.recorded_at: dict[int, float] = {}
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         self.pareto: tuple[Trial, ...] = ()
@@ -166,6 +172,8 @@ class SearchState:
         self._write_shared_model(self.trials[trial.number])
         self.study.set_seconds(self.seconds)
         self.stopped_by = self._stop_reason()
+        if trial.number not in self.restored:
+            self.recorded_at[trial.number] = self.seconds
         recorded = self.trials[trial.number]
         for callback in self.callbacks:
             callback.on_trial(self, recorded)

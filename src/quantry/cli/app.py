@@ -23,9 +23,9 @@ from quantry.cli.frame import ExitCode, current_output, framed, report_error, se
 from quantry.cli.nodes import nodes
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
+from quantry.cli.report import report
 from quantry.cli.schema import schema
 from quantry.cli.search import search
-from quantry.cli.targets import targets
 
 app = typer.Typer(
     name="quantry",
@@ -76,11 +76,11 @@ _add(
     "quantry evaluate model.int8.onnx --data images/ --labels labels.csv --metric top1",
     "quantry evaluate model.int8.onnx --float model.onnx --data images/ --metric sqnr --max-drop 3",
 )
+_add(report, _MAIN, "quantry report quantry_search", "quantry report first_search second_search -o both.html")
 _add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")
 _add(nodes, _MODELS, "quantry nodes model.onnx --preset XINT8 --float")
 _add(convert, _MODELS, "quantry convert model.int8.onnx --to qdq -o model.qdq.onnx")
 _add(check, _MODELS, "quantry check model.int8.onnx", "quantry check model.int8.onnx --json")
-_add(targets, _MODELS, "quantry targets", "quantry targets qnn-htp")
 _add(presets, _RECIPES, "quantry presets", "quantry presets XINT8 > mine.yaml")
 _add_group(
     "recipe",

@@ -64,7 +64,7 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     # Imported on use: it imports onnxruntime.
     from quantry.report import write_search_report
 
-    page = write_search_report(result, result.output_dir / "report.html", f"search by {metric}")
+    page = write_search_report(result, result.output_dir / "report.html")
     console.print(f"  {'report':6} [bold]{escape(str(page))}[/]", soft_wrap=True)
     if output.quiet and result.best_model is not None:
         output.answer.print(str(result.best_model), highlight=False, markup=False)

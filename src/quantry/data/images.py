@@ -213,6 +213,11 @@ class ImageSource(SampleSource):
         self._files = tuple(files[: groups * self._group])
 
     @property
+    def options(self) -> ImageOptions:
+        """How images become inputs."""
+        return self._options
+
+    @property
     def size(self) -> int:
         """Number of samples."""
         return len(self._files) // self._group

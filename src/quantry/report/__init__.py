@@ -3,13 +3,15 @@
 from quantry.report.facts import ReportFacts, collect_facts
 from quantry.report.page import render_page
 from quantry.report.search_page import render_search_page
-from quantry.report.write import write_report, write_search_report
+from quantry.report.write import render_folders, write_folder_report, write_report, write_search_report
 
 __all__ = [
     "ReportFacts",
     "collect_facts",
+    "render_folders",
     "render_page",
     "render_search_page",
+    "write_folder_report",
     "write_report",
     "write_search_report",
 ]

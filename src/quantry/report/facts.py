@@ -14,8 +14,9 @@ from quantry.recipe import to_yaml
 
 Plain = dict[str, Any]
 
-_SHAPES = 6
-_BINS = 96
+# A page of the largest models stays below a megabyte with these.
+_HISTOGRAMS = 400
+_BINS = 64
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,14 @@ class ReportFacts:
         latency: Median milliseconds of both models and the ratio, or None.
         nodes: Number of nodes, and of those that compute on quantized tensors.
         findings: Known causes of loss: title, tensors, suggested fix.
-        falls: Nodes that lose most: node, operator, before, after, lost.
+        falls: Nodes that lose most: node, operator, before, after, lost, and the cause where it is known.
         gathered: Tensor names and SQNR in dB along the graph.
+        strip: One entry per layer, in graph order: its tensors and the SQNR in dB of the accumulated error, of its
+            output alone and of its weight alone; None where unknown.
         tensors: One entry per quantized tensor.
-        shapes: Distributions of the worst activations, with the represented range.
+        histograms: Values of the worst tensors, with the represented range.
+        pictures: Images on which the models disagree most.
+        placement: Where each node runs on a target; empty if there is none.
         declined: Reasons with the nodes that stayed float.
         notes: Messages for the user.
         trace: Rows of the trace: stage, outcome, seconds.
@@ -50,11 +55,14 @@ class ReportFacts:
     findings: tuple[Plain, ...]
     falls: tuple[Plain, ...]
     gathered: tuple[tuple[str, float], ...]
+    strip: tuple[Plain, ...]
     tensors: tuple[Plain, ...]
-    shapes: tuple[Plain, ...]
+    histograms: tuple[Plain, ...]
     declined: tuple[tuple[str, tuple[str, ...]], ...]
     notes: tuple[str, ...]
     trace: tuple[tuple[str, str, str], ...]
+    pictures: tuple[Plain, ...] = ()
+    placement: tuple[Plain, ...] = ()
 
 
 def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) -> ReportFacts:
@@ -91,12 +99,19 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         else {"float_ms": latency.float_ms, "quantized_ms": latency.quantized_ms, "ratio": latency.ratio},
         nodes=(len(result.plan.quantized_nodes) + len(result.declined), len(result.plan.quantized_nodes)),
         findings=tuple(
-            {"title": finding.title, "tensors": finding.tensors, "fix": finding.fix} for finding in diagnosis.findings
+            {
+                "title": finding.title,
+                "tensors": finding.tensors,
+                "fix": finding.fix,
+                "gain": str(getattr(finding, "gain", None) or ""),
+            }
+            for finding in diagnosis.findings
         ),
-        falls=tuple(vars(fall) for fall in diagnosis.falls),
+        falls=tuple({**vars(fall), "cause": _cause(fall.tensor, fall.node, diagnosis)} for fall in diagnosis.falls),
         gathered=tuple((name, value) for name, value in diagnosis.gathered.items()),
+        strip=_strip(result, diagnosis),
         tensors=tuple(vars(tensor) for tensor in sorted(diagnosis.tensors, key=lambda tensor: tensor.sqnr)),
-        shapes=_shapes(diagnosis, statistics),
+        histograms=_histograms(result, diagnosis, statistics),
         declined=tuple((reason, tuple(nodes)) for reason, nodes in sorted(reasons.items(), key=_most_first)),
         notes=result.notes,
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),
@@ -107,28 +122,67 @@ def _most_first(entry: tuple[str, list[str]]) -> int:
     return -len(entry[1])
 
 
-def _shapes(diagnosis: Diagnosis, statistics: Statistics) -> tuple[Plain, ...]:
-    """Return the distributions of the activations that lose most on their own."""
-    worst = sorted((one for one in diagnosis.tensors if one.kind == "activation"), key=lambda one: one.sqnr)
-    shapes = []
-    for tensor in worst[:_SHAPES]:
-        spread = statistics.tensors[tensor.name].distribution()
-        low, high = min(tensor.seen[0], tensor.range[0]), max(tensor.seen[1], tensor.range[1])
-        if not low < high:
+def _cause(tensor: str, node: str, diagnosis: Diagnosis) -> str:
+    """Return the title of the finding that names a tensor or its node."""
+    own = {one.name for one in diagnosis.tensors if node and one.node == node} | {tensor}
+    return next((finding.title for finding in diagnosis.findings if own & set(finding.tensors)), "")
+
+
+def _strip(result: QuantizationResult, diagnosis: Diagnosis) -> tuple[Plain, ...]:
+    """Return the errors of each node whose output both models have, in graph order."""
+    alone = {(one.kind, one.name): one.sqnr for one in diagnosis.tensors}
+    weights = {one.node: one for one in diagnosis.tensors if one.kind == "weight"}
+    layers = []
+    for node in result.stages.equalized.value.model.graph:
+        tensor = next((value.name for value in node.outputs if value.name in diagnosis.gathered), None)
+        if tensor is None:
             continue
-        edges = np.linspace(low, high, _BINS + 1)
-        middle = (spread.lower + spread.upper) / 2
-        mass, _ = np.histogram(middle, bins=edges, weights=spread.counts)
-        shapes.append(
+        weight = weights.get(node.name or "")
+        layers.append(
+            {
+                "node": node.name or tensor,
+                "operator": node.op_type,
+                "tensor": tensor,
+                "weight_name": "" if weight is None else weight.name,
+                "gathered": _short(diagnosis.gathered[tensor]),
+                "activation": _short(alone.get(("activation", tensor))),
+                "weight": None if weight is None else _short(weight.sqnr),
+            }
+        )
+    return tuple(layers)
+
+
+def _short(decibel: float | None) -> float | None:
+    return None if decibel is None else round(decibel, 2)
+
+
+def _histograms(result: QuantizationResult, diagnosis: Diagnosis, statistics: Statistics) -> tuple[Plain, ...]:
+    """Return the values of the tensors that lose most on their own, worst first."""
+    initializers = result.stages.equalized.value.model.graph.initializers
+    entries = []
+    for tensor in sorted(diagnosis.tensors, key=lambda one: one.sqnr)[:_HISTOGRAMS]:
+        low, high = min(tensor.seen[0], tensor.range[0]), max(tensor.seen[1], tensor.range[1])
+        if not low < high or not math.isfinite(high - low):
+            continue
+        if tensor.kind == "activation":
+            spread = statistics.tensors[tensor.name].distribution()
+            middle: Any = (spread.lower + spread.upper) / 2
+            counts, _ = np.histogram(middle, bins=_BINS, range=(low, high), weights=spread.counts)
+        else:
+            constant = initializers[tensor.name].const_value
+            assert constant is not None
+            counts, _ = np.histogram(constant.numpy().astype(np.float32), bins=_BINS, range=(low, high))
+        entries.append(
             {
                 "name": tensor.name,
+                "kind": tensor.kind,
+                "dtype": tensor.dtype,
                 "low": low,
                 "high": high,
                 "range": tensor.range,
-                "sqnr": tensor.sqnr,
-                "dtype": tensor.dtype,
-                # On a logarithmic scale, because the few values that stretch a range are of interest.
-                "heights": [math.log10(1 + value) for value in mass.tolist()],
+                "seen": tensor.seen,
+                "sqnr": _short(tensor.sqnr),
+                "counts": [int(count) for count in counts],
             }
         )
-    return tuple(shapes)
+    return tuple(entries)

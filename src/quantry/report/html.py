@@ -1,5 +1,6 @@
-"""HTML shared by all report pages: the document, tables, cards and SVG charts. Pages load nothing from the network."""
+"""HTML shared by all report pages: the document, tables and cards. Pages load nothing from the network."""
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -7,25 +8,48 @@ from importlib import resources
 
 from quantry.report.facts import Plain
 
+_TOP_DECIBEL = 60.0
 
-def document(title: str, heading: str, below: str, body: str) -> str:
+# Nothing may be loaded; a page that `quantry serve` sends may talk to its own server.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+
+def document(kind: str, heading: str, below: str, sections: Iterable[tuple[str, str]], facts: Plain) -> str:
     """Return a whole page.
 
     Args:
-        title: For the browser's tab, plain text.
+        kind: Name of the page's script: ``search`` or ``model``.
         heading: Plain text.
         below: HTML of the line below the heading.
-        body: HTML.
+        sections: Titles with their HTML; a section with an empty title has no heading.
+        facts: What the script reads.
     """
-    room = resources.files("quantry.report")
-    style = room.joinpath("page.css").read_text(encoding="utf-8")
-    script = room.joinpath("page.js").read_text(encoding="utf-8")
+    parts = [(title, body) for title, body in sections if body]
+    links = "".join(f"<a href=#{anchor(title)}>{escape(title)}</a>" for title, _ in parts if title)
+    scripts = "".join(f"<script>{_asset(name)}</script>" for name in ("charts.min.js", "page.js", f"{kind}.js"))
+    # A script element ends at its end tag, wherever that is.
+    data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width">'
-        f"<title>quantry: {escape(title)}</title><style>{style}</style>"
-        f"<header><h1>{escape(heading)}</h1><p>{below}</p></header>"
-        f"<main>{body}</main><script>{script}</script></html>\n"
+        '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width, '
+        f'initial-scale=1"><meta http-equiv=Content-Security-Policy content="{_POLICY}">'
+        f"<title>quantry: {escape(heading)}</title><style>{_asset('page.css')}</style><body data-page={kind}>"
+        f'<a class=skip href="#content">To the content</a><header><h1>{escape(heading)}</h1><p id=below>{below}</p>'
+        f'</header><nav class=parts aria-label="Sections">{links}</nav><main id=content>'
+        f"{''.join(section(*part) for part in parts)}</main>"
+        f"<script type=application/json id=facts>{data}</script>{scripts}</body></html>\n"
     )
+
+
+def _asset(name: str) -> str:
+    return resources.files("quantry.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def anchor(title: str) -> str:
+    """Return the id of a section."""
+    return title.lower().replace(" ", "-")
 
 
 def cards(entries: Iterable[tuple[str, str]]) -> str:
@@ -36,7 +60,7 @@ def cards(entries: Iterable[tuple[str, str]]) -> str:
 
 def section(title: str, body: str) -> str:
     """Return HTML under a heading."""
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return f"<section id={anchor(title)}><h2>{escape(title)}</h2>{body}</section>" if title else body
 
 
 def bullets(items: Iterable[str]) -> str:
@@ -44,86 +68,57 @@ def bullets(items: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
 
 
-def table(headings: Sequence[str], rows: Iterable[Iterable[str]], *, identity: str = "") -> str:
+def hint(text: str) -> str:
+    """Return a paragraph that explains a chart or a table; HTML."""
+    return f"<p class=hint>{text}</p>"
+
+
+def chart(identity: str, description: str, size: str = "") -> str:
+    """Return the place of a chart.
+
+    Args:
+        identity: The id that the script draws into.
+        description: What the chart shows, for readers who cannot see it.
+        size: ``low`` or ``tall``; empty is the usual height.
+    """
+    return f'<div class="chart {size}" id={identity} role=img aria-label="{escape(description)}"></div>'
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, identity: str = "", ids: Sequence[str] = ()
+) -> str:
     """Return a table.
 
     Args:
         headings: Plain texts.
         rows: Cells as HTML.
-        identity: ``main`` for the table of the page that can be sorted and filtered.
+        identity: An id makes the table sortable by its headings.
+        ids: An id for each row, or none.
     """
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    name = f" id={identity}" if identity else ""
-    return f"<div class=wide><table{name}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 960, 260, 46, 22
-_TOP_DECIBEL, _STEP = 60.0, 10
-
-
-def line_chart(points: Sequence[tuple[str, float]], marked: Sequence[str]) -> str:
-    """Return the signal-to-noise ratio along the graph, in dB.
-
-    Args:
-        points: Tensor names and values, in the order of the graph.
-        marked: Tensors to mark: those that lose the most.
-    """
-    if not points:
-        return ""
-    lowest = min(0.0, *(value for _, value in points if math.isfinite(value)), 0.0)
-    lowest = _STEP * math.floor(lowest / _STEP)
-    place = {name: index for index, (name, _) in enumerate(points)}
-
-    def across(index: int) -> float:
-        return _LEFT + (_WIDTH - _LEFT - 6) * index / max(len(points) - 1, 1)
-
-    def down(value: float) -> float:
-        share = (min(max(value, lowest), _TOP_DECIBEL) - lowest) / (_TOP_DECIBEL - lowest)
-        return 6 + (_HEIGHT - _BOTTOM - 6) * (1 - share)
-
-    grid = "".join(
-        f"<line class=grid x1={_LEFT} x2={_WIDTH} y1={down(level):.1f} y2={down(level):.1f} />"
-        f"<text class=axis x={_LEFT - 6} y={down(level) + 4:.1f} text-anchor=end>{level:.0f}</text>"
-        for level in range(int(lowest), int(_TOP_DECIBEL) + 1, 2 * _STEP)
+    button = "<button type=button>{}</button>" if identity else "{}"
+    head = "".join(f"<th scope=col>{button.format(escape(heading))}</th>" for heading in headings)
+    body = "".join(
+        f"<tr{f' id={ids[index]}' if ids else ''}>{''.join(_cell(cell) for cell in row)}</tr>"
+        for index, row in enumerate(rows)
     )
-    path = " ".join(f"{across(index):.1f},{down(value):.1f}" for index, (_, value) in enumerate(points))
-    dots = "".join(
-        f"<circle class=mark cx={across(place[name]):.1f} cy={down(points[place[name]][1]):.1f} r=4>"
-        f"<title>{escape(name)}: {points[place[name]][1]:.1f} dB</title></circle>"
-        for name in marked
-        if name in place
-    )
+    name = f" id={identity} class=sortable" if identity else ""
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role=img aria-label="signal to noise along the graph">{grid}'
-        f'<polyline class=line points="{path}" />{dots}'
-        f"<text class=axis x={_LEFT} y={_HEIGHT - 4}>input</text>"
-        f"<text class=axis x={_WIDTH} y={_HEIGHT - 4} text-anchor=end>output</text></svg>"
+        f'<div class=wide tabindex=0 role=group aria-label="{escape(headings[0])} table"><table{name}>'
+        f"<thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
-def shape_chart(shape: Plain) -> str:
-    """Return the distribution of one tensor, with the ends of the representable range."""
-    width, height = 300, 110
-    heights = shape["heights"]
-    top = max(heights) or 1.0
-    step = width / len(heights)
-    bars = "".join(
-        f"<rect class=bar x={index * step:.1f} y={height - value / top * (height - 18):.1f} width={step:.2f} "
-        f"height={value / top * (height - 18):.1f} />"
-        for index, value in enumerate(heights)
-        if value > 0
-    )
-    span = shape["high"] - shape["low"]
-    ends = "".join(
-        f"<line class=end x1={(end - shape['low']) / span * width:.1f} x2={(end - shape['low']) / span * width:.1f} "
-        f"y1=0 y2={height} />"
-        for end in shape["range"]
-    )
+def _cell(cell: str) -> str:
+    return f"<td class=text>{cell}</td>" if "<code>" in cell and "=" in cell else f"<td>{cell}</td>"
+
+
+def filter_box(identity: str, label: str) -> str:
+    """Return the input that filters a table, with the number of rows that are shown."""
     return (
-        f'<svg viewBox="0 0 {width} {height + 14}" role=img aria-label="distribution">{bars}{ends}'
-        f"<text class=axis x=0 y={height + 12}>{shape['low']:.3g}</text>"
-        f"<text class=axis x={width} y={height + 12} text-anchor=end>{shape['high']:.3g}</text></svg>"
+        f"<div class=controls><label>{escape(label)} <input type=search data-table={identity} "
+        f"id={'filter' if identity == 'main' else identity + '-filter'} placeholder='words'></label>"
+        f"<span id={identity}-count role=status></span></div>"
     )
 
 

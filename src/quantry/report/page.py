@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from quantry.report.facts import Plain, ReportFacts
-from quantry.report.html import bullets, cards, document, line_chart, quality_bar, section, shape_chart, table
+from quantry.report.html import bullets, cards, chart, document, filter_box, hint, quality_bar, table
 
 _SHOWN_TENSORS = 400
 
@@ -17,27 +17,38 @@ def render_page(facts: ReportFacts) -> str:
         facts: What to show.
     """
     sections = (
-        _cards(facts),
-        section("Why accuracy is lost", _findings(facts.findings)),
-        section(
-            "Where it is lost",
-            "<p>Signal-to-noise ratio of every tensor along the graph, in dB, including the error accumulated before "
-            "it. Higher is better: at 40 dB the error is 1 % of the signal, at 20 dB 10 %. Dots mark the largest "
-            "losses; losses above 40 dB are ignored.</p>"
-            + line_chart(facts.gathered, [fall["tensor"] for fall in facts.falls])
-            + _falls(facts.falls),
-        ),
-        section("Worst activations", _shapes(facts.shapes)),
-        section("Every quantized tensor", _tensors(facts.tensors)),
-        section("What stayed float", _declined(facts.declined)),
-        section("Notes", bullets(facts.notes)) if facts.notes else "",
-        section("What ran", table(("stage", "outcome", "seconds"), (map(escape, row) for row in facts.trace))),
-        section(
-            "Recipe", f"<p>Save it and run it again with <code>--recipe</code>.</p><pre>{escape(facts.recipe)}</pre>"
+        ("", _cards(facts)),
+        ("Why accuracy is lost", _findings(facts.findings)),
+        ("Where it is lost", _where(facts)),
+        ("Values and ranges", _histograms(facts.histograms)),
+        ("Images that changed most", _pictures(facts.pictures)),
+        ("Every quantized tensor", _tensors(facts.tensors)),
+        ("Where it runs", _placement(facts.placement)),
+        ("What stayed float", _declined(facts.declined)),
+        ("Notes", bullets(facts.notes) if facts.notes else ""),
+        ("What ran", table(("stage", "outcome", "seconds"), ([*map(escape, row)] for row in facts.trace))),
+        (
+            "Recipe",
+            f"<p>Save it and run it again with <code>--recipe</code>.</p><pre>{escape(facts.recipe)}</pre>",
         ),
     )
     below = f"quantized with <strong>{escape(facts.recipe_name)}</strong>"
-    return document(f"{facts.title}, {facts.recipe_name}", facts.title, below, "".join(sections))
+    return document("model", facts.title, below, sections, _for_script(facts))
+
+
+def _for_script(facts: ReportFacts) -> Plain:
+    return {
+        "strip": [{name: _finite(value) for name, value in layer.items()} for layer in facts.strip],
+        "falls": [fall["tensor"] for fall in facts.falls],
+        "histograms": {
+            one["name"]: {name: _finite(value) for name, value in one.items() if name != "name"}
+            for one in facts.histograms
+        },
+    }
+
+
+def _finite(value: object) -> object:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cards(facts: ReportFacts) -> str:
@@ -72,15 +83,38 @@ def _findings(findings: Sequence[Plain]) -> str:
         return "<p>No known cause of accuracy loss was found.</p>"
     return "".join(
         f"<details class=finding open><summary>{escape(finding['title'])}</summary><p><b>What helps:</b> "
-        f"{escape(finding['fix'])}</p>{_names(finding['tensors'])}</details>"
+        f"{escape(finding['fix'])}</p>{_gain(finding)}{_names(finding['tensors'])}</details>"
         for finding in findings
     )
+
+
+def _gain(finding: Plain) -> str:
+    return f"<p><b>Measured:</b> {escape(finding['gain'])}</p>" if finding.get("gain") else ""
 
 
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(f"<code>{escape(name)}</code>" for name in names[:12])
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return f"<p>{shown}{more}</p>" if names else ""
+
+
+def _where(facts: ReportFacts) -> str:
+    if not facts.strip:
+        return "<p>The float and the quantized model have no tensor in common that could be compared.</p>"
+    strip = hint(
+        "One column per layer, from input to output; red loses most. Signal-to-noise ratio in dB: at 40 dB the error "
+        "is 1 % of the signal, at 20 dB 10 %. <i>Accumulated</i> includes the error of all layers before. Drag the bar "
+        "below, or hold Ctrl and scroll, to zoom; click a column to see its values."
+    )
+    line = hint("The accumulated error along the graph. Dots mark the largest losses; losses above 40 dB are ignored.")
+    return (
+        strip
+        + chart("heat", "error of every layer as a heat map; the table of tensors has the same numbers", "low")
+        + line
+        + chart("line", "accumulated signal-to-noise ratio along the graph", "low")
+        + "<h3>Worst layers</h3>"
+        + _falls(facts.falls)
+    )
 
 
 def _falls(falls: Sequence[Plain]) -> str:
@@ -90,20 +124,55 @@ def _falls(falls: Sequence[Plain]) -> str:
             "exact" if fall["before"] == math.inf else f"{fall['before']:.1f}",
             f"{fall['after']:.1f}",
             f"{fall['lost']:.1f}",
+            escape(fall["cause"]),
         )
         for fall in falls[:10]
     )
-    return table(("node", "dB before", "dB after", "lost"), rows)
+    return table(("node", "dB before", "dB after", "lost", "cause"), rows)
 
 
-def _shapes(shapes: Sequence[Plain]) -> str:
-    figures = "".join(
-        f"<figure>{shape_chart(shape)}<figcaption><code>{escape(shape['name'])}</code> {escape(shape['dtype'])}, "
-        f"{shape['sqnr']:.1f} dB alone</figcaption></figure>"
-        for shape in shapes
+def _histograms(histograms: Sequence[Plain]) -> str:
+    if not histograms:
+        return "<p>None: no tensor has an integer range.</p>"
+    options = "".join(f"<option>{escape(one['name'])}</option>" for one in histograms)
+    told = hint(
+        "How often each value occurs (logarithmic); dashed lines are the ends of the range that the integers "
+        "represent. Worst tensors first."
     )
-    hint = "<p>Frequency of each value (logarithmic); lines are the ends of the range that the integers represent.</p>"
-    return hint + f"<div class=figures>{figures}</div>" if shapes else "<p>None.</p>"
+    return (
+        f"{told}<div class=controls><label>Tensor <select id=tensor>{options}</select></label></div>"
+        f"<p id=tensor-facts role=status></p>{chart('histogram', 'histogram of the chosen tensor')}"
+    )
+
+
+def _pictures(pictures: Sequence[Plain]) -> str:
+    if not pictures:
+        return ""
+    figures = "".join(
+        f'<figure><svg viewBox="0 0 {picture["width"]} {picture["height"]}" role=img '
+        f'aria-label="{escape(picture["name"])}">'
+        f'<image href="data:image/jpeg;base64,{picture["jpeg"]}" width={picture["width"]} height={picture["height"]} />'
+        f"{_boxes(picture['float_boxes'], 'green')}{_boxes(picture['quantized_boxes'], 'red')}</svg><figcaption>"
+        f"{escape(picture['name'])}<br><span class=of-float>float: {escape(picture['float'])}</span><br>"
+        f"<span class=of-quantized>quantized: {escape(picture['quantized'])}</span></figcaption></figure>"
+        for picture in pictures
+    )
+    told = hint(
+        "The evaluation images on which the float and the quantized model disagree most. Green is the float model, red "
+        "and dashed the quantized one."
+    )
+    return f"{told}<div class=pictures>{figures}</div>"
+
+
+def _boxes(boxes: Sequence[Plain], colour: str) -> str:
+    dashed = " stroke-dasharray=4" if colour == "red" else ""
+    return "".join(
+        f"<rect x={box['x']} y={box['y']} width={box['width']} height={box['height']} fill=none "
+        f'style="stroke:var(--{colour})" stroke-width=2{dashed} />'
+        f'<text x={box["x"]} y={max(box["y"] - 2, 9)} font-size=9 style="fill:var(--{colour})">'
+        f"{escape(box['label'])}</text>"
+        for box in boxes
+    )
 
 
 def _tensors(tensors: Sequence[Plain]) -> str:
@@ -125,15 +194,24 @@ def _tensors(tensors: Sequence[Plain]) -> str:
     left = len(tensors) - _SHOWN_TENSORS
     rest = f"<p>The {left} best are not shown.</p>" if left > 0 else ""
     headings = ("tensor", "kind", "operator", "type", "scale", "range", "seen", "clipping", "peak / rms", "dB")
-    hint = (
-        "<p>Each tensor alone, worst first. <i>Clipping</i> is the share of its noise from values outside the range; "
-        "the rest is rounding. <label>Filter <input id=filter placeholder='part of a name'></label></p>"
+    told = hint(
+        "Each tensor alone, worst first. <i>Clipping</i> is the share of its noise from values outside the range; the "
+        "rest is rounding. Headings sort, by mouse or with Tab and Enter."
     )
-    return hint + table(headings, rows, identity="main") + rest
+    return told + filter_box("main", "Show only rows with") + table(headings, rows, identity="main") + rest
 
 
 def _span(low: float, high: float) -> str:
     return f"{low:.4g}" if low == high else f"{low:.3g} .. {high:.3g}"
+
+
+def _placement(placement: Sequence[Plain]) -> str:
+    if not placement:
+        return ""
+    headings = tuple(placement[0])
+    rows = (tuple(escape(str(row[heading])) for heading in headings) for row in placement)
+    told = hint("Where each node runs on the target, and why not on the device.")
+    return told + filter_box("placement", "Show only rows with") + table(headings, rows, identity="placement")
 
 
 def _declined(declined: Sequence[tuple[str, tuple[str, ...]]]) -> str:

@@ -1,185 +1,242 @@
-"""The HTML report of a search: all trials, the best one, and the effect of each parameter."""
+"""The HTML report of one or several searches: trials, Pareto front, parameters, and the difference of recipes."""
 
-import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from quantry.autosearch import SearchResult, Trial, by_drop
-from quantry.recipe import brief, to_yaml
-from quantry.report.html import bullets, cards, document, section, table
-
-_ROUNDING = 1e-12
+from quantry.autosearch import SearchResult
+from quantry.recipe import to_yaml
+from quantry.report.facts import Plain
+from quantry.report.html import bullets, cards, chart, document, filter_box, hint, table
+from quantry.report.search_facts import SearchFacts, facts_of_result
 
 
 def render_search_page(result: SearchResult, title: str) -> str:
-    """Return the page.
+    """Return the page of a finished search.
 
     Args:
         result: The result of `quantry.search`.
         title: The heading, usually the model's file name.
     """
-    best = result.best
-    winner = "" if best is None else f"<p>{_assignment(best)}</p><pre>{escape(to_yaml(best.recipe))}</pre>"
+    recipe = None if result.best is None else result.best.recipe
+    return render_search_facts((facts_of_result(result, title),), None if recipe is None else to_yaml(recipe))
+
+
+def render_search_facts(searches: Sequence[SearchFacts], best_recipe: str | None) -> str:
+    """Return the page of searches, running or finished; the first is shown in full, the others are compared with it.
+
+    Args:
+        searches: At least one.
+        best_recipe: The best recipe of the first as YAML.
+    """
+    first = searches[0]
+    heading = " and ".join(dict.fromkeys(search.title for search in searches))
     sections = (
-        cards(_boxes(result)),
-        section("Every trial", trial_chart(result) + _trials(result)),
-        section("What mattered", _parameters(result)),
-        section("The best configuration", winner or "<p>No trial could be evaluated.</p>"),
-        section("Failed trials", _failures(result.trials)) if any(one.error for one in result.trials) else "",
-        section("Notes", bullets(result.notes)) if result.notes else "",
+        ("", cards(_boxes(first))),
+        ("Searches compared", _compared(searches) if len(searches) > 1 else ""),
+        ("Accuracy and cost", _charts(first)),
+        ("What mattered", _parameters(first)),
+        ("Every trial", _trials(first)),
+        ("Differences between recipes", _recipe_diff(first)),
+        ("The best configuration", _winner(first, best_recipe)),
+        ("Failed trials", _failures(first.trials)),
+        ("Notes", bullets(first.notes) if first.notes else ""),
     )
-    below = f"search of {len(result.trials)} configurations; it stopped: {escape(result.stopped_by)}"
-    return document(f"{title}, search", title, below, "".join(sections))
+    return document("search", heading, below(first), sections, {"searches": [search.for_page() for search in searches]})
 
 
-def _boxes(result: SearchResult) -> Iterator[tuple[str, str]]:
-    best = result.best
-    if best is not None and best.score is not None:
-        interval = f", 95 % within {_interval(best.interval)}" if best.interval else ""
-        yield f"best {best.score:.4g}", f"trial {best.number}{interval}"
-        yield f"drop {_drop(best.drop or 0.0, result)}", f"from the float model's {result.reference.value:.4g}"
+def below(search: SearchFacts) -> str:
+    """Return the line below the heading, as HTML."""
+    state = "running" if search.stopped_by is None else f"stopped: {search.stopped_by}"
+    return f"search of {len(search.trials)} configurations by {escape(search.metric)}; {escape(state)}"
+
+
+def _boxes(search: SearchFacts) -> Iterator[tuple[str, str]]:
+    best = search.winner
+    if best is not None and best["score"] is not None:
+        interval = f", 95 % within {_interval(best['interval'])}" if best["interval"] else ""
+        yield f"best {best['score']:.4g}", f"trial {best['number']}{interval}"
+        if search.float_score is not None:
+            yield f"drop {_drop(best['drop'] or 0.0, search)}", f"from the float model's {search.float_score:.4g}"
+    accepted = sum(bool(trial["accepted"]) for trial in search.trials)
     within = (
-        "no tolerance was given" if result.tolerance is None else f"within {result.tolerance:.4g} of the float model"
+        "no tolerance was given" if search.tolerance is None else f"within {search.tolerance:.4g} of the float model"
     )
-    yield f"{len(result.candidates)} of {len(result.trials)} accepted", within
-    yield _duration(result.seconds), "for the whole search"
-    computed = sum(len(trial.computed) for trial in result.trials)
-    reused = sum(len(trial.reused) for trial in result.trials)
+    yield f"{accepted} of {len(search.trials)} accepted", within
+    yield _duration(search.seconds), "for the whole search" if search.stopped_by is not None else "so far"
+    computed = sum(len(trial["computed"]) for trial in search.trials)
+    reused = sum(len(trial["reused"]) for trial in search.trials)
     if computed + reused:
         yield f"{100 * reused / (computed + reused):.0f} % reused", f"{reused} of {computed + reused} stages"
-    if result.evaluation_share is not None:
-        yield f"{100 * result.evaluation_share:.0f} % evaluated", "of the samples of evaluating every trial in full"
+    if search.evaluation_share is not None:
+        yield f"{100 * search.evaluation_share:.0f} % evaluated", "of the samples of evaluating every trial in full"
 
 
-def _trials(result: SearchResult) -> str:
-    order = by_drop(result.trials)
-    extra = [name for name in (order[0].objectives if order else ()) if name != "accuracy"]
-    shown = any(trial.interval for trial in order)
+def _charts(search: SearchFacts) -> str:
+    axes = [name for name in search.objectives if name != "accuracy"]
+    options = "".join(f"<option value={escape(name)}>{escape(name)}</option>" for name in (*axes, "time"))
+    picker = f"<div class=controls><label>Against <select id=pareto-axis>{options}</select></label></div>"
+    told = (
+        "One mark per trial: above is better. Click or tap a mark to find its trial in the table."
+        if search.direction == "maximize"
+        else "One mark per trial: below is better. Click or tap a mark to find its trial in the table."
+    )
+    front = " Trials on the dotted line are on the Pareto front: none is better in everything." if axes else ""
+    score = escape(search.metric)
+    return (
+        f"<div class=pair><div><h3>{score} of every trial</h3>{hint(told + front)}{picker}"
+        f"{chart('pareto', f'{search.metric} of every trial; the table below has the same numbers')}</div>"
+        f"<div><h3>Best so far</h3>{hint('How the best score improved over time.')}"
+        f"{chart('best', 'best score over time')}</div></div>"
+    )
+
+
+def _trials(search: SearchFacts) -> str:
+    order = sorted(search.trials, key=lambda trial: (trial["drop"] is None, trial["drop"] or 0.0, trial["number"]))
+    extra = [name for name in search.objectives if name != "accuracy"]
+    shown = any(trial["interval"] for trial in order)
     intervals = ("95 % interval",) if shown else ()
     rows = (
         (
+            str(trial["number"]),
+            _score(trial),
+            *((_interval(trial["interval"]),) if shown else ()),
+            "" if trial["drop"] is None else _drop(trial["drop"], search),
+            "yes" if trial["accepted"] else "",
+            *(f"{trial['objectives'][name]:.4g}" if name in trial["objectives"] else "" for name in extra),
+            f"{trial['seconds']:.1f}",
             _assignment(trial),
-            str(trial.number),
-            trial.state if trial.score is None else f"{'~' if trial.state == 'pruned' else ''}{trial.score:.5g}",
-            *((_interval(trial.interval),) if shown else ()),
-            "" if trial.drop is None else _drop(trial.drop, result),
-            "yes" if trial.accepted else "",
-            *(f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in extra),
-            f"{trial.seconds:.1f}",
-            escape(" ".join(trial.computed) or "nothing")
-            + ("" if trial.same_as is None else f", same model as trial {trial.same_as}"),
+            escape(" ".join(trial["computed"]) or "nothing")
+            + ("" if trial["same_as"] is None else f", same model as trial {trial['same_as']}"),
         )
         for trial in order
     )
-    headings = ("configuration", "trial", "score", *intervals, "drop", "accepted", *extra, "seconds", "computed")
-    hint = (
-        "<p>Smallest drop first; <i>~</i> marks the estimated score of a trial that was pruned because it was unlikely "
-        "to win. <label>Show only <input id=filter placeholder='part of a configuration'></label></p>"
+    headings = ("trial", "score", *intervals, "drop", "accepted", *extra, "seconds", "configuration", "computed")
+    told = (
+        "Smallest drop first; <i>~</i> marks the estimated score of a trial that was pruned because it was unlikely to "
+        "win. Headings sort, by mouse or with Tab and Enter."
     )
-    return hint + table(headings, rows, identity="main")
+    ids = [f"trial-{trial['number']}" for trial in order]
+    return hint(told) + filter_box("main", "Show only rows with") + table(headings, rows, identity="main", ids=ids)
 
 
-def _parameters(result: SearchResult) -> str:
-    """Show the mean and the smallest drop of the trials with each value of each parameter."""
-    drops: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for trial in result.trials:
-        for name, value in trial.assignment.items():
-            if trial.drop is not None and math.isfinite(trial.drop):
-                drops[name][brief(value)].append(trial.drop)
-    varied = {name: values for name, values in drops.items() if len(values) > 1}
-    if not varied:
+def _score(trial: Plain) -> str:
+    if trial["score"] is None:
+        return escape(str(trial["state"]))
+    return f"{'~' if trial['state'] == 'pruned' else ''}{trial['score']:.5g}"
+
+
+def _parameters(search: SearchFacts) -> str:
+    """Show the importance of the parameters, and the drop of the trials with each value of each parameter."""
+    if not search.importance:
         return "<p>All trials with a score have the same values.</p>"
     rows = (
         (
-            f"<code>{escape(name)}</code>" if first else "",
+            f"<code>{escape(entry['parameter'])}</code>" if first else "",
             f"<code>{escape(value)}</code>",
             str(len(found)),
-            _drop(sum(found) / len(found), result),
-            _drop(min(found), result),
+            _drop(sum(found) / len(found), search),
+            _drop(min(found), search),
         )
-        for name, values in varied.items()
-        for first, (value, found) in _first(sorted(values.items(), key=lambda entry: sum(entry[1]) / len(entry[1])))
+        for entry in search.importance
+        for first, (value, found) in _first(sorted(entry["values"].items(), key=lambda one: sum(one[1]) / len(one[1])))
     )
-    hint = "<p>Drop from the float model over all trials with that value; the best value of each parameter first.</p>"
-    return hint + table(("parameter", "value", "trials", "mean drop", "smallest drop"), rows)
+    share = hint(
+        "The share of the variance of the score that each parameter explains alone. Parameters that act together "
+        "share their effect."
+    )
+    lines = hint("One line per complete trial, through its values to its score: green lines are the good ones.")
+    values = hint("Drop from the float model over all trials with that value; the best value of each parameter first.")
+    return (
+        f"<div class=pair><div><h3>Importance</h3>{share}{chart('importance', 'importance of each parameter')}</div>"
+        f"<div><h3>Values together</h3>{lines}{chart('parallel', 'values of the parameters and score of each trial')}"
+        f"</div></div><h3>Each value</h3>{values}"
+        + table(("parameter", "value", "trials", "mean drop", "smallest drop"), rows)
+    )
 
 
 def _first(entries: list[tuple[str, list[float]]]) -> Iterator[tuple[bool, tuple[str, list[float]]]]:
     return ((index == 0, entry) for index, entry in enumerate(entries))
 
 
-def _failures(trials: Sequence[Trial]) -> str:
+def _recipe_diff(search: SearchFacts) -> str:
+    if not search.trials:
+        return ""
+    second = search.best if search.best is not None else len(search.trials) - 1
+    pickers = "".join(
+        f"<label>{label} <select id={identity}>{_options(search.trials, chosen)}</select></label>"
+        for label, identity, chosen in (("from", "first-recipe", 0), ("to", "second-recipe", second))
+    )
+    ours, theirs = search.trials[0]["recipe"], search.trials[second]["recipe"]
+    rows = [
+        (f"<code>{escape(path)}</code>", f"<code>{escape(search.base[path])}</code>", f"<code>{escape(value)}</code>")
+        for path, value in sorted(theirs.items())
+        if path not in ours
+    ]
+    shown = table(("field", "trial 0", f"trial {second}"), rows).replace("<table>", "<table id=recipe-diff>", 1)
+    told = hint("The fields in which the recipes of two trials differ: first the first trial and the best one.")
+    return f"{told}<div class=controls>{pickers}</div>{shown}"
+
+
+def _options(trials: Sequence[Plain], chosen: int) -> str:
     return "".join(
-        f"<details><summary>trial {trial.number}: {_assignment(trial)}</summary>"
-        f"<pre>{escape(trial.error)}</pre></details>"
+        f"<option value={trial['number']}{' selected' if trial['number'] == chosen else ''}>trial {trial['number']}: "
+        f"{escape(_score(trial))}</option>"
         for trial in trials
-        if trial.error
     )
 
 
-def _assignment(trial: Trial) -> str:
-    parts = (f"{escape(name)}=<code>{escape(brief(value))}</code>" for name, value in trial.assignment.items())
-    return ", ".join(parts) or f"<code>{escape(trial.recipe.name)}</code>"
+def _compared(searches: Sequence[SearchFacts]) -> str:
+    rows = []
+    for number, search in enumerate(searches, 1):
+        best = search.winner
+        rows.append(
+            (
+                f"{number}: {escape(search.title)}",
+                "" if best is None or best["score"] is None else f"{best['score']:.5g}",
+                "" if best is None or best["drop"] is None else _drop(best["drop"], search),
+                str(len(search.trials)),
+                _duration(search.seconds),
+                "" if best is None else _assignment(best),
+                escape(search.stopped_by or "running"),
+            )
+        )
+    headings = ("search", "best score", "drop", "trials", "time", "best configuration", "stopped by")
+    told = hint("The chart of the best score over time has a line for each search. Everything else is about the first.")
+    return told + table(headings, rows)
 
 
-def _drop(drop: float, result: SearchResult) -> str:
-    """Return a drop as text; differences that only come from another order of summation are shown as 0."""
-    reference = abs(result.reference.value)
-    return "0" if math.isfinite(reference) and abs(drop) < _ROUNDING * reference else f"{drop:.4g}"
+def _winner(search: SearchFacts, recipe: str | None) -> str:
+    best = search.winner
+    if best is None or recipe is None:
+        return "<p>No trial could be evaluated.</p>"
+    return (
+        f"<p>{_assignment(best)}</p><p>Save it as recipe.yaml and quantize with <code>quantry quantize model.onnx "
+        f"--data ... --recipe recipe.yaml</code>; a search also leaves it next to best.onnx.</p>"
+        f"<pre>{escape(recipe)}</pre>"
+    )
 
 
-def _interval(interval: tuple[float, float] | None) -> str:
+def _failures(trials: Sequence[Plain]) -> str:
+    return "".join(
+        f"<details><summary>trial {trial['number']}: {_assignment(trial)}</summary>"
+        f"<pre>{escape(trial['error'])}</pre></details>"
+        for trial in trials
+        if trial["error"]
+    )
+
+
+def _assignment(trial: Plain) -> str:
+    parts = (f"{escape(name)}=<code>{escape(value)}</code>" for name, value in trial["assignment"].items())
+    return ", ".join(parts) or "<code>the base recipe</code>"
+
+
+def _drop(drop: float, search: SearchFacts) -> str:
+    return f"{search.cleaned(drop):.4g}"
+
+
+def _interval(interval: Sequence[float] | None) -> str:
     return "" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-
-
-_CHART_WIDTH, _CHART_HEIGHT, _CHART_LEFT, _CHART_TOP, _CHART_BOTTOM = 960, 270, 60, 22, 24
-
-
-def trial_chart(result: SearchResult) -> str:
-    """Return an SVG with one dot per trial, and lines for the float model's score and the tolerance."""
-    scored = [trial for trial in result.trials if trial.score is not None]
-    if not scored:
-        return ""
-    levels = {"float": result.reference.value}
-    if result.tolerance is not None:
-        sign = -1 if result.direction == "maximize" else 1
-        levels["tolerance"] = result.reference.value + sign * result.tolerance
-    scores = [trial.score for trial in scored if trial.score is not None]
-    low, high = min(*scores, *levels.values()), max(*scores, *levels.values())
-    span = (high - low) or 1.0
-
-    def across(number: int) -> float:
-        return _CHART_LEFT + (_CHART_WIDTH - _CHART_LEFT - 8) * (number + 0.5) / len(result.trials)
-
-    def down(value: float) -> float:
-        return _CHART_TOP + (_CHART_HEIGHT - _CHART_BOTTOM - _CHART_TOP) * (1 - (value - low) / span)
-
-    lines = "".join(
-        f"<line class=end x1={_CHART_LEFT} x2={_CHART_WIDTH} y1={down(value):.1f} y2={down(value):.1f} />"
-        f"<text class=axis x={_CHART_WIDTH} y={down(value) - 4:.1f} text-anchor=end>{name} {value:.4g}</text>"
-        for name, value in levels.items()
-    )
-    ends = "".join(
-        f"<text class=axis x={_CHART_LEFT - 6} y={down(value) + 4:.1f} text-anchor=end>{value:.4g}</text>"
-        for value in (low, high)
-    )
-    dots = "".join(_dot(trial, across(trial.number), down(trial.score or 0.0), result) for trial in scored)
-    return (
-        f'<svg viewBox="0 0 {_CHART_WIDTH} {_CHART_HEIGHT}" role=img aria-label="score of every trial">'
-        f"{ends}{lines}{dots}"
-        f"<text class=axis x={_CHART_LEFT} y={_CHART_HEIGHT - 6}>first trial</text>"
-        f"<text class=axis x={_CHART_WIDTH} y={_CHART_HEIGHT - 6} text-anchor=end>last</text></svg>"
-    )
-
-
-def _dot(trial: Trial, x: float, y: float, result: SearchResult) -> str:
-    kind = "pruned" if trial.state == "pruned" else "accepted" if trial.accepted else "trial"
-    best = result.best is not None and trial.number == result.best.number
-    radius = 7 if best else 4
-    label = f"trial {trial.number}: {trial.score:.5g}{', best' if best else ''}"
-    return f"<circle class={kind} cx={x:.1f} cy={y:.1f} r={radius}><title>{label}</title></circle>"

@@ -3,20 +3,29 @@
 import os
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from quantry.autosearch import SearchResult
 from quantry.diagnosis import Diagnosis, diagnose
 from quantry.errors import StoreError
+from quantry.evaluate.tasks import Decoder
 from quantry.memo import TraceEntry
 from quantry.quantization import QuantizationResult
 from quantry.report.facts import collect_facts
 from quantry.report.page import render_page
-from quantry.report.search_page import render_search_page
+from quantry.report.pictures import changed_images
+from quantry.report.search_facts import SearchFacts, read_facts
+from quantry.report.search_page import render_search_facts, render_search_page
 
 
 def write_report(
-    result: QuantizationResult, path: str | os.PathLike[str], title: str | None = None, samples: int = 4
+    result: QuantizationResult,
+    path: str | os.PathLike[str],
+    title: str | None = None,
+    samples: int = 4,
+    decoder: Decoder | str | None = None,
 ) -> Path:
     """Write an HTML page that shows what was done, and where and why accuracy was lost.
 
@@ -25,6 +34,7 @@ def write_report(
         path: The file; its folders are created, and an existing file is replaced atomically.
         title: The heading; None uses the graph's name.
         samples: Number of evaluation samples to run for the error along the graph.
+        decoder: Converts a detector's outputs to boxes, to draw them: a name such as "yolox", or a callable.
 
     Returns:
         The path.
@@ -33,7 +43,8 @@ def write_report(
         StoreError: The file cannot be written.
     """
     heading = title or result.model.graph.name or "model"
-    return _write(render_page(collect_facts(result, _diagnosed(result, samples), heading)), Path(path))
+    facts = collect_facts(result, _diagnosed(result, samples), heading)
+    return _write(render_page(replace(facts, pictures=changed_images(result, decoder))), Path(path))
 
 
 def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:
@@ -45,13 +56,13 @@ def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:
     return diagnosis
 
 
-def write_search_report(result: SearchResult, path: str | os.PathLike[str], title: str = "search") -> Path:
+def write_search_report(result: SearchResult, path: str | os.PathLike[str], title: str = "") -> Path:
     """Write an HTML page about a search: every trial, the best configuration, the effect of parameters, the cost.
 
     Args:
         result: The result of `quantry.search`.
         path: The file; its folders are created, and an existing file is replaced atomically.
-        title: The heading, usually the model's file name.
+        title: The heading; empty takes the model's file name.
 
     Returns:
         The path.
@@ -60,6 +71,40 @@ def write_search_report(result: SearchResult, path: str | os.PathLike[str], titl
         StoreError: The file cannot be written.
     """
     return _write(render_search_page(result, title), Path(path))
+
+
+def write_folder_report(folders: Sequence[str | os.PathLike[str]], path: str | os.PathLike[str] | None = None) -> Path:
+    """Write the page of one or several searches, running or finished, from their output directories.
+
+    Args:
+        folders: The output directories; the first search is shown in full, the others are compared with it.
+        path: The file; None writes ``report.html`` into the first folder.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: A folder has no search.
+        StoreError: The file cannot be written.
+    """
+    target = Path(folders[0]) / "report.html" if path is None else Path(path)
+    return _write(render_folders(folders), target)
+
+
+def render_folders(folders: Sequence[str | os.PathLike[str]]) -> str:
+    """Return the page of one or several searches from their output directories.
+
+    Raises:
+        DataError: A folder has no search.
+    """
+    searches = [_named(read_facts(Path(folder)), Path(folder), alone=len(folders) == 1) for folder in folders]
+    recipe = Path(folders[0]) / "recipe.yaml"
+    text = recipe.read_text(encoding="utf-8") if recipe.is_file() else None
+    return render_search_facts(searches, text)
+
+
+def _named(search: SearchFacts, folder: Path, *, alone: bool) -> SearchFacts:
+    return search if alone else replace(search, title=f"{search.title} ({folder})")
 
 
 def _write(page: str, target: Path) -> Path:

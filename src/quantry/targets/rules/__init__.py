@@ -1,13 +1,10 @@
 """The kinds of rules that targets are made of."""
 
-from quantry.targets.rules.fusion import RedundantFunctions
 from quantry.targets.rules.graph import (
     FloatType,
     NoOperators,
     OneType,
-    OperatorTypes,
     QuantizedResiduals,
-    RefusedTypes,
     SecondOperand,
     StaticFormats,
     StaticShapes,
@@ -16,6 +13,7 @@ from quantry.targets.rules.graph import (
 from quantry.targets.rules.npu import Closed, ShiftLimits
 from quantry.targets.rules.numbers import (
     Centred,
+    FixedScale,
     FixedScales,
     Granularity,
     PowersOfTwo,
@@ -38,8 +36,6 @@ AnyRule = (
     | FloatType
     | SecondOperand
     | OneType
-    | OperatorTypes
-    | RedundantFunctions
     | FixedScales
     | SmallestRange
     | QuantizedResiduals
@@ -51,16 +47,14 @@ __all__ = [
     "Centred",
     "CheckedModel",
     "Closed",
+    "FixedScale",
     "FixedScales",
     "FloatType",
     "Granularity",
     "NoOperators",
     "OneType",
-    "OperatorTypes",
     "PowersOfTwo",
     "QuantizedResiduals",
-    "RedundantFunctions",
-    "RefusedTypes",
     "Rule",
     "SecondOperand",
     "ShiftLimits",
