@@ -1,4 +1,4 @@
-# The whole interface: make demo | test | test-browser | lint | accuracy | bench | wheels | clean.
+# The whole interface: make demo | test | test-targets | test-browser | lint | accuracy | bench | wheels | clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ JOBS ?= 2
 CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick wheels clean
+.PHONY: demo test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -32,6 +32,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
+
+# The tests of deployment targets, with onnxruntime-web in node as well; the others are also part of `make unit`.
+test-targets: $(VENV)/.dev
+	npm install --silent --prefix $(VENV)/web onnxruntime-web@1.30
+	NODE_PATH=$(CURDIR)/$(VENV)/web/node_modules $(BIN)/python -m pytest -q -rs tests/targets
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q

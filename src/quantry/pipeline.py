@@ -194,8 +194,9 @@ def model_metadata(recipe: Recipe) -> dict[str, str]:
     # their default value are omitted: they read back the same, and options that later releases add change no bytes.
     written, defaults = to_plain(recipe), to_plain(Recipe())
     plain: dict[str, Any] = {"version": written["version"]}
-    for section in written.keys() - {"name", "evaluate", "version"}:
+    for section in written.keys() - {"name", "target", "evaluate", "version"}:
         options = {key: value for key, value in written[section].items() if value != defaults[section][key]}
         if options:
             plain[section] = options
-    return {"quantry.recipe": json.dumps(plain, sort_keys=True), "quantry.version": quantry.__version__}
+    target = {"quantry.target": recipe.target} if recipe.target else {}
+    return {"quantry.recipe": json.dumps(plain, sort_keys=True), **target, "quantry.version": quantry.__version__}

@@ -34,6 +34,8 @@ from quantry.pipeline import (
     run_quantize,
 )
 from quantry.recipe import Recipe, resolve_recipe
+from quantry.recipe.checked import brief
+from quantry.targets import Target, find_target
 
 _LOG = logging.getLogger("quantry")
 DEFAULT_STORE = "default"
@@ -150,8 +152,9 @@ _OTHER_NAMES = {
 def quantize(  # noqa: PLR0913  one keyword for each input of the user
     model: Any,
     data: Any = None,
-    recipe: Recipe | str | Path | Mapping[str, Any] = "S8S8_AAWS",
+    recipe: Recipe | str | Path | Mapping[str, Any] | None = None,
     *,
+    target: Target | str | None = None,
     evaluation_data: Any = None,
     images: ImageOptions | None = None,
     score: Score | None = None,
@@ -164,7 +167,10 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
         data: Calibration data: an onnxruntime data reader, an iterable or a sequence of dicts or arrays, a folder of
             images, ``.npy`` or ``.npz`` files, a torch DataLoader. None is fine if no scale has to be found in data;
             otherwise random data is used, with a warning.
-        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
+        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data. None takes the preset that
+            the target recommends, or S8S8_AAWS without a target.
+        target: The deployment target: its name, the path of its file, or a `Target`. The recipe is adapted to its
+            rules. None takes the recipe's own target, if it has one.
         evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
         images: How image files become inputs. By default a folder of images is read as RGB 0..255, and the first note
             says so.
@@ -183,7 +189,9 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
         >>> result = quantry.quantize("model.onnx", data=reader, recipe="XINT8")  # doctest: +SKIP
         >>> result.save("model.int8.onnx")  # doctest: +SKIP
     """
-    wanted, notes = resolve_recipe(recipe)
+    wanted, notes = resolve_recipe(_default_recipe(target) if recipe is None else recipe)
+    deployed, wanted, adapted = _for_target(target, wanted)
+    notes = (*notes, *adapted)
     _check_metrics(wanted, score)
     trace = Trace()
     memo = Memo(_open_store(store), trace)
@@ -192,6 +200,8 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     wanted, followed = follow_names(origin, prepared, wanted)
     for note in followed:
         _LOG.warning(note)
+    if deployed is not None:
+        deployed.require_fitting(prepared.value)
     inputs = prepared.value.inputs
     # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
@@ -208,6 +218,22 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     return QuantizationResult(
         wanted, stages, trace, (*of_data, *notes, *followed, *stages.notes), memo, evaluation, source
     )
+
+
+def _default_recipe(target: Target | str | None) -> str:
+    return "S8S8_AAWS" if target is None else find_target(target).recommended[0]
+
+
+def _for_target(target: Target | str | None, recipe: Recipe) -> tuple[Target | None, Recipe, tuple[str, ...]]:
+    """Return the target, the recipe adapted to it, and notes about what was adapted."""
+    wanted = target or recipe.target
+    if not wanted:
+        return None, recipe, ()
+    deployed = find_target(wanted)
+    legal = deployed.legalized(recipe)
+    changes = [change for change in recipe.diff(legal) if change.path != "target"]
+    notes = tuple(f"for {deployed.name}: {change.path} is {brief(change.theirs)}" for change in changes)
+    return deployed, legal, notes
 
 
 def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:

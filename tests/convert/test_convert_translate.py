@@ -27,7 +27,7 @@ from quantry.recipe import (
     VitisDialect,
     VitisQdq,
 )
-from quantry.runtime.sessions import run_session, simulation_session
+from quantry.runtime.sessions import deployment_session, run_session, simulation_session
 
 SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
 FORMAT_OF = {
@@ -163,7 +163,7 @@ def test_command_refuses_an_unknown_target_with_the_nearest(tmp_path: Path) -> N
     assert "did you mean 'quark'" in str(done.exception)
 
 
-_PAIRS = [target for target in Target if target is not Target.STANDARD]
+_PAIRS = [target for target in Target if target not in (Target.STANDARD, Target.ORT_CPU)]
 _HEAD = '<ir_version: 8, opset_import: ["": 17, "ai.onnx.contrib": 1]> g (float[1,4] x) => (float[1,4] y)'
 LEFT_OUT = "<float s = {0.5}> { q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) y = Relu(d) }"
 CONSTANTS = """{
@@ -192,3 +192,22 @@ def test_fix_neuron_that_says_too_little_raises(attributes: str, message: str) -
     body = f"{{ y = ai.onnx.contrib.FixNeuron{attributes}(x) }}"
     with pytest.raises(ModelError, match=message):
         translate(ir.from_proto(onnx.parser.parse_model(f"{_HEAD} {body}")), Target.QDQ)
+
+
+NPU_SOURCES = [Qdq(), *map(VitisQdq, VitisDialect), FixNeuron()]
+
+
+@pytest.mark.parametrize("format_", NPU_SOURCES, ids=repr)
+def test_ort_cpu_runs_integer_kernels_with_the_same_bits_in_a_plain_session(format_: Format) -> None:
+    source = models.source(cases.XINT8, format_)
+    translated = translate(source, Target.ORT_CPU)
+    assert ("", "QLinearConv") in operators(translated)
+    # All optimizations of onnxruntime, as a user would open it.
+    got = run_session(deployment_session(serialize(translated), threads=1), cases.samples()[0])
+    for name, expected in models.outputs(source).items():
+        np.testing.assert_array_equal(got[name], expected)
+
+
+def test_ort_cpu_needs_power_of_two_scales() -> None:
+    with pytest.raises(ModelError, match="power-of-two scales"):
+        translate(models.source(Recipe(), Qdq()), Target.ORT_CPU)

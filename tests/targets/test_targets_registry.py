@@ -36,7 +36,7 @@ def test_presets_are_ordered_by_cost() -> None:
     [
         ("vitisai", "CPU_INT8", "power of two"),
         ("vitisai", "RECOMMENDED-NPU-MIXED", "int16"),
-        ("qnn-htp", "A16W8", "int16, allowed for activations: uint8 or uint16"),
+        ("qnn-htp", "A16W8", "int16, allowed for activations: uint8 or int8 or uint16"),
         ("tensorrt", "CPU_INT8", "uint8"),
         ("tensorrt", "A8W8", "int32, allowed for biases: float"),
         ("stm32n6", "MATMUL_NBITS", "MatMulNBits"),

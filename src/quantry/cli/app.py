@@ -26,6 +26,7 @@ from quantry.cli.quantize import quantize
 from quantry.cli.report import report
 from quantry.cli.schema import schema
 from quantry.cli.search import search
+from quantry.cli.targets import targets
 
 app = typer.Typer(
     name="quantry",
@@ -81,6 +82,7 @@ _add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")
 _add(nodes, _MODELS, "quantry nodes model.onnx --preset XINT8 --float")
 _add(convert, _MODELS, "quantry convert model.int8.onnx --to qdq -o model.qdq.onnx")
 _add(check, _MODELS, "quantry check model.int8.onnx", "quantry check model.int8.onnx --json")
+_add(targets, _MODELS, "quantry targets", "quantry targets qnn-htp")
 _add(presets, _RECIPES, "quantry presets", "quantry presets XINT8 > mine.yaml")
 _add_group(
     "recipe",

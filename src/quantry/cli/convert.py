@@ -14,7 +14,10 @@ from quantry.errors import RecipeError, nearest_spelling
 if TYPE_CHECKING:
     from quantry.convert import Target
 
-_TO = "qdq, vai, vitis, quark or contrib; standard replaces vendor operators by standard ones."
+_TO = (
+    "qdq, vai, vitis, quark or contrib; standard replaces vendor operators by standard ones; ort-cpu uses "
+    "onnxruntime's integer kernels where they give the same bits."
+)
 
 
 def convert(

@@ -12,10 +12,13 @@ from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import SIZE, given_images, image_notes, warn_of_default_pixels
 from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
 from quantry.errors import ModelError, RecipeError
-from quantry.recipe import Recipe, Selection, resolve_recipe
+from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
 
 _DEFAULT_PRESET = "S8S8_AAWS"
 _OUTPUT = "Output file; default: in the current folder, named after the model and the recipe."
+_TARGET = "Deployment target, or a .yaml or .py file; see `quantry targets`. The recipe is adapted to its rules."
+_BATCH = "Fix a dynamic batch size; targets with static shapes take 1 unless it is given."
+_DIMENSION = "Fix another dynamic axis by its name, such as height=224; repeatable."
 _FORCE = "Write the model even if it is useless: no data where data are needed, or nothing quantized."
 _MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
 _CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
@@ -37,6 +40,9 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     recipe: Annotated[
         str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, or a preset's name.")
     ] = None,
+    target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
+    batch: Annotated[int | None, typer.Option(help=_BATCH)] = None,
+    dimension: Annotated[list[str] | None, typer.Option(help=_DIMENSION)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     samples: Annotated[int | None, typer.Option(help="Maximum number of calibration samples.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Node to keep float, or ^regex; repeatable.")] = None,
@@ -65,12 +71,13 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     """Quantize a float ONNX model; exit code 3 if the result is useless."""
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
-    chosen, notes = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
+    chosen, notes = resolve_recipe(recipe or preset or _default_preset(target))
     wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
-    target = output or Path(f"{model.stem}.{_file_name(wanted.name)}.onnx")
-    _check_target(target, model)
+    wanted = with_sizes(wanted, batch, dimension or [])
+    file = output or Path(f"{model.stem}.{_file_name(wanted.name)}.onnx")
+    _check_output(file, model)
     if report is not None:
-        _check_report(report, target, model)
+        _check_report(report, file, model)
     if not model.is_file():
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
@@ -94,10 +101,16 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if images is None:
         warn_of_default_pixels(model, data)
     result = run(
-        model, data, wanted, evaluation_data=evaluation_data, images=images, store=None if store == "none" else store
+        model,
+        data,
+        wanted,
+        target=target,
+        evaluation_data=evaluation_data,
+        images=images,
+        store=None if store == "none" else store,
     )
     useless = useless_because(result)
-    written = result.save(target) if useless is None or force else ()
+    written = result.save(file) if useless is None or force else ()
     if report is not None:
         written = (*written, write_report(result, report, model.name))
     told = (*notes, *image_notes(data, images or ImageOptions()))
@@ -108,12 +121,43 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     out.result(quantize_json(model, summary), ExitCode.GOOD if useless is None or force else ExitCode.NOT_GOOD_ENOUGH)
 
 
+def _default_preset(target: str | None) -> str:
+    if target is None:
+        return _DEFAULT_PRESET
+    from quantry.targets import find_target
+
+    return find_target(target).recommended[0]
+
+
+def with_sizes(recipe: Recipe, batch: int | None, dimensions: list[str]) -> Recipe:
+    """Return the recipe with sizes of dynamic axes.
+
+    Args:
+        recipe: The recipe.
+        batch: Size of the first axis of the inputs; None keeps the recipe's.
+        dimensions: Further sizes, each as ``NAME=SIZE``.
+
+    Raises:
+        RecipeError: A size is not a positive number.
+    """
+    sizes = list(recipe.prepare.dimensions)
+    for given in dimensions:
+        name, _, size = given.partition("=")
+        if not name or not size.isdigit():
+            raise RecipeError(f"--dimension must be NAME=SIZE, such as height=224, got {given!r}")
+        sizes.append(Dimension(name, int(size)))
+    batch = recipe.prepare.batch if batch is None else batch
+    return dataclasses.replace(
+        recipe, prepare=dataclasses.replace(recipe.prepare, batch=batch, dimensions=tuple(sizes))
+    )
+
+
 def _file_name(label: str) -> str:
     """Return a file name for a recipe's name, which may contain any characters."""
     return re.sub(r'[\\/:*?"<>|\x00-\x1f]+', "-", label)
 
 
-def _check_target(target: Path, model: Path) -> None:
+def _check_output(target: Path, model: Path) -> None:
     """Raise before any work if the output cannot be written or would overwrite the model."""
     check_output(target)
     if target.exists() and model.exists() and target.samefile(model):

@@ -11,6 +11,9 @@ Then every pair is renamed in place and every FixNeuron becomes a pair. Scales, 
 so the outputs do not either. The functions of the old dialect are replaced by those of the new one::
 
     x -> com.vai.quantize.VAIQuantizeLinear -> VAIDequantizeLinear      becomes      x -> QuantizeLinear -> ...
+
+``ort-cpu`` goes one step further: operators between pairs become onnxruntime's integer kernels wherever those give the
+same bits, so that a model made for an NPU runs fast on a CPU and decides the same.
 """
 
 import enum
@@ -32,6 +35,7 @@ from quantry.emit import (
     FunctionCollector,
     position_attributes,
     thin_function,
+    use_exact_integers,
 )
 from quantry.errors import ModelError
 from quantry.graph.edit import FreshNames
@@ -40,7 +44,7 @@ from quantry.recipe import VitisDialect
 
 
 class Target(enum.Enum):
-    """A dialect of Q/DQ pairs, or no vendor operators at all; the value is its name on the command line."""
+    """A dialect of Q/DQ pairs, no vendor operators at all, or integer kernels; the value is the command line's name."""
 
     QDQ = "qdq"
     VAI = "vai"
@@ -48,13 +52,14 @@ class Target(enum.Enum):
     QUARK = "quark"
     CONTRIB = "contrib"
     STANDARD = "standard"
+    ORT_CPU = "ort-cpu"
 
     @property
     def dialect(self) -> Dialect | None:
         """The dialect of pairs; None for `STANDARD`, which inlines the functions of vendor operators."""
         if self is Target.STANDARD:
             return None
-        if self is Target.QDQ:
+        if self in (Target.QDQ, Target.ORT_CPU):
             return STANDARD
         return CONTRIB if self is Target.CONTRIB else VITIS[VitisDialect(self.value)]
 
@@ -182,8 +187,54 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
     if not dialect.is_native:
         add_zero_points(copy, pairs, {node for node in pairs if _operator(node) in _QUANTIZERS})
     _rename(copy, pairs, dialect)
+    if target is Target.ORT_CPU:
+        _use_integers(copy)
     _drop_unused_domains(copy)
     return copy
+
+
+def _use_integers(model: ir.Model) -> None:
+    if not use_exact_integers(model):
+        raise ModelError(
+            "a model for integer kernels must have products for which they give the same bits: 8-bit tensors with "
+            f"power-of-two scales, got none among {len(model.graph)} nodes; graph {model.graph.name!r}; models with "
+            "other scales run on integer kernels as they are"
+        )
+    # onnxruntime would fuse what is left between pairs, with other roundings. It does not recognize a pair whose
+    # second half is written out.
+    for node in [node for node in model.graph if _operator(node) in _DEQUANTIZERS]:
+        if _is_computed(node) and not node.outputs[0].is_graph_output():
+            _write_out(model, node)
+
+
+def _is_computed(node: ir.Node) -> bool:
+    scale = node.inputs[1]
+    constant = all(value is None or value.const_value is not None for value in node.inputs[1:])
+    return (
+        node.inputs[0] is not None
+        and node.inputs[0].const_value is None
+        and constant
+        and scale is not None
+        and scale.const_value is not None
+        and scale.const_value.size == 1
+    )
+
+
+def _write_out(model: ir.Model, node: ir.Node) -> None:
+    """Replace a DequantizeLinear with one scale by a Cast, a subtraction and a product, which are all exact."""
+    integers, scale, output = node.inputs[0], node.inputs[1], node.outputs[0]
+    assert scale is not None
+    assert scale.const_value is not None
+    stem = node.name or output.name or ""
+    last = node.inputs[2] if len(node.inputs) > 2 else None
+    zero = 0.0 if last is None or last.const_value is None else float(last.const_value.numpy().reshape(-1)[0])
+    kept = _constant(model, np.array(zero, np.float32), ir.DataType.FLOAT, f"{stem}_float_zero_point")
+    floats = ir.node("Cast", [integers], attributes={"to": ir.DataType.FLOAT}, name=f"{stem}_Cast")
+    steps = ir.node("Sub", [floats.outputs[0], kept], name=f"{stem}_Sub")
+    single = _constant(model, scale.const_value.numpy().reshape(()), ir.DataType.FLOAT, f"{stem}_float_scale")
+    product = ir.node("Mul", [steps.outputs[0], single], name=f"{stem}_Mul")
+    model.graph.insert_before(node, [floats, steps, product])
+    ir.convenience.replace_nodes_and_values(model.graph, node, [node], [], [output], [product.outputs[0]])
 
 
 def _operator(node: ir.Node) -> tuple[str, str]:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from quantry.demo.detections import decode
 from quantry.demo.scenes import CLASS_NAMES, Scene, calibration_scenes, evaluation_scenes
+from quantry.evaluate.evaluation_session import evaluation_session
 from quantry.evaluate.tasks import (
     AveragePrecision,
     ImageMatches,
     TaskScore,
     match_image,
-    open_model,
     precision_intervals,
     summarize,
 )
@@ -108,7 +108,7 @@ class ScenePrecision:
         return TaskScore(summarize(matches).map, precision_intervals(matches)[0])
 
     def _matches(self, model_path: str | Path) -> list[ImageMatches]:
-        session = open_model(model_path, self.threads)
+        session = evaluation_session(model_path, self.threads)
 
         def run(images: NDArray[np.float32]) -> NDArray[np.floating]:
             return np.asarray(session.run(None, {INPUT_NAME: images})[0])

@@ -1,5 +1,6 @@
 """Stage 7: write the quantized model as ONNX, one file per format."""
 
+from quantry.emit.exact_integers import use_exact_integers
 from quantry.emit.fix_neuron import FIX_NEURON
 from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
 from quantry.emit.local_functions import CONTRIB, QUARK, STANDARD, VITIS, Dialect, FunctionCollector, thin_function
@@ -21,4 +22,5 @@ __all__ = [
     "emit",
     "position_attributes",
     "thin_function",
+    "use_exact_integers",
 ]

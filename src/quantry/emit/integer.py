@@ -127,14 +127,15 @@ def array(value: ir.Value) -> np.ndarray:
 
 
 def quantized_source(value: ir.Value | None) -> IntegerTensor | None:
-    """Return the quantized form of a DequantizeLinear's output, else None."""
+    """Return the quantized form of a DequantizeLinear's output; None for other values, or if a parameter is missing."""
     producer = None if value is None else value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear":
+    if producer is None or producer.op_type != "DequantizeLinear" or len(producer.inputs) < 3:
         return None
     integers, scale, zero_point = producer.inputs
-    assert integers is not None
-    assert scale is not None
-    assert zero_point is not None
+    if integers is None or scale is None or zero_point is None:
+        return None
+    if scale.const_value is None or zero_point.const_value is None:
+        return None
     axis = producer.attributes.get_int("axis", 1) if scale.shape is not None and len(scale.shape) else None
     return IntegerTensor(integers, scale, zero_point, axis)
 
@@ -319,51 +320,55 @@ def global_average_pool(unit: QuantizedOperator) -> ir.Node | None:
 _INT32 = np.iinfo(np.int32)
 
 
-def conv(unit: QuantizedOperator) -> ir.Node | None:
-    """Return QLinearConv."""
-    sides = _operands(unit, channel_axis=0)
+@dataclass(frozen=True)
+class Product:
+    """What the kernel of a product reads.
+
+    Attributes:
+        data: The first factor.
+        weight: The second factor.
+        bias: The bias as int32 with the accumulator's scale, if any.
+        output: Scale and zero point of the result.
+    """
+
+    data: IntegerTensor
+    weight: IntegerTensor
+    bias: ir.Value | None
+    output: tuple[ir.Value, ir.Value]
+
+
+def product(unit: QuantizedOperator) -> ir.Node | None:
+    """Return QLinearConv, QLinearMatMul or QGemm."""
+    sides = operands(unit)
     if sides is None:
         return None
     bias = _bias(unit, sides)
-    if bias is None and _has_bias(unit):
+    if bias is None and has_bias(unit):
         return None
-    data, weight = sides
-    inputs: tuple[ir.Value | None, ...] = (*data.triple, *weight.triple, *unit.output.pair)
-    return unit.make(("", "QLinearConv"), (*inputs, bias) if bias is not None else inputs, _attributes(unit.node))
+    return product_node(unit, Product(*sides, bias, unit.output.pair))
 
 
-def matmul(unit: QuantizedOperator) -> ir.Node | None:
-    """Return QLinearMatMul."""
-    weight = unit.inputs[1]
-    rank = len(weight.integers.shape) if weight is not None and weight.integers.shape is not None else 0
-    sides = _operands(unit, channel_axis=1 if rank == 2 else None)
-    if sides is None:
-        return None
-    return unit.make(("", "QLinearMatMul"), (*sides[0].triple, *sides[1].triple, *unit.output.pair))
-
-
-def gemm(unit: QuantizedOperator) -> ir.Node | None:
-    """Return QGemm, whose bias has one value per column."""
-    node = unit.node
-    if node.attributes.get_float("alpha", 1.0) != 1.0 or node.attributes.get_float("beta", 1.0) != 1.0:
-        return None
-    transposed = node.attributes.get_int("transB", 0)
-    sides = _operands(unit, channel_axis=0 if transposed else 1)
-    if sides is None:
-        return None
-    bias = _bias(unit, sides)
-    if bias is None and _has_bias(unit):
-        return None
+def product_node(unit: QuantizedOperator, parts: Product) -> ir.Node:
+    """Return the integer kernel of a Conv, MatMul or Gemm."""
+    node, factors = unit.node, (*parts.data.triple, *parts.weight.triple)
+    if node.op_type == "Conv":
+        inputs: tuple[ir.Value | None, ...] = (*factors, *parts.output)
+        last = () if parts.bias is None else (parts.bias,)
+        return unit.make(("", "QLinearConv"), (*inputs, *last), _attributes(node))
+    if node.op_type == "MatMul":
+        return unit.make(("", "QLinearMatMul"), (*factors, *parts.output))
     attributes: dict[str, int | float | str | list[int]] = {
-        "transA": node.attributes.get_int("transA", 0),
-        "transB": transposed,
+        name: node.attributes.get_int(name, 0) for name in ("transA", "transB")
     }
-    return unit.make((_CONTRIB, "QGemm"), (*sides[0].triple, *sides[1].triple, bias, *unit.output.pair), attributes)
+    return unit.make((_CONTRIB, "QGemm"), (*factors, parts.bias, *parts.output), attributes)
 
 
-def _operands(unit: QuantizedOperator, channel_axis: int | None) -> tuple[IntegerTensor, IntegerTensor] | None:
-    """Return both factors if kernels exist for their types: u8 x u8, u8 x s8 and s8 x s8."""
-    data, weight = unit.inputs[0], unit.inputs[1]
+def operands(unit: QuantizedOperator) -> tuple[IntegerTensor, IntegerTensor] | None:
+    """Return both factors of a product if a kernel exists for them: u8 x u8, u8 x s8 and s8 x s8."""
+    node, (data, weight) = unit.node, unit.inputs[:2]
+    if node.op_type == "Gemm" and any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return None
+    channel_axis = _channel_axis(node, weight)
     if data is None or weight is None or data.axis is not None or data.dtype != unit.output.dtype:
         return None
     if data.dtype not in (ir.DataType.INT8, ir.DataType.UINT8) or weight.dtype not in (ir.DataType.INT8, data.dtype):
@@ -373,7 +378,18 @@ def _operands(unit: QuantizedOperator, channel_axis: int | None) -> tuple[Intege
     return data, weight
 
 
-def _has_bias(unit: QuantizedOperator) -> bool:
+def _channel_axis(node: ir.Node, weight: IntegerTensor | None) -> int | None:
+    """Return the axis of the weight along which kernels accept several scales."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else 1
+    rank = len(weight.integers.shape) if weight is not None and weight.integers.shape is not None else 0
+    return 1 if rank == 2 else None
+
+
+def has_bias(unit: QuantizedOperator) -> bool:
+    """Whether a product has a bias, quantized or not."""
     return len(unit.node.inputs) > 2 and unit.node.inputs[2] is not None
 
 
@@ -399,9 +415,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 KERNELS: dict[str, Kernel] = {
-    "Conv": conv,
-    "MatMul": matmul,
-    "Gemm": gemm,
+    **dict.fromkeys(("Conv", "MatMul", "Gemm"), product),
     "Add": add,
     "Mul": multiply,
     "Concat": concat,

@@ -8,10 +8,20 @@ replaced::
 A node without a kernel keeps its DequantizeLinear and QuantizeLinear and computes in float.
 """
 
+from collections.abc import Mapping
+
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor, describe
-from quantry.emit.integer import KERNELS, IntegerTensor, QuantizedOperator, clip_node, limits_of, quantized_source
+from quantry.emit.integer import (
+    KERNELS,
+    IntegerTensor,
+    Kernel,
+    QuantizedOperator,
+    clip_node,
+    limits_of,
+    quantized_source,
+)
 from quantry.emit.qdq import emit_qdq
 from quantry.graph.operators import Family, of_family
 from quantry.graph.quant_plan import QuantPlan
@@ -33,20 +43,30 @@ def emit_qoperator(model: ir.Model, plan: QuantPlan, params: QuantParams, option
         options: The format; it has no options.
     """
     emit_qdq(model, plan, params, Qdq())
+    use_integer_kernels(model, KERNELS)
+
+
+def use_integer_kernels(model: ir.Model, kernels: Mapping[str, Kernel]) -> None:
+    """Replace float nodes between pairs by integer kernels, in place.
+
+    Args:
+        model: A model with standard pairs whose scales and zero points are constants.
+        kernels: The kernels to use, by float operator.
+    """
     editor = GraphEditor(model)
     for node in list(model.graph):
         if node.graph is None or node.domain not in ("", "ai.onnx"):
             continue
         if node.op_type in _READS_INTEGERS:
             _read_integers(node)
-        elif node.op_type in KERNELS:
-            _replace(node, editor)
+        elif node.op_type in kernels:
+            _replace(node, editor, kernels)
     _remove_unread(model)
     if any(node.domain == "com.microsoft" for node in model.graph):
         model.opset_imports.setdefault("com.microsoft", 1)
 
 
-def _replace(node: ir.Node, editor: GraphEditor) -> None:
+def _replace(node: ir.Node, editor: GraphEditor, kernels: Mapping[str, Kernel]) -> None:
     """Replace a float node, and a Relu or Clip that is its only reader, by an integer kernel if there is one."""
     bounding = _bounding_reader(node)
     quantizers = [
@@ -56,8 +76,9 @@ def _replace(node: ir.Node, editor: GraphEditor) -> None:
     if not found or len(found) < len((bounding or node).outputs):
         return
     inputs = tuple(quantized_source(value) for value in node.inputs)
-    unit = QuantizedOperator(node, inputs, tuple(_side(quantizer) for quantizer in found), editor)
-    replacement = KERNELS[node.op_type](unit)
+    sides = [_side(quantizer) for quantizer in found]
+    unit = QuantizedOperator(node, inputs, tuple(side for side in sides if side is not None), editor)
+    replacement = kernels[node.op_type](unit)
     if replacement is None:
         return
     chain = [replacement]
@@ -68,15 +89,16 @@ def _replace(node: ir.Node, editor: GraphEditor) -> None:
     graph = node.graph
     assert graph is not None
     graph.insert_before(node, chain)
-    for quantizer, output in zip(found, chain[-1].outputs, strict=True):
-        _take_over(quantizer.outputs[0], output)
+    for side, output in zip(unit.outputs, chain[-1].outputs, strict=True):
+        _take_over(side, output)
     removed = [*found, *([bounding] if bounding is not None else []), node]
     graph.remove(removed, safe=True)
 
 
-def _take_over(old: ir.Value, new: ir.Value) -> None:
-    assert old.dtype is not None
-    describe(new, old.dtype, old.shape)
+def _take_over(side: IntegerTensor, new: ir.Value) -> None:
+    old = side.integers
+    assert side.dtype is not None
+    describe(new, side.dtype, old.shape)
     old.replace_all_uses_with(new)
     new.name, old.name = old.name, f"{old.name}_replaced"
 
@@ -88,21 +110,24 @@ def _bounding_reader(node: ir.Node) -> ir.Node | None:
     readers = [use.node for use in node.outputs[0].uses()]
     if len(readers) != 1 or readers[0].op_type not in _BOUNDING or readers[0].inputs[0] is not node.outputs[0]:
         return None
-    return readers[0]
+    return readers[0] if all(bound is None or bound.const_value for bound in readers[0].inputs[1:]) else None
 
 
 def _quantizer(value: ir.Value) -> ir.Node | None:
     readers = [use.node for use in value.uses()]
     if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or value.is_graph_output():
         return None
-    return readers[0]
+    return readers[0] if _side(readers[0]) is not None else None
 
 
-def _side(quantizer: ir.Node) -> IntegerTensor:
+def _side(quantizer: ir.Node) -> IntegerTensor | None:
+    """Return the quantizer's output; None if its scale or zero point is not a single constant."""
+    if len(quantizer.inputs) < 3:
+        return None
     _, scale, zero_point = quantizer.inputs
-    assert scale is not None
-    assert zero_point is not None
-    return IntegerTensor(quantizer.outputs[0], scale, zero_point)
+    if scale is None or zero_point is None or scale.const_value is None or zero_point.const_value is None:
+        return None
+    return IntegerTensor(quantizer.outputs[0], scale, zero_point) if scale.const_value.size == 1 else None
 
 
 def _read_integers(node: ir.Node) -> None:

@@ -16,7 +16,7 @@ from quantry.emit.qdq import emit_qdq
 from quantry.emit.qoperator import emit_qoperator
 from quantry.graph.edit import collection_paused
 from quantry.graph.float_model import FloatModel
-from quantry.graph.passes import convert_opset
+from quantry.graph.passes import convert_opset, explicit_attributes
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import INLINE_LIMIT_BYTES, ModelParts, model_parts, weight_bytes
@@ -101,6 +101,8 @@ def _written(
 ) -> tuple[ir.Model, Mapping[str, Origin] | None]:
     """Return the graph, and which of its data depends on the parameters."""
     copy = _at_opset(model, plan, options.format)
+    if options.explicit_attributes:
+        explicit_attributes(copy)
     originals = GraphEditor(copy).values
     origins = EMITTERS[type(options.format)](copy, plan, params, options.format)
     if options.dedicated_pairs:

@@ -7,6 +7,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.errors import InternalError, ModelError
 from quantry.evaluate.comparison import Comparison, compare_sessions
 from quantry.evaluate.evaluation import Evaluation, MetricScore
+from quantry.evaluate.evaluation_session import evaluation_session
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.metrics import Metric, find_metric
 from quantry.graph.float_model import FloatModel
@@ -16,7 +17,7 @@ from quantry.recipe import EvaluateOptions
 from quantry.runtime.devices import machine_name
 from quantry.runtime.environment import environment
 from quantry.runtime.progress import progress
-from quantry.runtime.sessions import LoadableModel, deployment_session, loadable, simulation_session
+from quantry.runtime.sessions import LoadableModel, deployment_session, loadable
 
 
 def machine_environment(_arguments: Mapping[str, Any]) -> Mapping[str, str]:
@@ -30,7 +31,7 @@ def evaluate(
 ) -> Evaluation:
     """Compare the quantized model with the float model.
 
-    Scores come from simulation sessions, which compute what the graph says on every machine. Times come from
+    Scores come from evaluation sessions, which compute what the graph says on every machine. Times come from
     deployment sessions of both models, on the first sample.
 
     Args:
@@ -56,7 +57,7 @@ def evaluate(
     """
     metrics = tuple({metric.name: metric for metric in map(find_metric, options.metrics)}.values())
     with loadable(reference.model) as ours, loadable(quantized) as theirs:
-        comparison = _compare(ours, theirs, data, metrics) if metrics else None
+        comparison = _compare(ours, quantized, data, metrics) if metrics else None
         latency = _time(ours, theirs, data, options.latency_runs) if options.latency_runs else None
         float_bytes, quantized_bytes = ours.size, theirs.size
     rows = [] if comparison is None else _tabulate(comparison, metrics)
@@ -72,14 +73,14 @@ def evaluate(
 
 
 def _compare(
-    ours: LoadableModel, theirs: LoadableModel, data: CalibrationData, metrics: Sequence[Metric]
+    ours: LoadableModel, quantized: QuantizedModel, data: CalibrationData, metrics: Sequence[Metric]
 ) -> Comparison:
     reference = deployment_session(ours.source, interleaved=True)
     try:
-        quantized = simulation_session(theirs.source, interleaved=True)
+        session = evaluation_session(quantized)
     except ModelError as error:
         raise _unloadable(error) from error
-    return compare_sessions(reference, quantized, progress(data, "evaluate", data.size), metrics)
+    return compare_sessions(reference, session, progress(data, "evaluate", data.size), metrics)
 
 
 def _time(ours: LoadableModel, theirs: LoadableModel, data: CalibrationData, runs: int) -> Latency:

@@ -64,7 +64,7 @@ class Draft:
         for index in annotation.activations:
             tensor = _name(node.inputs[index])
             self._activations.setdefault(tensor, OwnRange(self.options.activation))
-            self._reads.append(Read(node.name or "", tensor, types.activation, annotation.moves_data))
+            self._reads.append(Read(node.name or "", tensor, types.input(index), annotation.moves_data))
         for index in annotation.constants:
             self._add_weight(node, index, types.activation or self.options.activation, None)
         if annotation.weight is not None:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from quantry.errors import SelectionError
 from quantry.graph.quant_plan import ActivationPlan, Conversion, SharedRange
-from quantry.plan.selection import matching, meant, name_pattern, of_type
+from quantry.plan.selection import matching, meant, name_pattern, of_types
 from quantry.recipe import Bias, LayerTypes, TensorSpec, TensorTypes
 
 
@@ -27,6 +27,7 @@ class NodeTypes:
 
     Attributes:
         activation: Type of its inputs.
+        second_input: Type of its second input, where it differs.
         output: Type of its outputs.
         weight: Type of its weight.
         bias: Type of its bias.
@@ -34,10 +35,15 @@ class NodeTypes:
     """
 
     activation: TensorSpec | None = None
+    second_input: TensorSpec | None = None
     output: TensorSpec | None = None
     weight: TensorSpec | None = None
     bias: Bias | None = None
     float_reason: str | None = None
+
+    def input(self, index: int) -> TensorSpec | None:
+        """Return the type of a computed input by its place among the node's inputs."""
+        return self.second_input or self.activation if index == 1 else self.activation
 
 
 def types_of_nodes(graph: ir.Graph, layers: Iterable[LayerTypes]) -> dict[str, NodeTypes]:
@@ -51,14 +57,16 @@ def types_of_nodes(graph: ir.Graph, layers: Iterable[LayerTypes]) -> dict[str, N
         Node name to types.
 
     Raises:
-        SelectionError: An entry matches no node.
+        SelectionError: An entry matches no node; a known operator type may be absent.
     """
     nodes = list(graph)
     found: dict[str, NodeTypes] = {}
     for index, entry in enumerate(layers):
         where = f"plan.layers[{index}]"
         chosen = [node for name in entry.match for node in matching(nodes, name, f"{where}.match")]
-        chosen += [node for operator in entry.operators for node in of_type(nodes, operator, f"{where}.operators")]
+        if entry.operators:
+            named = of_types(nodes, entry.operators, f"{where}.operators")
+            chosen += [node for node in nodes if node in named]
         for node in chosen:
             name = node.name or ""
             found[name] = _merged(found.get(name, NodeTypes()), entry, where)
@@ -70,6 +78,7 @@ def _merged(known: NodeTypes, entry: LayerTypes, where: str) -> NodeTypes:
         return replace(known, float_reason=f"kept float by {where}")
     return NodeTypes(
         activation=entry.activation or known.activation,
+        second_input=entry.second_input or known.second_input,
         output=entry.output or known.output,
         weight=entry.weight or known.weight,
         bias=entry.bias or known.bias,

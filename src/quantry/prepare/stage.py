@@ -10,6 +10,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.convert_opset import convert_opset, ir_version_for
+from quantry.graph.passes.fix_dimensions import fix_dimensions
 from quantry.graph.passes.float16_to_float32 import check_float_type, float16_to_float32
 from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
@@ -52,6 +53,8 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     if options.float16_to_float32:
         notes += float16_to_float32(model)
     check_float_type(model, source.label)
+    if options.batch is not None or options.dimensions:
+        notes += fix_dimensions(model, options.batch, {axis.name: axis.size for axis in options.dimensions})
     model, raised = _at_opset(model, max(OLDEST_OPSET, options.opset or 0))
     notes += raised
     notes += _settle(model, options)

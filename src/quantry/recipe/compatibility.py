@@ -356,6 +356,8 @@ def _variants(plan: PlanOptions, mix: MixOptions) -> Iterator[tuple[str, PlanOpt
     for index, layer in enumerate(plan.layers):
         if not layer.keep_float:
             yield f"plan.layers[{index}]", _with_types(whole, layer.activation, layer.weight, layer.bias)
+        if layer.second_input is not None:
+            yield f"plan.layers[{index}].second_input", _with_types(whole, layer.second_input, None, None)
         if layer.output is not None:
             # The output of a layer is the input of others, so it must be a possible activation as well.
             yield f"plan.layers[{index}].output", _with_types(whole, layer.output, None, None)

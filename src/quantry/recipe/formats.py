@@ -88,10 +88,12 @@ class EmitOptions(Checked):
     Attributes:
         format: The format.
         dedicated_pairs: Write a separate Q/DQ pair for every reader of an activation; only for formats with pairs.
+        explicit_attributes: Write out attributes of convolutions and pooling that have their default value.
     """
 
     format: Format = Qdq()
     dedicated_pairs: bool = False
+    explicit_attributes: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -68,8 +68,10 @@ class LayerTypes(Checked):
 
     Attributes:
         match: Names of nodes or of their outputs; a name that starts with ``^`` is a regular expression.
-        operators: Operator types; all nodes of these types are included too.
+        operators: Operator types; all nodes of these types are included too. Known ones may be absent.
         activation: Type of what the layer reads.
+        second_input: Type of its second input if that is computed too, as in the products of attention; None takes
+            ``activation``.
         output: Type of what the layer writes; readers without their own type follow it. None leaves it to the readers.
         weight: Type of the constant weight.
         bias: Type of the bias. None keeps the whole model's kind if the layer's types allow it, and else takes the
@@ -85,6 +87,7 @@ class LayerTypes(Checked):
     match: tuple[str, ...] = field(default=(), kw_only=False)
     operators: tuple[str, ...] = ()
     activation: TensorSpec | None = None
+    second_input: TensorSpec | None = None
     output: TensorSpec | None = None
     weight: TensorSpec | None = None
     bias: Bias | None = None
@@ -94,13 +97,13 @@ class LayerTypes(Checked):
         super().__post_init__()
         if not self.match and not self.operators:
             raise RecipeError("LayerTypes must name layers with match or operators, got neither")
-        types = (self.activation, self.output, self.weight, self.bias)
+        types = (self.activation, self.second_input, self.output, self.weight, self.bias)
         if self.keep_float == any(entry is not None for entry in types):
             raise RecipeError(
-                "LayerTypes must either have keep_float=True or set a type (activation, output, weight or bias); "
-                f"got {'both' if self.keep_float else 'neither'} for {(*self.match, *self.operators)}"
+                "LayerTypes must either have keep_float=True or set a type (activation, second_input, output, weight "
+                f"or bias); got {'both' if self.keep_float else 'neither'} for {(*self.match, *self.operators)}"
             )
-        for name in ("activation", "output"):
+        for name in ("activation", "second_input", "output"):
             check_activation(f"LayerTypes.{name}", getattr(self, name))
 
 

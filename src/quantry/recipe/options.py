@@ -8,7 +8,25 @@ from quantry.recipe.checked import Checked
 from quantry.recipe.layers import LayerTypes, Selection, TensorTypes, check_activation
 from quantry.recipe.methods import Method, MinMax, MinMSE, NonOverflow
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.tensor_spec import Bias, DerivedBias, TensorSpec
+from quantry.recipe.tensor_spec import Bias, DataType, DerivedBias, TensorSpec
+
+
+@dataclass(frozen=True)
+class Dimension(Checked):
+    """The size of a dynamic axis.
+
+    Attributes:
+        name: Its name in the model, such as ``height``.
+        size: Its size.
+    """
+
+    name: str
+    size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 1:
+            raise RecipeError(f"Dimension.size must be at least 1, got {self.size!r} for {self.name!r}")
 
 
 @dataclass(frozen=True)
@@ -24,6 +42,8 @@ class PrepareOptions(Checked):
         float16_to_float32: Convert a float16 model to float32.
         opset: Convert the model to at least this opset; None keeps the model's if the requested types allow it.
         npu: Replace operators by what an integer NPU computes instead; None keeps them.
+        batch: Fix the first axis of every input to this size if it is dynamic; None keeps it.
+        dimensions: Fix dynamic axes by their name.
     """
 
     infer_shapes: bool = True
@@ -34,9 +54,13 @@ class PrepareOptions(Checked):
     float16_to_float32: bool = False
     opset: int | None = None
     npu: NpuConversions | None = None
+    batch: int | None = None
+    dimensions: tuple[Dimension, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.batch is not None and self.batch < 1:
+            raise RecipeError(f"PrepareOptions.batch must be at least 1, got {self.batch!r}")
         if self.opset is not None and self.opset < 1:
             raise RecipeError(f"PrepareOptions.opset must be at least 1, got {self.opset!r}")
 
@@ -118,6 +142,33 @@ ALIGNABLE_OPERATORS = operators_where(lambda row: row.alignable)
 
 
 @dataclass(frozen=True)
+class FixedScale(Checked):
+    """The one scale that a target has for results of an operator.
+
+    Attributes:
+        operator: The operator type.
+        dtype: Type of the results; those of other types keep the scale of calibration.
+        scale: The scale.
+        zero_point: The zero point.
+    """
+
+    operator: str
+    dtype: DataType
+    scale: float
+    zero_point: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.scale > 0:
+            raise RecipeError(f"FixedScale.scale must be positive, got {self.scale!r} for {self.operator}")
+        if not self.dtype.is_integer or not self.dtype.lowest <= self.zero_point <= self.dtype.highest:
+            raise RecipeError(
+                f"FixedScale.zero_point must be a value of its integer type, got {self.zero_point!r} of "
+                f"{self.dtype.value} for {self.operator}"
+            )
+
+
+@dataclass(frozen=True)
 class ScaleOptions(Checked):
     """How ranges are chosen.
 
@@ -128,6 +179,7 @@ class ScaleOptions(Checked):
         npu: Change power-of-two scales to what an integer NPU's shifters can do; None keeps them.
         align: Operator types whose quantized inputs and outputs share one scale that covers all of them; from
             `ALIGNABLE_OPERATORS`.
+        fixed: Scales of results that a target fixes, whatever calibration finds.
     """
 
     activation: Method = MinMax()
@@ -135,6 +187,7 @@ class ScaleOptions(Checked):
     reduce_range: bool = False
     npu: NpuLimits | None = None
     align: tuple[str, ...] = ()
+    fixed: tuple[FixedScale, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

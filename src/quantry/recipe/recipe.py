@@ -37,6 +37,8 @@ class Recipe(Checked):
 
     Attributes:
         name: A label for tables and logs; not part of the recipe's identity.
+        target: Name of the deployment target, or the path of its file; its rules change and check the other options.
+            Empty if there is none.
         prepare: Clean-up of the float graph.
         equalize: Rescales weights without changing the model's output.
         observe: The float pass over the calibration data.
@@ -54,6 +56,7 @@ class Recipe(Checked):
     """
 
     name: str = field(default="custom", compare=False)
+    target: str = ""
     prepare: PrepareOptions = PrepareOptions()
     equalize: EqualizeOptions = EqualizeOptions()
     observe: ObserveOptions = ObserveOptions()

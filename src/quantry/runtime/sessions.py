@@ -86,6 +86,23 @@ class Arena(enum.Enum):
 
 
 @dataclass(frozen=True)
+class PluginProvider:
+    """An execution provider that comes in a library of its own.
+
+    Attributes:
+        name: Its name.
+        library: Path of the library.
+        options: Its options.
+        cpu_fallback: Whether nodes that it does not take run on the CPU; otherwise they are an error.
+    """
+
+    name: str
+    library: str
+    options: Mapping[str, str]
+    cpu_fallback: bool = False
+
+
+@dataclass(frozen=True)
 class SessionOptions:
     """How onnxruntime runs a model.
 
@@ -96,6 +113,8 @@ class SessionOptions:
         spinning: Whether idle threads wait in a busy loop.
         arena: Where memory comes from.
         memory_pattern: Whether onnxruntime plans one allocation for all activations of a run.
+        plugin: A provider in a library of its own, used instead of ``providers``.
+        profile: Folder for the profile and for the graph as onnxruntime has optimized it, ``optimized.onnx``.
     """
 
     exact: bool = False
@@ -104,6 +123,8 @@ class SessionOptions:
     spinning: Spinning = Spinning.ALWAYS
     arena: Arena = Arena.OWN
     memory_pattern: bool = True
+    plugin: PluginProvider | None = None
+    profile: Path | None = None
 
     @classmethod
     def float_segment(cls, providers: Sequence[str]) -> "SessionOptions":
@@ -188,20 +209,27 @@ def open_session(model: SessionModel, options: SessionOptions) -> "onnxruntime.I
     """
     import onnxruntime
 
-    check_providers([provider if isinstance(provider, str) else provider[0] for provider in options.providers])
+    if options.plugin is None:
+        check_providers([provider if isinstance(provider, str) else provider[0] for provider in options.providers])
     arguments = {"disabled_optimizers": list(_UNFAITHFUL_OPTIMIZERS)} if options.exact else {}
     with _source(model) as source:
         try:
             return onnxruntime.InferenceSession(
                 source,
                 _onnxruntime_options(options),
-                # Names alone are passed as they are: onnxruntime treats a pair with empty options as customized.
-                providers=[p if isinstance(p, str) else (p[0], dict(p[1])) for p in options.providers],
+                **_providers(options),
                 **arguments,
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
             where = f"in {model}" if isinstance(model, str | Path) else "in a model in memory"
             raise ModelError(f"onnxruntime must be able to load the model, got {error}; {where}") from error
+
+
+def _providers(options: SessionOptions) -> dict[str, Any]:
+    if options.plugin is not None:
+        return {}
+    # Names alone are passed as they are: onnxruntime treats a pair with empty options as customized.
+    return {"providers": [p if isinstance(p, str) else (p[0], dict(p[1])) for p in options.providers]}
 
 
 def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions":
@@ -217,9 +245,30 @@ def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions
     if options.arena is Arena.SHARED:
         _register_shared_arena()
         entries.append(("session.use_env_allocators", "1"))
+    if options.plugin is not None:
+        devices = _plugin_devices(options.plugin.name, options.plugin.library)
+        result.add_provider_for_devices(devices, dict(options.plugin.options))
+        entries.append(() if options.plugin.cpu_fallback else ("session.disable_cpu_ep_fallback", "1"))
+    if options.profile is not None:
+        result.enable_profiling = True
+        result.profile_file_prefix = str(options.profile / "profile")
+        result.optimized_model_filepath = str(options.profile / "optimized.onnx")
     for entry in filter(None, entries):
         result.add_session_config_entry(*entry)
     return result
+
+
+@cache  # onnxruntime allows one registration per process.
+def _plugin_devices(name: str, library: str) -> list[Any]:
+    import onnxruntime
+
+    def devices() -> list[Any]:
+        return [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+
+    # The user's own program may have registered it.
+    if not devices():
+        onnxruntime.register_execution_provider_library(name, library)
+    return devices()
 
 
 @cache  # onnxruntime allows one registration per process.

@@ -25,7 +25,7 @@ from quantry.numerics.scalar_function import IDENTITY, MAX_OPERATORS, ScalarFunc
 from quantry.numerics.tensor_params import TensorParams
 from quantry.observe import Statistics
 from quantry.observe.lineage import elementwise_function
-from quantry.recipe import Method, MinMax, NonOverflow, TensorSpec
+from quantry.recipe import FixedScale, Method, MinMax, NonOverflow, TensorSpec
 from quantry.scale.parameter_cache import cached_params
 from quantry.scale.ranges import find_range
 from quantry.scale.values import BinnedValues, ExactValues, Observed, ResponseValues
@@ -72,6 +72,29 @@ def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -
             source = plan.activations[root]
             assert not isinstance(source, SharedRange)
             found[name] = _own_params(root, replace(source, spec=conversion.spec), statistics, method)
+    return found
+
+
+def fixed_params(graph: ir.Graph, plan: QuantPlan, fixed: Iterable[FixedScale]) -> dict[str, TensorParams]:
+    """Return the parameters of activations whose scale the target fixes, and of those that share it.
+
+    Args:
+        graph: The float graph.
+        plan: The plan of each activation.
+        fixed: The scales by operator and type.
+    """
+    scales = {(entry.operator, entry.dtype): entry for entry in fixed}
+    if not scales:
+        return {}
+    written_by = {value.name: node.op_type for node in graph for value in node.outputs}
+    found = {}
+    for name in plan.activations:
+        root = plan.root(name)
+        source = plan.activations[root]
+        assert not isinstance(source, SharedRange)
+        entry = scales.get((written_by.get(root, ""), source.spec.dtype))
+        if entry is not None:
+            found[name] = TensorParams(entry.dtype, np.array(entry.scale, np.float32), np.array(entry.zero_point))
     return found
 
 

@@ -11,7 +11,13 @@ from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
 from quantry.recipe import MinMSE, PowerOfTwoScale, ScaleOptions
 from quantry.runtime.environment import depends_on
-from quantry.scale.activations import activation_params, conversion_params, responses, unusual_values
+from quantry.scale.activations import (
+    activation_params,
+    conversion_params,
+    fixed_params,
+    responses,
+    unusual_values,
+)
 from quantry.scale.alignment import aligned
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.parameter_cache import cached_constant_params
@@ -38,6 +44,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     if options.align:
         tensors = aligned(model.model.graph, plan, tensors, options.align)
     tensors |= conversion_params(plan, statistics, options.activation)
+    tensors |= fixed_params(model.model.graph, plan, options.fixed)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():
         if not weight.spec.dtype.is_integer:

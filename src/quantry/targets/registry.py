@@ -1,14 +1,18 @@
 """All built-in targets, and how a target is found by name."""
 
+from pathlib import Path
+
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.load import ModelLike
 from quantry.recipe import PowerOfTwoScale, Recipe
+from quantry.targets.backends import BACKENDS, Backend
 from quantry.targets.builtin.amd import NPU_INT8, VITISAI
 from quantry.targets.builtin.openvino import OPENVINO_CPU, OPENVINO_NPU
 from quantry.targets.builtin.ort import ORT_CPU, ORT_WEB
 from quantry.targets.builtin.qnn_htp import QNN_HTP
 from quantry.targets.builtin.stm32n6 import STM32N6
 from quantry.targets.builtin.tensorrt import TENSORRT
+from quantry.targets.load import SUFFIXES, load_target
 from quantry.targets.rules import CheckedModel
 from quantry.targets.target import Target
 
@@ -22,19 +26,41 @@ def find_target(target: Target | str) -> Target:
     """Return the target of that name.
 
     Args:
-        target: A target, or its name.
+        target: A target, its name, or the path of a YAML or Python file that defines it.
 
     Raises:
         RecipeError: There is no such target; the message suggests the nearest spelling.
     """
     if isinstance(target, Target):
         return target
+    if Path(target).suffix in SUFFIXES:
+        return load_target(Path(target))
     found = TARGETS.get(target.lower())
     if found is None:
         raise RecipeError(
-            f"--target must be one of {', '.join(TARGETS)}, got {target!r}{nearest_spelling(target, TARGETS)}"
+            f"--target must be one of {', '.join(TARGETS)}, or a .yaml or .py file, got {target!r}"
+            f"{nearest_spelling(target, TARGETS)}"
         )
     return found
+
+
+def backend_of(target: Target | str) -> Backend | None:
+    """Return the backend of a target; None if only its rules are known.
+
+    Args:
+        target: The target or its name.
+
+    Raises:
+        RecipeError: The target names a backend that does not exist.
+    """
+    backend = find_target(target).backend
+    if isinstance(backend, Backend) or not backend:
+        return backend or None
+    if backend not in BACKENDS:
+        raise RecipeError(
+            f"Target.backend must be one of {', '.join(BACKENDS)}, got {backend!r}{nearest_spelling(backend, BACKENDS)}"
+        )
+    return BACKENDS[backend]
 
 
 def default_target(recipe: Recipe | None = None) -> Target:

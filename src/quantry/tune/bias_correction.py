@@ -73,15 +73,21 @@ def run(task: TuneTask, step: BiasCorrection) -> Tuned:
     found = [correctable for layer in layers if (correctable := _correctable(layer)) is not None]
     params = dict(task.params.tensors)
     weights: dict[str, Array] = {}
+    left = []
     for correctable, pairs, finish in (_sequentially if step.sequential else _in_one_pass)(task, step, found):
         shift = _shift(task, correctable, pairs)
         values = (correctable.values.astype(np.float64) + shift.reshape(correctable.values.shape)).astype(np.float32)
+        if not np.isfinite(values).all():
+            left.append(correctable.layer.name)
+            continue
         weights[correctable.bias] = values
         if correctable.bias in params:
             params[correctable.bias] = _requantized(task, correctable.bias, values, params[correctable.bias])
         finish(correctable.bias, values, params)
     way = "sequentially" if step.sequential else "in one pass"
-    note = f"bias correction: {len(found)} of {len(layers)} layers corrected {way}; the others have no bias"
+    note = f"bias correction: {len(weights)} of {len(layers)} layers corrected {way}; the others have no bias"
+    if left:
+        note += f", or a shift that is not finite, such as {left[0]!r}"
     return Tuned(weights, QuantParams(params), (note,))
 
 

@@ -166,21 +166,24 @@ class LayerConstants:
         values: float32 arrays by initializer name; empty if nothing better was found.
         before: Mean squared error of the layer's output with plain rounding.
         after: The same with the new values.
+        failure: Why nothing was computed, or empty.
     """
 
     values: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     before: float = 0.0
     after: float = 0.0
+    failure: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", MappingProxyType(dict(self.values)))
 
     def to_blob(self) -> Blob:
         """Return the stored form."""
-        return Blob(meta={"before": self.before, "after": self.after}, arrays=dict(self.values))
+        failed = {"failure": self.failure} if self.failure else {}
+        return Blob(meta={"before": self.before, "after": self.after, **failed}, arrays=dict(self.values))
 
     @classmethod
     def from_blob(cls, blob: Blob) -> Self:
         """Return the value that `to_blob` was called on."""
         meta: Any = blob.meta
-        return cls(dict(blob.arrays), meta["before"], meta["after"])
+        return cls(dict(blob.arrays), meta["before"], meta["after"], meta.get("failure", ""))

@@ -22,6 +22,7 @@ from quantry.numerics.rounding import dequantize_array, fake_quantize
 from quantry.recipe import LayerTuning
 from quantry.runtime.devices import trim_memory
 from quantry.runtime.progress import progress
+from quantry.tune.fallback import layer_or_nothing
 from quantry.tune.layers import Layer, LayerConstants, SkippedLayer, find_layers
 from quantry.tune.task import Tuned, TuneTask
 
@@ -264,13 +265,16 @@ def tune_layers(
     weights: dict[str, np.ndarray] = {}
     results: list[LayerConstants] = []
     for visit in walker.visits(f"tune: {title}"):
-        result = checkpoint(f"layer {visit.number} {visit.layer.name}", LayerConstants, partial(algorithm, visit))
+        attempt = partial(layer_or_nothing, title, visit.layer.name, partial(algorithm, visit))
+        result = checkpoint(f"layer {visit.number} {visit.layer.name}", LayerConstants, attempt)
         _LOG.debug("%s: layer %s: error %.4g -> %.4g", title, visit.layer.name, result.before, result.after)
         if end_to_end is not None and not end_to_end.accepts(visit.number, result.values):
-            result = LayerConstants({}, result.before, result.before)
+            result = LayerConstants({}, result.before, result.before, result.failure)
         visit.finish(result.values)
         weights |= result.values
         results.append(result)
+    failed = [SkippedLayer(layer.name, result.failure) for layer, result in zip(layers, results, strict=True)]
+    skipped = (*skipped, *(layer for layer in failed if layer.reason))
     notes = (_summary(title, layers, results), *_skips(title, skipped), *_unsimulated(walker))
     return Tuned(weights, task.params, notes)
 

@@ -144,7 +144,9 @@ class _Moments:
     def _flush(self) -> None:
         x, y = (np.concatenate(parts, axis=1) for parts in zip(*self._waiting, strict=True))
         turned = x.transpose(0, 2, 1)
-        parts = (turned @ x, turned @ y, (y * y).sum(1), x.sum(1), y.sum(1))
+        # Values near the limit of float32 have infinite squares, which `_form` rejects.
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = (turned @ x, turned @ y, (y * y).sum(1), x.sum(1), y.sum(1))
         if self._sums:
             for total, part in zip(self._sums, parts, strict=True):
                 np.add(total, part, out=total)
@@ -192,6 +194,9 @@ def gather(visit: LayerVisit, matrix: LayerMatrix, *, trained: bool = False) -> 
 
     Returns:
         Two forms; one if there is only one sample with one image, or if there are too few positions for two halves.
+
+    Raises:
+        FloatingPointError: Products of inputs are not finite.
     """
     if visit.walker.device is not None:
         from quantry.tune.gpu_form import gather_tensors, gathers
@@ -240,7 +245,13 @@ def halves_of(matrix: LayerMatrix, sample: tuple[int, int], sizes: tuple[int, in
 
 
 def _form(parts: Sequence[tuple[int, list[Float]]]) -> QuadraticForm:
-    """Return the form of sums, which are modified in place, because they may be large."""
+    """Return the form of sums, which are modified in place, because they may be large.
+
+    Raises:
+        FloatingPointError: A sum is not finite.
+    """
+    if not all(np.isfinite(total).all() for _, sums in parts for total in sums):
+        raise FloatingPointError("the products of its inputs are not finite")
     count = sum(number for number, _ in parts)
     sums = parts[0][1]
     for at, total in enumerate(sums):

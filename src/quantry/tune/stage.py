@@ -14,6 +14,7 @@ from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import AdaQuant, AdaRound, BiasCorrection, Brecq, Distill, Gptq, Tqt, TuneStep
 from quantry.runtime.devices import existing_device
 from quantry.runtime.environment import environment
+from quantry.tune.fallback import step_or_nothing
 from quantry.tune.task import Tuned, TuneTask
 
 
@@ -81,7 +82,8 @@ def tune(
         step: The algorithm and its options.
 
     Returns:
-        New weights, biases and parameters.
+        New weights, biases and parameters. A step that fails numerically changes nothing and says so in a note; so does
+        a single layer in steps that tune one layer after the other.
 
     Raises:
         MissingExtraError: The step trains and torch is not installed.
@@ -95,4 +97,5 @@ def tune(
             "Gptq, which needs no training"
         )
     run: Callable[[TuneTask, TuneStep], Tuned] = import_module(algorithm.module).run
-    return run(TuneTask(reference, model, plan, params, data), step)
+    task = TuneTask(reference, model, plan, params, data)
+    return step_or_nothing(type(step).__name__, task, lambda: run(task, step))

@@ -36,7 +36,7 @@ from quantry.evaluate.tasks.image_evaluators import (
 from quantry.evaluate.tasks.labels import CocoLabels, LabelledBoxes, LabelledFiles, coco_labels, labelled_images
 from quantry.evaluate.tasks.output_distance import OutputDistance
 from quantry.evaluate.tasks.rank_correlation import RankCorrelation, number_labels
-from quantry.evaluate.tasks.task_evaluator import SampleMean, TaskEvaluator, TaskScore, open_model
+from quantry.evaluate.tasks.task_evaluator import SampleMean, TaskEvaluator, TaskScore
 from quantry.evaluate.tasks.top_accuracy import TopAccuracy
 
 __all__ = [
@@ -71,7 +71,6 @@ __all__ = [
     "labelled_images",
     "match_image",
     "number_labels",
-    "open_model",
     "overlaps",
     "precision_intervals",
     "summarize",

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from quantry.data.sample_cache import KEPT_BYTES, Feeds, SampleCache
 from quantry.errors import ModelError
+from quantry.evaluate.evaluation_session import evaluation_session
 from quantry.evaluate.metrics import Metric, find_metric
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
-from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean, open_model
+from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean
 from quantry.graph.load import model_source
 from quantry.runtime.sessions import deployment_session, run_session
 
@@ -65,7 +66,7 @@ class OutputComparison(SampleMean):
             ModelError: The model has other outputs than the float model.
         """
         reference = _Reference(self)
-        session = open_model(model_path, self.threads)
+        session = evaluation_session(model_path, self.threads)
         for index, feeds in self.samples.read(indices):
             expected, got = reference.outputs(index, feeds), run_session(session, feeds)
             if expected.keys() != got.keys():

@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantry.data.sample_cache import SampleCache
+from quantry.evaluate.evaluation_session import evaluation_session
 from quantry.memo import fingerprint
-from quantry.runtime.sessions import run_session, simulation_session
+from quantry.runtime.sessions import run_session
 
 
 class TaskEvaluator(ABC):
@@ -88,20 +89,7 @@ class SampleMean(TaskEvaluator):
         """
 
 
-if TYPE_CHECKING:
-    import onnxruntime
-
 Outputs = dict[str, NDArray[Any]]
-
-
-def open_model(model: str | Path, threads: int | None = None) -> "onnxruntime.InferenceSession":
-    """Open a session that computes what the graph says, so that a score does not depend on the machine.
-
-    Args:
-        model: Path of an ONNX file.
-        threads: Threads inside one operator; None uses the default of the process.
-    """
-    return simulation_session(Path(model), threads=threads, interleaved=True)
 
 
 def run_model(
@@ -115,6 +103,6 @@ def run_model(
         indices: Their indices.
         threads: Threads inside one operator; None uses the default of the process.
     """
-    session = open_model(model, threads)
+    session = evaluation_session(model, threads)
     for index, feeds in samples.read(indices):
         yield index, run_session(session, feeds)

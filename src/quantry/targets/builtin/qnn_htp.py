@@ -1,13 +1,15 @@
 """Qualcomm Hexagon: the HTP backend of QNN through onnxruntime."""
 
-from quantry.recipe import DataType
+from quantry.recipe import DataType, FixedScale
 from quantry.targets.rules import (
     Centred,
-    FixedScale,
     FixedScales,
     Granularity,
     NoOperators,
     OneType,
+    OperatorTypes,
+    RedundantFunctions,
+    RefusedTypes,
     SecondOperand,
     SmallestRange,
     StaticFormats,
@@ -17,6 +19,7 @@ from quantry.targets.rules import (
 from quantry.targets.target import Target
 
 _CONFIG = "onnxruntime, quantization/execution_providers/qnn/quant_config.py"
+_MEASURED = "measured with onnxruntime-qnn 2.7 and its HTP emulator"
 _CPU = "the node runs on the CPU, or the session fails where fallback is disabled"
 
 QNN_HTP = Target(
@@ -25,15 +28,15 @@ QNN_HTP = Target(
     recommended=("RECOMMENDED-HTP", "RECOMMENDED-HTP-16"),
     rules=(
         StaticShapes(
-            source="measured with onnxruntime-qnn 2.7 and the HTP emulator",
+            source=_MEASURED,
             consequence="no node runs on HTP: everything runs on the CPU, silently",
         ),
         StaticFormats(source=_CONFIG, consequence=_CPU),
         Types(
-            activation=(DataType.UINT8, DataType.UINT16),
-            weight=(DataType.INT8, DataType.UINT8),
-            bias=(DataType.INT32,),
-            source=_CONFIG,
+            activation=(DataType.UINT8, DataType.INT8, DataType.UINT16),
+            weight=(DataType.INT8, DataType.UINT8, DataType.INT16),
+            bias=(DataType.INT32, DataType.INT8),
+            source=f"{_CONFIG}; {_MEASURED}: int16 is refused by GlobalAveragePool, AveragePool, Clip and 22 others",
             consequence=_CPU,
         ),
         Granularity(weights_per_channel=True, source=_CONFIG, consequence=_CPU),
@@ -42,21 +45,38 @@ QNN_HTP = Target(
             operator="MatMul",
             first=DataType.UINT16,
             second=(DataType.UINT8, DataType.INT8),
-            source=_CONFIG,
-            consequence=_CPU,
+            source=f"{_CONFIG}; {_MEASURED}: 30 dB instead of 80 dB",
+            consequence="HTP rounds the second operand itself, so results differ",
         ),
-        OneType(except_operators=("MatMul",), source=_CONFIG, consequence=_CPU),
         FixedScales(
             entries=(
-                FixedScale("Sigmoid", DataType.UINT16, -16),
-                FixedScale("Softmax", DataType.UINT16, -16),
-                FixedScale("Tanh", DataType.UINT16, -15, 32768),
+                FixedScale("Sigmoid", DataType.UINT16, 2.0**-16),
+                FixedScale("Softmax", DataType.UINT16, 2.0**-16),
+                FixedScale("Tanh", DataType.UINT16, 2.0**-15, 32768),
             ),
             source=_CONFIG,
             consequence="HTP computes with its own scale, so results differ",
         ),
         SmallestRange(width=1e-4, source=_CONFIG, consequence="the session fails or results are wrong"),
-        NoOperators(operators=("If", "Loop", "Scan"), source="onnxruntime, QNN execution provider", consequence=_CPU),
+        OperatorTypes(
+            entries=(
+                RefusedTypes(("HardSigmoid", "LeakyRelu", "Neg", "LogSoftmax", "Softmax"), (DataType.INT8,)),
+                RefusedTypes(("PRelu", "BatchNormalization"), (DataType.UINT16,)),
+            ),
+            instead=DataType.UINT8,
+            source=f"{_MEASURED}; Softmax in int8 is taken, and wrong",
+            consequence=_CPU,
+        ),
+        OneType(except_operators=("MatMul",), source=_CONFIG, consequence=_CPU),
+        RedundantFunctions(
+            source=f"{_MEASURED}; onnxruntime, QDQ node units",
+            consequence="the operator runs in float, and its int32 bias on the CPU",
+        ),
+        NoOperators(
+            operators=("If", "Loop", "Scan", "Erf", "ReduceProd"),
+            source=f"{_MEASURED}; onnxruntime, QNN execution provider",
+            consequence=_CPU,
+        ),
     ),
     backend="qnn",
     notes=("16-bit weights of Conv need HTP architecture v73 or later",),

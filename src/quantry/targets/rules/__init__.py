@@ -1,10 +1,13 @@
 """The kinds of rules that targets are made of."""
 
+from quantry.targets.rules.fusion import RedundantFunctions
 from quantry.targets.rules.graph import (
     FloatType,
     NoOperators,
     OneType,
+    OperatorTypes,
     QuantizedResiduals,
+    RefusedTypes,
     SecondOperand,
     StaticFormats,
     StaticShapes,
@@ -13,7 +16,6 @@ from quantry.targets.rules.graph import (
 from quantry.targets.rules.npu import Closed, ShiftLimits
 from quantry.targets.rules.numbers import (
     Centred,
-    FixedScale,
     FixedScales,
     Granularity,
     PowersOfTwo,
@@ -36,6 +38,8 @@ AnyRule = (
     | FloatType
     | SecondOperand
     | OneType
+    | OperatorTypes
+    | RedundantFunctions
     | FixedScales
     | SmallestRange
     | QuantizedResiduals
@@ -47,14 +51,16 @@ __all__ = [
     "Centred",
     "CheckedModel",
     "Closed",
-    "FixedScale",
     "FixedScales",
     "FloatType",
     "Granularity",
     "NoOperators",
     "OneType",
+    "OperatorTypes",
     "PowersOfTwo",
     "QuantizedResiduals",
+    "RedundantFunctions",
+    "RefusedTypes",
     "Rule",
     "SecondOperand",
     "ShiftLimits",

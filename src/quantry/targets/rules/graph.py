@@ -1,14 +1,24 @@
 """Rules about the graph: formats, shapes, attributes, operators, and which types meet at one operator."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from quantry.recipe import DataType, Dynamic, MatMulNBits, Recipe
+from quantry.data.conform import describe
+from quantry.graph.float_model import FloatModel
+from quantry.graph.operators import OPERATORS, Family
+from quantry.plan.rules import RULE_OF_OPERATOR
+from quantry.recipe import DataType, Dynamic, LayerTypes, MatMulNBits, Recipe
+from quantry.recipe.checked import Checked
 from quantry.targets.pairs import is_dequantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
+# Operators that only move or select values have the type of what they move.
+_MOVING = (Family.SELECTION, Family.PADDING, Family.RESIZE)
+_COMPUTING = tuple(
+    name for name in RULE_OF_OPERATOR if OPERATORS[name].copies is None and OPERATORS[name].family not in _MOVING
+)
 _FOREIGN = {
     "DynamicQuantizeLinear": "its scale is computed at run time",
     "ConvInteger": "its result has no scale",
@@ -75,6 +85,17 @@ class StaticShapes(Rule):
                 change = "quantize the float model with --target and --batch, which fix the shape"
                 yield self.broken(value.name, f"input {value.name!r} has shape {shape}", change)
 
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with a batch of one, unless it has a size."""
+        batch = recipe.prepare.batch or 1
+        return replace(recipe, prepare=replace(recipe.prepare, batch=batch))
+
+    def refusals(self, model: FloatModel) -> Iterator[str]:
+        """Yield the inputs that are still dynamic."""
+        for signature in model.inputs:
+            if not all(isinstance(dim, int) for dim in signature.shape):
+                yield f"input {signature.name!r} is {describe(signature)}; give sizes with --dimension NAME=SIZE"
+
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenAttributes(Rule):
@@ -108,6 +129,10 @@ class WrittenAttributes(Rule):
             if missing:
                 change = "write them out; quantize --target does"
                 yield self.broken(node.name, f"{node.op_type} without {', '.join(missing)}", change)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with all attributes written out."""
+        return replace(recipe, emit=replace(recipe.emit, explicit_attributes=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +230,76 @@ class SecondOperand(Rule):
                 values = f"its second operand is {second.dtype.name.lower()}, allowed {names}"
                 yield self.broken(node.name, values, "quantize the float model with --target, which sets the type")
 
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the type of the second operand."""
+        plan = recipe.plan
+        if plan.weights_only or plan.activation.dtype is not self.first:
+            return recipe
+        spec = replace(plan.activation, dtype=self.second[0])
+        layer = LayerTypes(operators=(self.operator,), second_input=spec)
+        return _with_layer(recipe, layer)
+
+
+def _with_layer(recipe: Recipe, layer: LayerTypes) -> Recipe:
+    # In front, so that the user's own entries win; once, because a recipe may be legalized again.
+    layers = tuple(entry for entry in recipe.plan.layers if entry != layer)
+    return replace(recipe, plan=replace(recipe.plan, layers=(layer, *layers)))
+
+
+@dataclass(frozen=True)
+class RefusedTypes(Checked):
+    """Operators that the target does not compute with some of its types.
+
+    Attributes:
+        operators: The operator types.
+        refused: The types.
+    """
+
+    operators: tuple[str, ...]
+    refused: tuple[DataType, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTypes(Rule):
+    """Operators that have fewer types than the others.
+
+    Attributes:
+        entries: The operators and the types that they do not have.
+        instead: The type to use for them.
+    """
+
+    name = "operator type"
+
+    entries: tuple[RefusedTypes, ...]
+    instead: DataType
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        parts = (f"{', '.join(e.operators)} not in {' or '.join(t.value for t in e.refused)}" for e in self.entries)
+        return "; ".join(parts)
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the nodes that read or write an activation of such a type."""
+        for node in model.operators:
+            refused = {ir.DataType[t.name] for e in self.entries if node.op_type in e.operators for t in e.refused}
+            tensors = [model.tensors.of(value) for value in (*node.inputs[:1], *node.outputs)] if refused else []
+            found = {t.dtype for t in tensors if t is not None and t.dtype in refused}
+            if found:
+                types = " and ".join(sorted(dtype.name.lower() for dtype in found if dtype is not None))
+                values = f"{node.op_type} in {types}, allowed for it {self.instead.value}"
+                yield self.broken(node.name, values, "quantize the float model with --target, which sets the type")
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with another type for these operators."""
+        plan = recipe.plan
+        found = tuple(name for e in self.entries if plan.activation.dtype in e.refused for name in e.operators)
+        if not found or plan.weights_only:
+            return recipe
+        spec = replace(plan.activation, dtype=self.instead, symmetric=False)
+        layer = LayerTypes(operators=found, activation=spec, output=spec)
+        return _with_layer(recipe, layer)
+
 
 @dataclass(frozen=True, kw_only=True)
 class OneType(Rule):
@@ -233,6 +328,19 @@ class OneType(Rule):
             if len(types) > 1:
                 change = "give its result a pair of each type: quantize the float model with --target"
                 yield self.broken(node.name, f"it reads and writes {' and '.join(sorted(types))}", change)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe in which every operator keeps the model's type unless it has its own; pairs convert."""
+        plan = recipe.plan
+        others = [
+            spec
+            for layer in plan.layers
+            for spec in (layer.activation, layer.second_input, layer.output)
+            if spec is not None and spec.dtype is not plan.activation.dtype
+        ]
+        if not others:
+            return recipe
+        return _with_layer(recipe, LayerTypes(operators=_COMPUTING, activation=plan.activation, output=plan.activation))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
 """Rules of AMD's integer NPUs: what they have no kernels for, what is closed by Q/DQ pairs, limits of the shifters."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from quantry.graph.operators import FUSIBLE, Family, operators_where
 from quantry.numerics.power_of_two import scale_at
-from quantry.recipe import Recipe
+from quantry.recipe import NpuLimits, Recipe
 from quantry.scale.npu import LIMITS, find_units, is_correction
 from quantry.targets.pairs import is_dequantize, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
@@ -79,6 +79,12 @@ class ShiftLimits(Rule):
                 if finding is not None:
                     name = limit.name.replace("_", " ")
                     yield self.broken(unit.node, finding.values, _advice(finding.moves), name)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the limits."""
+        if recipe.scale.npu is not None or recipe.scale.align:
+            return recipe
+        return replace(recipe, scale=replace(recipe.scale, npu=NpuLimits()))
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield that a recipe does not ask for the limits."""

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from quantry.numerics.power_of_two import scale_at
-from quantry.recipe import DataType, DerivedBias, PerChannel, PerGroup, PowerOfTwoScale, Recipe
+from quantry.recipe import DataType, DerivedBias, FixedScale, PerChannel, PerGroup, PowerOfTwoScale, Recipe
 from quantry.targets.pairs import QuantizedTensor
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation, specs_of
 
@@ -227,28 +226,6 @@ class SmallestRange(Rule):
                 )
 
 
-@dataclass(frozen=True)
-class FixedScale:
-    """The one scale that the target has for the result of an operator.
-
-    Attributes:
-        operator: The operator type.
-        dtype: Type of its result.
-        exponent: The scale is 2 to this power.
-        zero_point: The zero point.
-    """
-
-    operator: str
-    dtype: DataType
-    exponent: int
-    zero_point: int = 0
-
-    @property
-    def scale(self) -> float:
-        """The scale."""
-        return scale_at(-self.exponent)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FixedScales(Rule):
     """Results with a scale that the target fixes.
@@ -265,7 +242,7 @@ class FixedScales(Rule):
     def text(self) -> str:
         """The rule in one sentence."""
         return ", ".join(
-            f"{entry.operator} in {entry.dtype.value} has scale 2**{entry.exponent}" for entry in self.entries
+            f"{entry.operator} in {entry.dtype.value} has scale {entry.scale:.6g}" for entry in self.entries
         )
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
@@ -283,3 +260,8 @@ class FixedScales(Rule):
                         f"allowed {entry.scale:.6g} and {entry.zero_point}",
                         "quantize the float model with --target, which sets the scale",
                     )
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with these scales."""
+        fixed = tuple(dict.fromkeys((*recipe.scale.fixed, *self.entries)))
+        return replace(recipe, scale=replace(recipe.scale, fixed=fixed))

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from quantry.errors import ModelError
+from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelLike, model_source
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes
@@ -117,6 +118,26 @@ class Rule(Checked):
         del recipe
         return iter(())
 
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with the options that make its models keep the rule, as far as options can.
+
+        Args:
+            recipe: The recipe.
+
+        Raises:
+            RecipeError: The options exclude each other.
+        """
+        return recipe
+
+    def refusals(self, model: FloatModel) -> Iterator[str]:
+        """Yield what in a prepared float model breaks the rule, whatever the recipe.
+
+        Args:
+            model: The model.
+        """
+        del model
+        return iter(())
+
     def broken(self, node: str | None, values: str, change: str, name: str | None = None) -> Violation:
         """Return a violation of this rule.
 
@@ -147,7 +168,8 @@ def specs_of(recipe: Recipe) -> Iterator[tuple[str, str, TensorSpec]]:
     if isinstance(plan.bias, OwnBias):
         yield "bias", "plan.bias.spec", plan.bias.spec
     for index, layer in enumerate(plan.layers):
-        for role, spec in (("activation", layer.activation), ("activation", layer.output), ("weight", layer.weight)):
+        read = (layer.activation, layer.second_input, layer.output)
+        for role, spec in (*(("activation", spec) for spec in read), ("weight", layer.weight)):
             if spec is not None:
                 yield role, f"plan.layers[{index}]", spec
     targets = () if recipe.mix.mixed is None else recipe.mix.mixed.targets

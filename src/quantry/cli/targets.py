@@ -1,0 +1,93 @@
+"""``quantry targets``: the deployment targets, their rules, and which of them run here."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quantry.cli.frame import current_output
+
+if TYPE_CHECKING:
+    from quantry.targets import Target
+
+
+def targets(
+    name: Annotated[
+        str | None, typer.Argument(help="Print the rules and presets of this target, or of a .yaml or .py file.")
+    ] = None,
+) -> None:
+    """List the deployment targets, or print the rules of one and the presets that it takes."""
+    from quantry.targets import TARGETS, find_target
+
+    output = current_output()
+    if name is None:
+        _list(output.answer, tuple(TARGETS.values()))
+        output.result([_plain(target) for target in TARGETS.values()])
+    else:
+        target = find_target(name)
+        _show(output.answer, target)
+        output.result(_plain(target))
+
+
+def _list(console: Console, known: tuple["Target", ...]) -> None:
+    table = Table(title="Targets")
+    for heading in ("name", "what it is", "recommended", "runs here"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for target in known:
+        table.add_row(target.name, escape(target.summary), ", ".join(target.recommended), escape(_runs(target)))
+    console.print(table)
+    console.print("`quantry targets NAME` prints the rules of one and the presets that it takes.", soft_wrap=True)
+
+
+def _runs(target: "Target") -> str:
+    from quantry.targets import backend_of
+
+    backend = backend_of(target)
+    if backend is None:
+        return "no, only its rules are known"
+    version = backend.version()
+    return f"yes, {backend.product} {version}" if version else f"no; {backend.install}"
+
+
+def _show(console: Console, target: "Target") -> None:
+    console.print(f"[bold]{escape(target.name)}[/]: {escape(target.summary)}", soft_wrap=True)
+    console.print(f"runs here: {escape(_runs(target))}", soft_wrap=True)
+    for note in target.notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    table = Table(title="Rules", show_lines=True)
+    for heading in ("rule", "what must hold", "otherwise", "source"):
+        table.add_column(heading, overflow="fold")
+    for rule in target.rules:
+        table.add_row(*(escape(part) for part in (rule.name, rule.text, rule.consequence, rule.source)))
+    if target.rules:
+        console.print(table)
+    console.print(f"recommended: {', '.join(target.recommended)}", soft_wrap=True)
+    console.print(f"presets, cheapest first: {', '.join(target.presets)}", soft_wrap=True)
+
+
+def _plain(target: "Target") -> dict[str, Any]:
+    from quantry.targets import backend_of
+
+    backend = backend_of(target)
+    return {
+        "name": target.name,
+        "summary": target.summary,
+        "recommended": target.recommended,
+        "presets": target.presets,
+        "rules": [
+            {"rule": rule.name, "text": rule.text, "consequence": rule.consequence, "source": rule.source}
+            for rule in target.rules
+        ],
+        "notes": target.notes,
+        "backend": None
+        if backend is None
+        else {
+            "name": backend.name,
+            "product": backend.product,
+            "version": backend.version(),
+            "install": backend.install,
+            "licence": backend.licence,
+        },
+    }

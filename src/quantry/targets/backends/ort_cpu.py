@@ -1,0 +1,238 @@
+"""onnxruntime's CPU provider: what it fused, which kernels ran, and how long they took."""
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantry.errors import MissingExtraError
+from quantry.graph.load import read_model
+from quantry.graph.passes.tidy import name_nodes
+from quantry.runtime.sessions import (
+    SessionModel,
+    SessionOptions,
+    deployment_session,
+    loadable,
+    open_session,
+    run_session,
+)
+from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
+from quantry.targets.pairs import is_dequantize, is_quantize
+
+# onnxruntime renames nodes that it moves to another layout.
+_RENAMED = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
+_INTEGERS = ("int8", "uint8", "int16", "uint16")
+_TIMED_RUNS = 3
+
+
+class SessionRunner(Runner):
+    """A session of onnxruntime."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[Any]]:
+        """Run the session once."""
+        return run_session(self._session, feeds)
+
+
+class OrtCpu(Backend):
+    """onnxruntime's CPU provider with all of its optimizations."""
+
+    name = "ort-cpu"
+    product = "onnxruntime"
+    licence = "MIT"
+    install = "pip install onnxruntime"
+    device = "CPU"
+
+    def version(self) -> str | None:
+        """Return the version of onnxruntime."""
+        return installed_version("onnxruntime")
+
+    def open(self, model: SessionModel, threads: int | None = None) -> Runner:
+        """Open a session as a user would."""
+        return SessionRunner(deployment_session(model, threads=threads, interleaved=True))
+
+    def placement(self, model: SessionModel, feeds: Arrays) -> tuple[PlacedNode, ...]:
+        """Return the kernels of onnxruntime's optimized graph, with the times of its profile."""
+        kernels = profiled_kernels(model, feeds, SessionOptions())
+        return placed(nodes_of(model), kernels, self.device)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One node of the graph that a runtime executes.
+
+    Attributes:
+        name: Name of the node that it is named after.
+        operator: Its operator type.
+        precision: Type of its first integer input, else of its first input.
+        provider: The execution provider.
+        milliseconds: Time of one run.
+    """
+
+    name: str
+    operator: str
+    precision: str
+    provider: str
+    milliseconds: float
+
+
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def require(backend: Backend) -> None:
+    """Check that a backend is installed.
+
+    Raises:
+        MissingExtraError: It is not.
+    """
+    if backend.version() is None:
+        raise MissingExtraError(
+            f"the target's backend must be installed, found no {backend.product}; {backend.install} "
+            f"(licence: {backend.licence})"
+        )
+
+
+def nodes_of(model: SessionModel) -> list[ir.Node]:
+    """Return the nodes of a model, each with a name."""
+    if isinstance(model, ir.Model):
+        return list(model.graph)
+    if isinstance(model, str | bytes | Path):
+        loaded = read_model(model if isinstance(model, bytes) else Path(model).read_bytes())
+    else:
+        with loadable(model) as written:
+            source = written.source
+            loaded = read_model(source if isinstance(source, bytes) else Path(source).read_bytes())
+    name_nodes(loaded)
+    return list(loaded.graph)
+
+
+def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions) -> list[Kernel]:
+    """Run a model with onnxruntime's profiler and return the kernels that ran, in order.
+
+    Args:
+        model: The model.
+        feeds: One sample.
+        options: How to run it.
+    """
+    from dataclasses import replace
+
+    with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
+        session = open_session(model, replace(options, profile=Path(folder)))
+        for _ in range(_TIMED_RUNS):
+            run_session(session, feeds)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    times: dict[str, list[float]] = {}
+    seen: dict[str, Mapping[str, Any]] = {}
+    for event in events:
+        name = str(event.get("name", "")).removesuffix("_kernel_time")
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            times.setdefault(name, []).append(event["dur"] / 1000)
+            seen[name] = event["args"]
+    return [
+        Kernel(
+            _RENAMED.sub("", name),
+            arguments["op_name"],
+            _precision(arguments["input_type_shape"]),
+            arguments["provider"],
+            min(times[name]),
+        )
+        for name, arguments in seen.items()
+    ]
+
+
+def _precision(inputs: Iterable[Mapping[str, Any]]) -> str:
+    types = [next(iter(entry)) for entry in inputs]
+    return next((dtype for dtype in types if dtype in _INTEGERS), types[0] if types else "")
+
+
+class _Placer:
+    """Finds the kernel of each node: its own, or the one that it was fused into."""
+
+    def __init__(self, nodes: list[ir.Node], kernels: list[Kernel]) -> None:
+        self._nodes = nodes
+        self._kernels = {kernel.name: kernel for kernel in kernels}
+
+    @cached_property
+    def found(self) -> dict[str, Kernel]:
+        """By node name, the kernel that computes it."""
+        found = {node.name or "": self._kernels[node.name or ""] for node in self._nodes if node.name in self._kernels}
+        # Forwards: a function after an operator is fused into it. Backwards: what feeds one node only is fused into it.
+        for node in self._nodes:
+            source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+            if node.name not in found and source is not None and not is_dequantize(source) and not is_dequantize(node):
+                fused = found.get(source.name or "")
+                if fused is not None and len(node.inputs[0].uses()) == 1:  # type: ignore[union-attr]
+                    found[node.name or ""] = fused
+        for node in reversed(self._nodes):
+            readers = [use.node for output in node.outputs for use in output.uses()]
+            if node.name not in found and len(readers) == 1 and (readers[0].name or "") in found:
+                found[node.name or ""] = found[readers[0].name or ""]
+        return found
+
+
+def placed(nodes: list[ir.Node], kernels: list[Kernel], device: str) -> tuple[PlacedNode, ...]:
+    """Return what became of every node.
+
+    Args:
+        nodes: The nodes of the model.
+        kernels: The kernels that ran.
+        device: Name of the device of these kernels.
+    """
+    found = _Placer(nodes, kernels).found
+    table = []
+    for node in nodes:
+        kernel = found.get(node.name or "")
+        pair = is_quantize(node) or is_dequantize(node)
+        if pair and (kernel is None or kernel.name != node.name):
+            continue
+        table.append(_entry(node, kernel, device))
+    return tuple(table)
+
+
+def _entry(node: ir.Node, kernel: Kernel | None, device: str) -> PlacedNode:
+    if kernel is None:
+        return PlacedNode(node.name or "", node.op_type, "", "", "", "", why="removed by the optimizer")
+    own = kernel.name == node.name
+    return PlacedNode(
+        node=node.name or "",
+        operator=node.op_type,
+        kernel=kernel.operator,
+        unit=kernel.name,
+        precision=kernel.precision,
+        device=device,
+        milliseconds=kernel.milliseconds if own else None,
+        why=_float_reason(node, kernel),
+    )
+
+
+def _float_reason(node: ir.Node, kernel: Kernel) -> str:
+    """Return why a node that reads quantized tensors runs in float; empty if it does not."""
+    reads = [value.producer() for value in node.inputs if value is not None]
+    if kernel.precision in _INTEGERS or not any(is_dequantize(source) for source in reads):
+        return ""
+    types = {
+        (source.inputs[0].dtype.name.lower() if source.inputs[0] is not None and source.inputs[0].dtype else "")
+        for source in reads
+        if source is not None and is_dequantize(source)
+    } - {"int32", ""}
+    readers = [use.node for use in node.outputs[0].uses()]
+    if not readers or not all(map(is_quantize, readers)):
+        after = ", ".join(dict.fromkeys(reader.op_type for reader in readers if not is_quantize(reader)))
+        return f"its result is not quantized at once: {after or 'it is an output'} reads it in float"
+    return f"onnxruntime has no integer kernel for {node.op_type} with {' and '.join(sorted(types)) or 'these types'}"

@@ -1,0 +1,114 @@
+"""Qualcomm's HTP backend through onnxruntime: on x86 Linux an emulator with the arithmetic of the NPU."""
+
+from typing import Any
+
+import onnx_ir as ir
+
+from quantry.errors import ModelError
+from quantry.runtime.sessions import PluginProvider, SessionModel, SessionOptions, open_session
+from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
+from quantry.targets.backends.ort_cpu import (
+    SessionRunner,
+    installed_version,
+    nodes_of,
+    placed,
+    profiled_kernels,
+    require,
+)
+from quantry.targets.backends.refused_units import refused_units
+from quantry.targets.pairs import is_dequantize, is_quantize
+
+_PROVIDER = "QNNExecutionProvider"
+_ARCHITECTURE = "73"  # Snapdragon 8 Gen 2 and X Elite, the first with 16-bit weights of Conv
+
+
+class Qnn(Backend):
+    """The HTP backend of QNN."""
+
+    name = "qnn"
+    product = "onnxruntime-qnn"
+    licence = "Qualcomm's own, in the wheel; onnxruntime MIT"
+    install = "pip install quantry[qnn]"
+    device = "HTP"
+
+    def version(self) -> str | None:
+        """Return the version of onnxruntime-qnn."""
+        return installed_version("onnxruntime-qnn")
+
+    def open(self, model: SessionModel, threads: int | None = None) -> Runner:
+        """Open a session that runs every node on HTP; a node that does not fit is an error."""
+        return SessionRunner(self._session(model))
+
+    def placement(self, model: SessionModel, feeds: Arrays) -> tuple[PlacedNode, ...]:
+        """Return the device of every node, and why it is the CPU.
+
+        A session with fallback disabled says whether all nodes run on HTP. If not, the units of the graph (an operator
+        with its pairs) are tried one by one, and refused ones have QNN's own message.
+        """
+        nodes = nodes_of(model)
+        try:
+            self._session(model)
+        except ModelError as error:
+            return self._partly(model, nodes, feeds, error)
+        return tuple(_on_htp(node) for node in nodes if not is_quantize(node) and not is_dequantize(node))
+
+    def _partly(
+        self, model: SessionModel, nodes: list[ir.Node], feeds: Arrays, error: ModelError
+    ) -> tuple[PlacedNode, ...]:
+        refused = refused_units(nodes, self._session)
+        try:
+            kernels = profiled_kernels(model, feeds, SessionOptions(plugin=self._plugin(cpu_fallback=True)))
+        except ModelError:
+            # The session fails as a whole, because of one of its units.
+            kernels = []
+        on_cpu = {entry.node: entry for entry in placed(nodes, [k for k in kernels if k.provider != _PROVIDER], "CPU")}
+        table = []
+        for node in nodes:
+            if is_quantize(node) or is_dequantize(node):
+                continue
+            name = node.name or ""
+            reason = refused.get(name, "")
+            ran = on_cpu.get(name)
+            if reason or (ran is not None and ran.kernel):
+                kernel, precision = (ran.kernel, ran.precision) if ran is not None else ("", "")
+                why = reason or _shortened(error)
+                table.append(PlacedNode(name, node.op_type, kernel, name, precision, "CPU", why=why))
+            else:
+                table.append(_on_htp(node))
+        return tuple(table)
+
+    def _session(self, model: SessionModel) -> Any:
+        return open_session(model, SessionOptions(plugin=self._plugin(cpu_fallback=False)))
+
+    def _plugin(self, *, cpu_fallback: bool) -> PluginProvider:
+        require(self)
+        import onnxruntime
+        import onnxruntime_qnn
+
+        onnxruntime.disable_telemetry_events()
+        options = {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "htp_arch": _ARCHITECTURE}
+        return PluginProvider(_PROVIDER, onnxruntime_qnn.get_library_path(), options, cpu_fallback)
+
+
+def _on_htp(node: ir.Node) -> PlacedNode:
+    name = node.name or ""
+    return PlacedNode(name, node.op_type, "QNN", name, _precision(node), "HTP")
+
+
+def _precision(node: ir.Node) -> str:
+    """Return the type that a node reads through a pair, else that of its first input."""
+    for value in node.inputs:
+        source = None if value is None else value.producer()
+        if source is not None and is_dequantize(source):
+            integers = source.inputs[0]
+            if integers is not None and integers.dtype is not None and integers.const_value is None:
+                return integers.dtype.name.lower()
+            zero_point = source.inputs[2] if len(source.inputs) > 2 else None
+            if zero_point is not None and zero_point.dtype is not None and integers is not None:
+                return zero_point.dtype.name.lower()
+    first = node.inputs[0] if node.inputs else None
+    return "" if first is None or first.dtype is None else first.dtype.name.lower()
+
+
+def _shortened(error: ModelError) -> str:
+    return str(error).partition("got ")[2].partition("; in ")[0][:200]

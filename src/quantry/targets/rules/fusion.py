@@ -1,0 +1,80 @@
+"""Rules about what stands between an operator and the quantizer of its result."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.graph.edit import constant_of
+from quantry.graph.operators import LINEAR
+from quantry.recipe import DataType, Recipe
+from quantry.targets.pairs import QuantizedTensor, is_quantize
+from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+
+_BOUNDING = ("Relu", "Clip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedundantFunctions(Rule):
+    """A function between a linear operator and its quantizer is one that the quantizer's range applies anyway.
+
+    ::
+
+        DQ -> Conv -> Relu -> Q with zero point 0    the range starts at 0, so the Relu can go: Conv runs on integers
+        DQ -> Conv -> Relu -> Q with zero point 128  the Relu stays, and Conv runs in float
+    """
+
+    name = "redundant function"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "between a Conv, Gemm or MatMul and its quantizer stands only what the quantizer's range does anyway"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the functions that the range after them does not contain."""
+        for node in model.operators:
+            producer = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+            if producer is None or producer.op_type not in LINEAR or not _is_between(node):
+                continue
+            tensor = model.tensors.of(node.outputs[0])
+            if tensor is None or _contains(node, tensor):
+                continue
+            values = f"{node.op_type} between {producer.name!r} and its quantizer changes values within the range"
+            change = "quantize its input too: insert a QuantizeLinear and a DequantizeLinear before it"
+            yield self.broken(node.name, values, change)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with a pair before every function that a range does not contain."""
+        spec = recipe.plan.activation
+        # Ranges of asymmetric types start where the values do, so those of Relu and Clip end at the bounds.
+        kept = () if spec.symmetric else _BOUNDING
+        functions = tuple(name for name in recipe.plan.fused_activations if name in kept)
+        return replace(recipe, plan=replace(recipe.plan, fused_activations=functions))
+
+
+def _is_between(node: ir.Node) -> bool:
+    source, readers = node.inputs[0], [use.node for use in node.outputs[0].uses()]
+    return source is not None and len(source.uses()) == 1 and bool(readers) and all(map(is_quantize, readers))
+
+
+def _contains(node: ir.Node, tensor: QuantizedTensor) -> bool:
+    """Whether the range of a tensor lies within the bounds of the Relu or Clip that writes it."""
+    if node.op_type not in _BOUNDING or tensor.scale is None or tensor.dtype is None or tensor.scale.size != 1:
+        return False
+    if tensor.dtype.name not in DataType.__members__:
+        return False
+    dtype = DataType[tensor.dtype.name]
+    scale, zero_point = float(tensor.scale.item()), int(tensor.zero_point.reshape(-1)[0])
+    low, high = (0.0, np.inf) if node.op_type == "Relu" else _bounds(node)
+    start, end = ((level - zero_point) * scale for level in (dtype.lowest, dtype.highest))
+    # Half a step of slack: the ends of the range are rounded.
+    return start >= low - scale / 2 and end <= high + scale / 2
+
+
+def _bounds(node: ir.Node) -> tuple[float, float]:
+    limits = [constant_of(value) for value in node.inputs[1:3]]
+    limits += [None] * (2 - len(limits))
+    low, high = (None if limit is None else float(limit.reshape(-1)[0]) for limit in limits)
+    return -np.inf if low is None else low, np.inf if high is None else high

@@ -1,0 +1,100 @@
+"""Backends run models, refuse what does not fit, and say what ran where. They skip where a library is missing."""
+
+import numpy as np
+import pytest
+from target_models import installed, network, noise, samples
+
+import quantry
+from quantry.errors import MissingExtraError, ModelError
+from quantry.runtime.sessions import deployment_session
+from quantry.targets import BACKENDS, TARGETS, PlacedNode, backend_of
+
+OF_BACKEND = {"ort-cpu": "ort-cpu", "qnn": "qnn-htp", "openvino": "openvino-cpu", "ort-web": "ort-web"}
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, bytes]:
+    return {
+        target: quantry.quantize(network(), samples(), "CPU_INT8", target=target, store=None).to_bytes()
+        for target in OF_BACKEND.values()
+    }
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_backend_computes_what_the_cpu_provider_computes(name: str, written: dict[str, bytes]) -> None:
+    backend = installed(name)
+    model = written[OF_BACKEND[name]]
+    runner = backend.open(model)
+    (expected,) = deployment_session(model).run(None, samples(1)[0])
+    outputs = runner.run(samples(1)[0])
+    assert runner.milliseconds(samples(1)[0]) > 0
+    runner.close()
+    assert [*outputs] == ["y"]
+    # One step of the last quantizer apart at most, on a model of four layers.
+    assert noise(expected, outputs["y"]) > 25
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_backend_refuses_a_broken_model_with_its_own_message(name: str) -> None:
+    with pytest.raises(ModelError, match=r"must be able to load the model, got .+"):
+        installed(name).open(b"not a model")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_placement_has_every_operator(name: str, written: dict[str, bytes]) -> None:
+    table = installed(name).placement(written[OF_BACKEND[name]], samples(1)[0])
+    operators = [entry.operator for entry in table if not entry.operator.endswith("quantizeLinear")]
+    expected = ["Conv", "Clip", "Sigmoid", "Mul", "Conv", "Relu", "Add", "Concat", "GlobalAveragePool", "Flatten"]
+    assert [operator for operator in operators if operator != "QuantizeLinear"] == [*expected, "Gemm"]
+
+
+def by_operator(table: tuple[PlacedNode, ...], operator: str) -> list[PlacedNode]:
+    return [entry for entry in table if entry.operator == operator]
+
+
+def test_cpu_provider_runs_integer_kernels_and_names_what_stays_float() -> None:
+    backend = installed("ort-cpu")
+    fast = quantry.quantize(network(), samples(), "CPU_INT8", store=None).to_bytes()
+    slow = quantry.quantize(network(), samples(), "A16W8", store=None).to_bytes()
+    fast_table, slow_table = (backend.placement(model, samples(1)[0]) for model in (fast, slow))
+    assert {(entry.kernel, entry.precision) for entry in by_operator(fast_table, "Conv")} == {("QLinearConv", "uint8")}
+    assert {entry.why for entry in fast_table} <= {"", "removed by the optimizer"}
+    assert all(entry.precision == "float" for entry in by_operator(slow_table, "Conv"))
+    assert all("no integer kernel" in entry.why or "in float" in entry.why for entry in by_operator(slow_table, "Conv"))
+    assert any(entry.milliseconds for entry in by_operator(fast_table, "Conv"))
+
+
+def test_openvino_runs_convolutions_in_eight_bits() -> None:
+    backend = installed("openvino")
+    model = quantry.quantize(network(), samples(), target="openvino-cpu", store=None).to_bytes()
+    table = backend.placement(model, samples(1)[0])
+    assert {entry.precision for entry in by_operator(table, "Conv")} <= {"uint8", "int8"}
+
+
+def test_htp_takes_the_whole_graph_of_accepted_presets_and_names_refused_nodes() -> None:
+    backend = installed("qnn")
+    for preset in ("A8W8", "RECOMMENDED-HTP-16"):
+        model = quantry.quantize(network(), samples(), preset, target="qnn-htp", store=None).to_bytes()
+        assert {entry.device for entry in backend.placement(model, samples(1)[0])} == {"HTP"}
+    refused = quantry.quantize(network(), samples(), "A16W8", target="ort-cpu", store=None).to_bytes()
+    with pytest.raises(ModelError):
+        backend.open(refused)
+
+
+def test_missing_backend_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = backend_of("openvino-cpu")
+    assert backend is not None
+    monkeypatch.setattr(type(backend), "version", lambda self: None)
+    with pytest.raises(MissingExtraError, match=r"pip install quantry\[openvino\] \(licence: Apache-2.0\)"):
+        backend.open(b"")
+
+
+def test_targets_with_rules_only_have_no_backend() -> None:
+    assert {name for name in TARGETS if backend_of(name) is None} == {
+        "vitisai",
+        "openvino-npu",
+        "tensorrt",
+        "stm32n6",
+        "npu-int8",
+    }
+    assert np.all([backend.licence for backend in BACKENDS.values()])
