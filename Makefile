@@ -1,4 +1,4 @@
-# The whole interface: make demo | test | test-targets | test-browser | lint | accuracy | bench | wheels | clean.
+# The whole interface: make demo | test | test-targets | test-browser | lint | accuracy | bench | fuzz | wheels | clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ JOBS ?= 2
 CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick wheels clean
+.PHONY: demo test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -61,6 +61,10 @@ bench-check: $(VENV)/.dev
 
 bench-micro: $(VENV)/.dev
 	$(BIN)/python -m pytest benchmarks/micro -q -p no:cacheprovider --benchmark-max-time=0.3 --benchmark-min-rounds=3 --benchmark-columns=min,median,rounds
+
+# Mutated models: each must be quantized or refused with a clear error.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.fuzz --count $(or $(COUNT),2600)
 
 accuracy: $(VENV)/.dev
 	QUANTRY_SLOW_TESTS=1 $(BIN)/python -m pytest -q tests/torch_facade/test_torch_facade_embedded.py

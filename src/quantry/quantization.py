@@ -4,7 +4,8 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +16,19 @@ import onnx_ir as ir
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data, pixel_doubts, pixel_notes
-from quantry.data.random_data import RandomData
-from quantry.errors import RecipeError, known_keywords
+from quantry.data.random_data import RandomData, random_sample
+from quantry.errors import (
+    DataError,
+    InternalError,
+    ModelError,
+    QuantryError,
+    RecipeError,
+    StageError,
+    known_keywords,
+)
 from quantry.evaluate import Evaluation, find_metric
-from quantry.graph.load import model_source
+from quantry.graph.float_model import input_signatures
+from quantry.graph.load import ModelSource, model_source
 from quantry.graph.quant_plan import DeclinedNode, QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import DirectoryStore, Memo, Store, Trace
@@ -35,6 +45,7 @@ from quantry.pipeline import (
 )
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.recipe.checked import brief
+from quantry.runtime.acceptance import check_written, reason_to_refuse
 from quantry.targets import Target, find_target
 
 _LOG = logging.getLogger("quantry")
@@ -71,6 +82,7 @@ class QuantizationResult:
     _memo: Memo = field(repr=False)
     _evaluation_data: DataLike = field(repr=False)
     _float_file: Path | None = field(default=None, repr=False)
+    _verified_against: ModelSource | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"QuantizationResult({self.recipe.name!r}, {len(self.notes)} notes, {self.trace!r})"
@@ -115,8 +127,14 @@ class QuantizationResult:
         return data if isinstance(data, CalibrationData) else data()
 
     def to_bytes(self) -> bytes:
-        """Return the quantized ONNX file's bytes."""
-        return self.quantized.to_bytes()
+        """Return the quantized ONNX file's bytes, after checking that onnxruntime loads them.
+
+        Raises:
+            InternalError: onnxruntime or onnx's checker refuses them.
+        """
+        content = self.quantized.to_bytes()
+        self._verify(content)
+        return content
 
     def save(self, path: str | Path) -> tuple[Path, ...]:
         """Write the quantized model, atomically.
@@ -129,11 +147,27 @@ class QuantizationResult:
 
         Raises:
             RecipeError: The path is the float model's.
+            InternalError: onnxruntime or onnx's checker refuses what was written; the files are removed.
         """
         target, source = Path(path), self._float_file
         if source is not None and source.exists() and target.exists() and target.samefile(source):
             raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")
-        return self.quantized.save(path)
+        files = self.quantized.save(path)
+        try:
+            self._verify(files[0])
+        except QuantryError:
+            for file in files:
+                file.unlink(missing_ok=True)
+            raise
+        return files
+
+    def _verify(self, written: bytes | Path) -> None:
+        source = self._verified_against
+        # Equal results have equal bytes, so one check is enough.
+        if source is not None and not self.__dict__.get("_is_verified"):
+            with _blaming(source, lambda: next(iter(self.evaluation_data))):
+                check_written(written, source.load)
+            self.__dict__["_is_verified"] = True
 
 
 _OTHER_NAMES = {
@@ -159,6 +193,7 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     images: ImageOptions | None = None,
     score: Score | None = None,
     store: Store | str | os.PathLike[str] | None = DEFAULT_STORE,
+    verify: bool = True,
 ) -> QuantizationResult:
     """Quantize a float ONNX model.
 
@@ -178,6 +213,8 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
             samples along its first axis) to a number, higher is better; for mixed precision with the goal `WithinDrop`.
         store: Where results are stored: "default" for the user's cache directory, a directory, a store, or None to
             store nothing.
+        verify: Whether ``save`` and ``to_bytes`` check that onnxruntime and onnx's checker accept the written model,
+            wherever they accept the float model. It costs one session; False is for huge models.
 
     Returns:
         The result. Only the store is written to disk until the result is saved.
@@ -195,28 +232,31 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     _check_metrics(wanted, score)
     trace = Trace()
     memo = Memo(_open_store(store), trace)
-    origin = model_source(model)
-    prepared = run_prepare(origin, wanted, memo)
-    wanted, followed = follow_names(origin, prepared, wanted)
+    source = model_source(model)
+    with _blaming(source):
+        prepared = run_prepare(source, wanted, memo)
+        inputs = prepared.value.inputs
+    wanted, followed = follow_names(source, prepared, wanted)
     for note in followed:
         _LOG.warning(note)
     if deployed is not None:
         deployed.require_fitting(prepared.value)
-    inputs = prepared.value.inputs
     # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
     # Validate the data up front, even if no stage will read it.
     of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
-    stages = run_quantize(prepared, calibration, wanted, memo, score)
+    with _blaming(source, lambda: next(iter(calibration())), random=data is None):
+        stages = run_quantize(prepared, calibration, wanted, memo, score)
     if data is None and calibration.cache_info().currsize:
         of_data = (NO_DATA,)
     elif data is None and evaluation_data is None:
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
-    source = Path(model) if isinstance(model, str | os.PathLike) else None
+    all_notes = (*of_data, *notes, *followed, *stages.notes)
+    file = Path(model) if isinstance(model, str | os.PathLike) else None
     return QuantizationResult(
-        wanted, stages, trace, (*of_data, *notes, *followed, *stages.notes), memo, evaluation, source
+        wanted, stages, trace, all_notes, memo, evaluation, file, _verified_against=source if verify else None
     )
 
 
@@ -234,6 +274,31 @@ def _for_target(target: Target | str | None, recipe: Recipe) -> tuple[Target | N
     changes = [change for change in recipe.diff(legal) if change.path != "target"]
     notes = tuple(f"for {deployed.name}: {change.path} is {brief(change.theirs)}" for change in changes)
     return deployed, legal, notes
+
+
+@contextmanager
+def _blaming(
+    source: ModelSource, sample: Callable[[], Mapping[str, Any]] | None = None, *, random: bool = False
+) -> Iterator[None]:
+    """Raise a `ModelError` for a failure whose reason is that the float model is invalid or cannot run.
+
+    Args:
+        source: The float model.
+        sample: Returns inputs that the model should run on; random ones if None.
+        random: Whether the calibration data is random, so that a failing run is not the fault of the user's data.
+    """
+    try:
+        yield
+    except DataError as error:
+        if not random:
+            raise
+        raise ModelError(f"the model must run on random data of its declared shapes; {error}") from error
+    except (StageError, InternalError) as error:
+        model = source.load()
+        reason = reason_to_refuse(model, sample or (lambda: random_sample(input_signatures(model))))
+        if reason is None:
+            raise
+        raise ModelError(f"the model must be valid and able to run, got: {reason}; in {source.label}") from error
 
 
 def _notes_on_pixels(data: CalibrationData) -> tuple[str, ...]:

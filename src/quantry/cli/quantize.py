@@ -65,6 +65,9 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report: accuracy lost, where and why; tensors; the recipe.")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Check that onnxruntime and onnx's checker accept the written model.")
+    ] = True,
     store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
     force: Annotated[bool, typer.Option("--force", help=_FORCE)] = False,
 ) -> None:
@@ -108,6 +111,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         evaluation_data=evaluation_data,
         images=images,
         store=None if store == "none" else store,
+        verify=verify,
     )
     useless = useless_because(result)
     written = result.save(file) if useless is None or force else ()

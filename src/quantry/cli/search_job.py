@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from quantry.cli.image_arguments import holds_arrays, number
 from quantry.errors import DataError, RecipeError, nearest_spelling
+from quantry.recipe.plain_text import yaml_value
 
 if TYPE_CHECKING:
     from quantry.autosearch import SearchOptions, SearchResult
@@ -228,15 +229,12 @@ def load_job(path: Path) -> SearchJob:
     Raises:
         RecipeError: It cannot be read, or is not a valid configuration.
     """
-    import yaml
-
     try:
-        with path.open(encoding="utf-8") as file:
-            plain = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"a search configuration must be a readable YAML file, got {error}; in {path}") from error
     try:
-        return SearchJob.from_plain(plain, path.parent)
+        return SearchJob.from_plain(yaml_value(text, "a search configuration"), path.parent)
     except RecipeError as error:
         raise RecipeError(f"{error}; in {path}") from error
 

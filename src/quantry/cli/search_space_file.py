@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from quantry.autosearch import Choice, IntRange, Parameter, Space, SpaceUnion, Uniform, named_space
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe, from_plain, to_plain
+from quantry.recipe.plain_text import yaml_value
 
 _FILES = (".yaml", ".yml", ".json")
 _FIRST = "first"
@@ -47,9 +46,8 @@ def space_from_plain(plain: object, base: Recipe) -> Space | SpaceUnion:
 def _read(path: Path) -> object:
     """Return the space in a file."""
     try:
-        with path.open(encoding="utf-8") as file:
-            plain = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        plain = yaml_value(path.read_text(encoding="utf-8"), "a space")
+    except (OSError, UnicodeDecodeError, RecipeError) as error:
         raise RecipeError(f"a space must be in a readable YAML file, got {error}; in {path}") from error
     held = plain.get("space") if isinstance(plain, Mapping) and "space" in plain else plain
     if not isinstance(held, Mapping | list):

@@ -1,7 +1,6 @@
 """Samples that are arrays: in memory, stacked along the first axis, or in .npy and .npz files."""
 
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -127,7 +126,8 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:
+        # NumPy passes on what its parser, zlib, zipfile and the allocator raise for damaged files.
         raise DataError(f"a .npy or .npz file must contain arrays of numbers, got {error}; in {path}") from error
 
 

@@ -83,7 +83,8 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
             - An array, or a mapping from input names to arrays, whose first axis is the samples.
             - A list or tuple of samples; it is not copied.
             - An onnxruntime data reader (anything with ``get_next()``), a PyTorch DataLoader, a generator or any
-              other iterable of samples; it is read once, and stored in a temporary file.
+              other iterable of samples; it is read once, and stored in a temporary file. At most 4,096 samples are
+              taken, unless ``observe.samples`` says otherwise, because it may have no end.
 
             A sample is a mapping from input names to arrays, a tuple or list in the order of the inputs (further items
             such as labels are ignored), or an array for a model with one input. A missing batch axis is added if the

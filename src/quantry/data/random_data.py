@@ -1,13 +1,14 @@
 """Random samples, to try out a model without data."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from quantry.data.calibration_data import SampleSource
-from quantry.data.conform import Array, Sample, Signatures, describe
-from quantry.errors import DataError
+from quantry.data.conform import Array, Sample, Signatures, conform, describe
+from quantry.errors import DataError, ModelError
 from quantry.graph.float_model import InputSignature
 
 
@@ -37,6 +38,10 @@ class RandomData:
             raise DataError(f"RandomData.low must be below high, got {self.low!r} and {self.high!r}")
 
 
+LARGEST_SAMPLE = 1 << 28
+"""Most elements of a random array; a shape that claims more is damaged, or needs data of its own."""
+
+
 class RandomSource(SampleSource):
     """The samples of a `RandomData`."""
 
@@ -58,6 +63,11 @@ class RandomSource(SampleSource):
 
     def _draw(self, signature: InputSignature, generator: np.random.Generator) -> Array:
         shape, low, high = concrete_shape(signature.shape), self._request.low, self._request.high
+        if math.prod(shape) > LARGEST_SAMPLE:
+            raise ModelError(
+                f"an input must have at most {LARGEST_SAMPLE} elements for random data, got the shape {list(shape)}; "
+                f"pass data; input {signature.name!r}"
+            )
         if signature.dtype.kind == "b":
             return generator.integers(0, 2, shape).astype(bool)
         if signature.dtype.kind in "iu":
@@ -65,6 +75,11 @@ class RandomSource(SampleSource):
         if signature.dtype.kind == "f":
             return (low + (high - low) * generator.random(shape)).astype(signature.dtype)
         raise DataError(f"random data needs numeric inputs, got {describe(signature)}; input {signature.name!r}")
+
+
+def random_sample(inputs: Signatures) -> Sample:
+    """Return one random sample for inputs."""
+    return conform(next(RandomSource(RandomData(), inputs).read()), inputs, 0)
 
 
 def concrete_shape(shape: tuple[int | str | None, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,10 +21,15 @@ Entry = list[tuple[str, np.dtype[Any], tuple[int, ...], int]]
 """For one sample: name, dtype, shape and offset in the file of each array."""
 
 
+STREAM_LIMIT = 4096
+"""Most samples taken from an iterator if the recipe sets no limit; calibration gains nothing from more."""
+
+
 class Spool(SampleSource):
     """Samples taken one by one from an iterator, and read again from an unnamed temporary file.
 
-    Only as many samples are taken as are needed. The file has no name, so the operating system removes it even if the
+    Only as many samples are taken as are needed, and at most `STREAM_LIMIT` unless the caller asks for more: an
+    iterator may have no end. The file has no name, so the operating system removes it even if the
     process is killed. Memory holds one sample at a time.
     """
 
@@ -72,9 +78,25 @@ class Spool(SampleSource):
     def _kept(self, first: int, limit: int | None) -> Iterator[int]:
         """Yield the indices of samples, taking those from the iterator that are not stored yet."""
         for index in range(first, limit) if limit is not None else count(first):
+            if limit is None and index == max(STREAM_LIMIT, len(self._entries)):
+                self._stop()
+                return
             if index == len(self._entries) and not self._draw():
                 return
             yield index
+
+    def _stop(self) -> None:
+        """Take no more samples, and say so if there are more."""
+        if self._pending is None:
+            return
+        if next(self._pending, None) is not None:
+            warnings.warn(
+                f"the calibration data did not end after {len(self._entries)} samples; only these are used: set "
+                "observe.samples in the recipe, or --samples, to choose how many",
+                UserWarning,
+                stacklevel=2,
+            )
+        self._pending = None
 
     def _draw(self) -> bool:
         """Store one more sample; return whether there was one."""

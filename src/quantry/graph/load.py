@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from quantry.errors import ModelError, ModelNotFoundError, QuantryError
 from quantry.graph.float_model import model_fingerprint
+from quantry.graph.wellformed import check_well_formed
 from quantry.memo import Digest, fingerprint, fingerprint_file
 
 
@@ -313,6 +314,7 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(f"weights must be dense, got the sparse initializer {name!r}; convert it; in {label}")
+    check_well_formed(proto, label)
     check_unique_names(proto.graph, label)
     try:
         model = ir.serde.deserialize_model(proto)

@@ -75,6 +75,14 @@ IR_VERSIONS = range(3, 14)
 KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"})
 """Operator domains that stock onnxruntime supports; other operators need a model-local function."""
 
+_RUNTIME_OPERATORS = frozenset(
+    {
+        *("LayerNormalization", "SimplifiedLayerNormalization", "Affine", "Crop", "DynamicSlice", "GivenTensorFill"),
+        *("ImageScaler", "MeanVarianceNormalization", "ParametricSoftplus", "Scale", "ScaledTanh", "ThresholdedRelu"),
+    }
+)
+"""Operators that onnxruntime defines in the standard domain for every opset, although ONNX does not."""
+
 _INTEGER_OPERATORS = frozenset(
     {
         "BFPQuantizeDequantize",
@@ -108,6 +116,8 @@ def check_model(model: ir.Model, label: str) -> tuple[str, ...]:
     """
     if not len(model.graph):
         raise ModelError(f"the model must have nodes, got an empty graph {model.graph.name!r}; in {label}")
+    if not model.graph.outputs:
+        raise ModelError(f"the model must have outputs, got none; in graph {model.graph.name!r} of {label}")
     _check_versions(model, label)
     _check_operators(model, label)
     _check_names(model, label)
@@ -171,6 +181,8 @@ def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
     try:
         schema = onnx.defs.get_schema(node.op_type, opset)
     except onnx.defs.SchemaError as error:
+        if node.op_type in _RUNTIME_OPERATORS:
+            return
         names = {schema.name for schema in onnx.defs.get_all_schemas()}
         reason = "which only later opsets have" if node.op_type in names else "which no opset has"
         hint = "" if node.op_type in names else nearest_spelling(node.op_type, sorted(names))

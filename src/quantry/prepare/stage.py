@@ -30,6 +30,7 @@ from quantry.memo import stage
 from quantry.prepare.npu import convert
 from quantry.prepare.preflight import check_model
 from quantry.recipe import PrepareOptions
+from quantry.runtime.acceptance import check_accepted
 from quantry.runtime.environment import depends_on
 
 OLDEST_OPSET = 13
@@ -82,6 +83,7 @@ def _named(source: ModelSource) -> tuple[ir.Model, list[str]]:
     notes = [*check_model(model, source.label), *sort_nodes(model)]
     notes += inputs_without_initializers(model)
     notes += name_nodes(model)
+    check_accepted(model, source.label)
     return model, notes
 
 

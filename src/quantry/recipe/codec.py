@@ -17,6 +17,7 @@ from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe.checked import type_hints
+from quantry.recipe.plain_text import json_value, yaml_value
 from quantry.recipe.presets import find_preset
 from quantry.recipe.recipe import Recipe
 
@@ -65,11 +66,7 @@ def to_json(recipe: Recipe) -> str:
 
 def from_json(text: str) -> Recipe:
     """Read a recipe from JSON text."""
-    try:
-        plain = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecipeError(f"a recipe must be valid JSON, got {error}") from error
-    return from_plain(plain)
+    return from_plain(json_value(text, "a recipe"))
 
 
 def to_yaml(recipe: Recipe) -> str:
@@ -81,17 +78,7 @@ def to_yaml(recipe: Recipe) -> str:
 
 def from_yaml(text: str) -> Recipe:
     """Read a recipe from YAML text."""
-    import yaml
-
-    try:
-        plain = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        # The library's own message spans several lines and names a stream, which a string does not have.
-        mark = error.problem_mark
-        place = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-        raise RecipeError(f"a recipe must be valid YAML, got {error.problem or error.context}{place}") from error
-    except yaml.YAMLError as error:
-        raise RecipeError(f"a recipe must be valid YAML, got {error}") from error
+    plain = yaml_value(text, "a recipe")
     if plain is None:
         raise RecipeError("a recipe must hold options, got an empty text; use {} for all defaults")
     return from_plain(plain)

@@ -232,6 +232,27 @@ def _providers(options: SessionOptions) -> dict[str, Any]:
     return {"providers": [p if isinstance(p, str) else (p[0], dict(p[1])) for p in options.providers]}
 
 
+def load_error(model: bytes | Path, *, optimized: bool = False) -> Exception | None:
+    """Return the exception with which onnxruntime refuses a model; None if it loads it.
+
+    Args:
+        model: The bytes of an ONNX file, or its path.
+        optimized: Whether to apply all optimizations, as a user's session does.
+    """
+    import onnxruntime
+
+    options = _onnxruntime_options(SessionOptions(threads=1, spinning=Spinning.NEVER, arena=Arena.NONE))
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model), options, providers=[CPU_PROVIDER]
+        )
+    except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+        return error
+    return None
+
+
 def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions":
     import onnxruntime
 

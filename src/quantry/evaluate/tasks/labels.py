@@ -124,6 +124,9 @@ def image_files(root: Path) -> tuple[Path, ...]:
 
 def _numbered(files: tuple[Path, ...], words: list[str], where: str) -> LabelledFiles:
     if all(word.isdecimal() for word in words):
+        longest = max(words, key=len, default="")
+        if len(longest) > _LONGEST_NUMBER:
+            raise DataError(f"the number of a class must be short, got one of {len(longest)} digits; in {where}")
         return LabelledFiles(files, tuple(int(word) for word in words), where=where)
     _check_words(words, where)
     names = tuple(sorted(set(words)))
@@ -163,7 +166,7 @@ def _read(path: Path, files: tuple[str, ...]) -> dict[str, str]:
 def _from_json(text: str, path: Path) -> dict[str, str]:
     try:
         plain = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"a .json file of labels must be valid, got {error}; in {path}") from error
     if not isinstance(plain, dict):
         raise DataError(f"a .json file of labels must be an object of file names to labels, got a list; in {path}")
@@ -189,6 +192,8 @@ def _label_of(file: Path, name: str, table: Mapping[str, str], *, unique: bool) 
     names = (name, file.name, file.stem) if unique else (name,)
     return next((table[name] for name in names if name in table), None)
 
+
+_LONGEST_NUMBER = 9  # digits; no model has more classes
 
 _LOG = logging.getLogger("quantry")
 
@@ -286,7 +291,7 @@ def _known_images(
 def _load(path: Path) -> dict[str, Any]:
     try:
         plain: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"labels of boxes must be a readable COCO file, got {error}; in {path}") from error
     found: dict[str, Any] = plain if isinstance(plain, dict) else {}
     for key in ("images", "annotations", "categories"):
@@ -301,7 +306,9 @@ def _labelled(
     file: Path, image: Mapping[str, Any], objects: Mapping[Any, list[Mapping[str, Any]]], ids: list[Any]
 ) -> LabelledBoxes:
     mine = objects.get(image["id"], [])
-    corners = np.array([entry["bbox"] for entry in mine], dtype=np.float64).reshape(-1, 4)
+    corners = np.array([entry["bbox"] for entry in mine] or np.empty((0, 4)), dtype=np.float64)
+    if corners.shape != (len(mine), 4) or not np.isfinite(corners).all():
+        raise ValueError(f"bboxes that are not four finite numbers each, of image {file.name}")
     corners[:, 2:] += corners[:, :2]
     number = {category: index for index, category in enumerate(ids)}
     width, height = (int(image[side]) if side in image else size for side, size in _sizes(file, image))

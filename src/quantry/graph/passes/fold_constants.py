@@ -50,8 +50,9 @@ def _lift(graph: ir.Graph, node: ir.Node) -> bool:
 
 def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, from any attribute; None for strings, sparse tensors and references."""
-    (attribute,) = node.attributes.values()
-    if attribute.is_ref():
+    # onnxruntime ignores attributes that the operator does not have.
+    attribute = next((one for one in node.attributes.values() if one.name.startswith("value")), None)
+    if attribute is None or attribute.is_ref():
         return None
     match attribute.name:
         case "value":

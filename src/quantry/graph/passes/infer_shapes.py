@@ -53,7 +53,8 @@ def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
         for node, inferred_node in zip(graph, inferred_graph, strict=True):
             if _is_opaque(model, inferred_node):
                 only_annotated.update(value.name for value in node.outputs if value.name and value.shape is not None)
-            for value, found in zip(node.outputs, inferred_node.outputs, strict=True):
+            # Outputs that are omitted at the end get lost on the way.
+            for value, found in zip(node.outputs, inferred_node.outputs, strict=False):
                 value.shape = _merged_shape(found.shape, value.shape, symbols)
                 value.type = found.type or value.type
     return hints | only_annotated

@@ -78,6 +78,8 @@ def _slice(node: ir.Node) -> bool:
         return False
     if axes is None and len(node.inputs) > 3 and node.inputs[3] is not None:
         return False
+    if any(array is not None and array.shape != (starts.size,) for array in (starts, ends, axes, steps)):
+        return False
     places = range(starts.size) if axes is None else [int(axis) for axis in axes]
     lengths = [shape[axis] if shape is not None else None for axis in places]
     strides = np.ones_like(starts) if steps is None else steps
