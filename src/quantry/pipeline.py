@@ -1,7 +1,7 @@
 """The stage calls from a float model to a quantized one, in order."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import quantry
 from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
 from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
-from quantry.evaluate import Evaluation, evaluate
+from quantry.evaluate import Evaluation, GuardReport, evaluate, guard
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
 from quantry.graph.quant_plan import QuantPlan
@@ -20,7 +20,7 @@ from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics, observe
 from quantry.plan import FollowedNames, kept_by_choice, names_are_found, plan
 from quantry.prepare import convert, named_model, prepare
-from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, to_plain
+from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, TuneOptions, to_plain
 from quantry.scale import scale
 from quantry.tune import Tuned, on_this_machine, tune, tuned_model, tuned_params
 
@@ -172,6 +172,91 @@ def _run_equalize(
 def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
     """Compare the quantized model with the prepared float model on data."""
     return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate)
+
+
+def run_guard(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[GuardReport] | None:
+    """Compare the quantized model with the float model on a few samples.
+
+    Returns:
+        The report; None if the guard is switched off, or if nothing was calibrated.
+    """
+    if not recipe.evaluate.guard or stages.statistics is None:
+        return None
+    few = _opened(data).take(recipe.evaluate.guard)
+    models = stages.prepared, stages.equalized, stages.quantized
+    return memo.run(guard, *models, (stages.plan, stages.params), stages.statistics, few)
+
+
+_BETTER = 1.0
+"""How many dB a simpler recipe must be better to replace another one."""
+
+_QUICK = 16
+"""Samples with which a simpler recipe is calibrated to see whether it is better."""
+
+
+def run_with_fallback(
+    prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None = None
+) -> tuple[Recipe, Stages, tuple[str, ...]]:
+    """Run `run_quantize`, and a simpler recipe instead if that is better on a few samples.
+
+    A simpler recipe is first calibrated on few samples and not tuned, so trying it costs little.
+
+    Args:
+        prepared: What `run_prepare` returned.
+        data: Calibration data, or a function that opens it.
+        recipe: Options of every stage; nothing simpler is tried unless ``evaluate.fall_back`` is set.
+        memo: Stores and reuses results.
+        score: As for `run_quantize`.
+
+    Returns:
+        The recipe that was used, its stages, and notes on what was replaced.
+    """
+    stages = run_quantize(prepared, data, recipe, memo, score)
+    report = run_guard(stages, data, recipe, memo) if recipe.evaluate.fall_back else None
+    if report is None:
+        return recipe, stages, ()
+    best, notes = report.value.sqnr, []
+    plain = replace(recipe, tune=TuneOptions())
+    untuned = best
+    if recipe.tune.steps:
+        rounded = _without_tuning(stages, recipe, memo)
+        found = run_guard(rounded, data, recipe, memo)
+        untuned = best if found is None else found.value.sqnr
+        if untuned > best + _BETTER:
+            notes.append(f"tuning was dropped: {best:.1f} dB with it, {untuned:.1f} dB without")
+            recipe, stages, best = plain, rounded, untuned
+    for name, simpler in _simpler(recipe):
+        few = replace(simpler.observe, samples=min(_QUICK, simpler.observe.samples or _QUICK))
+        quick = replace(simpler, tune=TuneOptions(), observe=few)
+        tried = run_guard(run_quantize(prepared, data, quick, memo, score), data, quick, memo)
+        if tried is None or tried.value.sqnr <= untuned + _BETTER:
+            continue
+        whole = run_quantize(prepared, data, simpler, memo, score)
+        found = run_guard(whole, data, simpler, memo)
+        if found is not None and found.value.sqnr > best + _BETTER:
+            notes.append(f"{name} was dropped: {best:.1f} dB with it, {found.value.sqnr:.1f} dB without")
+            recipe, stages, best = simpler, whole, found.value.sqnr
+    return recipe, stages, tuple(notes)
+
+
+def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:
+    params = memo.run(scale, stages.equalized, stages.statistics or Statistics({}, 0), stages.plan, recipe.scale)
+    metadata = model_metadata(replace(recipe, tune=TuneOptions()))
+    quantized = memo.run(emit, stages.equalized, stages.plan, params, recipe.emit, metadata)
+    noted = tuple(handle for handle in stages.noted if handle not in stages.tuned and handle is not stages.quantized)
+    noted = (*noted, quantized)
+    return replace(stages, params=params, quantized=quantized, written=stages.equalized, tuned=(), noted=noted)
+
+
+def _simpler(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
+    """Yield recipes that rewrite less, with the name of what they leave out."""
+    options = recipe.equalize
+    if recipe.mix.mixed is not None:  # another model would need another mix
+        return
+    if options.smooth is not None:
+        yield "SmoothQuant", replace(recipe, equalize=replace(options, smooth=None))
+    if options.cross_layer is not None:
+        yield "equalization", replace(recipe, equalize=EqualizeOptions())
 
 
 def calibration_samples(data: CalibrationData, recipe: Recipe) -> CalibrationData:

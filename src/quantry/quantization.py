@@ -26,7 +26,7 @@ from quantry.errors import (
     StageError,
     known_keywords,
 )
-from quantry.evaluate import Evaluation, find_metric
+from quantry.evaluate import Evaluation, GuardReport, find_metric
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import ModelSource, model_source
 from quantry.graph.quant_plan import DeclinedNode, QuantPlan
@@ -40,8 +40,9 @@ from quantry.pipeline import (
     calibration_samples,
     follow_names,
     run_evaluate,
+    run_guard,
     run_prepare,
-    run_quantize,
+    run_with_fallback,
 )
 from quantry.recipe import Recipe, resolve_recipe
 from quantry.recipe.checked import brief
@@ -65,6 +66,19 @@ _RANDOM_EVALUATION = (
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """The data of a result.
+
+    Attributes:
+        calibration: The samples it was calibrated with; None if they were random or not needed.
+        evaluation: The samples it is compared on.
+    """
+
+    calibration: DataLike | None
+    evaluation: DataLike
+
+
+@dataclass(frozen=True)
 class QuantizationResult:
     """A quantized model and everything known about it.
 
@@ -72,20 +86,36 @@ class QuantizationResult:
         recipe: The recipe it was quantized with.
         stages: Handles for the results of all stages.
         trace: Which stages ran and which were reused; `evaluation` adds to it.
-        notes: What the user should know.
     """
 
     recipe: Recipe
     stages: Stages
     trace: Trace
-    notes: tuple[str, ...]
+    _notes: tuple[str, ...] = field(repr=False)
     _memo: Memo = field(repr=False)
-    _evaluation_data: DataLike = field(repr=False)
+    _data: Inputs = field(repr=False)
     _float_file: Path | None = field(default=None, repr=False)
     _verified_against: ModelSource | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        return f"QuantizationResult({self.recipe.name!r}, {len(self.notes)} notes, {self.trace!r})"
+        return f"QuantizationResult({self.recipe.name!r}, {len(self._notes)} notes, {self.trace!r})"
+
+    @cached_property
+    def guard(self) -> GuardReport | None:
+        """A cheap comparison with the float model on a few calibration samples; runs both models on first use.
+
+        None if it is switched off (``evaluate.guard`` of the recipe is 0) or nothing was calibrated.
+        """
+        if self._data.calibration is None:
+            return None
+        report = run_guard(self.stages, self._data.calibration, self.recipe, self._memo)
+        return None if report is None else report.value
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know; the first line warns if the result is broken."""
+        alarm = () if self.guard is None else self.guard.notes
+        return (*alarm, *self._notes)
 
     @property
     def quantized(self) -> QuantizedModel:
@@ -118,12 +148,12 @@ class QuantizationResult:
 
         Uses ``evaluation_data`` if it was given, else the calibration data.
         """
-        return run_evaluate(self.stages, self._evaluation_data, self.recipe, self._memo).value
+        return run_evaluate(self.stages, self._data.evaluation, self.recipe, self._memo).value
 
     @property
     def evaluation_data(self) -> CalibrationData:
         """The data that `evaluation` uses."""
-        data = self._evaluation_data
+        data = self._data.evaluation
         return data if isinstance(data, CalibrationData) else data()
 
     def to_bytes(self) -> bytes:
@@ -152,6 +182,8 @@ class QuantizationResult:
         target, source = Path(path), self._float_file
         if source is not None and source.exists() and target.exists() and target.samefile(source):
             raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")
+        for line in () if self.guard is None else self.guard.notes:
+            _LOG.warning(line)
         files = self.quantized.save(path)
         try:
             self._verify(files[0])
@@ -247,16 +279,17 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     with _blaming(source, lambda: next(iter(calibration())), random=data is None):
-        stages = run_quantize(prepared, calibration, wanted, memo, score)
+        wanted, stages, replaced = run_with_fallback(prepared, calibration, wanted, memo, score)
     if data is None and calibration.cache_info().currsize:
         of_data = (NO_DATA,)
     elif data is None and evaluation_data is None:
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
-    all_notes = (*of_data, *notes, *followed, *stages.notes)
+    all_notes = (*of_data, *notes, *followed, *replaced, *stages.notes)
+    used = Inputs(None if data is None else calibration, evaluation)
     file = Path(model) if isinstance(model, str | os.PathLike) else None
     return QuantizationResult(
-        wanted, stages, trace, all_notes, memo, evaluation, file, _verified_against=source if verify else None
+        wanted, stages, trace, all_notes, memo, used, file, _verified_against=source if verify else None
     )
 
 

@@ -19,7 +19,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.emit import emit
 from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
-from quantry.evaluate import evaluate
+from quantry.evaluate import evaluate, guard
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan
@@ -295,3 +295,5 @@ def _evaluate_digests() -> Iterator[tuple[str, str, Digest]]:
     result = evaluate(_prepared("movement"), written, _data("movement"), options)
     assert result.metrics["l1"].value == 0
     yield "evaluate", "movement", fingerprint(result)
+    model, seen = _prepared("movement"), _statistics("movement")
+    yield "guard", "movement", fingerprint(guard(model, model, written, (planned, params), seen, _data("movement")))

@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
-from quantry.diagnosis.measured_errors import measured_errors
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
+from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.observe import Statistics

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from quantry.diagnosis.measured_errors import MeasuredError
 from quantry.diagnosis.tensor_health import TensorHealth
+from quantry.evaluate.measured_errors import MeasuredError
 from quantry.graph.operators import LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import Recipe

@@ -220,12 +220,19 @@ class EvaluateOptions(Checked):
     Attributes:
         metrics: Names of built-in metrics that compare float and quantized outputs.
         latency_runs: Timed runs of each model, interleaved; 0 measures no latency.
+        guard: Samples on which every result is compared with the float model, to warn if it is broken; 0 is off.
+        fall_back: Whether a simpler recipe replaces this one if it is better on these samples: without tuning, without
+            SmoothQuant or without equalization.
     """
 
     metrics: tuple[str, ...] = ("l2", "cosine", "sqnr")
     latency_runs: int = 0
+    guard: int = 4
+    fall_back: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.latency_runs < 0:
             raise RecipeError(f"EvaluateOptions.latency_runs must not be negative, got {self.latency_runs!r}")
+        if self.guard < 0:
+            raise RecipeError(f"EvaluateOptions.guard must not be negative, got {self.guard!r}")

@@ -15,7 +15,7 @@ from quantry.recipe.layers import Selection
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, TensorShare, WithinError
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.options import PlanOptions, PrepareOptions, ScaleOptions
+from quantry.recipe.options import EvaluateOptions, PlanOptions, PrepareOptions, ScaleOptions
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.tensor_spec import (
     DataType,
@@ -315,6 +315,7 @@ _BASE: dict[str, Preset] = {
 # They take a few minutes on two cores for a CNN of five million parameters and fifty images, in proportion to both.
 # 64 samples: more barely change means and Gram matrices and cost time in proportion. Damping 0.1: detectors want a
 # little more than the usual 0.01, classifiers a little less.
+_FALL_BACK = EvaluateOptions(fall_back=True)
 _GPTQ = TuneOptions((Gptq(samples=64, damping=0.1),))
 
 
@@ -330,6 +331,7 @@ def _recommended_npu() -> Recipe:
         plan=replace(plain.plan, float_residuals=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
+        evaluate=_FALL_BACK,
     )
 
 
@@ -361,6 +363,7 @@ def _recommended_cpu() -> Recipe:
         plan=replace(plain.plan, float_residuals=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
+        evaluate=_FALL_BACK,
     )
 
 

@@ -1,0 +1,91 @@
+"""The guard: a broken result says so in its first line, and recipes with a fallback replace what makes them worse."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from tests.onnx_oracle import from_text
+
+import quantry
+from quantry.evaluate import GuardReport
+from quantry.recipe import PRESETS, EqualizeOptions, EvaluateOptions, Recipe, SmoothQuant
+
+CPU = PRESETS["CPU_INT8"].recipe
+
+
+def spread_channels() -> onnx.ModelProto:
+    """Return a block whose channels differ by 2**13, which one scale for all of them destroys."""
+    random = np.random.default_rng(0)
+    spread = np.exp2(random.uniform(-9, 4, 32)).astype(np.float32)
+    first = random.standard_normal((32, 3, 1, 1)).astype(np.float32) * spread[:, None, None, None]
+    last = random.standard_normal((6, 32, 1, 1)).astype(np.float32) / spread[None, :, None, None]
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,6,8,8] y)
+        { a = Conv(x, first) r = Sigmoid(a) s = Mul(a, r) y = Conv(s, last) }"""
+    return from_text(text, first=first, last=last)
+
+
+def even_channels() -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    shapes = {"first": (16, 3, 3, 3), "last": (6, 16, 1, 1)}
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,6,6,6] y)
+        { a = Conv(x, first) r = Relu(a) y = Conv(r, last) }"""
+    weights = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    weights["last"] *= np.exp2(np.arange(16) % 8 - 4).astype(np.float32)[None, :, None, None]
+    return from_text(text, **weights)
+
+
+def samples() -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(1)
+    return [{"x": random.standard_normal((1, 3, 8, 8)).astype(np.float32)} for _ in range(6)]
+
+
+@pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "A8W8"])
+def test_the_first_line_of_a_broken_result_says_so_and_names_a_tensor(preset: str) -> None:
+    result = quantry.quantize(spread_channels(), samples(), preset, store=None)
+    assert result.guard is not None
+    assert result.guard.is_broken
+    assert result.guard.tensor in {"a", "r", "s", "y"}
+    assert result.notes[0].startswith("WARNING")
+    assert repr(result.guard.tensor) in result.notes[0]
+
+
+@pytest.mark.parametrize("preset", ["XINT8", "S8S8_AAWS", "CPU_INT8", "U16S8_AAWS", "RECOMMENDED-NPU"])
+def test_a_sound_result_has_no_warning(preset: str) -> None:
+    result = quantry.quantize(even_channels(), samples(), preset, store=None)
+    assert result.guard is not None
+    assert not result.guard.is_broken
+    assert not any(note.startswith("WARNING") for note in result.notes)
+
+
+def test_the_guard_can_be_switched_off() -> None:
+    recipe = replace(PRESETS["XINT8"].recipe, evaluate=EvaluateOptions(guard=0))
+    result = quantry.quantize(spread_channels(), samples(), recipe, store=None)
+    assert result.guard is None
+    assert not any(note.startswith("WARNING") for note in result.notes)
+
+
+def test_a_rewrite_that_makes_the_model_worse_is_dropped() -> None:
+    harmful = replace(CPU, equalize=EqualizeOptions(smooth=SmoothQuant(alpha=0.0)))
+    kept = quantry.quantize(even_channels(), samples(), harmful, store=None)
+    falls_back = replace(harmful, evaluate=EvaluateOptions(fall_back=True))
+    result = quantry.quantize(even_channels(), samples(), falls_back, store=None)
+    plain = quantry.quantize(even_channels(), samples(), CPU, store=None)
+    assert kept.guard is not None
+    assert result.guard is not None
+    assert result.guard.sqnr > kept.guard.sqnr + 1
+    assert result.recipe.equalize.smooth is None
+    assert result.to_bytes() == plain.to_bytes()
+    assert any("SmoothQuant was dropped" in note for note in result.notes)
+
+
+def test_a_report_survives_the_store() -> None:
+    report = GuardReport(-np.inf, 20.5, "t", ("WARNING: x",))
+    found = GuardReport.from_blob(report.to_blob())
+    assert (found.sqnr, found.expected, found.tensor, found.notes) == (-np.inf, 20.5, "t", ("WARNING: x",))
+
+
+def test_recommended_recipes_fall_back_and_others_stay_what_they_are() -> None:
+    falling = {name for name, preset in PRESETS.items() if preset.recipe.evaluate.fall_back}
+    assert falling == {name for name in PRESETS if name.startswith("RECOMMENDED")}
+    assert not Recipe().evaluate.fall_back
