@@ -1,4 +1,4 @@
-"""Optional outputs may be left out by an empty name, first, in the middle or last."""
+"""Optional outputs may be omitted by an empty name, first, in the middle or last."""
 
 from itertools import product
 
@@ -43,7 +43,7 @@ def recurrent(operator: str, named: tuple[bool, ...]) -> onnx.ModelProto:
         if any(named)
     ],
 )
-def test_recurrent_layers_may_leave_out_any_output(operator: str, named: tuple[bool, ...]) -> None:
+def test_recurrent_layers_may_omit_any_output(operator: str, named: tuple[bool, ...]) -> None:
     proto = recurrent(operator, named)
     random = np.random.default_rng(1)
     data = [{"x": random.standard_normal((3, 1, 8)).astype(np.float32)} for _ in range(3)]
