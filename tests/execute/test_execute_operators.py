@@ -6,8 +6,6 @@ every version that its operator has between opset 13 and 21, as far as that vers
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,59 +14,21 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from index_operator_cases import INDEX_GROUPS
 from onnx import TensorProto, helper, numpy_helper
+from operator_case import IMAGE, LINE, OPSETS, POSITIVE, ROW, VOLUME, Case, floats, ints
 
 from quantry.execute.interpreter import interpretable, torch_call
 from quantry.graph.operators import OPERATORS, operators_where
 
 torch.set_num_threads(1)
-OPSETS = range(13, 22)
-RANDOM = np.random.default_rng(0)
-
-
-def floats(*shape: int) -> np.ndarray:
-    return RANDOM.standard_normal(shape).astype(np.float32)
-
-
-def ints(*values: int) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One node: its inputs, None for an absent one, and its attributes."""
-
-    operator: str
-    inputs: tuple[np.ndarray | None, ...]
-    attributes: dict[str, Any] = field(default_factory=dict)
-    outputs: int = 1
-    since: int = 13
-    until: int = 21
-
-    def versions(self) -> Iterator[int]:
-        """Yield one opset for each version of the operator that takes these inputs and attributes."""
-        seen = set()
-        for opset in OPSETS:
-            try:
-                schema = onnx.defs.get_schema(self.operator, opset)
-            except onnx.defs.SchemaError:
-                continue
-            known = set(self.attributes) <= set(schema.attributes) and len(self.inputs) <= schema.max_input
-            if known and self.since <= opset <= self.until and schema.since_version not in seen:
-                seen.add(schema.since_version)
-                yield opset
-
-
-IMAGE, LINE, VOLUME = floats(2, 4, 7, 6), floats(2, 4, 9), floats(1, 4, 5, 4, 6)
-POSITIVE = np.abs(IMAGE) + np.float32(0.1)
-ROW = floats(4, 1, 6)
 
 
 def elementwise() -> Iterator[Case]:
     for name in (
         *("Relu", "Sigmoid", "Tanh", "Erf", "Exp", "Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Softplus"),
         *("Softsign", "Mish", "HardSwish", "HardSigmoid", "LeakyRelu", "Elu", "Identity", "Reciprocal", "Sin", "Cos"),
-        *("Gelu", "Dropout"),
+        *("Gelu", "Dropout", "Selu", "Celu", "ThresholdedRelu", "Shrink", "Atan", "Asinh"),
     ):
         yield from (Case(name, (x,)) for x in (IMAGE, np.float32(0.7), 30 * LINE))
     yield from (Case(name, (POSITIVE,)) for name in ("Sqrt", "Log"))
@@ -199,7 +159,7 @@ def pooling() -> Iterator[Case]:
 
 
 def reductions() -> Iterator[Case]:
-    for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp"):
+    for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp"):
         name = f"Reduce{kind}"
         for axes, keep in itertools.product(([1], [2, -1], [-1, 0], [0, 1, 2, 3]), (0, 1)):
             yield Case(name, (POSITIVE,), {"axes": axes, "keepdims": keep})
@@ -306,7 +266,18 @@ def resizing() -> Iterator[Case]:
     yield Case("Resize", (floats(1, 2, 3, 2, 3), None, np.array([1, 1, 2, 2, 2], np.float32)), {"mode": "linear"})
 
 
-GROUPS = (elementwise, arithmetic, linear, normalization, pooling, reductions, movement, padding, resizing)
+GROUPS = (
+    elementwise,
+    arithmetic,
+    linear,
+    normalization,
+    pooling,
+    reductions,
+    movement,
+    padding,
+    resizing,
+    *INDEX_GROUPS,
+)
 CASES = tuple((case, opset) for group in GROUPS for case in group() for opset in case.versions())
 
 
@@ -394,6 +365,7 @@ WITHOUT_CASES = {
     "BatchNormalization": {"momentum"},
     # The type of the statistics is always float32 or better.
     "GroupNormalization": {"stash_type"},
+    "CastLike": {"saturate"},
     "Cast": {"saturate"},  # only matters for 8-bit floats, which are refused
 }
 
@@ -408,15 +380,12 @@ def _exists(name: str, opset: int) -> bool:
 
 TWO = np.array([1, 1, 2, 2], np.float32)
 REFUSED = (
-    Case("Resize", (IMAGE, None, TWO), {"mode": "cubic"}),
-    Case("Resize", (IMAGE, None, TWO), {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}),
     Case("Resize", (IMAGE, floats(8), TWO), {"coordinate_transformation_mode": "tf_crop_and_resize"}),
     Case(
         "Resize",
         (IMAGE, floats(8), TWO),
         {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 1.0},
     ),
-    Case("Resize", (IMAGE, None, TWO), {"mode": "linear", "antialias": 1}),
     Case("Resize", (IMAGE, None, TWO), {"mode": "nearest", "coordinate_transformation_mode": "half_pixel_symmetric"}),
     Case("Resize", (IMAGE, None, None, ints(2, 4, 9, 9)), {"keep_aspect_ratio_policy": "not_larger"}),
     Case("AveragePool", (IMAGE,), {"kernel_shape": [2, 2], "dilations": [2, 2]}),
@@ -434,7 +403,24 @@ REFUSED = (
         ("value_strings", ["a"]),
     )),
     Case("Constant", (), {"sparse_value": None}),
-    Case("CumSum", (IMAGE, np.int64(1))),
+    Case("Unique", (LINE,)),
+    Case("LSTM", (floats(3, 2, 4), floats(1, 20, 4), floats(1, 20, 5), None, np.int32([3, 2])), {"hidden_size": 5}),
+    Case("LSTM", (floats(3, 2, 4), floats(1, 20, 4), floats(1, 20, 5)), {"hidden_size": 5, "clip": 1.0}),
+    Case("LSTM", (floats(3, 2, 4), floats(1, 20, 4), floats(1, 20, 5)), {"hidden_size": 5, "input_forget": 1}),
+    Case("LSTM", (floats(3, 2, 4), floats(1, 20, 4), floats(1, 20, 5)), {"hidden_size": 5, "activation_alpha": [1.0]}),
+    Case("LSTM", (floats(3, 2, 4), floats(1, 20, 4), floats(1, 20, 5)), {"hidden_size": 5, "activation_beta": [1.0]}),
+    Case("GRU", (floats(3, 2, 4), floats(1, 15, 4), floats(1, 15, 5)), {"hidden_size": 5, "clip": 1.0}),
+    Case("GRU", (floats(3, 2, 4), floats(1, 15, 4), floats(1, 15, 5)), {"hidden_size": 5, "activation_alpha": [1.0]}),
+    Case("GRU", (floats(3, 2, 4), floats(1, 15, 4), floats(1, 15, 5)), {"hidden_size": 5, "activation_beta": [1.0]}),
+    Case("GRU", (floats(3, 2, 4), floats(1, 15, 4), floats(1, 15, 5)), {"hidden_size": 5}),
+    Case("RNN", (floats(3, 2, 4), floats(1, 5, 4), floats(1, 5, 5)), {"hidden_size": 5, "clip": 1.0}),
+    Case("RNN", (floats(3, 2, 4), floats(1, 5, 4), floats(1, 5, 5)), {"hidden_size": 5, "activation_alpha": [1.0]}),
+    Case("RNN", (floats(3, 2, 4), floats(1, 5, 4), floats(1, 5, 5)), {"hidden_size": 5, "activation_beta": [1.0]}),
+    Case("RNN", (floats(3, 2, 4), floats(1, 5, 4), floats(1, 5, 5)), {"hidden_size": 5, "activations": ["Sigmoid"]}),
+    Case("LpPool", (IMAGE,), {"kernel_shape": [2, 2], "ceil_mode": 1}),
+    Case("LpPool", (IMAGE,), {"kernel_shape": [2, 2], "dilations": [2, 2]}),
+    Case("GridSample", (VOLUME, floats(1, 3, 3, 3, 3)), {"mode": "cubic"}),
+    Case("Col2Im", (floats(1, 8, 9), ints(4, 4), ints(2, 2)), {"pads": [0, 1, 1, 0]}),
 )  # fmt: skip
 
 

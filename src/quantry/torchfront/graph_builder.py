@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import DataError, ModelError, RecipeError
-from quantry.execute.interpreter import TorchCall, interpretable, torch_call
+from quantry.execute.interpreter import SEVERAL_RESULTS, TorchCall, interpretable, torch_call
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
 from quantry.graph.operators import BIASED, facts, operators_where
 from quantry.numerics.tensor_params import TensorParams
@@ -56,6 +56,41 @@ class LevelTable(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor) -> Tensor:
         """Return the function of quantized values."""
         return self.values[torch.round(x / self.scale).long() + self._shift]
+
+
+class NodeCall(nn.Module):  # type: ignore[misc]
+    """A node whose sizes or indices are computed while the model runs, or may be on another device than its data."""
+
+    def __init__(self, call: TorchCall) -> None:
+        super().__init__()
+        self._call = call
+
+    def forward(self, *inputs: Tensor | None) -> Any:
+        """Return the result of the node for all its inputs."""
+        device = next(
+            (str(value.device) for value in inputs if value is not None and value.device.type != "cpu"), "cpu"
+        )
+        return self._call(self._call.on_device(inputs, device))
+
+
+class Branches(nn.Module):  # type: ignore[misc]
+    """ONNX If: computes one of two graphs, whose parameters and quantizers belong to the enclosing module."""
+
+    def __init__(self, then: fx.Graph, otherwise: fx.Graph) -> None:
+        super().__init__()
+        self._graphs = then, otherwise
+        self._enclosing: tuple[nn.Module, ...] = ()
+
+    def enclose(self, module: nn.Module) -> None:
+        """Set the enclosing module."""
+        # In a tuple, so that torch does not register it as a part of this one.
+        self._enclosing = (module,)
+
+    def forward(self, condition: Tensor, *values: Tensor) -> Any:
+        """Return the results of the chosen graph for tensors of the enclosing one."""
+        chosen = self._graphs[0] if bool(condition) else self._graphs[1]
+        results = fx.Interpreter(self._enclosing[0], graph=chosen).run(*values)
+        return results[0] if len(results) == 1 else results
 
 
 def is_tabulated(node: ir.Node, params: TensorParams | None) -> bool:
@@ -120,6 +155,9 @@ def checked_constant(value: object, captured: object, place: int) -> None:
 
 
 _QUANTIZERS = "quantizers"
+
+_COUNTING = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
+"""Types of sizes, indices and masks."""
 
 
 @dataclass(frozen=True)
@@ -194,10 +232,18 @@ class GraphBuilder:
         if self._definition.final and is_tabulated(node, self._levels(node)):
             self._tabulated(node)
             return
+        if node.op_type == "If":
+            self._branches(node)
+            return
         call = self._call(node)
         norm = self._norm_of(node)
         if norm is not None:
             result = self._batch_norm_layer(node, call, norm)
+        elif call.computed or any(value is not None and value.dtype in _COUNTING for value in node.inputs):
+            inputs = (value if call.reads(index) else None for index, value in enumerate(node.inputs))
+            tensors = tuple(None if value is None else self._tensor(value, node.name or "") for value in inputs)
+            path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", NodeCall(call))
+            result = self.graph.call_module(path, tensors)
         else:
             inputs = (node.inputs[index] for index in call.tensors)
             tensors = tuple(None if value is None else self._tensor(value, node.name or "") for value in inputs)
@@ -225,18 +271,33 @@ class GraphBuilder:
                 f"every operator must be one that can be trained in torch, got {node.op_type}: {reason}; node "
                 f"{node.name!r}; capture a submodule without it"
             )
-        call = torch_call(node, self._definition.model.opset)
-        if call.computed:
-            # A length that depends on data would make every step wait for the device, and cannot be exported.
-            raise ModelError(
-                f"{next(iter(call.computed.values()))} of {node.op_type} must be a constant to be trained in torch, "
-                f"got one that is computed; node {node.name!r}; capture the model with a fixed size, or a "
-                "submodule without the node"
-            )
-        return call
+        return torch_call(node, self._definition.model.opset)
+
+    def _branches(self, node: ir.Node) -> None:
+        bodies = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+        used = dict.fromkeys(value for body in bodies for value in _outer_values(body))
+        condition = node.inputs[0]
+        assert condition is not None
+        outer = [self._tensor(value, node.name or "") for value in (condition, *used)]
+        module = Branches(*(self._body(body, tuple(used)) for body in bodies))
+        path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
+        self._add_results(node, self.graph.call_module(path, tuple(outer)))
+
+    def _body(self, body: ir.Graph, given: Sequence[ir.Value]) -> fx.Graph:
+        """Build a graph inside a node."""
+        enclosing = self.graph, self._tensors, self._constants, self._for_reader
+        self.graph, self._tensors, self._constants, self._for_reader = fx.Graph(), {}, {}, {}
+        for number, value in enumerate(given):
+            self._tensors[value.name or ""] = self.graph.placeholder(f"outer_{number}")
+        for node in body:
+            self._node(node)
+        self.graph.output(tuple(self._tensor(value, "") for value in body.outputs))
+        built = self.graph
+        self.graph, self._tensors, self._constants, self._for_reader = enclosing
+        return built
 
     def _add_results(self, node: ir.Node, result: fx.Node) -> None:
-        if len(node.outputs) == 1:
+        if len(node.outputs) == 1 and node.op_type not in SEVERAL_RESULTS:
             self._add(node.outputs[0], result)
             return
         for index, output in enumerate(node.outputs):
@@ -291,9 +352,7 @@ class GraphBuilder:
     def _constant(self, value: ir.Value, reader: str) -> fx.Node:
         assert value.const_value is not None
         name = value.name or ""
-        trained = name not in self._definition.frozen and any(
-            use.idx in facts(use.node).learned for use in value.uses()
-        )
+        trained = name in self._definition.trained or any(use.idx in facts(use.node).learned for use in value.uses())
         plain = self._attribute(name, value.const_value.numpy(), trained=trained)
         quantizer = self._view.get(name)
         if quantizer is None or not quantizer.reads(reader):
@@ -319,7 +378,7 @@ class GraphBuilder:
         if quantizer is None:
             return nn.Identity()
         if quantizer.derived is not None:
-            source, weight = self._view.source(quantizer.derived.input), quantizer.derived.weight
+            source, weight = (self._view.source(name) for name in (quantizer.derived.input, quantizer.derived.weight))
             return DerivedBias(self._found(source), self._found(weight))
         return self._kept(name, self._make(quantizer, constant=True))
 
@@ -379,13 +438,22 @@ class GraphBuilder:
     def _free(self, wanted: str) -> str:
         """Return an unused dotted path that is neither inside nor above a used one."""
         path, count = re.sub(r"[^0-9A-Za-z_.]", "_", wanted).strip("."), 1
-        path = re.sub(r"\.+", ".", path) or "constant"
+        # A part named "to" or "train" would hide a method of the module that holds it.
+        parts = [f"{part}_" if hasattr(nn.Module, part) else part for part in path.split(".") if part]
+        path = ".".join(parts) or "constant"
         base = path
         while path in self._taken or any(path.startswith(f"{other}.") for other in self._paths.values()):
             count += 1
             path = f"{base.replace('.', '_') if path != base else base}_{count}"
         self._taken |= {path, *(path[: match.start()] for match in re.finditer(r"\.", path))}
         return path
+
+
+def _outer_values(body: ir.Graph) -> list[ir.Value]:
+    """Return the computed tensors of enclosing graphs that a graph reads."""
+    own = {output for node in body.all_nodes() for output in node.outputs}
+    read = [value for node in body.all_nodes() for value in node.inputs if value is not None] + list(body.outputs)
+    return [value for value in dict.fromkeys(read) if value not in own and value.const_value is None]
 
 
 def _sizes(value: ir.Value) -> list[int | None] | None:

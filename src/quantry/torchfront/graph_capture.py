@@ -17,6 +17,7 @@ import torch
 from torch import fx, nn
 
 from quantry.errors import DataError, ModelError, RecipeError, UserError, known_keywords, nearest_spelling
+from quantry.torchfront.lowering.exported_program import remember_program, shapes_of
 from quantry.torchfront.quantized_module import refuse_quantized
 
 _OTHER_NAMES = {"args": "example", "example_inputs": "example", "inputs": "example", "module": "model", "mod": "model"}
@@ -62,25 +63,29 @@ def capture(
     if isinstance(shapes, str):
         if shapes != "batch":
             raise DataError(f"dynamic_shapes must be 'batch', None or torch's own form, got {shapes!r}; in capture")
-        wide, shapes = _widened(wide), _batch_axes(arguments, named)
+        wide = _widened(wide)
+        shapes = _batch_axes(wide)
     modes = {part: part.training for part in model.modules()}
     try:
         if not isinstance(model, fx.GraphModule):
             model.eval()
         try:
-            captured = _exported(model, wide, shapes)
+            program = _exported(model, wide, shapes)
         except Exception:
             # Retry with the example's own batch size if the model fails only because of the batch of two.
             if not (_can_be_called(model, arguments, named) and not _can_be_called(model, *wide)):
                 raise
-            captured = _exported(model, (arguments, named), None)
+            program = _exported(model, (arguments, named), None)
     except Exception as error:
         raise _capture_error(error, model, arguments, named) from error
     finally:
         for part, training in modes.items():
             part.training = training
     # The module that torch.export returns rejects train() and eval(); a plain module with the same graph accepts them.
-    return fx.GraphModule(captured, captured.graph)
+    captured = program.module()
+    graph = fx.GraphModule(captured, captured.graph)
+    remember_program(graph, program)
+    return graph
 
 
 @dataclass(frozen=True)
@@ -166,11 +171,13 @@ def call_error(model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str,
 # -- the example -------------------------------------------------------------------------------------------------------
 
 
-def _exported(model: nn.Module, arguments: Any, shapes: Any) -> fx.GraphModule:
+def _exported(model: nn.Module, arguments: Any, shapes: Any) -> torch.export.ExportedProgram:
     with warnings.catch_warnings(), _quiet_torch():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")  # raised inside torch at torch.cond
-        return torch.export.export(model, *arguments, dynamic_shapes=shapes).module()
+        # torch's own recurrent layers keep a list of their weights, which is not lost.
+        warnings.filterwarnings("ignore", r"The tensor attributes? self\..*_flat_weights")
+        return torch.export.export(model, *arguments, dynamic_shapes=shapes)
 
 
 def _arguments(model: nn.Module, example: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], Any]:
@@ -185,13 +192,9 @@ def _arguments(model: nn.Module, example: Any, kwargs: Mapping[str, Any] | None)
     return arguments, known | named
 
 
-def _batch_axes(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    # With AUTO, torch still fixes the axis if the model requires it.
-    def dynamic(leaf: Any) -> Any:
-        return {0: torch.export.Dim.AUTO} if isinstance(leaf, torch.Tensor) and leaf.dim() > 1 else None
-
-    shapes = torch.utils._pytree.tree_map(dynamic, (arguments, named))
-    return (*shapes[0], *shapes[1].values()) if shapes[1] else shapes[0]
+def _batch_axes(arguments: Any) -> Any:
+    leaves = torch.utils._pytree.tree_leaves(arguments)
+    return shapes_of([(leaf, [0] if leaf.dim() > 1 else []) for leaf in leaves if isinstance(leaf, torch.Tensor)])
 
 
 def _widened(arguments: Any) -> Any:

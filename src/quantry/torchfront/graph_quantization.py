@@ -195,6 +195,7 @@ def _definition(lowered: Lowered, stages: Stages, recipe: Recipe, pending: tuple
         original_weights=_original_weights(stages.equalized.value, stages.tuned) | constants,
         original_nodes=nodes,
         frozen=lowered.buffers - {name for norm in norms.values() for name in norm.norm[:2]},
+        trained=lowered.parameters,
         signature=lowered.signature,
         constants=lowered.constants,
         arguments=lowered.arguments,

@@ -55,6 +55,7 @@ class ModuleDefinition:
         original_weights: Values of initializers before tuning steps and NPU conversions changed them.
         original_nodes: Nodes before NPU conversions changed their function, by name.
         frozen: Initializers that are not trained.
+        trained: Initializers that are trained wherever they are used: the parameters of the user's model.
         signature: How torch flattens arguments and results; None for plain tensors.
         constants: Results that are not tensors, by position.
         arguments: Arguments that are not tensors, by position.
@@ -71,6 +72,7 @@ class ModuleDefinition:
     original_weights: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     original_nodes: Mapping[str, OriginalNode] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
+    trained: frozenset[str] = frozenset()
     signature: Any = None
     constants: Mapping[int, Any] = field(default_factory=dict)
     arguments: Mapping[int, Any] = field(default_factory=dict)
@@ -94,6 +96,7 @@ class ModuleDefinition:
             "original_weights": dict(self.original_weights),
             "original_nodes": dict(self.original_nodes),
             "frozen": self.frozen,
+            "trained": self.trained,
             "signature": _packed(self.signature),
             "constants": dict(self.constants),
             "arguments": dict(self.arguments),

@@ -173,14 +173,12 @@ def _assembled(
     if isinstance(model, QuantizedModule):
         definition = model.definition
         return MergedModel(definition.model.model.clone(), definition.plan, definition.params), [model]
-    with region_operators(model) as found, _on_cpu(model):
+    with _on_cpu(model), region_operators(model, arguments) as found:
         if not found:
             raise ModelError(
                 f"a model to export must be or contain a quantized module, got {type(model).__name__} without any; "
                 "quantize it first"
             )
-        with torch.no_grad():
-            model(*arguments)  # the shapes of the parts' results are known only after they have run
         graph = capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None)
         first = next(iter(found))
         lowered = lower(graph, f"export the quantized module by itself: export_onnx(model.{first}, ...)")

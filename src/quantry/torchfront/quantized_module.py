@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
-from quantry.torchfront.graph_builder import GraphBuilder, Layout
+from quantry.torchfront.graph_builder import Branches, GraphBuilder, Layout
 from quantry.torchfront.module_definition import ModuleDefinition
 
 
@@ -28,6 +28,16 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
 
     def __init__(self, root: nn.Module, graph: fx.Graph, definition: ModuleDefinition, layout: Layout) -> None:
         super().__init__(root, graph, "QuantizedModule")
+        # fx copies what the graph itself uses; graphs inside its nodes use more.
+        for name, part in root.named_children():
+            self.add_module(name, part)
+        for name, parameter in root.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name, buffer in root.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
+        for part in self.modules():
+            if isinstance(part, Branches):
+                part.enclose(self)
         self.definition = definition
         self.layout = layout
         self.is_frozen = False

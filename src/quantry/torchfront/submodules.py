@@ -11,7 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from quantry.errors import RecipeError
 from quantry.graph.quant_plan import ActivationPlan, BiasPlan, DerivedBiasPlan, QuantPlan, SharedRange
@@ -23,62 +24,75 @@ from quantry.torchfront.quantized_module import QuantizedModule
 OPERATOR = "Region"
 DOMAIN = "quantry.region"
 
-_MODULES: dict[str, QuantizedModule] = {}
-_SHAPES: dict[str, tuple[int, list[Tensor]]] = {}
-
-
-@torch.library.custom_op("quantry::region", mutates_args=())  # type: ignore[untyped-decorator]
-def region(inputs: list[Tensor], key: str) -> list[Tensor]:
-    """Run the module registered under a key on its flattened arguments."""
-    results = [part.clone() for part in _flat_call(_MODULES[key], inputs)]
-    _SHAPES[key] = (inputs[0].shape[0], [torch.empty_like(part, device="meta") for part in results])
-    return results
-
-
-@region.register_fake  # type: ignore[untyped-decorator]
-def _(inputs: list[Tensor], key: str) -> list[Tensor]:
-    batch, examples = _SHAPES[key]
-    shapes = [
-        [inputs[0].shape[0] if size == batch and not axis else size for axis, size in enumerate(part.shape)]
-        for part in examples
-    ]
-    return [inputs[0].new_empty(shape, dtype=part.dtype) for shape, part in zip(shapes, examples, strict=True)]
-
 
 class _RegionCall(nn.Module):  # type: ignore[misc]
-    """Calls the operator in place of the module."""
+    """Stands for a quantized module in a captured graph.
 
-    def __init__(self, key: str, out_spec: Any) -> None:
+    Attributes:
+        key: Path of the module.
+        results: What the module returned for the example.
+        batch: First size of the example.
+    """
+
+    def __init__(self, key: str, results: Any, batch: int) -> None:
         super().__init__()
-        self.key, self.out_spec = key, out_spec
+        self.key, self.batch = key, batch
+        leaves, self._form = tree_flatten(results)
+        self._leaves = [torch.empty_like(leaf, device="meta") for leaf in leaves]
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves((arguments, named)) if torch.is_tensor(leaf)]
-        results = torch.ops.quantry.region(leaves, self.key)
-        if self.out_spec is None:
-            return results[0]
-        return torch.utils._pytree.tree_unflatten(results, self.out_spec)
+        inputs = [leaf for leaf in tree_leaves((arguments, named)) if torch.is_tensor(leaf)]
+        first = inputs[0].shape[0]
+        shapes = [
+            [first if size == self.batch and not axis else size for axis, size in enumerate(leaf.shape)]
+            for leaf in self._leaves
+        ]
+        made = torch.onnx.ops.symbolic_multi_out(
+            f"{DOMAIN}::{OPERATOR}",
+            inputs,
+            {"key": self.key},
+            dtypes=[leaf.dtype for leaf in self._leaves],
+            shapes=shapes,
+            version=1,
+        )
+        return tree_unflatten(list(made), self._form)
 
 
 @contextmanager
-def region_operators(model: nn.Module) -> Iterator[dict[str, QuantizedModule]]:
+def region_operators(model: nn.Module, arguments: tuple[Any, ...]) -> Iterator[dict[str, QuantizedModule]]:
     """Replace the quantized submodules by operators for the duration of a block.
+
+    Args:
+        model: The enclosing model.
+        arguments: An example; the shapes of the submodules' results are known only after they have run.
 
     Yields:
         The quantized modules by their path in the model.
     """
     found = _inside(model)
-    _MODULES.update(found)
+    seen: dict[str, tuple[Any, int]] = {}
+
+    def record(key: str) -> Any:
+        def hook(_: nn.Module, inputs: Any, named: Any, result: Any) -> None:
+            first = next(leaf for leaf in tree_leaves((inputs, named)) if torch.is_tensor(leaf))
+            seen[key] = result, first.shape[0]
+
+        return hook
+
+    hooks = [part.register_forward_hook(record(key), with_kwargs=True) for key, part in found.items()]
     try:
-        for name, part in found.items():
-            signature = part.definition.signature
-            _replace(model, name, _RegionCall(name, None if signature is None else signature.out_spec))
+        with torch.no_grad():
+            model(*arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    try:
+        for key, (result, batch) in seen.items():
+            _replace(model, key, _RegionCall(key, result, batch))
         yield found
     finally:
-        for name, part in found.items():
-            _replace(model, name, part)
-            _MODULES.pop(name, None)
-            _SHAPES.pop(name, None)
+        for key in seen:
+            _replace(model, key, found[key])
 
 
 @contextmanager
@@ -97,16 +111,6 @@ def frozen_inside(model: nn.Module) -> Iterator[None]:
 def _inside(model: nn.Module) -> dict[str, QuantizedModule]:
     found = {name: part for name, part in model.named_modules() if isinstance(part, QuantizedModule)}
     return {name: part for name, part in found.items() if not any(name.startswith(f"{other}.") for other in found)}
-
-
-def _flat_call(module: QuantizedModule, inputs: list[Tensor]) -> list[Tensor]:
-    signature = module.definition.signature
-    if signature is None:
-        result = module(*inputs)
-    else:
-        arguments, named = torch.utils._pytree.tree_unflatten(inputs, signature.in_spec)
-        result = module(*arguments, **named)
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(result) if torch.is_tensor(leaf)]
 
 
 def _replace(model: nn.Module, path: str, part: nn.Module) -> None:

@@ -9,6 +9,6 @@ computed differently. ``tests/execute/test_execute_operators.py`` compares every
 This package imports torch, so import it inside functions only.
 """
 
-from quantry.execute.interpreter.torch_call import TorchCall, interpretable, torch_call
+from quantry.execute.interpreter.torch_call import SEVERAL_RESULTS, TorchCall, interpretable, torch_call
 
-__all__ = ["TorchCall", "interpretable", "torch_call"]
+__all__ = ["SEVERAL_RESULTS", "TorchCall", "interpretable", "torch_call"]

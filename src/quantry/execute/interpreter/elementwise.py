@@ -42,6 +42,26 @@ def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return functional.elu(x, alpha)
 
 
+def selu(x: Tensor, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Tensor:
+    """ONNX Selu; torch's has fixed numbers."""
+    return gamma * torch.where(x > 0, x, alpha * torch.expm1(x))
+
+
+def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """ONNX Celu."""
+    return functional.celu(x, alpha)
+
+
+def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """ONNX ThresholdedRelu."""
+    return torch.where(x > alpha, x, torch.zeros_like(x))
+
+
+def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """ONNX Shrink."""
+    return torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x)))
+
+
 def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
     """ONNX HardSigmoid; torch's has a fixed slope of 1/6."""
     return torch.clamp(alpha * x + beta, 0.0, 1.0)
@@ -112,7 +132,31 @@ def modulo(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 
 def cast(x: Tensor, *, to: int) -> Tensor:
     """ONNX Cast between the types that torch computes with."""
-    return x.to(_TYPES[ir.DataType(to)])
+    return x.to(torch_type(to))
+
+
+def torch_type(kind: int) -> torch.dtype:
+    """Return torch's type of a number that an ONNX attribute gives."""
+    return _TYPES[ir.DataType(kind)]
+
+
+def cast_like(x: Tensor, other: Tensor) -> Tensor:
+    """ONNX CastLike."""
+    return x.to(other.dtype)
+
+
+def is_infinite(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    """ONNX IsInf."""
+    infinite = torch.isinf(x)
+    if not detect_negative:
+        infinite = infinite & (x > 0)
+    return infinite if detect_positive else infinite & (x < 0)
+
+
+def shifted(a: Tensor, b: Tensor, *, direction: str) -> Tensor:
+    """ONNX BitShift of unsigned integers."""
+    wide = a.long() << b.long() if direction == "LEFT" else a.long() >> b.long()
+    return wide.to(a.dtype)
 
 
 def cast_refusal(node: ir.Node) -> str | None:

@@ -124,6 +124,11 @@ def gemm(
     return product + (c if beta == 1.0 else c * beta)
 
 
+def einsum(*values: Tensor, equation: str) -> Tensor:
+    """ONNX Einsum."""
+    return torch.einsum(equation, *values)
+
+
 def explicit_pads(
     lengths: Sequence[int],
     window: tuple[Sequence[int], Sequence[int], Sequence[int]],

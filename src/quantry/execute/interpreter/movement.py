@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from quantry.execute.interpreter.elementwise import torch_type
+
 _PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
@@ -211,3 +213,14 @@ def constant_of_shape(*, shape: Sequence[int], value: Tensor | None = None) -> T
 def range_(start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """ONNX Range."""
     return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype, device=start.device)
+
+
+def size(x: Tensor) -> Tensor:
+    """ONNX Size."""
+    return torch.tensor(x.numel())
+
+
+def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    """ONNX EyeLike: ones on a diagonal of a matrix."""
+    ones = torch.ones(x.shape, dtype=x.dtype if dtype is None else torch_type(dtype), device=x.device)
+    return torch.tril(torch.triu(ones, k), k)

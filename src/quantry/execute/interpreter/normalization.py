@@ -53,3 +53,16 @@ def group_norm(
         repeats = channels // num_groups
         weight, bias = (torch.repeat_interleave(part, repeats) for part in (weight, bias))
     return functional.group_norm(x, num_groups, weight, bias, epsilon)
+
+
+def lp_norm(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
+    """ONNX LpNormalization; a vector of zeros stays zero."""
+    length = torch.linalg.vector_norm(x, p, axis, keepdim=True)
+    return torch.where(length == 0, torch.zeros_like(x), x / length)
+
+
+def local_response_norm(
+    x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
+) -> Tensor:
+    """ONNX LRN."""
+    return functional.local_response_norm(x, size, alpha, beta, bias)

@@ -1,5 +1,6 @@
 """Pooling, reductions and softmax."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -81,6 +82,32 @@ def _whole_windows(
     return extra
 
 
+def lp_pool(
+    x: Tensor,
+    *,
+    kernel_shape: Sequence[int],
+    strides: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    auto_pad: str = "NOTSET",
+    p: int = 2,
+) -> Tensor:
+    """ONNX LpPool: the p-norm of each window."""
+    total = average_pool(
+        x.abs() ** p,
+        kernel_shape=kernel_shape,
+        strides=strides,
+        pads=pads,
+        auto_pad=auto_pad,
+        count_include_pad=1,
+    )
+    return (total * math.prod(kernel_shape)) ** (1 / p)
+
+
+def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
+    """ONNX GlobalLpPool."""
+    return (x.abs() ** p).sum(tuple(range(2, x.dim())), keepdim=True) ** (1 / p)
+
+
 def global_average_pool(x: Tensor) -> Tensor:
     """ONNX GlobalAveragePool."""
     return x.mean(tuple(range(2, x.dim())), keepdim=True)
@@ -154,6 +181,13 @@ def reduce_log_sum_exp(
     return _reduced(torch.logsumexp, x, axes, keepdims, noop_with_empty_axes)
 
 
+def reduce_log_sum(
+    x: Tensor, *, axes: Sequence[int] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+) -> Tensor:
+    """ONNX ReduceLogSum."""
+    return _reduced(torch.sum, x, axes, keepdims, noop_with_empty_axes).log()
+
+
 def _reduced(
     function: Callable[..., Tensor], x: Tensor, axes: Sequence[int] | None, keepdims: int, noop_with_empty_axes: int
 ) -> Tensor:
@@ -177,6 +211,11 @@ def softmax(x: Tensor, *, axis: int = -1) -> Tensor:
 def log_softmax(x: Tensor, *, axis: int = -1) -> Tensor:
     """ONNX LogSoftmax."""
     return torch.log_softmax(x, axis)
+
+
+def hard_max(x: Tensor, *, axis: int = -1) -> Tensor:
+    """ONNX Hardmax: 1 at the first largest value of an axis."""
+    return torch.zeros_like(x).scatter(axis, x.argmax(axis, keepdim=True), 1.0)
 
 
 def flat_softmax(x: Tensor, *, axis: int = 1) -> Tensor:

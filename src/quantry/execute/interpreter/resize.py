@@ -1,7 +1,8 @@
-"""Resize by nearest neighbours and linear interpolation, in every way ONNX maps positions to positions."""
+"""Resize by nearest neighbours, linear and cubic interpolation, in every way ONNX maps positions to positions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx_ir as ir
@@ -18,6 +19,36 @@ _NEAREST: Mapping[str, Callable[[float], int]] = {
 _COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "align_corners")
 _LINEAR_KINDS = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
+
+@dataclass(frozen=True)
+class Kernel:
+    """How the inputs around a position are weighted.
+
+    Attributes:
+        cubic: Coefficient of the cubic kernel, or None for the linear one.
+        cut: Whether inputs outside the tensor have no weight.
+        grows: Whether it grows where the output has fewer values than the input.
+    """
+
+    cubic: float | None
+    cut: bool
+    grows: bool
+
+    @property
+    def reach(self) -> float:
+        """Distance from which on weights are 0."""
+        return 1.0 if self.cubic is None else 2.0
+
+    def weight(self, distance: float) -> float:
+        """Return the weight of an input at a distance (Keys, "Cubic convolution interpolation", 1981)."""
+        x, a = abs(distance), self.cubic
+        if a is None:
+            return max(0.0, 1.0 - x)
+        if x < 1:
+            return ((a + 2) * x - (a + 3)) * x * x + 1
+        return (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0.0
+
+
 Changes = Mapping[int, tuple[int, float]]
 """New length and factor of each axis that changes."""
 
@@ -31,6 +62,9 @@ def resize(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "half_pixel",
     nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    antialias: int = 0,
     keep_batch: bool = False,
 ) -> Tensor:
     """ONNX Resize, one axis after the other.
@@ -40,9 +74,12 @@ def resize(
         scales: Factor of each axis.
         sizes: New length of each axis, instead of factors.
         axes: The axes that are meant; None for all.
-        mode: "nearest" or "linear".
+        mode: "nearest", "linear" or "cubic".
         coordinate_transformation_mode: How a position of the output maps to one of the input.
         nearest_mode: How that is rounded.
+        cubic_coeff_a: Coefficient of the cubic kernel.
+        exclude_outside: Whether values outside the input have no weight instead of being those of its border.
+        antialias: Whether the kernel grows where the output has fewer values than the input.
         keep_batch: Whether the first axis stays as it is: a model of batch size 1 runs on several samples at once.
     """
     chosen = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
@@ -57,7 +94,14 @@ def resize(
         return x
     if mode == "nearest":
         return _resize_nearest(x, changes, coordinate_transformation_mode, nearest_mode)
-    return _resize_linear(x, changes, coordinate_transformation_mode)
+    if mode == "linear" and not antialias:
+        return _resize_linear(x, changes, coordinate_transformation_mode)
+    for axis, (goal, factor) in changes.items():
+        kernel = Kernel(cubic_coeff_a if mode == "cubic" else None, bool(exclude_outside), bool(antialias))
+        rows = _weights(x.shape[axis], goal, factor, coordinate_transformation_mode, kernel)
+        matrix = torch.tensor(rows, dtype=x.dtype, device=x.device)
+        x = (x.movedim(axis, -1) @ matrix.t()).movedim(-1, axis)
+    return x
 
 
 def _resize_nearest(x: Tensor, changes: Changes, coordinates: str, rounding: str) -> Tensor:
@@ -125,6 +169,24 @@ def _linear(length: int, goal: int, factor: float, mode: str) -> tuple[list[int]
     return low, [min(at + 1, length - 1) for at in low], [at - floor for at, floor in zip(positions, low, strict=True)]
 
 
+# The same as for nearest neighbors.
+@lru_cache(maxsize=256)
+def _weights(length: int, goal: int, factor: float, mode: str, kernel: Kernel) -> list[list[float]]:
+    """Return the weight of each input in each output."""
+    wide = max(1.0, 1.0 / factor) if kernel.grows else 1.0
+    rows = []
+    for at in _positions(length, goal, factor, mode):
+        row = [0.0] * length
+        # Whole windows, as onnxruntime counts them; weights at their ends may be 0.
+        first, last = math.floor(at - kernel.reach * wide), math.ceil(at + kernel.reach * wide)
+        for place in range(first, last + 1):
+            if not kernel.cut or 0 <= place < length:
+                row[min(max(place, 0), length - 1)] += kernel.weight((place - at) / wide)
+        total = sum(row)
+        rows.append([weight / total for weight in row])
+    return rows
+
+
 def _positions(length: int, goal: int, factor: float, mode: str) -> list[float]:
     """Return where each output lies among the inputs, by the formulas of the ONNX standard.
 
@@ -154,10 +216,10 @@ def _float32(number: float) -> float:
 def resize_refusal(node: ir.Node) -> str | None:
     """Return why a Resize cannot be computed, or None."""
     allowed = {
-        "mode": ("nearest", "linear"),
+        "mode": ("nearest", "linear", "cubic"),
         "coordinate_transformation_mode": _COORDINATES,
         "nearest_mode": tuple(_NEAREST),
-        "antialias": (0,),
+        "antialias": (0, 1),
         "keep_aspect_ratio_policy": ("stretch",),
     }
     for name, values in allowed.items():

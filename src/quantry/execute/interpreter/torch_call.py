@@ -11,11 +11,14 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from quantry.execute.interpreter import elementwise, movement, reduction, resize
+from quantry.execute.interpreter import elementwise, movement, recurrent, reduction, resize, sampling
 from quantry.graph.operators import OPERATORS, STANDARD_DOMAINS, Family, facts
 
 _HERE = "quantry.execute.interpreter."
 _SPATIAL_RANKS = (1, 2, 3)
+
+SEVERAL_RESULTS = ("Split", "TopK", "LSTM", "GRU", "RNN")
+"""Operators whose function returns a tuple of all outputs."""
 
 # Attributes that do not change what is computed here: the weight has the kernel's shape as well; statistics are
 # float32 or better; others only matter in modes, types or outputs that `interpretable` refuses.
@@ -24,15 +27,15 @@ _WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     "ConvTranspose": ("kernel_shape",),
     "MaxPool": ("storage_order",),
     "AveragePool": ("dilations",),
+    "LpPool": ("dilations", "ceil_mode"),
+    "LSTM": ("activations", "input_forget"),
+    "GRU": ("activations",),
     "BatchNormalization": ("momentum", "training_mode"),
     "LayerNormalization": ("stash_type",),
     "GroupNormalization": ("stash_type",),
     "Dropout": ("seed",),
     "Cast": ("saturate",),
-    "Resize": (
-        *("antialias", "cubic_coeff_a", "exclude_outside", "extrapolation_value", "keep_aspect_ratio_policy"),
-        "roi",
-    ),
+    "Resize": ("extrapolation_value", "keep_aspect_ratio_policy", "roi"),
 }
 
 
@@ -130,7 +133,10 @@ def interpretable(node: ir.Node) -> str | None:
     unknown = [name for name in node.attributes if name not in known]
     if unknown:
         return f"{node.op_type} with attribute {unknown[0]} has no function in torch here"
-    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]) and node.op_type != "Split":
+    if (
+        any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
+        and node.op_type not in SEVERAL_RESULTS
+    ):
         return f"a further output of {node.op_type} is used"
     refusal = _REFUSALS.get(node.op_type)
     return None if refusal is None else refusal(node)
@@ -176,6 +182,12 @@ def _average_pool_refusal(node: ir.Node) -> str | None:
     return _spatial_refusal(node)
 
 
+def _lp_pool_refusal(node: ir.Node) -> str | None:
+    if node.attributes.get_int("ceil_mode", 0) or any(step != 1 for step in node.attributes.get_ints("dilations", ())):
+        return "LpPool with ceil_mode or dilations has no function in torch here"
+    return _spatial_refusal(node)
+
+
 def _training_refusal(node: ir.Node) -> str | None:
     """BatchNormalization by attribute, and Dropout by its third input, can be asked to train."""
     mode = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
@@ -197,5 +209,11 @@ _REFUSALS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "Pad": movement.pad_refusal,
     "Constant": movement.constant_refusal,
     "Resize": resize.resize_refusal,
+    "LSTM": recurrent.recurrent_refusal,
+    "GRU": recurrent.recurrent_refusal,
+    "RNN": recurrent.recurrent_refusal,
+    "GridSample": sampling.grid_refusal,
+    "Col2Im": sampling.column_refusal,
+    "LpPool": _lp_pool_refusal,
 }
 """Operators some of whose modes torch does not compute."""

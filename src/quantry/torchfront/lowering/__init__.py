@@ -1,10 +1,12 @@
 """Lowering: turns a captured torch graph into the float ONNX model that the stages work on.
 
-We do not use torch's exporter: this one is fast, needs no further package, writes no redundant casts, identities or
-shape computations, and keeps the names of the user's modules and parameters, which training needs. There is one
-function per operator, in tables by family.
+torch decomposes the captured operators, and its ONNX exporter (torchlib of onnxscript) translates them, so every model
+that ``torch.onnx.export(dynamo=True)`` exports can be lowered. What we add is in three files: `exported_program` finds
+the program of a captured graph, `translation` calls the exporter and explains failures, and `tidy` removes what the
+exporter leaves, keeps parameters recognizable and gives nodes the names of the user's modules.
 """
 
-from quantry.torchfront.lowering.graph import LOWERINGS, Lowered, Scope, lower
+from quantry.torchfront.lowering.lowered import Lowered, lower
+from quantry.torchfront.lowering.scopes import Scope
 
-__all__ = ["LOWERINGS", "Lowered", "Scope", "lower"]
+__all__ = ["Lowered", "Scope", "lower"]

@@ -1,0 +1,132 @@
+"""Recurrent layers, whose gates ONNX and torch store in another order.
+
+::
+
+    LSTM   ONNX: input, output, forget, cell          torch: input, forget, cell, output
+    GRU    ONNX: update, reset, hidden                torch: reset, update, hidden
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+_LSTM_GATES, _GRU_GATES, _RNN_GATES = (0, 2, 3, 1), (1, 0, 2), (0,)
+
+
+def lstm(  # noqa: PLR0917 - the inputs of ONNX
+    x: Tensor,
+    weight: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None = None,
+    lengths: Tensor | None = None,  # noqa: ARG001 - refused
+    hidden: Tensor | None = None,
+    cell: Tensor | None = None,
+    *,
+    hidden_size: int,
+    direction: str = "forward",
+    layout: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """ONNX LSTM: all hidden states, the last one and the last cell."""
+    start = _start(x, (hidden, cell), weight.shape[0], hidden_size, layout)
+    weights = _weights((weight, recurrence, bias), _LSTM_GATES, hidden_size)
+    states, last, memory = _run(torch.lstm, x, start, weights, direction, layout)
+    return (states, *(part.transpose(0, 1) if layout else part for part in (last, memory)))
+
+
+def gru(
+    x: Tensor,
+    weight: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None = None,
+    lengths: Tensor | None = None,  # noqa: ARG001 - refused
+    hidden: Tensor | None = None,
+    *,
+    hidden_size: int,
+    direction: str = "forward",
+    layout: int = 0,
+    linear_before_reset: int = 0,  # noqa: ARG001 - refused unless 1
+) -> tuple[Tensor, Tensor]:
+    """ONNX GRU: all hidden states and the last one."""
+    (start,) = _start(x, (hidden,), weight.shape[0], hidden_size, layout)
+    weights = _weights((weight, recurrence, bias), _GRU_GATES, hidden_size)
+    states, last = _run(torch.gru, x, start, weights, direction, layout)
+    return states, last.transpose(0, 1) if layout else last
+
+
+def rnn(
+    x: Tensor,
+    weight: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None = None,
+    lengths: Tensor | None = None,  # noqa: ARG001 - refused
+    hidden: Tensor | None = None,
+    *,
+    hidden_size: int,
+    direction: str = "forward",
+    layout: int = 0,
+    activations: Sequence[str] = (),
+) -> tuple[Tensor, Tensor]:
+    """ONNX RNN: all hidden states and the last one."""
+    (start,) = _start(x, (hidden,), weight.shape[0], hidden_size, layout)
+    weights = _weights((weight, recurrence, bias), _RNN_GATES, hidden_size)
+    function = torch.rnn_relu if "Relu" in activations else torch.rnn_tanh
+    states, last = _run(function, x, start, weights, direction, layout)
+    return states, last.transpose(0, 1) if layout else last
+
+
+def _start(x: Tensor, given: Sequence[Tensor | None], directions: int, size: int, layout: int) -> tuple[Tensor, ...]:
+    """Return the first states as [directions, batch, size]."""
+    zeros = x.new_zeros(directions, x.shape[0 if layout else 1], size)
+    turned = (part if part is None or not layout else part.transpose(0, 1) for part in given)
+    return tuple(zeros if part is None else part.contiguous() for part in turned)
+
+
+def _weights(given: Sequence[Tensor | None], order: Sequence[int], size: int) -> list[Tensor]:
+    """Return torch's weights of each direction: of the input, of the state, and both biases."""
+    weight, recurrence, bias = given
+    assert weight is not None
+    assert recurrence is not None
+    rows = torch.cat([torch.arange(gate * size, (gate + 1) * size) for gate in order]).to(weight.device)
+    ordered: list[Tensor] = []
+    for at in range(weight.shape[0]):
+        ordered += [weight[at].index_select(0, rows), recurrence[at].index_select(0, rows)]
+        if bias is not None:
+            ordered += [part.index_select(0, rows) for part in bias[at].chunk(2)]
+    return ordered
+
+
+def _run(
+    function: Callable[..., Any], x: Tensor, start: Any, weights: list[Tensor], direction: str, layout: int
+) -> tuple[Tensor, ...]:
+    if layout:
+        x = x.transpose(0, 1)
+    x = x.flip(0) if direction == "reverse" else x
+    two = direction == "bidirectional"
+    biased = len(weights) == (8 if two else 4)
+    states, *last = function(x, start, weights, biased, 1, 0.0, False, two, False)  # noqa: FBT003 - torch's order
+    states = states.flip(0) if direction == "reverse" else states
+    length, batch, _ = states.shape
+    states = states.reshape(length, batch, 2 if two else 1, -1).transpose(1, 2)
+    return (states.permute(2, 0, 1, 3) if layout else states, *last)
+
+
+def recurrent_refusal(node: ir.Node) -> str | None:
+    """Return why a recurrent layer cannot be computed, or None."""
+    if len(node.inputs) > 4 and node.inputs[4] is not None:
+        return f"{node.op_type} with sequence_lens has no function in torch here"
+    if len(node.inputs) > 7 and node.inputs[7] is not None:
+        return f"{node.op_type} with peepholes has no function in torch here"
+    if node.attributes.get_int("input_forget", 0):
+        return f"{node.op_type} with input_forget has no function in torch here"
+    if node.op_type == "GRU" and node.attributes.get_int("linear_before_reset", 0) == 0:
+        return "GRU with linear_before_reset 0 has no function in torch here"
+    names = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}[node.op_type]
+    given = list(node.attributes.get_strings("activations", ()) or names)
+    two = node.attributes.get_string("direction", "forward") == "bidirectional"
+    allowed = [names * (2 if two else 1)] + ([["Relu"] * (2 if two else 1)] if node.op_type == "RNN" else [])
+    if given not in allowed and given != names:
+        return f"{node.op_type} with activations {', '.join(given)} has no function in torch here"
+    return None

@@ -1,0 +1,325 @@
+"""Turns the graph that torch's exporter writes into one that the stages read well.
+
+The exporter computes types and shapes at run time, splits into sequences, and names nodes after decomposed operators.
+Here constants are folded, parameters that are only read transposed are stored so, sizes become constants where all but
+one are known, and nodes and tensors get the names of the user's modules and of the captured graph.
+"""
+
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.passes import common
+from torch import fx
+from torch.export import ExportedProgram
+
+from quantry.graph.operators import BIASED
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.shapes.known_values import KnownValues, Sizes, axes_of
+from quantry.graph.weights import new_initializer
+from quantry.torchfront.lowering.scopes import Scope, captured_name, scope_of
+
+_ROUNDS = 3
+"""Folding one shape reveals the next; more rounds change nothing in any model of tests or benchmarks."""
+
+_CAPTURED = "quantry.captured"
+"""Metadata of a node: the name of the captured node it comes from."""
+
+_SCALE_INPUT, _SIZES_INPUT = 2, 3
+_KINDS = (np.float32, np.float64)
+
+
+def tidied(model: ir.Model, program: ExportedProgram, captured: fx.GraphModule) -> tuple[ir.Model, dict[str, Scope]]:
+    """Return a translated model in its final form, and the scope of every node by its name.
+
+    Args:
+        model: The result of `translate`; it is changed.
+        program: The decomposed program that it comes from.
+        captured: The captured graph, whose weights the model gets.
+    """
+    origins = _origins(program, captured)
+    _mark(model.graph, origins)
+    common.InlinePass()(model)
+    _name_results(model.graph, origins)
+    _fill_in(model.graph, captured)
+    _transpose_parameters(model.graph)
+    _fold(model)
+    _drop_zero_biases(model.graph, {name for name, _ in captured.named_parameters()})
+    common.RemoveUnusedNodesPass()(model)
+    _name_batch(model.graph)
+    infer_shapes(model)
+    _pool_globally(model.graph)
+    _fix_sizes(model.graph)
+    common.RemoveUnusedNodesPass()(model)
+    _separate_outputs(model.graph)
+    common.RemoveUnusedOpsetsPass()(model)
+    scopes = _name_nodes(model.graph, {origin.name: origin.scope for origin in origins.values()})
+    return model, scopes
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+class _Origin:
+    """Where a node of the decomposed program comes from: the name of a captured node, its result, and its scope."""
+
+    def __init__(self, name: str, result: str, scope: Scope) -> None:
+        self.name, self.result, self.scope = name, result, scope
+
+
+def _origins(program: ExportedProgram, captured: fx.GraphModule) -> dict[str, _Origin]:
+    known = {node.name: node for node in captured.graph.nodes}
+    origins = {}
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        source = captured_name(node)
+        result = source
+        if node.target is operator.getitem and source in known:
+            # One of several results of an operator: the captured graph has a node of its own for it.
+            users = (user for user in known[source].users if user.target is operator.getitem)
+            result = next((user.name for user in users if user.args[1] == node.args[1]), source)
+        origins[node.name] = _Origin(source, result, scope_of(node))
+    return origins
+
+
+def _mark(graph: ir.Graph, origins: dict[str, _Origin]) -> None:
+    """Note at every node which captured node it comes from, because folding replaces nodes."""
+    for node in graph.all_nodes():
+        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+        name = scopes.rstrip("]").rpartition("'")[0].rpartition("'")[2]
+        node.metadata_props.clear()
+        if name in origins:
+            node.metadata_props[_CAPTURED] = origins[name].name
+
+
+def _name_results(graph: ir.Graph, origins: dict[str, _Origin]) -> None:
+    """Give the last tensor of each captured node the name of that node."""
+    values = {output.name: output for node in graph for output in node.outputs}
+    last = {origin.result: values[name] for name, origin in origins.items() if name in values}
+    renamed = set(last.values())
+    taken = {value.name for value in values.values() if value not in renamed}
+    taken |= {*(value.name for value in graph.inputs), *graph.initializers}
+    for result, value in last.items():
+        name, count = result, 0
+        while name in taken:
+            count += 1
+            name = f"{result}_{count}"
+        value.name = name
+        taken.add(name)
+
+
+def _name_nodes(graph: ir.Graph, scopes: dict[str, Scope]) -> dict[str, Scope]:
+    """Name nodes after module, captured node and operator, as in ``stem.conv/conv2d_conv``; return their scopes."""
+    found: dict[str, Scope] = {}
+    before = ""
+    for node in graph.all_nodes():
+        # A node that folding has written has the origin of the node before it.
+        before = node.metadata_props.pop(_CAPTURED, before)
+        scope = scopes.get(before, Scope("", ()))
+        label = f"{before or 'node'}_{node.op_type.lower()}"
+        path = f"{scope.path}/{label}" if scope.path else label
+        name, count = path, 0
+        while name in found:
+            count += 1
+            name = f"{path}_{count}"
+        node.name = name
+        found[name] = scope
+    return found
+
+
+def _separate_outputs(graph: ir.Graph) -> None:
+    """Copy outputs that are inputs, constants or outputs already, because ONNX wants every output computed once."""
+    seen: set[ir.Value] = set()
+    for index, value in enumerate(graph.outputs):
+        if value.producer() is None or value in seen:
+            copy = ir.node("Identity", [value])
+            copy.outputs[0].name = f"output_{index}"
+            copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+            graph.append(copy)
+            graph.outputs[index] = copy.outputs[0]
+        seen.add(value)
+
+
+def _name_batch(graph: ir.Graph) -> None:
+    """Name a dynamic first axis "batch" wherever it occurs."""
+    names: dict[str, str | None] = {}
+    for value in graph.inputs:
+        first = value.shape[0] if value.shape is not None and len(value.shape) else 0
+        if isinstance(first, ir.SymbolicDim) and first.value is not None:
+            names.setdefault(first.value, "batch" if not names else f"batch_{len(names) + 1}")
+    for value in (*graph.inputs, *_results(graph)):
+        if value.shape is not None and not value.shape.is_static():
+            dims = [dim if isinstance(dim, int) else names.get(dim.value or "", dim.value) for dim in value.shape]
+            value.shape = ir.Shape(dims)
+
+
+def _results(graph: ir.Graph) -> Iterator[ir.Value]:
+    return (output for node in graph.all_nodes() for output in node.outputs)
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def _fill_in(graph: ir.Graph, captured: fx.GraphModule) -> None:
+    """Copy the weights that the captured graph has now: its program has those of the capture."""
+    held = dict((*captured.named_parameters(remove_duplicate=False), *captured.named_buffers(remove_duplicate=False)))
+    for name, value in graph.initializers.items():
+        tensor = held.get(name)
+        if tensor is None and value.const_value is not None:
+            array = np.array(value.const_value.numpy())
+        else:
+            assert isinstance(tensor, torch.Tensor)
+            array = np.array(tensor.detach().cpu().numpy())
+        value.const_value = ir.tensor(array, name=name)
+
+
+def _transpose_parameters(graph: ir.Graph) -> None:
+    """Store a parameter transposed if it is read so, as by a linear layer of more than two axes.
+
+    The stages fold a Transpose of a constant anyway, but the result would not have the parameter's name.
+    """
+    for node in tuple(graph.all_nodes()):
+        source = node.inputs[0] if node.op_type == "Transpose" and node.graph is not None else None
+        if source is None or not source.is_initializer() or source.const_value is None:
+            continue
+        order = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
+        array = np.ascontiguousarray(np.transpose(source.const_value.numpy(), order))
+        others = [use.node for use in source.uses() if not _is_same_transpose(use.node, order)]
+        alike = [use.node for use in source.uses() if _is_same_transpose(use.node, order)]
+        name = source.name or ""
+        if others:  # An embedding, for example, whose weight is also that of the last layer.
+            name = f"{name}_transposed"
+        else:
+            graph.initializers.pop(name)
+            source.name = None
+        fresh = new_initializer(name, array)
+        graph.register_initializer(fresh)
+        for same in alike:
+            same.outputs[0].replace_all_uses_with(fresh, replace_graph_outputs=True)
+            assert same.graph is not None
+            same.graph.remove(same, safe=True)
+
+
+def _is_same_transpose(node: ir.Node, order: Any) -> bool:
+    given = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
+    return node.op_type == "Transpose" and given == order
+
+
+def _drop_zero_biases(graph: ir.Graph, parameters: set[str]) -> None:
+    """Remove the zeros that the exporter writes for layers without a bias."""
+    for node in graph.all_nodes():
+        bias = node.inputs[2] if node.op_type in BIASED and len(node.inputs) > 2 else None
+        if bias is None or bias.const_value is None or bias.name in parameters:
+            continue
+        if not bias.const_value.numpy().any():
+            node.resize_inputs(2)
+
+
+# -- constants and sizes -----------------------------------------------------------------------------------------------
+
+
+def _fold(model: ir.Model) -> None:
+    """Fold types, shapes and sequences. What is computed from weights is left to the prepare stage."""
+    from onnxscript import optimizer
+
+    learned = {value for value in model.graph.initializers.values() if value.name}
+
+    def should_fold(node: ir.Node) -> bool | None:
+        return False if any(value in learned for value in node.inputs) else None
+
+    for _ in range(_ROUNDS):
+        if not optimizer.fold_constants(model, onnx_shape_inference=True, should_fold=should_fold):
+            break
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.LiftSubgraphInitializersToMainGraphPass()(model)
+
+
+def _pool_globally(graph: ir.Graph) -> None:
+    """Write adaptive pooling to one value as GlobalAveragePool, which integer kernels and NPUs have."""
+    for node in graph.all_nodes():
+        source, axes = node.inputs[0] if node.inputs else None, node.inputs[1] if len(node.inputs) > 1 else None
+        if node.op_type != "ReduceMean" or not node.metadata_props.get(_CAPTURED, "").startswith("adaptive_avg_pool"):
+            continue
+        rank = 0 if source is None or source.shape is None else len(source.shape)
+        wanted = None if axes is None or axes.const_value is None else {*(axes.const_value.numpy() % max(rank, 1))}
+        if wanted == {*range(2, rank)} and node.attributes.get_int("keepdims", 1) == 1:
+            node.op_type = "GlobalAveragePool"
+            node.attributes.clear()
+            node.resize_inputs(1)
+
+
+def _fix_sizes(graph: ir.Graph) -> None:
+    """Make sizes of Reshape, Expand and Resize constants where ONNX can express the rest as "what remains"."""
+    known = KnownValues()
+    for node in tuple(graph):
+        known.follow(node)
+        rewrite = _REWRITES.get(node.op_type)
+        if rewrite is not None:
+            rewrite(graph, node, known)
+
+
+def _fix_reshape(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
+    wanted, axes = _open_sizes(node, 1, known), axes_of(node.inputs[0])
+    if wanted is None:
+        return
+    sizes: list[int | None] = []
+    for index, size in enumerate(wanted):
+        same = axes is not None and index < len(axes) and axes[index] == size
+        sizes.append(0 if same and size.number is None else size.number)
+    if sizes.count(None) + sizes.count(-1) > 1 or any(size.number == 0 for size in wanted):
+        return
+    node.attributes.pop("allowzero", None)
+    _set_ints(graph, node, 1, [-1 if size is None else size for size in sizes])
+
+
+def _fix_expand(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
+    wanted, axes = _open_sizes(node, 1, known), axes_of(node.inputs[0])
+    if wanted is None or axes is None:
+        return
+    aligned = (*[None] * (len(wanted) - len(axes)), *axes[-len(wanted) :])
+    sizes = [1 if have == size else size.number for size, have in zip(wanted, aligned, strict=True)]
+    if None not in sizes:
+        _set_ints(graph, node, 1, [size for size in sizes if size is not None])
+
+
+def _fix_resize(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
+    """Replace sizes, one of which is the batch, by factors, or by the sizes of the other axes."""
+    wanted = _open_sizes(node, _SIZES_INPUT, known) if len(node.inputs) > _SIZES_INPUT else None
+    axes = axes_of(node.inputs[0])
+    if wanted is None or axes is None or len(axes) != len(wanted):
+        return
+    changed = {at: (size.number, axes[at].number) for at, size in enumerate(wanted) if size != axes[at]}
+    if any(None in pair for pair in changed.values()):
+        return
+    factors = np.ones(len(axes), np.float32)
+    for at, (size, have) in changed.items():
+        factors[at] = np.float32(size) / np.float32(have)
+    # Runtimes multiply in float32 or in double; NPUs and older tools only read factors.
+    if all(math.floor(kind(factors[at]) * have) == size for at, (size, have) in changed.items() for kind in _KINDS):
+        value = new_initializer(f"{node.outputs[0].name}_factors", factors)
+        graph.register_initializer(value)
+        node.replace_input_with(_SCALE_INPUT, value)
+        node.resize_inputs(_SIZES_INPUT)
+        return
+    node.attributes["axes"] = ir.AttrInt64s("axes", sorted(changed))
+    _set_ints(graph, node, _SIZES_INPUT, [size or 0 for _, (size, _) in sorted(changed.items())])
+
+
+def _open_sizes(node: ir.Node, index: int, known: KnownValues) -> Sizes | None:
+    """Return the elements of an input that says sizes and is computed."""
+    value = node.inputs[index]
+    return None if value is None or value.const_value is not None else known.of(value)
+
+
+def _set_ints(graph: ir.Graph, node: ir.Node, index: int, numbers: list[int]) -> None:
+    value = new_initializer(f"{node.outputs[0].name}_sizes", np.array(numbers, np.int64))
+    graph.register_initializer(value)
+    node.replace_input_with(index, value)
+
+
+_REWRITES = {"Reshape": _fix_reshape, "Expand": _fix_expand, "Resize": _fix_resize}
