@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from quantry.errors import RecipeError
+from quantry.graph.passes import convert_opset
 from quantry.graph.quant_plan import ActivationPlan, BiasPlan, DerivedBiasPlan, QuantPlan, SharedRange
 from quantry.numerics.tensor_params import QuantParams
 from quantry.torchfront.freezing import freeze
@@ -143,11 +144,14 @@ class MergedModel:
             RecipeError: The module's graph has another operator set.
         """
         inner = definition.model.model.clone()
-        if inner.opset_imports[""] != self.model.opset_imports[""]:
+        own, outer = inner.opset_imports[""], self.model.opset_imports[""]
+        if own > outer:
             raise RecipeError(
-                f"a quantized submodule must have the operator set {self.model.opset_imports['']} of the enclosing "
-                f"model, got {inner.opset_imports['']}; leave prepare.opset unset; in export"
+                f"a quantized submodule must have at most the operator set {outer} of the enclosing model, got {own}; "
+                "leave prepare.opset unset; in export"
             )
+        if own < outer:
+            inner = convert_opset(inner, outer)
         renamed = self._move_nodes(region, inner)
         self._merge(definition, *renamed)
 

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from quantry.errors import ModelError
 
+# Saves exporting a graph a second time, which takes as long as its capture.
 _PROGRAMS: "WeakKeyDictionary[fx.GraphModule, tuple[str, ExportedProgram]]" = WeakKeyDictionary()
 """The programs of captured graphs, with the text of each graph at its capture.
 

@@ -29,8 +29,10 @@ _ROUNDS = 3
 _CAPTURED = "quantry.captured"
 """Metadata of a node: the name of the captured node it comes from."""
 
+OPSET = 18
+"""What the exporter writes; a graph of nothing but quantized modules imports none."""
+
 _SCALE_INPUT, _SIZES_INPUT = 2, 3
-_KINDS = (np.float32, np.float64)
 
 
 def tidied(model: ir.Model, program: ExportedProgram, captured: fx.GraphModule) -> tuple[ir.Model, dict[str, Scope]]:
@@ -56,7 +58,10 @@ def tidied(model: ir.Model, program: ExportedProgram, captured: fx.GraphModule) 
     _fix_sizes(model.graph)
     common.RemoveUnusedNodesPass()(model)
     _separate_outputs(model.graph)
-    common.RemoveUnusedOpsetsPass()(model)
+    used = {node.domain for node in model.graph.all_nodes()} | {""}
+    for domain in set(model.opset_imports) - used:
+        del model.opset_imports[domain]
+    model.opset_imports.setdefault("", OPSET)
     scopes = _name_nodes(model.graph, {origin.name: origin.scope for origin in origins.values()})
     return model, scopes
 
@@ -293,21 +298,28 @@ def _fix_resize(graph: ir.Graph, node: ir.Node, known: KnownValues) -> None:
     axes = axes_of(node.inputs[0])
     if wanted is None or axes is None or len(axes) != len(wanted):
         return
-    changed = {at: (size.number, axes[at].number) for at, size in enumerate(wanted) if size != axes[at]}
-    if any(None in pair for pair in changed.values()):
-        return
+    changed: dict[int, tuple[int, int]] = {}
+    for at, (size, have) in enumerate(zip(wanted, axes, strict=True)):
+        if size != have:
+            if size.number is None or have.number is None:
+                return
+            changed[at] = size.number, have.number
     factors = np.ones(len(axes), np.float32)
-    for at, (size, have) in changed.items():
-        factors[at] = np.float32(size) / np.float32(have)
+    for at, (goal, length) in changed.items():
+        factors[at] = np.float32(goal) / np.float32(length)
     # Runtimes multiply in float32 or in double; NPUs and older tools only read factors.
-    if all(math.floor(kind(factors[at]) * have) == size for at, (size, have) in changed.items() for kind in _KINDS):
+    if all(_gives(factors[at], *sizes) for at, sizes in changed.items()):
         value = new_initializer(f"{node.outputs[0].name}_factors", factors)
         graph.register_initializer(value)
         node.replace_input_with(_SCALE_INPUT, value)
         node.resize_inputs(_SIZES_INPUT)
         return
     node.attributes["axes"] = ir.AttrInt64s("axes", sorted(changed))
-    _set_ints(graph, node, _SIZES_INPUT, [size or 0 for _, (size, _) in sorted(changed.items())])
+    _set_ints(graph, node, _SIZES_INPUT, [goal for _, (goal, _) in sorted(changed.items())])
+
+
+def _gives(factor: np.float32, goal: int, length: int) -> bool:
+    return math.floor(factor * np.float32(length)) == goal == math.floor(float(factor) * length)
 
 
 def _open_sizes(node: ir.Node, index: int, known: KnownValues) -> Sizes | None:

@@ -75,6 +75,7 @@ def _exporter() -> Any:
     return _core
 
 
+# Saves building the table of all operators for every model, which takes most of a second.
 @cache
 def _registry() -> Any:
     from torch.onnx._internal.exporter import _registration
