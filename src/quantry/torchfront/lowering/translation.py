@@ -65,7 +65,7 @@ def _failed_node(error: Exception, program: ExportedProgram) -> fx.Node | None:
 
 def _exporter() -> Any:
     try:
-        # Not `torch.onnx.export`: that builds the table of all operators anew at every call, which takes longer than
+        # Not `torch.onnx.export`: that builds the table of all operators at every call, which takes longer than
         # translating a model of a hundred layers, and its table cannot lose an operator.
         from torch.onnx._internal.exporter import _core
     except ImportError as error:
