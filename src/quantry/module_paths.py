@@ -18,32 +18,82 @@ _QUANT_UTILS = (
     "CalibrationMethod ExtendedQuantFormat ExtendedQuantType Int16Method LayerWiseMethod PowerOfTwoMethod QuantFormat "
     "QuantType VitisQuantFormat VitisQuantType"
 )
-_TORCH_CONFIGS = "Config QConfig QLayerConfig QTensorConfig QuantizationConfig QuantizationSpec"
-_TORCH_EXPORT = "ExporterConfig JsonExporterConfig ModelExporter OnnxExporterConfig export_onnx"
+_TORCH_CONFIGS = "Config LSQSpec QConfig QLayerConfig QTensorConfig QuantizationConfig QuantizationSpec TQTSpec"
+_TORCH_EXPORT = "ExporterConfig JsonExporterConfig ModelExporter OnnxExporterConfig export_onnx load_params save_params"
+_TORCH_OBSERVERS = (
+    "LSQObserver ObserverBase PerBlockBFPObserver PerBlockMXObserver PerChannelMinMaxObserver "
+    "PerChannelPowOf2MinMSEObserver PerChannelPowOf2MinMaxObserver PerGroupMinMaxObserver PerTensorHistogramObserver "
+    "PerTensorHistogramObserverPro PerTensorMSEObserver PerTensorMinMaxObserver PerTensorPercentileObserver "
+    "PerTensorPowOf2MinMSEObserver PerTensorPowOf2MinMaxObserver PlaceholderObserver TQTObserver"
+)
+
+_TOOLS = (
+    "convert_custom_ops",
+    "convert_dynamic_to_fixed",
+    "convert_fp16_to_bf16",
+    "convert_fp16_to_bfp16",
+    "convert_fp16_to_fp32",
+    "convert_fp32_to_bf16",
+    "convert_fp32_to_bfp16",
+    "convert_nchw_to_nhwc",
+    "convert_opset_version",
+    "convert_qdq_to_qop",
+    "convert_quant_to_float",
+    "convert_shared_initializer_to_unique",
+    "evaluate",
+    "fix_shapes",
+    "random_quantize",
+    "remove_initializer_from_input",
+    "remove_qdq",
+    "replace_inf_weights",
+)
+_TOOL_MODULES = {
+    "tools": " ".join(_TOOLS),
+    **{f"tools.{name}": f"convert main {name}" for name in _TOOLS if name != "evaluate"},
+    "tools.evaluate": "evaluate main",
+}
+_ALGORITHMS = (
+    "AdaQuantConfig AdaRoundConfig AlgoConfig AutoMixprecisionConfig BiasCorrectionConfig CLEConfig GPTQConfig "
+    "QuarotConfig SmoothQuantConfig"
+)
+_DATA_TYPES = (
+    "BFP16 BFloat16 DataType Float16 Int8 Int16 Int32 MX4 MX6 MX9 MXFP4E2M1 MXFP6E2M3 MXFP6E3M2 MXFP8E4M3 MXFP8E5M2 "
+    "MXInt8 UInt8 UInt16 UInt32 parse_data_type"
+)
+_SPECS = (
+    "BFP16Spec BFloat16Spec CalibMethod Float16Spec Int8Spec Int16Spec Int32Spec MX4Spec MX6Spec MX9Spec MXFP4E2M1Spec "
+    "MXFP6E2M3Spec MXFP6E3M2Spec MXFP8E4M3Spec MXFP8E5M2Spec MXInt8Spec QLayerConfig QTensorConfig QuantGranularity "
+    "ScaleType UInt8Spec UInt16Spec UInt32Spec XInt8Spec"
+)
+_SEARCH = "AutoSearch AutoSearchPro SearchSpace generate_all_configs get_auto_search_config"
 
 MODULE_NAMES: Mapping[str, Mapping[str, str]] = {
     "quantry.onnx": {
         "calibration": f"{_METHODS} {_READERS}",
+        "calibration.data_readers": _READERS,
         "calibration.methods": _METHODS,
         "operators.custom_ops": "get_library_path",
-        "quant_utils": _QUANT_UTILS,  # AMD Quark up to 0.9
-        "quantization": "Config ModelQuantizer QConfig QuantizationConfig get_default_config quantize_dynamic "
-        "quantize_static",
+        "quant_utils": f"{_QUANT_UTILS} dump_model",  # AMD Quark up to 0.9
+        "quantization": "Config ModelQuantizer QConfig QLayerConfig QTensorConfig QuantizationConfig "
+        f"get_default_config quantize_dynamic quantize_static {_ALGORITHMS}",
         "quantization.api": "ModelQuantizer",
-        "quantization.auto_search": "AutoSearch AutoSearchPro SearchSpace",
-        "quantization.auto_search.auto_search_pro": "AutoSearchPro get_auto_search_config",
+        "quantization.auto_search": f"{_SEARCH} AutoSearchConfig",
+        "quantization.auto_search.auto_search_pro": "AutoSearchPro SearchSpace generate_all_configs "
+        "get_auto_search_config",
         "quantization.auto_search.auto_search_v1": "AutoSearch AutoSearchConfig AutoSearchConfig_Default",
-        "quantization.config": "Config QConfig QLayerConfig QTensorConfig QuantizationConfig get_default_config",
-        "quantization.config.algorithm": "AdaQuantConfig AdaRoundConfig AlgoConfig AutoMixprecisionConfig "
-        "BiasCorrectionConfig CLEConfig GPTQConfig QuarotConfig SmoothQuantConfig",
+        "quantization.config": "Config DefaultConfigMapping QConfig QLayerConfig QTensorConfig QuantizationConfig "
+        f"get_default_config get_default_config_mapping {_ALGORITHMS}",
+        "quantization.config.algorithm": _ALGORITHMS,
         "quantization.config.config": "Config QConfig QuantizationConfig",
-        "quantization.config.custom_config": "DEFAULT_CONFIGS get_default_config",
-        "quantization.config.data_type": "BFP16 BFloat16 DataType Float16 Int8 Int16 Int32 UInt8 UInt16 UInt32",
-        "quantization.config.spec": "BFP16Spec BFloat16Spec CalibMethod Float16Spec Int8Spec Int16Spec Int32Spec "
-        "MX4Spec MX6Spec MX9Spec MXFP4E2M1Spec MXFP6E2M3Spec MXFP6E3M2Spec MXFP8E4M3Spec MXFP8E5M2Spec MXInt8Spec "
-        "QLayerConfig QTensorConfig QuantGranularity ScaleType UInt8Spec UInt16Spec UInt32Spec XInt8Spec",
-        "quantization.quant_utils": _QUANT_UTILS,  # AMD Quark 0.10 and later
+        "quantization.config.custom_config": "Config DEFAULT_CONFIGS DefaultConfigMapping QConfig QuantizationConfig "
+        "get_default_config get_default_config_mapping",
+        "quantization.config.data_type": _DATA_TYPES,
+        "quantization.config.legacy": "Config QuantizationConfig",
+        "quantization.config.spec": _SPECS,
+        "quantization.quant_utils": f"{_QUANT_UTILS} dump_model",  # AMD Quark 0.10 and later
         "quantization.quantize": "quantize_dynamic quantize_static",
+        **_TOOL_MODULES,
+        "utils.deploy_utils": "dump_model",
     },
     "quantry.torch": {
         "export": _TORCH_EXPORT,
@@ -53,16 +103,24 @@ MODULE_NAMES: Mapping[str, Mapping[str, str]] = {
         "quantization.api": "ModelQuantizer",
         "quantization.config.config": _TORCH_CONFIGS,
         "quantization.config.type": "DeviceType Dtype QSchemeType QuantFlow QuantizationMode RoundType ScaleType "
-        "ZeroPointType",
-        "quantization.observer.observer": "LSQObserver ObserverBase PerBlockBFPObserver PerBlockMXObserver "
-        "PerChannelMinMaxObserver PerChannelPowOf2MinMSEObserver PerChannelPowOf2MinMaxObserver PerGroupMinMaxObserver "
-        "PerTensorHistogramObserver PerTensorHistogramObserverPro PerTensorMSEObserver PerTensorMinMaxObserver "
-        "PerTensorPercentileObserver PerTensorPowOf2MinMSEObserver PerTensorPowOf2MinMaxObserver PlaceholderObserver "
-        "TQTObserver",
+        "TQTThresholdInitMeth ZeroPointType",
+        "quantization.graph.torch_utils": "_active_bn _enable_fake_quant _enable_observer",
+        "quantization.observer": _TORCH_OBSERVERS,
+        "quantization.observer.lsq_observer": "LSQObserver",
+        "quantization.observer.observer": _TORCH_OBSERVERS,
+        "quantization.observer.tqt_observer": "TQTObserver",
     },
-    "quantry.vai_q_onnx": {"shape_inference": "quant_pre_process"},
+    "quantry.vai_q_onnx": {
+        "calibrate": "CalibrationDataReader CalibrationMethod PowerOfTwoMethod",
+        "quant_utils": "PowerOfTwoMethod QuantFormat QuantType VitisQuantFormat VitisQuantType dump_model",
+        "shape_inference": "quant_pre_process",
+        **_TOOL_MODULES,
+    },
 }
 """By package: the path of each module below it, and the names it has."""
+
+TOOL_PATHS = tuple(f"tools.{name}" for name in _TOOLS)
+"""The modules of `quantry.onnx` that are tools; their names are computed on first use."""
 
 
 def register(package: str, *sources: ModuleType, computed: Mapping[str, Callable[[str], Any]] | None = None) -> None:
@@ -71,7 +129,7 @@ def register(package: str, *sources: ModuleType, computed: Mapping[str, Callable
     Args:
         package: The package, one of `MODULE_NAMES`; it is being imported.
         sources: Modules that have names which the package itself does not have.
-        computed: Module-level ``__getattr__`` functions, by module path.
+        computed: Module-level ``__getattr__`` functions, by module path; they may have names of the table.
 
     Example:
         >>> import quantry.onnx.quantization.config.spec as spec
@@ -83,9 +141,14 @@ def register(package: str, *sources: ModuleType, computed: Mapping[str, Callable
         module = _module(f"{package}.{path}")
         module.__doc__ = f"The names of AMD's module ``{path}``."
         module.__all__ = names.split()  # type: ignore[attr-defined]
-        vars(module).update({name: next(found[name] for found in known if name in found) for name in names.split()})
-        if computed is not None and path in computed:
-            module.__getattr__ = computed[path]  # type: ignore[method-assign]
+        lazy = None if computed is None else computed.get(path)
+        if lazy is not None:
+            module.__getattr__ = lazy  # type: ignore[method-assign]
+        for name in names.split():
+            values = [found[name] for found in known if name in found]
+            # The parts of a package are modules of their own, which this loop makes too.
+            if values or (lazy is None and f"{path}.{name}" not in MODULE_NAMES[package]):
+                setattr(module, name, values[0])
 
 
 def _module(name: str) -> ModuleType:

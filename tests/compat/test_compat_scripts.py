@@ -48,9 +48,31 @@ from quark.torch.quantization.config.config import Config, QuantizationConfig, Q
 from quark.torch.quantization.config.config import QConfig, QLayerConfig, QTensorConfig
 from quark.torch.quantization.config.type import Dtype, QSchemeType, QuantizationMode, RoundType, ScaleType
 from quark.torch.quantization.observer.observer import PerTensorMinMaxObserver, PerTensorPowOf2MinMSEObserver
+from quark.torch.quantization.config.config import LSQSpec, TQTSpec
+from quark.torch.quantization.config.type import TQTThresholdInitMeth
+from quark.torch.quantization.graph.torch_utils import _active_bn, _enable_fake_quant, _enable_observer
+from quark.torch.quantization.observer.lsq_observer import LSQObserver
+from quark.torch.quantization.observer.tqt_observer import TQTObserver
+from quark.torch.export.api import load_params, save_params
+from quark.common.utils.import_utils import export_for_training
+from quark.common.utils.log import ScreenLogger
 import quark.torch
 from vai_q_onnx import PowerOfTwoMethod, VitisQuantFormat, quantize_static
 from vai_q_onnx.quantize import quantize_static
+from quark.onnx import DataType, MX9, MXFP8E4M3, parse_data_type
+from quark.onnx.calibration.data_readers import CachedDataReader, RandomDataReader
+from quark.onnx.quantization import AdaRoundConfig, CLEConfig, SmoothQuantConfig
+from quark.onnx.quantization.auto_search import generate_all_configs, get_auto_search_config
+from quark.onnx.quantization.config import DefaultConfigMapping, get_default_config_mapping
+from quark.onnx.quantization.config.custom_config import DefaultConfigMapping
+from quark.onnx.quantization.config.data_type import MX4, MXInt8, parse_data_type
+from quark.onnx.quantization.config.legacy import QuantizationConfig
+from quark.onnx.tools import convert_fp16_to_fp32, evaluate, random_quantize
+from quark.onnx.tools.convert_nchw_to_nhwc import convert_nchw_to_nhwc
+from quark.onnx.tools.remove_qdq import remove_qdq
+from quark.onnx.utils.deploy_utils import dump_model
+from vai_q_onnx.quant_utils import PowerOfTwoMethod, VitisQuantFormat
+from vai_q_onnx.tools.convert_qdq_to_qop import convert_qdq_to_qop
 import quark.onnx.quantization.config as config
 import quark.onnx as qk
 import quark.onnx
@@ -124,7 +146,7 @@ print("outputs", [output.name for output in session.get_outputs()])
 
 FAULTS = """
 import vai_q_onnx
-import quark.onnx.tools.convert_fp16_to_fp32
+import quark.onnx.tools.convert_fp16_to_fp31
 from quark.onnx import ModelQuantizer, QuantizeConfig
 from quark.onnx.quantization.config import get_default_config
 from quark.contrib.llm_eval import ppl_eval
@@ -171,7 +193,7 @@ def test_missing_names_are_reported_with_line_and_nearest_spelling(tmp_path: Pat
     found = [str(entry).removeprefix(f"{tmp_path}/") for entry in scan_script(write(tmp_path, FAULTS))]
     wanted = (
         "local_module.py:1: quark.onnx.Missing1 does not exist",
-        "script.py:3: quark.onnx.tools.convert_fp16_to_fp32 is a module that quantry does not have",
+        "script.py:3: quark.onnx.tools.convert_fp16_to_fp31 is a module that quantry does not have",
         "script.py:4: quark.onnx.QuantizeConfig does not exist; did you mean 'QuantizationConfig'?",
         "script.py:6: quark.contrib.llm_eval is a module that quantry does not have",
         "script.py:9: get_default_config('XINT9') does not exist: get_default_config must",
@@ -248,3 +270,61 @@ def test_options_before_the_script_name_raise(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text("print('ran')", encoding="utf-8")
     with pytest.raises(RecipeError, match="must come before its own options, got --input_model_path"):
         compat(Path("--input_model_path"), ["x", str(tmp_path / "s.py")])
+
+
+OBJECTS = """
+import quark.onnx
+import vai_q_onnx
+from quark.onnx import Config, ModelQuantizer
+from quark.onnx.quantization.config import get_default_config
+
+quark.onnx.tools.nothing("model.onnx")
+quark.onnx.tools.remove_qdq.remove_pairs("model.onnx")
+vai_q_onnx.dump_model("model.onnx", random_data_reader_shape=[1])
+options = {"ActivationSymetric": True}
+config = get_default_config("XINT8")
+config.include_cles = True
+config.extra_options["FastFinetune"] = {}
+quantizer = ModelQuantizer(Config(global_quant_config=config, debug=True))
+quantizer.quantize_model("a.onnx", model_out="b.onnx")
+quantizer.quantise_model("a.onnx")
+vai_q_onnx.quantize_static("a", "b", None, extra_options=options)
+"""
+
+
+def test_scan_follows_modules_objects_and_dicts(tmp_path: Path) -> None:
+    found = {str(entry).partition(": ")[2] for entry in scan_script(write(tmp_path, OBJECTS))}
+    assert {text.partition(" does not exist")[0] for text in found} == {
+        "quark.onnx.tools.nothing",
+        "quark.onnx.tools.remove_qdq.remove_pairs",
+        "vai_q_onnx.dump_model(random_data_reader_shape=...)",
+        "QuantizationConfig.include_cles",
+        "Config(debug=...)",
+        "quantizer.quantize_model(model_out=...)",
+        "ModelQuantizer.quantise_model",
+        "extra_options['ActivationSymetric']",
+    }
+
+
+def test_names_that_are_bound_twice_are_not_guessed(tmp_path: Path) -> None:
+    text = "from quark.onnx import ModelQuantizer\nq = ModelQuantizer(None)\ndef f(q):\n    q.anything()\n"
+    assert scan_script(write(tmp_path, text)) == ()
+
+
+def test_script_with_a_byte_order_mark_is_scanned_and_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "marked.py"
+    path.write_bytes(b"\xef\xbb\xbffrom quark.onnx import QuantType\nprint(QuantType.QInt8.name)\n")
+    assert scan_script(path) == ()
+    run_script(path)
+    assert capsys.readouterr().out == "QInt8\n"
+
+
+def test_scan_follows_absolute_and_relative_imports_in_packages(tmp_path: Path) -> None:
+    package = tmp_path / "helpers" / "deep"
+    package.mkdir(parents=True)
+    (tmp_path / "helpers" / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("from .near import one\n")
+    (package / "near.py").write_text("from helpers.far import two\nfrom quark.onnx import NearName\n")
+    (tmp_path / "helpers" / "far.py").write_text("from quark.onnx import FarName\n")
+    script = write(tmp_path, "import helpers.deep\n")
+    assert {entry.name for entry in scan_script(script)} == {"quark.onnx.NearName", "quark.onnx.FarName"}

@@ -284,6 +284,7 @@ FIELD_CASES: dict[str, Case] = {
     "print_summary": ({}, False, "draft.summary", False),
     "ignore_warnings": ({}, False, "draft.quiet", False),
     "log_severity_level": ({}, 3, "draft.log_severity", 3),
+    "debug_mode": ({}, True, "draft.log_severity", 0),
 }
 
 WRONG_TYPES = {"bool": "yes", "int": 1.5, "float": "much", "str": 3, "list": "one", "dict": [1], "enum": "MinMSE"}

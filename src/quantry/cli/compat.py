@@ -19,19 +19,20 @@ def compat(
     arguments: Annotated[list[str] | None, typer.Argument(help=_ARGUMENTS)] = None,
     scan: Annotated[bool, typer.Option("--scan", help="Only report what the script uses and quantry lacks.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Run the script even if something is missing.")] = False,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as for python -m.")] = False,
 ) -> None:
     """Run a script written for AMD Quark or vai_q_onnx unchanged; options of quantry go before SCRIPT."""
     if str(script).startswith("-") and not script.exists():
         raise RecipeError(
             f"SCRIPT must come before its own options, got {script}; write `quantry compat SCRIPT {script} ...`; "
-            "only --scan and --anyway go before SCRIPT"
+            "only --scan, --anyway and -m go before SCRIPT"
         )
 
-    from quantry.compat import run_script, scan_script
+    from quantry.compat import run_module, run_script, scan_script
 
     output = current_output()
     errors = Console(stderr=True, quiet=output.json)
-    missing = scan_script(script)
+    missing = () if module else scan_script(script)
     found = {"script": script, "missing": [str(entry) for entry in missing]}
     for entry in missing:
         errors.print(f"[bold red]missing:[/] {escape(str(entry))}", soft_wrap=True)
@@ -45,7 +46,10 @@ def compat(
         output.result({**found, "ran": False}, ExitCode.USAGE)
         return
     try:
-        run_script(script, arguments or ())
+        if module:
+            run_module(str(script), arguments or ())
+        else:
+            run_script(script, arguments or ())
     except QuantryError:
         raise
     except Exception:

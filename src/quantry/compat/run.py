@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import quantry
+from quantry.errors import RecipeError
 from quantry.onnx.deployment import NO_LIBRARY, skip_library
 
 ROOTS = ("quark", "vai_q_onnx")
@@ -22,7 +22,12 @@ ROOTS = ("quark", "vai_q_onnx")
 FACADES = {"quark.onnx": "quantry.onnx", "quark.torch": "quantry.torch", "vai_q_onnx": "quantry.vai_q_onnx"}
 """AMD's packages and the facade for each."""
 
+QUARK_VERSION = "0.13.0"
+"""The version of AMD Quark whose names the facades have; scripts compare ``quark.__version__`` with it."""
+
 _LOGS = ("quark.shares.utils.log", "quark.common.utils.log")
+_OTHERS = {"quark.common.utils.import_utils": ("quantry.torch", ("export_for_training",))}
+"""Modules outside the facades: the package that has their names, and the names."""
 
 
 def our_name(module: str) -> str | None:
@@ -58,11 +63,11 @@ def our_module(module: str) -> ModuleType | None:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise
-    return _torch_copy(module) if module.startswith("quark.torch") else found
+    return _torch_copy(module, found) if module.startswith("quark.torch") else found
 
 
-def _torch_copy(module: str) -> ModuleType:
-    """Return a new module with every name of `quantry.torch`.
+def _torch_copy(module: str, found: ModuleType) -> ModuleType:
+    """Return a new module with every name of `quantry.torch`, and those that only the module of that path has.
 
     AMD has a module ``quark.torch.export``; `quantry.torch.export` is a function. Importing AMD's submodule sets the
     attribute ``export`` of its parent, so scripts get a copy and the function of our package stays.
@@ -70,9 +75,12 @@ def _torch_copy(module: str) -> ModuleType:
     ours = importlib.import_module(FACADES["quark.torch"])
     copied = ModuleType(module, ours.__doc__)
     copied.__path__ = []
-    copied.__all__ = list(ours.__all__)  # type: ignore[attr-defined]
+    own = [name for name in getattr(found, "__all__", ()) if name not in ours.__all__]
+    copied.__all__ = [*ours.__all__, *own]  # type: ignore[attr-defined]
     for name in ours.__all__:
         setattr(copied, name, getattr(ours, name))
+    for name in own:
+        setattr(copied, name, getattr(found, name))
     return copied
 
 
@@ -82,11 +90,18 @@ def _stand_in(module: str) -> ModuleType | None:
         log = ModuleType(module, "Loggers of the standard library under AMD's name.")
         log.ScreenLogger = logging.getLogger  # type: ignore[attr-defined]
         return log
-    if not any(name == module or name.startswith(f"{module}.") for name in (*FACADES, *_LOGS)):
+    if module in _OTHERS:
+        facade, names = _OTHERS[module]
+        ours = importlib.import_module(facade)
+        other = ModuleType(module, f"Names of {facade} under AMD's path.")
+        for name in names:
+            setattr(other, name, getattr(ours, name))
+        return other
+    if not any(name == module or name.startswith(f"{module}.") for name in (*FACADES, *_LOGS, *_OTHERS)):
         return None
     package = ModuleType(module, "Parent package of redirected modules.")
     package.__path__ = []
-    package.__version__ = quantry.__version__  # type: ignore[attr-defined]
+    package.__version__ = QUARK_VERSION  # type: ignore[attr-defined]
     return package
 
 
@@ -165,12 +180,45 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
     Raises:
         SystemExit: The script exited by itself.
     """
+    with _process([str(script), *arguments], script.resolve().parent):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def run_module(module: str, arguments: Sequence[str] = ()) -> None:
+    """Run a module as ``python -m MODULE ARGUMENTS`` would.
+
+    Args:
+        module: One of AMD's tools, such as ``quark.onnx.tools.remove_qdq``, or any module that uses AMD's packages.
+        arguments: Its command line, ``sys.argv[1:]``.
+
+    Raises:
+        RecipeError: There is no such tool or module.
+        SystemExit: The module exited by itself.
+    """
+    with _process([module, *arguments], Path.cwd()):
+        if module.partition(".")[0] in ROOTS:
+            found = our_module(module.removesuffix(".py"))
+            if found is None or not hasattr(found, "main"):
+                raise RecipeError(f"MODULE must be a tool that quantry has, got {module}; see docs/migration.md")
+            found.main(list(arguments))
+            return
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except ModuleNotFoundError as error:
+            if error.name != module.partition(".")[0]:
+                raise
+            raise RecipeError(f"MODULE must be installed or in the current folder, got {module}") from error
+
+
+@contextmanager
+def _process(arguments: list[str], folder: Path) -> Iterator[None]:
+    """Set the command line and the first folder of imports for the duration of a run, with AMD's imports mapped."""
     before = sys.argv, list(sys.path)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
+    sys.argv = arguments
+    sys.path.insert(0, str(folder))
     try:
         with mapped_imports(), _sessions_without_library():
-            runpy.run_path(str(script), run_name="__main__")
+            yield
     finally:
         sys.argv, sys.path[:] = before
 

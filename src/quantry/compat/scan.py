@@ -2,15 +2,16 @@
 
 import ast
 import inspect
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from quantry.compat.run import ROOTS, our_module
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx import QConfig, get_default_config
+from quantry.onnx import QConfig, QuantizationConfig, get_default_config
 from quantry.onnx.options import NESTED, ROWS, OptionRow
 
 Fault = tuple[str, str]
@@ -31,6 +32,7 @@ def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]
         yield from _named(node, spelling)
         return
     known = _parameters(function)
+    yield from _too_many(node, function, spelling)
     for keyword in node.keywords:
         if keyword.arg is None:
             continue
@@ -40,6 +42,19 @@ def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]
             yield from _option(ROWS[keyword.arg], keyword.value, f"{spelling}({keyword.arg}=...)")
         elif known is not None and keyword.arg not in known:
             yield f"{spelling}({keyword.arg}=...)", f"does not exist{nearest_spelling(keyword.arg, known)}"
+
+
+def _too_many(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]:
+    """Yield a fault if a call has more arguments by position than our function."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return
+    kinds = [entry.kind for entry in parameters]
+    most = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    starred = any(isinstance(argument, ast.Starred) for argument in node.args)
+    if inspect.Parameter.VAR_POSITIONAL not in kinds and not starred and len(node.args) > most:
+        yield f"{spelling}({len(node.args)} arguments)", f"has at most {most} arguments by position"
 
 
 def _named(node: ast.Call, spelling: str) -> Iterator[Fault]:
@@ -122,12 +137,14 @@ def scan_script(script: Path) -> tuple[Missing, ...]:
     """
     found: dict[tuple[str, str], Missing] = {}
     waiting, seen = [script], {script.resolve()}
+    # As for python SCRIPT: absolute imports, also those of modules in packages, start at the folder of the script.
+    roots = [script.parent, *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
     while waiting:
         path = waiting.pop()
         tree = _parsed(path)
         for entry in _Scan(path).of(tree):
             found.setdefault((str(entry.path), entry.name), entry)
-        for module in _local_modules(tree, path.parent):
+        for module in _local_modules(tree, path.parent, roots):
             if module.resolve() not in seen:
                 seen.add(module.resolve())
                 waiting.append(module)
@@ -136,23 +153,36 @@ def scan_script(script: Path) -> tuple[Missing, ...]:
 
 def _parsed(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+        return ast.parse(path.read_bytes(), str(path))  # Bytes may start with a mark or name their encoding.
     except OSError as error:
         raise RecipeError(f"SCRIPT must be a readable file, got {path}: {error.strerror}") from error
     except (SyntaxError, UnicodeDecodeError) as error:
         raise RecipeError(f"SCRIPT must be valid Python, got {path}: {error}") from error
 
 
-def _local_modules(tree: ast.Module, folder: Path) -> Iterator[Path]:
+def _local_modules(tree: ast.Module, folder: Path, roots: list[Path]) -> Iterator[Path]:
     for node in ast.walk(tree):
         names: list[str] = []
+        places = roots
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            stem = folder.joinpath(*name.split("."))
-            yield from (path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file())
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
+            places = [folder.joinpath(*[".."] * (node.level - 1))] if node.level else roots
+        for name in filter(None, names):
+            parts = name.split(".")
+            for root in places:
+                stems = [root.joinpath(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+                files = (path for stem in stems for path in (stem.with_suffix(".py"), stem / "__init__.py"))
+                yield from (path for path in files if path.is_file())
+
+
+@dataclass(frozen=True)
+class _Object:
+    """An object of one of our classes, as the value of a name."""
+
+    kind: type
 
 
 class _Scan:
@@ -162,6 +192,7 @@ class _Scan:
         self._path = path
         self._names: dict[str, Any] = {}
         self._spellings: dict[str, str] = {}
+        self._dicts: dict[str, ast.Dict] = {}
 
     def of(self, tree: ast.Module) -> Iterator[Missing]:
         guarded = _guarded(tree)
@@ -170,14 +201,48 @@ class _Scan:
                 faults = list(self._imported(node))
                 if id(node) not in guarded:
                     yield from faults
+        self._assigned(tree)
         # Check a.b.c once as a whole, not a.b again.
         inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and id(node) not in inner:
-                yield from self._attribute(node)
+                yield from self._attribute(node, called)
             if isinstance(node, ast.Call):
-                for name, why in call_faults(node, self._value(node.func), ast.unparse(node.func)):
+                written = self._with_dicts(node)
+                for name, why in call_faults(written, self._value(node.func), ast.unparse(node.func)):
                     yield Missing(self._path, node.lineno, name, why)
+
+    def _assigned(self, tree: ast.Module) -> None:
+        """Bind names that are only ever assigned objects of one of our classes, or one dict of options."""
+        values: dict[str, list[ast.expr]] = {}
+        for name, value in _bindings(tree):
+            values.setdefault(name, []).append(value)
+        for name, assigned in values.items():
+            kinds = {self._kind(value) for value in assigned}
+            kind = kinds.pop() if len(kinds) == 1 else None
+            if kind is not None and name not in self._names:
+                self._bind(name, _Object(kind), name)
+            elif len(assigned) == 1 and isinstance(assigned[0], ast.Dict):
+                self._dicts[name] = assigned[0]
+
+    def _kind(self, node: ast.expr) -> type | None:
+        """Return our class of which an expression makes an object; None if it is unknown."""
+        made = self._value(node.func) if isinstance(node, ast.Call) else None
+        if made is get_default_config:
+            return QuantizationConfig
+        return made if isinstance(made, type) and made.__module__.startswith("quantry.") else None
+
+    def _of_object(
+        self, node: ast.Attribute, chain: tuple[str, ...], kind: type, called: set[int]
+    ) -> Iterator[Missing]:
+        """Yield an attribute that no object of a class has."""
+        name = chain[1]
+        known = [*dir(kind), *(getattr(kind, "__dataclass_fields__", ()))]
+        # Only dataclasses list all of their attributes; of other classes the methods are known.
+        if name not in known and (is_dataclass(kind) or (len(chain) == 2 and id(node) in called)):
+            hint = nearest_spelling(name, [entry for entry in known if not entry.startswith("_")])
+            yield Missing(self._path, node.lineno, f"{kind.__name__}.{name}", f"does not exist{hint}")
 
     def _imported(self, node: ast.Import | ast.ImportFrom) -> Iterator[Missing]:
         if isinstance(node, ast.Import):
@@ -216,11 +281,22 @@ class _Scan:
     def _bind(self, name: str, value: Any, spelling: str) -> None:
         self._names[name], self._spellings[name] = value, spelling
 
-    def _attribute(self, node: ast.Attribute) -> Iterator[Missing]:
+    def _with_dicts(self, node: ast.Call) -> ast.Call:
+        """Return a call with dicts instead of the names that hold them."""
+        found = {
+            entry.arg: self._dicts.get(entry.value.id) for entry in node.keywords if isinstance(entry.value, ast.Name)
+        }
+        keywords = [ast.keyword(entry.arg, found.get(entry.arg) or entry.value) for entry in node.keywords]
+        return ast.copy_location(ast.Call(node.func, node.args, keywords), node)
+
+    def _attribute(self, node: ast.Attribute, called: set[int]) -> Iterator[Missing]:
         chain = _chain(node)
         if not chain or chain[0] not in self._spellings:
             return
         value, spelling = self._names[chain[0]], self._spellings[chain[0]]
+        if isinstance(value, _Object):
+            yield from self._of_object(node, chain, value.kind, called)
+            return
         for name in chain[1:]:
             if not isinstance(value, ModuleType | type):
                 return  # Attributes of objects are known only at run time.
@@ -233,8 +309,34 @@ class _Scan:
         chain = _chain(node)
         value = self._names.get(chain[0], _ABSENT) if chain else _ABSENT
         for name in chain[1:]:
-            value = _member(value, "", name)
-        return None if value is _ABSENT else value
+            if isinstance(value, _Object):
+                # A method without its first parameter.
+                value = getattr(object.__new__(value.kind), name, _ABSENT) if len(chain) == 2 else _ABSENT
+            else:
+                value = _member(value, "", name)
+        return None if value is _ABSENT or isinstance(value, _Object) else value
+
+
+_UNKNOWN = ast.Constant(None)
+_BINDERS = ast.For | ast.AugAssign | ast.AnnAssign | ast.NamedExpr | ast.comprehension
+
+
+def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield every name that a script binds, with the expression it is assigned if that is all it is bound by."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg, _UNKNOWN
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from (
+                    (name, node.value if isinstance(target, ast.Name) else _UNKNOWN) for name in _stored(target)
+                )
+        elif isinstance(node, _BINDERS):
+            yield from ((name, _UNKNOWN) for name in _stored(node.target))
+
+
+def _stored(target: ast.expr) -> Iterator[str]:
+    return (node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
 
 def _module(name: str) -> tuple[ModuleType | None, str]:

@@ -4,6 +4,8 @@ Named configurations are attributes such as ``XINT8_QCONFIG``; each access retur
 """
 
 from functools import partial
+from importlib import import_module
+from typing import Any
 
 from quantry import module_paths
 from quantry.onnx import auto_search, presets, specs
@@ -45,11 +47,24 @@ from quantry.onnx.enums import (
     VitisQuantType,
 )
 from quantry.onnx.pre_process import quant_pre_process
-from quantry.onnx.presets import get_default_config, named_config
+from quantry.onnx.presets import (
+    DefaultConfigMapping,
+    get_default_config,
+    get_default_config_mapping,
+    named_config,
+)
 from quantry.onnx.qconfig import QConfig
 from quantry.onnx.quantizer import ModelQuantizer, quantize_dynamic, quantize_static
 from quantry.onnx.specs import (
     BFP16,
+    MX4,
+    MX6,
+    MX9,
+    MXFP4E2M1,
+    MXFP6E2M3,
+    MXFP6E3M2,
+    MXFP8E4M3,
+    MXFP8E5M2,
     BFloat16,
     BFloat16Spec,
     BFP16Spec,
@@ -69,6 +84,7 @@ from quantry.onnx.specs import (
     MXFP6E3M2Spec,
     MXFP8E4M3Spec,
     MXFP8E5M2Spec,
+    MXInt8,
     MXInt8Spec,
     QLayerConfig,
     QTensorConfig,
@@ -79,10 +95,20 @@ from quantry.onnx.specs import (
     UInt32,
     UInt32Spec,
     XInt8Spec,
+    parse_data_type,
 )
+from quantry.recipe import DataType
 
 __all__ = [
     "BFP16",
+    "MX4",
+    "MX6",
+    "MX9",
+    "MXFP4E2M1",
+    "MXFP6E2M3",
+    "MXFP6E3M2",
+    "MXFP8E4M3",
+    "MXFP8E5M2",
     "AdaQuantConfig",
     "AdaRoundConfig",
     "AlgoConfig",
@@ -99,6 +125,8 @@ __all__ = [
     "CalibrationDataReader",
     "CalibrationMethod",
     "Config",
+    "DataType",
+    "DefaultConfigMapping",
     "ExtendedCalibrationMethod",
     "ExtendedQuantFormat",
     "ExtendedQuantType",
@@ -121,6 +149,7 @@ __all__ = [
     "MXFP6E3M2Spec",
     "MXFP8E4M3Spec",
     "MXFP8E5M2Spec",
+    "MXInt8",
     "MXInt8Spec",
     "ModelQuantizer",
     "PathDataReader",
@@ -150,8 +179,10 @@ __all__ = [
     "generate_all_configs",
     "get_auto_search_config",
     "get_default_config",
+    "get_default_config_mapping",
     "get_library_path",
     "named_config",
+    "parse_data_type",
     "quant_pre_process",
     "quantize_dynamic",
     "quantize_static",
@@ -159,12 +190,24 @@ __all__ = [
 
 __getattr__ = partial(named_config, __name__)
 
+
+def _tool_member(path: str, name: str) -> Any:
+    """Return what the module of a tool has; the tools are imported on first use.
+
+    Args:
+        path: The module, such as ``tools.remove_qdq``.
+        name: The name.
+    """
+    return import_module("quantry.onnx.model_tools").tool_member(path.removeprefix("tools."), name)
+
+
 module_paths.register(
     __name__,
     auto_search,
     presets,
     specs,
     computed={
-        "quantization.config.custom_config": partial(named_config, "quantry.onnx.quantization.config.custom_config")
+        "quantization.config.custom_config": partial(named_config, "quantry.onnx.quantization.config.custom_config"),
+        **{path: partial(_tool_member, path) for path in module_paths.TOOL_PATHS},
     },
 )

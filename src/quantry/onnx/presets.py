@@ -7,6 +7,7 @@ does and quantry does not yet do is in `quantry.recipe.Preset.pending` and is lo
 
 import copy
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
@@ -198,6 +199,30 @@ def get_default_config(config_name: str) -> QuantizationConfig:
     for pending in PRESETS[config_name].pending:
         _LOG.info("configuration %s: not yet supported: %s", config_name, pending)
     return copy.deepcopy(found)
+
+
+class _Copies(Mapping[str, QuantizationConfig]):
+    """The named configurations; each access returns a new copy."""
+
+    def __getitem__(self, name: str) -> QuantizationConfig:
+        if name not in DEFAULT_CONFIGS:
+            raise KeyError(name)
+        return get_default_config(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(DEFAULT_CONFIGS)
+
+    def __len__(self) -> int:
+        return len(DEFAULT_CONFIGS)
+
+
+DefaultConfigMapping: Mapping[str, QuantizationConfig] = _Copies()
+"""Every named configuration by name; each access returns a new copy."""
+
+
+def get_default_config_mapping() -> Mapping[str, QuantizationConfig]:
+    """Return every named configuration by name; each access returns a new copy."""
+    return DefaultConfigMapping
 
 
 _ABSENT = ("UINT8_DYNAMIC_QUANT_QCONFIG",)

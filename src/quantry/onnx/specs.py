@@ -1,10 +1,11 @@
 """Specifications of tensors and layers, as AMD Quark 0.10 and later spell them: `QTensorConfig` and `QLayerConfig`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, nearest_spelling
 from quantry.onnx.config import KnownAttributes
 from quantry.onnx.enums import CalibMethod, QuantGranularity, ScaleType, method_of, own_member
 from quantry.recipe import (
@@ -24,8 +25,45 @@ from quantry.recipe.checked import KnownArguments
 Int8, UInt8, Int16, UInt16 = DataType.INT8, DataType.UINT8, DataType.INT16, DataType.UINT16
 Int32, UInt32 = DataType.INT32, DataType.UINT32
 Float16, BFloat16, BFP16 = DataType.FLOAT16, DataType.BFLOAT16, DataType.BFP16
+MX4, MX6, MX9, MXInt8 = DataType.MX4, DataType.MX6, DataType.MX9, DataType.MXINT8
+MXFP8E5M2, MXFP8E4M3 = DataType.MXFP8E5M2, DataType.MXFP8E4M3
+MXFP6E3M2, MXFP6E2M3, MXFP4E2M1 = DataType.MXFP6E3M2, DataType.MXFP6E2M3, DataType.MXFP4E2M1
 
 _SCALES: dict[Enum, ScaleKind] = {ScaleType.Float32: FloatScale(), ScaleType.PowerOf2: PowerOfTwoScale()}
+
+
+def parse_data_type(data_type: object) -> DataType | None:
+    """Return a type by AMD's name, such as "Int8" or "BFloat16", or None if there is none.
+
+    Args:
+        data_type: The name in any case, or a type.
+
+    Example:
+        >>> parse_data_type("UInt16").value
+        'uint16'
+        >>> parse_data_type("Int7") is None
+        True
+    """
+    if isinstance(data_type, DataType):
+        return data_type
+    return next((known for known in DataType if known.value == str(data_type).lower()), None)
+
+
+_Config = TypeVar("_Config", "QTensorConfig", "QLayerConfig")
+_MEMBERS = {"scale_type": ScaleType, "calibration_method": CalibMethod, "quant_granularity": QuantGranularity}
+
+
+def _given(kind: type[_Config], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of plain data after checking that every key is a field."""
+    if not isinstance(data, Mapping):
+        raise RecipeError(f"{kind.__name__}.from_dict must be given a dict, got {type(data).__name__}")
+    known = [part.name for part in fields(kind)]
+    for name in data:
+        if name not in known:
+            raise RecipeError(
+                f"{kind.__name__}.from_dict must be given fields, got {name!r}{nearest_spelling(str(name), known)}"
+            )
+    return dict(data)
 
 
 @dataclass
@@ -54,7 +92,13 @@ class QTensorConfig(KnownAttributes, KnownArguments):
 
     def __hash__(self) -> int:
         # Scripts edit specifications and also use layers of them as dict keys: hash only what never changes.
-        return hash(type(self).__name__)
+        return hash(QTensorConfig.__name__)
+
+    def __eq__(self, other: object) -> bool:
+        # The classes differ only in their defaults.
+        if not isinstance(other, QTensorConfig):
+            return NotImplemented
+        return all(getattr(self, part.name) == getattr(other, part.name) for part in fields(QTensorConfig))
 
     def set_symmetric(self, symmetric: bool) -> None:
         """Set whether the zero point is fixed at the centre of the type."""
@@ -75,6 +119,41 @@ class QTensorConfig(KnownAttributes, KnownArguments):
     def set_data_type(self, data_type: DataType | str) -> None:
         """Set the type."""
         self.data_type = data_type
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the specification as plain data, members as text such as ``"CalibMethod.MinMax"``."""
+        members = {name: f"{kind.__name__}.{getattr(self, name).name}" for name, kind in _MEMBERS.items()}
+        dtype = parse_data_type(self.data_type)
+        name = next((name for name, known in TYPE_NAMES.items() if known is dtype), self.data_type)
+        return {"symmetric": self.symmetric, **members, "data_type": name}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "QTensorConfig":
+        """Return the specification for plain data; fields that are absent keep their defaults.
+
+        Args:
+            data: Fields by name. A member is text with or without the name of its enumeration.
+
+        Raises:
+            RecipeError: A field or a member is unknown; the message suggests the nearest spelling.
+
+        Example:
+            >>> QTensorConfig.from_dict({"data_type": "UInt8", "calibration_method": "CalibMethod.MinMax"}).data_type
+            <DataType.UINT8: 'uint8'>
+        """
+        given = _given(cls, data)
+        for name, kind in _MEMBERS.items():
+            if isinstance(given.get(name), str):
+                text = given[name].removeprefix(f"{kind.__name__}.")
+                if text not in kind.__members__:
+                    raise RecipeError(
+                        f"QTensorConfig.{name} must be one of {', '.join(kind.__members__)}, got {given[name]!r}"
+                        f"{nearest_spelling(text, kind.__members__)}"
+                    )
+                given[name] = kind[text]
+        if "data_type" in given:
+            given["data_type"] = _data_type(given["data_type"], "QTensorConfig")
+        return cls(**given)
 
     def to_spec(self, where: str) -> TensorSpec:
         """Return the recipe's specification.
@@ -97,7 +176,7 @@ class QTensorConfig(KnownAttributes, KnownArguments):
                 f"{where}.quant_granularity cannot be {granularity}: integer products have one scale for all values "
                 "they add up; use QuantGranularity.Channel, a block format such as BFP16Spec(), or UseMatMulNBits"
             )
-        dtype = DataType(self.data_type)
+        dtype = _data_type(self.data_type, where)
         if dtype.is_block:
             return TensorSpec(dtype, granularity=PerBlock())
         per_channel = granularity is QuantGranularity.Channel
@@ -116,6 +195,20 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         """
         place = f"{where}.calibration_method"
         return method_of(own_member(self.calibration_method, (CalibMethod,), place), place)
+
+
+TYPE_NAMES: dict[str, DataType] = {name: kind for name, kind in globals().items() if isinstance(kind, DataType)}
+"""AMD's name of each type."""
+
+
+def _data_type(given: object, where: str) -> DataType:
+    found = parse_data_type(given)
+    if found is None:
+        raise RecipeError(
+            f"{where}.data_type must be one of {', '.join(TYPE_NAMES)}, got {given!r}"
+            f"{nearest_spelling(str(given), TYPE_NAMES)}"
+        )
+    return found
 
 
 def _spec(name: str, data_type: DataType, **defaults: Any) -> type[QTensorConfig]:
@@ -185,6 +278,29 @@ class QLayerConfig(KnownAttributes, KnownArguments):
 
     def __hash__(self) -> int:
         return hash(type(self).__name__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as plain data; only fields with a value."""
+        given = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: spec.to_dict() for name, spec in given.items() if spec is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "QLayerConfig":
+        """Return the configuration for plain data.
+
+        Args:
+            data: Specifications by field: plain data for `QTensorConfig.from_dict`, or None.
+
+        Raises:
+            RecipeError: A field or a member is unknown; the message suggests the nearest spelling.
+
+        Example:
+            >>> config = QLayerConfig(input_tensors=UInt8Spec(), weight=Int8Spec())
+            >>> QLayerConfig.from_dict(config.to_dict()) == config
+            True
+        """
+        given = _given(cls, data)
+        return cls(**{name: None if spec is None else QTensorConfig.from_dict(spec) for name, spec in given.items()})
 
     def inputs(self) -> QTensorConfig | None:
         """Return the specification of what the layer reads, or None if there is none.

@@ -77,7 +77,8 @@ def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> An
     if node.name in excluded:
         return Declined(excluded[node.name])
     rule = RULE_OF_OPERATOR.get(node.op_type) if node.domain in KNOWN_DOMAINS else None
-    if options.every_operator and is_left_float(node, rule, options):
+    wanted = options.every_operator or node.op_type in options.extra_operators
+    if wanted and is_left_float(node, rule, options):
         return any_operator(node)
     if rule is None:
         where = f" of domain {node.domain}" if node.domain else ""

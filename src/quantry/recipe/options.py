@@ -110,6 +110,7 @@ class PlanOptions(Checked):
             rule for; control flow and recurrent operators stay float.
         layers: Layers with other types; later entries win.
         tensors: Tensors with other types, with priority over ``layers``; later entries win.
+        extra_operators: Operator types to which ``every_operator`` applies if it is off for the others.
     """
 
     activation: TensorSpec = TensorSpec(symmetric=False)
@@ -126,6 +127,7 @@ class PlanOptions(Checked):
     every_operator: bool = False
     layers: tuple[LayerTypes, ...] = ()
     tensors: tuple[TensorTypes, ...] = ()
+    extra_operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,6 +8,7 @@ from importlib import import_module, util
 from typing import Any
 
 from quantry import errors, module_paths
+from quantry.torch import switches
 from quantry.torch.config import Config, QConfig, QLayerConfig, QTensorConfig, QuantizationConfig, QuantizationSpec
 from quantry.torch.enums import (
     DeviceType,
@@ -36,6 +37,7 @@ from quantry.torch.enums import (
     ScaleType,
     TQTObserver,
     TQTSpec,
+    TQTThresholdInitMeth,
     ZeroPointType,
 )
 from quantry.torch.exporter import (
@@ -46,6 +48,7 @@ from quantry.torch.exporter import (
     export_onnx,
 )
 from quantry.torch.quantizer import ModelQuantizer
+from quantry.torch.saving import load_params, save_params
 
 _FRONT_END = (
     "DistillationLoss",
@@ -122,6 +125,7 @@ __all__ = [
     "ScaleType",
     "TQTObserver",
     "TQTSpec",
+    "TQTThresholdInitMeth",
     "ZeroPointType",
     "balance_channels",
     "capture",
@@ -136,8 +140,10 @@ __all__ = [
     "freeze_batch_norm",
     "freeze_observers",
     "learn_scales",
+    "load_params",
     "qat",
     "quantize_graph",
+    "save_params",
     "start_observers",
     "tune_weights",
 ]
@@ -157,4 +163,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module("quantry.torchfront"), name)
 
 
-module_paths.register(__name__)
+module_paths.register(__name__, switches)

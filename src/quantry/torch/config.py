@@ -191,6 +191,8 @@ class QTensorConfig(KnownArguments):
     @property
     def method(self) -> Method | None:
         """The calibration method; None for types without a scale."""
+        if isinstance(self.qat_spec, TQTSpec) and self.qat_spec.method is not None and self.is_integer:
+            return self.qat_spec.method
         return self.observer_cls.method if self.observer_cls is not None and self.is_integer else None
 
     @property

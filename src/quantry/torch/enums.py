@@ -7,9 +7,10 @@ by the stages that also quantize ONNX models.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from quantry.errors import RecipeError
-from quantry.recipe import DataType, Method, MinMax, MinMSE, Percentile
+from quantry.recipe import DataType, Entropy, Method, MinMax, MinMSE, Percentile
 from quantry.recipe.checked import KnownArguments
 
 QuantizationMode = Enum("QuantizationMode", {"eager_mode": 1, "fx_graph_mode": 2})
@@ -115,9 +116,34 @@ def check_member(member: object, kind: type[Enum], where: str) -> None:
         raise RecipeError(f"{where} cannot be {kind.__name__}.{member.name}: {REFUSED[member]}")
 
 
+TQTThresholdInitMeth = Enum("TQTThresholdInitMeth", {"_MAX": "_MAX", "_3SD": "_3SD", "_KL_J": "_KL_J"})
+# Three standard deviations clip a few values, as the smallest squared error does; training moves the threshold anyway.
+_THRESHOLDS: Mapping[TQTThresholdInitMeth, Method] = {
+    TQTThresholdInitMeth._MAX: MinMax(),
+    TQTThresholdInitMeth._3SD: MinMSE(),
+    TQTThresholdInitMeth._KL_J: Entropy(),
+}
+
+
 @dataclass(frozen=True)
 class TQTSpec(KnownArguments):
-    """Trains the logarithm of scales (https://arxiv.org/abs/1903.08066)."""
+    """Trains the logarithm of scales (https://arxiv.org/abs/1903.08066).
+
+    Attributes:
+        threshold_init_meth: Where the threshold starts: ``_MAX`` at the largest value, ``_3SD`` at the smallest squared
+            error, ``_KL_J`` where the distribution changes least. None takes the smallest squared error.
+    """
+
+    threshold_init_meth: TQTThresholdInitMeth | None = None
+
+    def __post_init__(self) -> None:
+        if self.threshold_init_meth is not None:
+            check_member(self.threshold_init_meth, TQTThresholdInitMeth, "TQTSpec.threshold_init_meth")
+
+    @property
+    def method(self) -> Method | None:
+        """The calibration method that finds the first threshold; None leaves it to the observer."""
+        return None if self.threshold_init_meth is None else _THRESHOLDS[self.threshold_init_meth]
 
 
 @dataclass(frozen=True)
@@ -125,7 +151,22 @@ class LSQSpec(KnownArguments):
     """Trains scales (https://arxiv.org/abs/1902.08153)."""
 
 
-class ObserverBase:
+class _ObserverType(type):
+    """Says that a quantizer which learns its scale is an observer of the kind that learns it.
+
+    AMD's training scripts collect the parameters of their optimizer with ``isinstance(module, TQTObserver)``.
+    """
+
+    learned: str
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        gradient = getattr(instance, "gradient", None)
+        return super().__instancecheck__(instance) or bool(
+            cls.learned and getattr(gradient, "value", "") == cls.learned
+        )
+
+
+class ObserverBase(metaclass=_ObserverType):
     """Base of all observers.
 
     Attributes:
@@ -153,7 +194,9 @@ def _observer(
 ) -> type[ObserverBase]:
     """Return an observer class; it is only a name for its attributes."""
     attributes = {"__doc__": doc, "__module__": __name__, "scheme": scheme, "method": method or MinMax(), **flags}
-    return type(name, (ObserverBase,), attributes)
+    made = _ObserverType(name, (ObserverBase,), attributes)
+    assert issubclass(made, ObserverBase)
+    return made
 
 
 _CHANNEL = QSchemeType.per_channel

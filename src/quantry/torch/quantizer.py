@@ -46,7 +46,8 @@ class ModelQuantizer:
 
         Args:
             model: A captured graph, or a module, which is captured with the first sample. It is not changed.
-            dataloader: Calibration data: a list of tensors, dicts or tuples, or a DataLoader.
+            dataloader: Calibration data: a list of tensors, dicts or tuples, or a DataLoader. It may be empty if
+                training learns the scales of activations: they then start at the ranges of the first training batch.
 
         Returns:
             The quantized module, in evaluation mode.
@@ -55,7 +56,7 @@ class ModelQuantizer:
             ModelError: The model is already quantized, cannot be captured, or has an unsupported operator.
             DataError: The data does not fit the model, or there is none to capture a module with.
         """
-        from quantry.torchfront import capture, is_captured, is_module, quantize_graph
+        from quantry.torchfront import capture, is_captured, is_module, quantize_graph, start_observers
         from quantry.torchfront.quantized_module import refuse_quantized
 
         if is_module(model):
@@ -66,8 +67,12 @@ class ModelQuantizer:
             model = capture(model, positional, named)
         if isinstance(self.config, Recipe):
             return quantize_graph(model, dataloader, self.config)
-        quantized = quantize_graph(model, dataloader, recipe_of(self.config, _node_names(model)))
-        _learn(quantized, self.config.global_quant_config)
+        layer = self.config.global_quant_config
+        later = _gradient(layer.activation) is not None and isinstance(dataloader, list | tuple) and not dataloader
+        quantized = quantize_graph(model, None if later else dataloader, recipe_of(self.config, _node_names(model)))
+        _learn(quantized, layer)
+        if later:
+            start_observers(quantized, once=True)
         return quantized
 
     @staticmethod

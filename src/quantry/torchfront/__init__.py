@@ -37,8 +37,10 @@ _WHERE = {
     "is_captured": "graph_capture",
     "is_module": "graph_capture",
     "learn_scales": "switches",
+    "load_module": "module_files",
     "qat": "training",
     "quantize_graph": "graph_quantization",
+    "save_module": "module_files",
     "start_observers": "switches",
     "tune_weights": "graph_quantization",
 }

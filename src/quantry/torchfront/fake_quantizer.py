@@ -36,6 +36,7 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         gradient: What gets a gradient in addition to the values.
         enabled: Whether values are quantized at all.
         observing: Whether the scale follows the range of the values seen in training.
+        observe_once: Whether observing stops after the first values.
     """
 
     observed: Tensor | None
@@ -47,7 +48,7 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         self.spec = spec
         self.constant = constant
         self.gradient = Gradient.STRAIGHT_THROUGH
-        self.enabled, self.observing = True, False
+        self.enabled, self.observing, self.observe_once = True, False, False
         self._grid = Grid.of(spec, reduced=params.limits is not None)
         self.register_buffer("scale", torch.tensor(params.scale))
         self.register_buffer("zero_point", torch.tensor(params.zero_point, dtype=torch.int32))
@@ -57,6 +58,8 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
         """Return the quantized and dequantized values in the type of the input."""
         if self.observing and self.training:
             self._observe(values.detach())
+            if self.observe_once:
+                self.observing = self.observe_once = False
         if not self.enabled:
             return values
         if self.gradient is Gradient.TQT:
@@ -68,6 +71,11 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
     def is_power_of_two(self) -> bool:
         """Whether the scale must be a power of two."""
         return isinstance(self.spec.scale, PowerOfTwoScale)
+
+    @property
+    def _log_threshold(self) -> Tensor:
+        """The learned logarithm, under the name by which AMD's training scripts collect it for their optimizer."""
+        return self.log2_scale
 
     def current_scale(self) -> Tensor:
         """Return the scale, float32, also while its logarithm is learned."""
@@ -138,19 +146,22 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the switches, which are part of a checkpoint like the numbers."""
-        return {"gradient": self.gradient.value, "enabled": self.enabled, "observing": self.observing}
+        switches = {"enabled": self.enabled, "observing": self.observing, "observe_once": self.observe_once}
+        return {"gradient": self.gradient.value, **switches}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the switches."""
         self.enabled, self.observing = bool(state["enabled"]), bool(state["observing"])
+        self.observe_once = bool(state.get("observe_once"))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # The keys depend on how the scale is learned, so restore that before torch compares them.
         extra = state_dict.get(f"{prefix}_extra_state")
         if extra is not None and Gradient(extra["gradient"]) is not self.gradient:
             self.learn(Gradient(extra["gradient"]))
-        if f"{prefix}observed" in state_dict:
-            self.observed = state_dict[f"{prefix}observed"].clone()
+        # A checkpoint from before the first observation has no range, and one from after it has.
+        observed = state_dict.get(f"{prefix}observed")
+        self.observed = None if observed is None else observed.clone()
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:

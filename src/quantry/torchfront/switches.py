@@ -23,13 +23,19 @@ def enable_quantizers(model: nn.Module, *, enabled: bool = True) -> None:
 
 
 @known_keywords("start_observers")
-def start_observers(model: nn.Module) -> None:
-    """Let scales follow the range of the values seen in training mode: weights at once, activations as an average."""
+def start_observers(model: nn.Module, *, once: bool = False) -> None:
+    """Let scales follow the range of the values seen in training mode: weights at once, activations as an average.
+
+    Args:
+        model: The model.
+        once: Only take the range of the first training batch, and only for activations: a start for scales that
+            training learns, if there is no calibration data.
+    """
     _require_quantizers(model, "start_observers")
     _refuse_frozen(model, "start_observers")
     for part in model.modules():
-        if isinstance(part, FakeQuantizer):
-            part.observing = True
+        if isinstance(part, FakeQuantizer) and not (once and part.constant):
+            part.observing, part.observe_once = True, once
 
 
 @known_keywords("freeze_observers")

@@ -1,5 +1,9 @@
 """The API of vai_q_onnx on top of quantry: the same names, signature and defaults."""
 
+from functools import partial
+from importlib import import_module
+from typing import Any
+
 from quantry import module_paths
 from quantry.onnx.data_readers import CalibrationDataReader
 from quantry.onnx.deployment import dump_model
@@ -27,4 +31,10 @@ __all__ = [
     "quantize_static",
 ]
 
-module_paths.register(__name__)
+
+def _tool_member(path: str, name: str) -> Any:
+    """Return what the module of a tool has; the tools are imported on first use."""
+    return import_module("quantry.onnx.model_tools").tool_member(path.removeprefix("tools."), name)
+
+
+module_paths.register(__name__, computed={path: partial(_tool_member, path) for path in module_paths.TOOL_PATHS})

@@ -87,7 +87,8 @@ def _random_shapes(draft: RecipeDraft, value: Any) -> RecipeDraft:
             "extra_options['RandomDataReaderInputShape'] must be a dict of shapes by input, a list of shapes or one "
             f"shape, got {value!r}"
         )
-    return replace(draft, random=replace(draft.random, shapes=value))
+    shapes = {name: tuple(shape) for name, shape in value.items()} if isinstance(value, Mapping) else tuple(value)
+    return replace(draft, random=replace(draft.random, shapes=shapes))
 
 
 def _random_ranges(draft: RecipeDraft, value: Mapping[str, Iterable[float]] | None) -> RecipeDraft:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import onnx
+
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import (
@@ -104,25 +106,29 @@ def _operators(draft: RecipeDraft, operators: Iterable[str]) -> RecipeDraft:
     return with_field(draft, "plan.selection.operators", tuple(operators))
 
 
-def _check_operators(operators: Iterable[str], where: str) -> tuple[str, ...]:
+def _with_operators(draft: RecipeDraft, operators: Iterable[str], where: str) -> tuple[RecipeDraft, tuple[str, ...]]:
+    """Return the draft with operator types that no rule knows, and all types as a tuple."""
     listed = tuple(operators)
     for operator in listed:
-        if operator not in RULE_OF_OPERATOR:
+        if operator not in RULE_OF_OPERATOR and not onnx.defs.has(operator):
             raise RecipeError(
-                f"{where} must hold operator types that quantry has a rule for, got {operator!r}"
+                f"{where} must hold operator types of ONNX, got {operator!r}"
                 f"{nearest_spelling(str(operator), RULE_OF_OPERATOR)}"
             )
-    return listed
+    unknown = tuple(operator for operator in listed if operator not in RULE_OF_OPERATOR)
+    return with_field(draft, "plan.extra_operators", (*draft.plan.extra_operators, *unknown)), listed
 
 
 def _op_types(draft: RecipeDraft, value: Iterable[str]) -> RecipeDraft:
-    listed = _check_operators(value, "op_types_to_quantize")
+    draft, listed = _with_operators(draft, value, "op_types_to_quantize")
     # One pattern for all types: some of them may be absent from the model, but not all.
     return _operators(draft, (f"^({'|'.join(listed)})$",)) if listed else draft
 
 
 def _extra_op_types(draft: RecipeDraft, value: Iterable[str]) -> RecipeDraft:
-    listed = _check_operators(value, "extra_op_types_to_quantize")
+    draft, listed = _with_operators(draft, value, "extra_op_types_to_quantize")
+    # Types that a rule keeps float are wanted too.
+    draft = with_field(draft, "plan.extra_operators", tuple(dict.fromkeys((*draft.plan.extra_operators, *listed))))
     chosen = draft.plan.selection.operators
     if not listed or not chosen:
         return draft
@@ -231,16 +237,17 @@ ROWS = (
         "op_types_to_quantize",
         Kind.LIST,
         "[]",
-        "Quantize only these operator types; empty for all that have a rule.",
-        "plan.selection.operators",
+        "Quantize only these operator types; empty for all that have a rule. Of a type without a rule, computed inputs "
+        "and results are quantized.",
+        "plan.selection.operators, plan.extra_operators",
         _op_types,
     ),
     OptionRow(
         "extra_op_types_to_quantize",
         Kind.LIST,
         "[]",
-        "Also quantize these operator types; without op_types_to_quantize, all that have a rule are quantized anyway.",
-        "plan.selection.operators",
+        "Also quantize these operator types, with or without a rule.",
+        "plan.selection.operators, plan.extra_operators",
         _extra_op_types,
     ),
     OptionRow(

@@ -1,0 +1,220 @@
+"""What the tools of ``quark.onnx.tools`` do to a model."""
+
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveInitializersFromInputsPass
+from PIL import Image
+
+from quantry.convert import Target, translate
+from quantry.convert.translate import lift_constants
+from quantry.errors import DataError, RecipeError
+from quantry.evaluate.metrics import find_metric
+from quantry.graph.edit import FreshNames, bypass, constant_of
+from quantry.graph.passes.convert_opset import convert_opset
+from quantry.graph.passes.float16_to_float32 import float16_to_float32
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.passes.tidy import remove_unused
+from quantry.graph.weights import new_initializer
+from quantry.onnx.presets import get_default_config
+from quantry.onnx.quantizer import ModelQuantizer, inputs_with_channels_last
+from quantry.runtime.optimized import with_integer_operators
+
+_METRICS = ("cosine", "l2", "psnr", "ssim")
+_QUANTIZERS = re.compile(r"^(|VAI|Vitis|Extended)QuantizeLinear$")
+_RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")
+_IN_ONE_PIECE = re.compile(r"^(FixNeuron|BFPQuantizeDequantize|MXQuantizeDequantize)$")
+
+
+def _read_image(path: Path) -> NDArray[Any]:
+    return np.asarray(Image.open(path).convert("RGB"))
+
+
+_READERS: dict[str, Callable[[Path], NDArray[Any]]] = {
+    ".npy": np.load,
+    ".png": _read_image,
+    ".jpg": _read_image,
+    ".jpeg": _read_image,
+}
+
+
+def to_float32(model: ir.Model) -> ir.Model:
+    """Return a float16 model in float32."""
+    float16_to_float32(model)
+    return model
+
+
+def channels_last(model: ir.Model) -> ir.Model:
+    """Return the model with channels-last inputs."""
+    return inputs_with_channels_last(model)
+
+
+def _quantized(model: ir.Model, preset: str, **options: Any) -> onnx.ModelProto:
+    config = get_default_config(preset)
+    config.extra_options = {**(config.extra_options or {}), **options}
+    config.convert_fp16_to_fp32 = True
+    config.include_cle = False
+    # Formats without scales need no data, and AMD's tools that need it take random data too.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="no calibration data")
+        result = ModelQuantizer(config).quantize_model(ir.serde.serialize_model(model))
+    assert result is not None
+    return result
+
+
+def to_bfloat16(model: ir.Model, format: str = "with_cast") -> onnx.ModelProto:  # noqa: A002 - AMD's name
+    """Return the model with tensors rounded to bfloat16 by Cast nodes or vendor pairs."""
+    if format not in ("with_cast", "vitisqdq"):
+        raise RecipeError(
+            f"--format must be with_cast or vitisqdq, got {format!r}: bfloat16 models do not run in "
+            "onnxruntime on CPUs; with_cast rounds to bfloat16 between the nodes"
+        )
+    return _quantized(model, "BF16", **({"BF16QDQToCast": True} if format == "with_cast" else {}))
+
+
+def to_block_float(model: ir.Model) -> onnx.ModelProto:
+    """Return the model with tensors in BFP16."""
+    return _quantized(model, "BFP16")
+
+
+def quantized_with_random_data(model: ir.Model, preset: str = "XINT8") -> onnx.ModelProto:
+    """Return the model quantized with random data."""
+    return _quantized(model, preset)
+
+
+def without_pairs(model: ir.Model) -> ir.Model:
+    """Remove Q/DQ nodes; integer weights become the floats that they stand for."""
+    lift_constants(model)
+    for node in list(model.graph):
+        if _IN_ONE_PIECE.match(node.op_type) and node.inputs[0] is not None:
+            bypass(node, node.inputs[0])
+        elif _RESTORERS.match(node.op_type):
+            _restore(model, node)
+    remove_unused(model)
+    return model
+
+
+def _restore(model: ir.Model, node: ir.Node) -> None:
+    source = node.inputs[0]
+    before = None if source is None else source.producer()
+    if before is not None and _QUANTIZERS.match(before.op_type) and before.inputs[0] is not None:
+        bypass(node, before.inputs[0])
+        return
+    integers, scale, zero = (constant_of(value) for value in (*node.inputs, None, None)[:3])
+    if integers is None or scale is None:
+        return
+    axis = node.attributes.get_int("axis", 1)
+    shape = [-1 if index == axis % integers.ndim else 1 for index in range(integers.ndim)] if scale.ndim == 1 else []
+    offset = 0 if zero is None else zero.astype(np.float64).reshape(shape)
+    floats = ((integers.astype(np.float64) - offset) * scale.astype(np.float64).reshape(shape)).astype(np.float32)
+    restored = new_initializer(FreshNames(model).value(f"{node.outputs[0].name}_float"), floats)
+    model.graph.register_initializer(restored)
+    bypass(node, restored)
+
+
+def integer_operators(model: ir.Model) -> onnx.ModelProto:
+    """Return a Q/DQ model with integer operators instead of Q/DQ pairs."""
+    return with_integer_operators(ir.serde.serialize_model(model))
+
+
+def fixed_shapes(model: ir.Model, fix_shapes: str = "") -> onnx.ModelProto:
+    """Return the model with fixed input shapes, given as ``name:[1,3,224,224]``."""
+    shapes = re.findall(r"([^\s:;\[\]]+)\s*:\s*\[([\d,\s]+)\]", fix_shapes)
+    inputs = {value.name: value for value in model.graph.inputs}
+    for name, lengths in shapes:
+        if name not in inputs:
+            raise RecipeError(
+                f"--fix_shapes must name inputs of the model ({', '.join(map(str, inputs))}), got {name!r}"
+            )
+        inputs[name].shape = ir.Shape([int(length) for length in lengths.split(",")])
+    if not shapes:
+        raise RecipeError(f"--fix_shapes must be like 'image:[1,3,224,224]', got {fix_shapes!r}")
+    return inferred(model)
+
+
+def inferred(model: ir.Model) -> ir.Model:
+    """Return the model with the shape of every tensor."""
+    infer_shapes(model)
+    return model
+
+
+def at_opset(model: ir.Model, target_opset: int = 17) -> ir.Model:
+    """Return the model with a newer opset."""
+    if target_opset < model.opset_imports[""]:
+        raise RecipeError(f"--target_opset must be at least the model's {model.opset_imports['']}, got {target_opset}")
+    return convert_opset(model, target_opset)
+
+
+def custom_operators(model: ir.Model, reverse_conversion: bool = False) -> ir.Model:
+    """Return the model with vendor operators of the older dialect, or of the newer one."""
+    return translate(model, Target.QUARK if reverse_conversion else Target.VITIS)
+
+
+def unique_initializers(model: ir.Model) -> ir.Model:
+    """Return the model with one initializer for each reader."""
+    names = FreshNames(model)
+    for value in list(model.graph.initializers.values()):
+        array = constant_of(value)
+        if array is None:
+            continue
+        for use in list(value.uses())[1:]:
+            copy = new_initializer(names.value(f"{value.name}_copy"), array)
+            model.graph.register_initializer(copy)
+            use.node.replace_input_with(use.idx, copy)
+    return model
+
+
+def without_input_initializers(model: ir.Model) -> ir.Model:
+    """Return the model without inputs that are also initializers."""
+    RemoveInitializersFromInputsPass()(model)
+    return model
+
+
+def finite_weights(model: ir.Model, replace_inf_value: float = 10000.0) -> ir.Model:
+    """Return the model with a finite number instead of each infinity in its weights."""
+    for value in model.graph.initializers.values():
+        array = constant_of(value)
+        if array is not None and np.issubdtype(array.dtype, np.floating) and np.isinf(array).any():
+            limited = np.where(np.isinf(array), np.sign(array) * replace_inf_value, array).astype(array.dtype)
+            value.const_value = ir.tensor(limited, name=value.name)
+    return model
+
+
+def evaluate(baseline_results_folder: str, quantized_results_folder: str) -> dict[str, float]:
+    """Compare two folders of results file by file, and print the mean of each metric.
+
+    Args:
+        baseline_results_folder: Results of the float model: ``.npy`` files or images.
+        quantized_results_folder: Results of the quantized model, in files of the same names.
+
+    Returns:
+        Mean by metric: cosine, l2, psnr and ssim; without those that are not finite for some file.
+
+    Raises:
+        DataError: A folder is empty, or a file has no counterpart.
+    """
+    first, second = Path(baseline_results_folder), Path(quantized_results_folder)
+    names = sorted(path.relative_to(first) for path in first.rglob("*") if path.suffix.lower() in _READERS)
+    if not names:
+        raise DataError(f"baseline_results_folder must have {', '.join(_READERS)} files, got none in {first}")
+    missing = [str(name) for name in names if not (second / name).is_file()]
+    if missing:
+        raise DataError(f"quantized_results_folder must have the files of the other folder, got no {missing[0]}")
+    found: dict[str, list[float]] = {metric: [] for metric in _METRICS}
+    for name in names:
+        read = _READERS[name.suffix.lower()]
+        arrays = read(first / name), read(second / name)
+        for metric in _METRICS:
+            found[metric].append(find_metric(metric).score(*arrays))
+    means = {metric: float(np.mean(values)) for metric, values in found.items() if np.isfinite(values).all()}
+    listed = ", ".join(f"{metric} {value:.6g}" for metric, value in means.items())
+    sys.stdout.write(f"{len(names)} files: {listed}\n")
+    return means
