@@ -253,3 +253,33 @@ def test_scales_that_are_computed_keep_their_pairs():
     """
     operators = _assert_same_bits(lambda: _model(body, _parameters()))
     assert "QLinearAdd" not in operators
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weight", "shape"),
+    [
+        ("kernel_shape = [3], pads = [1, 1]", (8, 16, 3), (2, 16, 9)),
+        ("kernel_shape = [2, 2, 2]", (4, 3, 2, 2, 2), (1, 3, 4, 5, 6)),
+        ("kernel_shape = [3, 3], group = 4, dilations = [2, 2]", (8, 4, 3, 3), (1, 16, 9, 9)),
+        ("kernel_shape = [3, 3], group = 16, strides = [2, 2], pads = [0, 0, 1, 1]", (16, 1, 3, 3), (3, 16, 8, 8)),
+        ('kernel_shape = [3, 3], auto_pad = "SAME_UPPER", strides = [2, 2]', (5, 7, 3, 3), (1, 7, 8, 9)),
+        ("kernel_shape = [1, 1], strides = [2, 2]", (24, 32, 1, 1), (2, 32, 7, 7)),
+    ],
+)
+def test_convolutions_of_every_shape(attributes, weight, shape):
+    generator = np.random.default_rng(0)
+    constants = {
+        **_parameters(y=1),
+        "w": generator.integers(-128, 128, weight).astype(np.int8),
+        # One scale per channel, all powers of two.
+        "ws": (2.0 ** generator.integers(-8, -4, weight[0])).astype(np.float32),
+        "wz": np.zeros(weight[0], np.int8),
+    }
+    body = f"""
+    wd = DequantizeLinear <axis = 0> (w, ws, wz)
+    v = Conv <{attributes}> (xd, wd)
+    """
+    feeds = [{"x": generator.normal(0, size, shape).astype(np.float32)} for size in (1, 9)]
+    dims = ",".join(map(str, shape))
+    operators = _assert_same_bits(lambda: _model(body, constants, f"float[{dims}] x"), feeds)
+    assert "QLinearConv" in operators
