@@ -91,9 +91,9 @@ def test_finetuning_variants_of_presets_are_counted_and_listed_on_request() -> N
     assert "--all" not in whole
 
 
-def test_help_shows_the_default_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_the_default_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert "[default: (S8S8_AAWS)]" in in_process("quantize", "--help")
+    assert "[default: (auto)]" in in_process("quantize", "--help")
 
 
 def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> None:

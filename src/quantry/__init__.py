@@ -2,7 +2,7 @@
 
 Example:
     >>> import quantry
-    >>> result = quantry.quantize("model.onnx", data="images/", recipe="XINT8")  # doctest: +SKIP
+    >>> result = quantry.quantize("model.onnx", data="images/", target="vitisai")  # doctest: +SKIP
     >>> result.save("model.int8.onnx")  # doctest: +SKIP
 """
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantry import errors
+    from quantry.auto import quantize
     from quantry.autosearch import search
     from quantry.data.images import ImageOptions
     from quantry.diagnosis import Diagnosis, diagnose
     from quantry.memo import DirectoryStore, MemoryStore
-    from quantry.quantization import QuantizationResult, quantize
+    from quantry.quantization import QuantizationResult
     from quantry.recipe import Recipe
     from quantry.report import write_report, write_search_report
 
@@ -46,7 +47,7 @@ _HOME = {
     "QuantizationResult": "quantry.quantization",
     "Recipe": "quantry.recipe",
     "diagnose": "quantry.diagnosis",
-    "quantize": "quantry.quantization",
+    "quantize": "quantry.auto",
     "search": "quantry.autosearch",
     "write_report": "quantry.report",
     "write_search_report": "quantry.report",

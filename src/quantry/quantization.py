@@ -24,7 +24,6 @@ from quantry.errors import (
     QuantryError,
     RecipeError,
     StageError,
-    known_keywords,
 )
 from quantry.evaluate import Evaluation, GuardReport, find_metric
 from quantry.graph.float_model import input_signatures
@@ -202,23 +201,10 @@ class QuantizationResult:
             self.__dict__["_is_verified"] = True
 
 
-_OTHER_NAMES = {
-    "preset": "recipe",
-    "config": "recipe",
-    "quant_config": "recipe",
-    "model_input": "model",
-    "calibration_data": "data",
-    "calibration_data_reader": "data",
-    "reader": "data",
-    "cache": "store",
-}
-
-
-@known_keywords("quantize", _OTHER_NAMES)
 def quantize(  # noqa: PLR0913  one keyword for each input of the user
     model: Any,
-    data: Any = None,
-    recipe: Recipe | str | Path | Mapping[str, Any] | None = None,
+    data: Any,
+    recipe: Recipe | str | Path | Mapping[str, Any],
     *,
     target: Target | str | None = None,
     evaluation_data: Any = None,
@@ -227,24 +213,18 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     store: Store | str | os.PathLike[str] | None = DEFAULT_STORE,
     verify: bool = True,
 ) -> QuantizationResult:
-    """Quantize a float ONNX model.
+    """Quantize a float ONNX model with one recipe; `quantry.quantize` can also find the recipe.
 
     Args:
         model: Path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
-        data: Calibration data: an onnxruntime data reader, an iterable or a sequence of dicts or arrays, a folder of
-            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None is fine if no scale has to be found in data;
-            otherwise random data is used, with a warning.
-        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data. None takes the preset that
-            the target recommends, or S8S8_AAWS without a target.
+        data: Calibration data in any form that `quantry.quantize` takes; None is one random sample, if data is needed.
+        recipe: A `Recipe`, the name of a preset, the path of a recipe file, or plain data.
         target: The deployment target: its name, the path of its file, or a `Target`. The recipe is adapted to its
             rules. None takes the recipe's own target, if it has one.
         evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
-        images: How image files become inputs. By default a folder of images is read as RGB 0..255, and the first note
-            says so.
-        score: A function from the model's outputs for all calibration samples (one array for each output, with the
-            samples along its first axis) to a number, higher is better; for mixed precision with the goal `WithinDrop`.
-        store: Where results are stored: "default" for the user's cache directory, a directory, a store, or None to
-            store nothing.
+        images: How image files become inputs.
+        score: A function of the model's outputs, for mixed precision with the goal `WithinDrop`.
+        store: Where results are stored; see `open_store`.
         verify: Whether ``save`` and ``to_bytes`` check that onnxruntime and onnx's checker accept the written model,
             wherever they accept the float model. It costs one session; False is for huge models.
 
@@ -253,17 +233,13 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
 
     Raises:
         UserError: The model, the data or the recipe is invalid; the message says why.
-
-    Example:
-        >>> result = quantry.quantize("model.onnx", data=reader, recipe="XINT8")  # doctest: +SKIP
-        >>> result.save("model.int8.onnx")  # doctest: +SKIP
     """
-    wanted, notes = resolve_recipe(_default_recipe(target) if recipe is None else recipe)
+    wanted, notes = resolve_recipe(recipe)
     deployed, wanted, adapted = _for_target(target, wanted)
     notes = (*notes, *adapted)
     _check_metrics(wanted, score)
     trace = Trace()
-    memo = Memo(_open_store(store), trace)
+    memo = Memo(open_store(store), trace)
     source = model_source(model)
     with _blaming(source):
         prepared = run_prepare(source, wanted, memo)
@@ -291,10 +267,6 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     return QuantizationResult(
         wanted, stages, trace, all_notes, memo, used, file, _verified_against=source if verify else None
     )
-
-
-def _default_recipe(target: Target | str | None) -> str:
-    return "S8S8_AAWS" if target is None else find_target(target).recommended[0]
 
 
 def _for_target(target: Target | str | None, recipe: Recipe) -> tuple[Target | None, Recipe, tuple[str, ...]]:
@@ -355,7 +327,15 @@ def default_store_path() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quantry"
 
 
-def _open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
+def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
+    """Return the store that a user named; None if nothing is stored.
+
+    Args:
+        store: `DEFAULT_STORE`, a directory, a store or None.
+
+    Raises:
+        RecipeError: It is none of these.
+    """
     if store == DEFAULT_STORE:
         return _directory_store(default_store_path().absolute())
     if isinstance(store, str | os.PathLike):

@@ -63,7 +63,8 @@ ALLOWED: dict[str, set[str]] = {
     "pipeline": BASE | set(STAGES) | {"mix"},
     "autosearch": RUNNING,
     "diagnosis": RUNNING,
-    "report": RUNNING | {"autosearch", "diagnosis"},
+    "auto": RUNNING | {"targets", "autosearch", "diagnosis"},
+    "report": RUNNING | {"auto", "autosearch", "diagnosis"},
     "torchfront": RUNNING,
 }
 

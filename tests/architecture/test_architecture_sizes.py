@@ -32,6 +32,7 @@ ALLOWED_FUNCTIONS = {
     "tune/triton_kernels.py:step_bias": "a kernel takes each pointer and constant by itself",
     "cli/search.py:search": "the command line's options are its parameters",
     "autosearch/run.py:search": "one keyword for each thing a user brings, and what each may be",
+    "auto/run.py:quantize": "one keyword for each thing a user brings, and what each may be",
     "quantization.py:quantize": "one keyword for each thing a user brings, and what each may be",
     "onnx/pre_process.py:quant_pre_process": "the documented signature of onnxruntime",
     "vai_q_onnx/quantize.py:quantize_static": "the documented signature of vai_q_onnx; its lines are its arguments",

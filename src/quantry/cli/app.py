@@ -62,7 +62,7 @@ def _epilog(examples: tuple[str, ...]) -> str:
 _add(
     quantize,
     _MAIN,
-    "quantry quantize model.onnx --data images/ --pixel-scale 1/255 --recipe recommended-npu",
+    "quantry quantize model.onnx --data images/ --pixel-scale 1/255 --target vitisai",
     "quantry quantize model.onnx --data images/ --recipe mine.yaml -o out.onnx --report report.html",
 )
 _add(

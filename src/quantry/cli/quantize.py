@@ -1,9 +1,9 @@
 """``quantry quantize``: quantize a float model."""
 
-import dataclasses
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,12 @@ from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_b
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
 
-_DEFAULT_PRESET = "S8S8_AAWS"
+if TYPE_CHECKING:
+    from quantry.auto import AutoInputs, Effort
+    from quantry.quantization import QuantizationResult
+
+_AUTO = "auto"
+_EFFORT = "How long auto may search: low, default (about a minute of CPU time) or high (with training)."
 _OUTPUT = "Output file; default: in the current folder, named after the model and the recipe."
 _TARGET = "Deployment target, or a .yaml or .py file; see `quantry targets`. The recipe is adapted to its rules."
 _BATCH = "Fix a dynamic batch size; targets with static shapes take 1 unless it is given."
@@ -35,14 +40,15 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default=_DEFAULT_PRESET),
+        typer.Option("--preset", "-p", help="Name of a preset; see `quantry presets`.", show_default="auto"),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, or a preset's name.")
+        str | None, typer.Option("--recipe", "-r", help="Recipe file, YAML or JSON, a preset's name, or auto.")
     ] = None,
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
     batch: Annotated[int | None, typer.Option(help=_BATCH)] = None,
     dimension: Annotated[list[str] | None, typer.Option(help=_DIMENSION)] = None,
+    effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     samples: Annotated[int | None, typer.Option(help="Maximum number of calibration samples.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Node to keep float, or ^regex; repeatable.")] = None,
@@ -74,9 +80,8 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     """Quantize a float ONNX model; exit code 3 if the result is useless."""
     if preset and recipe:
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
-    chosen, notes = resolve_recipe(recipe or preset or _default_preset(target))
-    wanted = _adjusted(chosen, samples, tuple(exclude or ()), latency)
-    wanted = with_sizes(wanted, batch, dimension or [])
+    changes = _Changes(samples, tuple(exclude or ()), latency, batch, tuple(dimension or ()))
+    wanted = _Wanted.of(recipe or preset or _AUTO, changes)
     file = output or Path(f"{model.stem}.{_file_name(wanted.name)}.onnx")
     _check_output(file, model)
     if report is not None:
@@ -85,8 +90,8 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
     # Imported only now, so that a misspelt argument is reported at once.
+    from quantry.auto import AutoInputs, find_effort
     from quantry.data.images import ImageOptions
-    from quantry.quantization import quantize as run
     from quantry.report import write_report
 
     given = given_images(
@@ -103,34 +108,18 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     images = ImageOptions(**given) if given else None
     if images is None:
         warn_of_default_pixels(model, data)
-    result = run(
-        model,
-        data,
-        wanted,
-        target=target,
-        evaluation_data=evaluation_data,
-        images=images,
-        store=None if store == "none" else store,
-        verify=verify,
-    )
+    inputs = AutoInputs(model, data, evaluation_data, images, None if store == "none" else store, verify)
+    result = wanted.run(inputs, target, find_effort(effort))
     useless = useless_because(result)
     written = result.save(file) if useless is None or force else ()
     if report is not None:
         written = (*written, write_report(result, report, model.name))
-    told = (*notes, *image_notes(data, images or ImageOptions()))
+    told = (*wanted.notes, *image_notes(data, images or ImageOptions()))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
     out = current_output()
     summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)
     show(out, summary)
     out.result(quantize_json(model, summary), ExitCode.GOOD if useless is None or force else ExitCode.NOT_GOOD_ENOUGH)
-
-
-def _default_preset(target: str | None) -> str:
-    if target is None:
-        return _DEFAULT_PRESET
-    from quantry.targets import find_target
-
-    return find_target(target).recommended[0]
 
 
 def with_sizes(recipe: Recipe, batch: int | None, dimensions: list[str]) -> Recipe:
@@ -151,9 +140,7 @@ def with_sizes(recipe: Recipe, batch: int | None, dimensions: list[str]) -> Reci
             raise RecipeError(f"--dimension must be NAME=SIZE, such as height=224, got {given!r}")
         sizes.append(Dimension(name, int(size)))
     batch = recipe.prepare.batch if batch is None else batch
-    return dataclasses.replace(
-        recipe, prepare=dataclasses.replace(recipe.prepare, batch=batch, dimensions=tuple(sizes))
-    )
+    return replace(recipe, prepare=replace(recipe.prepare, batch=batch, dimensions=tuple(sizes)))
 
 
 def _file_name(label: str) -> str:
@@ -176,13 +163,77 @@ def _check_report(report: Path, target: Path, model: Path) -> None:
         raise RecipeError(f"--report must not be the float model itself, got {report}")
 
 
-def _adjusted(recipe: Recipe, samples: int | None, exclude: tuple[str, ...], latency: int) -> Recipe:
-    selection: Selection = recipe.plan.selection
-    return dataclasses.replace(
-        recipe,
-        observe=recipe.observe if samples is None else dataclasses.replace(recipe.observe, samples=samples),
-        plan=dataclasses.replace(
-            recipe.plan, selection=dataclasses.replace(selection, exclude=(*selection.exclude, *exclude))
-        ),
-        evaluate=dataclasses.replace(recipe.evaluate, latency_runs=latency or recipe.evaluate.latency_runs),
-    )
+@dataclass(frozen=True)
+class _Changes:
+    """Options of the command line that change a recipe.
+
+    Attributes:
+        samples: Maximum number of calibration samples; None keeps the recipe's.
+        exclude: Nodes to keep float.
+        latency: Number of timed runs; 0 keeps the recipe's.
+        batch: Size of the first axis of the inputs; None keeps the recipe's.
+        dimensions: Further sizes, each as ``NAME=SIZE``.
+    """
+
+    samples: int | None
+    exclude: tuple[str, ...]
+    latency: int
+    batch: int | None
+    dimensions: tuple[str, ...]
+
+    def __call__(self, recipe: Recipe) -> Recipe:
+        """Return the changed recipe."""
+        selection: Selection = recipe.plan.selection
+        observe, evaluate = recipe.observe, recipe.evaluate
+        return replace(
+            with_sizes(recipe, self.batch, list(self.dimensions)),
+            observe=observe if self.samples is None else replace(observe, samples=self.samples),
+            plan=replace(recipe.plan, selection=replace(selection, exclude=(*selection.exclude, *self.exclude))),
+            evaluate=replace(evaluate, latency_runs=self.latency or evaluate.latency_runs),
+        )
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """How to quantize: with one recipe, or with the one that auto finds.
+
+    Attributes:
+        recipe: The recipe; None lets auto find one.
+        changes: Options that change every recipe.
+        notes: What the user should know about the recipe.
+    """
+
+    recipe: Recipe | None
+    changes: _Changes
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, changes: _Changes) -> "_Wanted":
+        """Find a recipe by its name or file, so that a misspelt one is reported before any work."""
+        if name.lower() == _AUTO:
+            return cls(None, changes)
+        recipe, notes = resolve_recipe(name)
+        return cls(changes(recipe), changes, notes)
+
+    @property
+    def name(self) -> str:
+        """The recipe's name, for the name of the output file."""
+        return _AUTO if self.recipe is None else self.recipe.name
+
+    def run(self, inputs: "AutoInputs", target: str | None, effort: "Effort") -> "QuantizationResult":
+        """Quantize.
+
+        Args:
+            inputs: The model and the data.
+            target: Name of the deployment target; None if the user named none.
+            effort: How long auto may search.
+        """
+        from quantry.auto import quantize_auto
+        from quantry.quantization import quantize as quantize_with
+        from quantry.targets import default_target, find_target
+
+        if self.recipe is None:
+            deployed = default_target() if target is None else find_target(target)
+            return quantize_auto(inputs, deployed, effort, self.changes)
+        settings = {name: getattr(inputs, name) for name in ("evaluation_data", "images", "store", "verify")}
+        return quantize_with(inputs.model, inputs.data, self.recipe, target=target, **settings)

@@ -12,6 +12,7 @@ from quantry.cli.frame import Output
 from quantry.cli.notes import grouped_notes
 
 if TYPE_CHECKING:
+    from quantry.auto import Outcome
     from quantry.quantization import QuantizationResult
 
 _FAR_OFF = 10.0
@@ -66,6 +67,8 @@ def show(output: Output, summary: Summary) -> None:
         output: Where to print.
         summary: What to print.
     """
+    from quantry.auto import AutoResult
+
     result, console = summary.result, output.console
     plan = result.plan
     console.print(
@@ -74,6 +77,8 @@ def show(output: Output, summary: Summary) -> None:
     )
     for reason, count in Counter(declined.reason for declined in plan.declined).most_common(_REASONS):
         console.print(f"  {count} kept float: {escape(reason)}")
+    if isinstance(result, AutoResult):
+        console.print(steps_table(result.auto))
     if summary.evaluate:
         console.print(_evaluation_table(result, summary.compared_on))
     for note in summary.notes if output.verbose else grouped_notes(summary.notes):
@@ -98,6 +103,8 @@ def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
         model: The float model.
         summary: The summary.
     """
+    from quantry.auto import AutoResult, outcome_facts
+
     result = summary.result
     plan = result.plan
     reasons = Counter(declined.reason for declined in plan.declined).most_common()
@@ -111,10 +118,31 @@ def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
         "float_because": [{"reason": reason, "count": count} for reason, count in reasons],
         "evaluation": evaluation_json(result, summary.compared_on) if summary.evaluate else None,
         "notes": summary.notes,
+        "auto": outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
         "stages": [
             {"stage": entry.stage, "outcome": entry.outcome, "seconds": entry.seconds} for entry in result.trace.entries
         ],
     }
+
+
+def steps_table(outcome: "Outcome") -> Table:
+    """Return what auto tried, with the gain of each step.
+
+    Args:
+        outcome: What auto found.
+    """
+    table = Table(title=f"tried, compared on {outcome.compared} held-out samples")
+    for heading in ("tried", "dB", "gain", "agreement", ""):
+        table.add_column(heading, justify="left" if heading in ("tried", "") else "right")
+    for step in outcome.steps:
+        table.add_row(
+            escape(step.label),
+            "failed" if step.decibels is None else f"{step.decibels:.2f}",
+            "" if step.gain is None else f"{step.gain:+.2f}",
+            "" if step.agreement is None else f"{step.agreement:.1%}",
+            "kept" if step.accepted else "",
+        )
+    return table
 
 
 def evaluation_json(result: "QuantizationResult", compared_on: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from quantry.diagnosis.diagnosis import Diagnosis, diagnose
 from quantry.diagnosis.evidence import Fall, Finding
+from quantry.diagnosis.fix import Fix
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 
-__all__ = ["Diagnosis", "Fall", "Finding", "TensorHealth", "diagnose", "tensor_health"]
+__all__ = ["Diagnosis", "Fall", "Finding", "Fix", "TensorHealth", "diagnose", "tensor_health"]

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from quantry.diagnosis.causes import find_causes
+from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
+from quantry.diagnosis.causes.unexplained import fall_fixes
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
+from quantry.diagnosis.fix import Fix, first_layers, float_fix
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
 from quantry.evaluate.measured_errors import measured_errors
@@ -23,6 +26,11 @@ _TOLD_FALLS = 5
 # Only outputs are compared on these, which is much cheaper than all tensors; ties of a few percent show up.
 _COMPARED = 64
 
+# Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
+# not. They are at most this share of all layers.
+_FIRST_LAYERS = (1, 3, 5)
+_MOST_FIRST_LAYERS = 0.2
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -36,6 +44,8 @@ class Diagnosis:
         samples: Number of samples on which `gathered` was measured.
         closeness: How close the outputs are to the float model's, sample by sample: decibels, agreement of decisions,
             and the share of ties.
+        general_fixes: What helps many models whatever the cause: the last nodes, the first layers or the nodes that
+            lose most in float or with more bits.
     """
 
     tensors: tuple[TensorHealth, ...]
@@ -44,6 +54,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     samples: int
     closeness: Closeness = field(repr=False)
+    general_fixes: tuple[Fix, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         lines = [_outputs_line(self.closeness)]
@@ -88,8 +99,20 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
     falls = _falls(model, gathered)
     closeness = _closeness(result)
     ties = closeness.mean_ties or 0.0
-    causes = find_causes(Evidence(model, result.recipe, result.plan, health, errors, falls, converted, ties))
-    return Diagnosis(health, gathered, falls, causes, len(feeds), closeness)
+    evidence = Evidence(model, result.recipe, result.plan, health, errors, falls, converted, ties)
+    return Diagnosis(
+        health, gathered, falls, find_causes(evidence), len(feeds), closeness, tuple(_general_fixes(evidence))
+    )
+
+
+def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
+    yield from last_node_fixes(evidence)
+    layers = len(list(evidence.layers()))
+    for depth in _FIRST_LAYERS:
+        if depth <= _MOST_FIRST_LAYERS * layers:
+            first = first_layers(evidence.model, evidence.plan, depth)
+            yield float_fix(first, "the first layer" if depth == 1 else f"the first {depth} layers")
+    yield from fall_fixes(evidence)
 
 
 def _closeness(result: QuantizationResult) -> Closeness:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from quantry.diagnosis.fix import Fix, node_name
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.evaluate.measured_errors import MeasuredError
 from quantry.graph.operators import LINEAR
@@ -31,15 +32,20 @@ class Finding:
         title: What was found, in one line.
         tensors: The tensors, worst first.
         fix: Suggested change of the recipe.
+        fixes: The same as data, most promising first; `quantry.auto` tries them.
+        gain: dB that the best of them gains on held-out samples; None if none was tried.
     """
 
     title: str
     tensors: tuple[str, ...]
     fix: str
+    fixes: tuple[Fix, ...] = field(default=(), repr=False)
+    gain: float | None = None
 
     def __str__(self) -> str:
         where = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
-        return f"{self.title}{f' ({where})' if where else ''}: {self.fix}"
+        measured = "" if self.gain is None else f" [{self.gain:+.1f} dB on held-out samples]"
+        return f"{self.title}{f' ({where})' if where else ''}: {self.fix}{measured}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,17 @@ class Evidence:
         """Whether so much error has accumulated in a tensor that it needs an explanation."""
         error = self.errors.get(tensor or "")
         return error is not None and error.sqnr < HARMED_SQNR
+
+    def producers(self, tensors: Sequence[str], limit: int = 3) -> tuple[str, ...]:
+        """Return the quantized nodes that compute tensors, by the names under which a selection finds them.
+
+        Args:
+            tensors: Names of tensors, worst first.
+            limit: Maximum number of nodes.
+        """
+        nodes = {value.name: node for node in self.model.graph for value in node.outputs}
+        found = (nodes[name] for name in tensors if name in nodes and nodes[name].name in self.plan.quantized_nodes)
+        return tuple(dict.fromkeys(node_name(node) for node in found))[:limit]
 
     def has_step(self, *kinds: type) -> bool:
         """Whether the recipe tunes with one of these steps."""

@@ -24,6 +24,9 @@ QUIET_CHANNELS = 0.1
 Otherwise a class that occurs in no sample, whose scores are rounded to zero, would hide all other errors.
 """
 
+LEAST_PROBABILITY = 1e-3
+"""Probabilities of a Softmax below this count as equal."""
+
 
 def ranks(scores: NDArray[np.floating], labels: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the place of each row's label if classes are sorted by score, from 0; the first of equal scores wins.
@@ -108,11 +111,21 @@ def output_decibels(pair: Pair) -> float:
     ours, theirs = pair
     if ours.size == 0:
         return decibels(0.0, 0.0)
+    if _is_distribution(score_rows(ours)):
+        # Probabilities hide how far the scores behind them are: compared with a floor, because nobody looks at the
+        # order of classes that are impossible.
+        ours, theirs = (np.log(np.maximum(values, LEAST_PROBABILITY)) for values in pair)
+        ours, theirs = ours - np.log(LEAST_PROBABILITY), theirs - np.log(LEAST_PROBABILITY)
     if ours.ndim < 3 or score_rows(ours) is not None:
         return decibels(float(np.square(ours).sum()), float(np.square(theirs - ours).sum()))
     mean, deviation = _channel_scales(ours)
     signal, noise = (ours - mean) / deviation, (theirs - ours) / deviation
     return decibels(float(np.square(signal).sum()), float(np.square(noise).sum()))
+
+
+def _is_distribution(rows: Rows | None) -> bool:
+    """Whether rows are probabilities, as a Softmax returns them."""
+    return rows is not None and bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1.0, atol=1e-3))
 
 
 def _channel_scales(values: Rows) -> tuple[Rows, Rows]:

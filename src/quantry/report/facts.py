@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quantry.auto import AutoResult, outcome_facts
 from quantry.diagnosis import Diagnosis
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
@@ -43,6 +44,7 @@ class ReportFacts:
         declined: Reasons with the nodes that stayed float.
         notes: Messages for the user.
         trace: Rows of the trace: stage, outcome, seconds.
+        auto: What the recipe "auto" tried, see `quantry.auto.outcome_facts`; None for other recipes.
     """
 
     title: str
@@ -63,6 +65,7 @@ class ReportFacts:
     trace: tuple[tuple[str, str, str], ...]
     pictures: tuple[Plain, ...] = ()
     placement: tuple[Plain, ...] = ()
+    auto: Plain | None = None
 
 
 def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) -> ReportFacts:
@@ -103,7 +106,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
                 "title": finding.title,
                 "tensors": finding.tensors,
                 "fix": finding.fix,
-                "gain": str(getattr(finding, "gain", None) or ""),
+                "gain": "" if finding.gain is None else f"{finding.gain:+.1f} dB on held-out samples",
             }
             for finding in diagnosis.findings
         ),
@@ -115,6 +118,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         declined=tuple((reason, tuple(nodes)) for reason, nodes in sorted(reasons.items(), key=_most_first)),
         notes=result.notes,
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),
+        auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
     )
 
 

@@ -18,6 +18,7 @@ def render_page(facts: ReportFacts) -> str:
     """
     sections = (
         ("", _cards(facts)),
+        ("What auto tried", "" if facts.auto is None else _auto(facts.auto)),
         ("Why accuracy is lost", _findings(facts.findings)),
         ("Where it is lost", _where(facts)),
         ("Values and ranges", _histograms(facts.histograms)),
@@ -76,6 +77,28 @@ def _interval(interval: tuple[float, float] | None) -> str:
 
 def _bytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+
+
+def _auto(auto: Plain) -> str:
+    """Return the steps with their gains, and what further gain would need."""
+    rows = (
+        (
+            escape(step["label"]) + (f"<br><small>{escape(step['cause'])}</small>" if step["cause"] else ""),
+            "failed" if step["decibels"] is None else f"{step['decibels']:.2f}",
+            "" if step["gain"] is None else f"{step['gain']:+.2f}",
+            "" if step["agreement"] is None else f"{step['agreement']:.1%}",
+            "" if step["agreement_gain"] is None else f"{100 * step['agreement_gain']:+.1f}",
+            "kept" if step["accepted"] else escape(step["reason"]) or "not kept",
+            f"{step['seconds']:.1f}",
+        )
+        for step in auto["steps"]
+    )
+    hint = (
+        f"<p>Calibrated on {auto['calibrated_on']} samples and compared with the float model on "
+        f"{auto['compared_on']} others. A change is kept if a paired test on these supports it.</p>"
+    )
+    headings = ("tried", "dB", "gain in dB", "agreement", "gain in points", "", "CPU s")
+    return hint + table(headings, rows) + "<p>Further gain would need:</p>" + bullets(auto["further_gain_needs"])
 
 
 def _findings(findings: Sequence[Plain]) -> str:

@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 
 from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.diagnosis.fix import Fix, float_fix, last_nodes
 
 NOTABLE_TIES = 0.01
 """Share of samples with equal highest scores, where the float model has one, above which outputs are too coarse."""
+
+# A detector has a few layers for each of its outputs; more than this is a large part of the model.
+_MOST_LAYERS = 12
 
 
 def coarse_outputs(evidence: Evidence) -> Iterator[Finding]:
@@ -18,4 +22,18 @@ def coarse_outputs(evidence: Evidence) -> Iterator[Finding]:
         "float model has one winner",
         outputs,
         "keep the last nodes in float (plan.selection.exclude), or use more bits for these tensors (plan.tensors)",
+        last_node_fixes(evidence),
     )
+
+
+def last_node_fixes(evidence: Evidence) -> tuple[Fix, ...]:
+    """Return what gives outputs more levels: the nodes after the last layers in float, then these layers too.
+
+    Args:
+        evidence: The evidence.
+    """
+    after, layers = last_nodes(evidence.model, evidence.plan)
+    fixes = [float_fix(after, "the nodes after the last layers")] if after else []
+    if layers and len(layers) <= _MOST_LAYERS:
+        fixes.append(float_fix((*after, *layers), "the last layers"))
+    return tuple(fixes)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.diagnosis.fix import Fix
 
 CONVERSION_SQNR = 35.0
 """dB of the outputs below which conversions for the target alone reduce accuracy."""
@@ -25,4 +26,7 @@ def conversions(evidence: Evidence) -> Iterator[Finding]:
         f"the float model already changes before quantization: its outputs keep {min(poor.values()):.0f} dB",
         tuple(sorted(poor, key=poor.__getitem__)),
         advice,
+        (Fix("Sigmoid is kept", {"prepare.npu.sigmoid_to_hard_sigmoid": False}),)
+        if npu is not None and npu.sigmoid_to_hard_sigmoid
+        else (),
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
+from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.graph.operators import ALIGNED
 from quantry.recipe import Recipe
@@ -16,6 +17,7 @@ SMALL_SHARE = 0.125
 """Fraction of a range in use below which a tensor is always reported."""
 
 _NOTABLE_SQNR = 35.0
+_WIDENED = 3
 _SWITCHES = {name: switch for switch, names in ALIGNED.items() for name in names}
 
 
@@ -37,6 +39,7 @@ def joined_ranges(evidence: Evidence) -> Iterator[Finding]:
         f"{_span(worst.seen)} and a range of {_span(worst.range)}, which {other.name} needs for {_span(other.seen)}",
         tuple(tensor.name for tensor in found),
         _fix(evidence.recipe, operator),
+        tuple(_fixes(evidence, operator, [tensor.name for tensor in found])),
     )
 
 
@@ -76,6 +79,16 @@ def _neighbours(value: ir.Value) -> Iterator[tuple[ir.Node, ir.Value]]:
         for other in (*node.inputs, *node.outputs):
             if other is not None and other is not value and other.const_value is None:
                 yield node, other
+
+
+def _fixes(evidence: Evidence, operator: str, tensors: list[str]) -> Iterator[Fix]:
+    switch = _SWITCHES.get(operator, "")
+    if evidence.recipe.scale.npu is not None and switch and getattr(evidence.recipe.scale.npu, switch):
+        yield Fix(f"no common range around {operator}", {f"scale.npu.{switch}": False})
+    nodes = evidence.producers(tensors)
+    if nodes:
+        yield float_fix(nodes)
+    yield wide_fix(tuple(tensors[:_WIDENED]))
 
 
 def _fix(recipe: Recipe, operator: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from quantry.diagnosis.evidence import POOR_SQNR, Evidence, Finding, counted, worst_first
+from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.graph.operators import operators_where
 from quantry.recipe import MinMax, MinMSE, NonOverflow
@@ -29,6 +30,7 @@ def outliers(evidence: Evidence) -> Iterator[Finding]:
         "times its root mean square",
         worst_first(found),
         _MORE_BITS if known else f"a method that clips them (scale.activation: {better}), or {_MORE_BITS}",
+        (*(() if known else (Fix("ranges by MinMSE", {"scale.activation": MinMSE()}),)), *_more(evidence, found)),
     )
 
 
@@ -40,7 +42,15 @@ def coarse_ranges(evidence: Evidence) -> Iterator[Finding]:
             f"{counted(len(found), 'activation')} with less than {POOR_SQNR:.0f} dB, without any outlier",
             worst_first(found),
             "their range or type is the cause: a shared range, a power-of-two scale that just misses, or too few bits",
+            _more(evidence, found),
         )
+
+
+def _more(evidence: Evidence, found: list[TensorHealth]) -> tuple[Fix, ...]:
+    """Return the fixes that give the worst activations more levels."""
+    names = worst_first(found)
+    nodes = evidence.producers(names)
+    return (wide_fix(names[:3]), *((float_fix(nodes),) if nodes else ()))
 
 
 def _poor(evidence: Evidence) -> list[TensorHealth]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.diagnosis.fix import Fix
 from quantry.equalize.linear_layer import LinearLayer, linear_layer
 from quantry.recipe import BiasCorrection
 
@@ -35,6 +36,7 @@ def shifted_means(evidence: Evidence) -> Iterator[Finding]:
         f"{100 * shares[worst]:.0f} % of the error of {worst} is the same in every sample",
         tuple(sorted(shares, key=shares.__getitem__, reverse=True)),
         fix,
+        () if evidence.has_step(BiasCorrection) else (Fix("bias correction", steps=(BiasCorrection(),)),),
     )
 
 

@@ -8,11 +8,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
+from quantry.diagnosis.fix import Fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
+from quantry.recipe import SmoothQuant
 
 STARVED_SHARE = 0.1
 """Fraction of a layer's input that must come from such channels. Channels that no layer reads do no harm."""
+
+_WIDENED = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,14 @@ def starved_activations(evidence: Evidence) -> Iterator[Finding]:
         if evidence.recipe.equalize.smooth is not None
         else "SmoothQuant (equalize.smooth: {}), which moves the scale of large channels into the weights that read "
         "them, also through SiLU; else 16 bits for these layers (plan.layers, mixed precision)",
+        tuple(_fixes(evidence, tuple(one.tensor.name for one in worst_first))),
     )
+
+
+def _fixes(evidence: Evidence, tensors: tuple[str, ...]) -> Iterator[Fix]:
+    if evidence.recipe.equalize.smooth is None:
+        yield Fix("SmoothQuant", {"equalize.smooth": SmoothQuant()})
+    yield wide_fix(tensors[:_WIDENED])
 
 
 def _layers(evidence: Evidence) -> Iterator[LinearLayer]:

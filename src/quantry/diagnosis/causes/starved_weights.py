@@ -7,9 +7,10 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
+from quantry.diagnosis.fix import Fix
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.operators import LINEAR, output_channel_axis
-from quantry.recipe import PerChannel, PerTensor, Recipe
+from quantry.recipe import CrossLayer, PerChannel, PerTensor, Recipe, SmoothQuant
 
 CHANNEL_SPREAD = 32.0
 """Ratio of the largest to the median channel range above which one scale is too coarse for most channels."""
@@ -42,7 +43,20 @@ def starved_weights(evidence: Evidence) -> Iterator[Finding]:
         f"{found[0].ratio:.0f} times the small ones{why if evidence.recipe.equalize.cross_layer else ''}",
         tuple(one.weight for one in found),
         _fix(evidence.recipe, blocked),
+        tuple(_fixes(evidence.recipe, blocked)),
     )
+
+
+def _fixes(recipe: Recipe, blocked: str) -> Iterator[Fix]:
+    if not isinstance(recipe.plan.weight.granularity, PerChannel):
+        yield Fix("one scale per channel of weights", {"plan.weight.granularity": PerChannel()})
+    if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
+        equalized = {} if recipe.equalize.cross_layer is not None else {"equalize.cross_layer": CrossLayer()}
+        yield Fix("Relu instead of Clip(0, 6)", {"prepare.clip6_to_relu": True, **equalized})
+    elif recipe.equalize.cross_layer is None:
+        yield Fix("cross-layer equalization", {"equalize.cross_layer": CrossLayer()})
+    if recipe.equalize.smooth is None:
+        yield Fix("SmoothQuant", {"equalize.smooth": SmoothQuant()})
 
 
 def _fix(recipe: Recipe, blocked: str) -> str:

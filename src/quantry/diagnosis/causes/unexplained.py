@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR, Evidence, Fall, Finding
+from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.recipe import AdaQuant, AdaRound, Brecq, Distill, Gptq, Tqt
 
 NOTABLE_FALL = 6.0
@@ -27,6 +28,7 @@ def unexplained(evidence: Evidence) -> Iterator[Finding]:
             f"no single cause: the outputs keep {kept:.0f} dB, and no node loses more than {NOTABLE_FALL:.0f}",
             tuple(fall.tensor for fall in evidence.falls),
             _MORE_BITS if _is_tuned(evidence) else f"{_BETTER_ROUNDING}, or {_MORE_BITS}",
+            fall_fixes(evidence),
         )
 
 
@@ -37,12 +39,28 @@ def _largest_fall(evidence: Evidence, worst: list[Fall]) -> Finding:
     lost = f"leaves {first.after:.0f} dB of {min(first.before, GOOD_SQNR):.0f}"
     if first.node in layers:
         fix = _MORE_BITS if _is_tuned(evidence) else f"{_MORE_BITS}, or {_BETTER_ROUNDING}"
-        return Finding(f"no known cause, but {first.operator} {first.node} {lost}", _outputs(alike), fix)
+        return Finding(
+            f"no known cause, but {first.operator} {first.node} {lost}", _outputs(alike), fix, fall_fixes(evidence)
+        )
     return Finding(
         f"no known cause, but rounding the inputs of {first.operator} {first.node} {lost}",
         tuple(dict.fromkeys(name for fall in alike for name in _read(evidence, fall))) or _outputs(alike),
         "more bits for these tensors (plan.tensors, mixed precision)",
+        fall_fixes(evidence),
     )
+
+
+def fall_fixes(evidence: Evidence) -> tuple[Fix, ...]:
+    """Return what helps the nodes that lose most: better rounding, 16 bits, float.
+
+    Args:
+        evidence: The evidence.
+    """
+    tensors = [fall.tensor for fall in evidence.falls]
+    rounding = () if _is_tuned(evidence) else (Fix("GPTQ", steps=(Gptq(),)),)
+    wide = tuple(name for name in tensors if name in evidence.plan.activations)[:3]
+    nodes = evidence.producers(tensors)
+    return (*rounding, *((wide_fix(wide),) if wide else ()), *((float_fix(nodes),) if nodes else ()))
 
 
 def _is_tuned(evidence: Evidence) -> bool:

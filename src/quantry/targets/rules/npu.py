@@ -1,7 +1,7 @@
 """Rules of AMD's integer NPUs: what they have no kernels for, what is closed by Q/DQ pairs, limits of the shifters."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import onnx_ir as ir
 
@@ -87,9 +87,14 @@ class ShiftLimits(Rule):
         return replace(recipe, scale=replace(recipe.scale, npu=NpuLimits()))
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
-        """Yield that a recipe does not ask for the limits."""
-        if recipe.scale.npu is None:
+        """Yield which limits a recipe does not ask for."""
+        limits = recipe.scale.npu
+        if limits is None:
             yield "scale.npu is None, so that nothing keeps positions within reach of the shifters; use NpuLimits()"
+            return
+        for part in fields(limits):
+            if getattr(limits, part.name) is False:
+                yield f"scale.npu.{part.name} is false, so that positions may be out of reach of the shifters"
 
 
 def _advice(moves: Mapping[str, int]) -> str:

@@ -1,0 +1,40 @@
+"""`auto`: finds a recipe for a target by itself, without labels, and fixes what the diagnosis finds.
+
+It is a search with a small, adaptive space::
+
+    run.py         `quantize`, whose default recipe is "auto", and its result
+    effort.py      how much work is allowed
+    proposals.py   what is tried: the recommended recipe, simpler variants, fixes from the diagnosis, tuning
+    trials.py      runs a trial in the search engine: quantizes on one half of the samples, compares on the other
+    gain.py        the paired test that decides what is kept
+    loop.py        the order of trials
+    summary.py     the steps with their gains, and what further gain would need
+"""
+
+from quantry.auto.effort import EFFORTS, Effort, find_effort
+from quantry.auto.gain import Gain, is_good
+from quantry.auto.loop import Loop, Outcome
+from quantry.auto.run import AUTO, AutoInputs, AutoResult, is_auto, quantize, quantize_auto
+from quantry.auto.summary import further_gain, outcome_facts, step_text, summary_lines
+from quantry.auto.trials import Tried
+
+__all__ = [
+    "AUTO",
+    "EFFORTS",
+    "AutoInputs",
+    "AutoResult",
+    "Effort",
+    "Gain",
+    "Loop",
+    "Outcome",
+    "Tried",
+    "find_effort",
+    "further_gain",
+    "is_auto",
+    "is_good",
+    "outcome_facts",
+    "quantize",
+    "quantize_auto",
+    "step_text",
+    "summary_lines",
+]

@@ -1,0 +1,106 @@
+"""Whether a change helps: a paired comparison of two models on the same held-out samples."""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.evaluate.tasks import Closeness
+
+CONFIDENCE = 0.95
+"""Confidence of the one-sided test."""
+
+FREE_GAIN, COSTLY_GAIN = 0.1, 0.5
+"""Least gain in dB that is worth a change: of one that costs nothing at run time, and of one in float or 16 bits."""
+
+# With one or two samples there is no variance to test; a bit of resolution is 6 dB, so 1 dB is no accident.
+_UNTESTED_GAIN = 1.0
+
+GOOD_AGREEMENT, GOOD_DB = 0.99, 30.0
+"""Agreement of decisions, or dB where outputs hold no decision, above which nothing is traded for accuracy."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The difference between two models on the same samples.
+
+    Attributes:
+        decibels: Mean difference in dB.
+        agreement: Mean difference of the agreement of decisions, -1 to 1; None if outputs hold no decision.
+        samples: Number of samples.
+        surely_closer: Whether the paired test shows that the decibels rise.
+        surely_disagrees: Whether the paired test shows that the agreement falls.
+        surely_agrees: Whether the paired test shows that the agreement rises.
+    """
+
+    decibels: float
+    agreement: float | None
+    samples: int
+    surely_closer: bool
+    surely_disagrees: bool
+    surely_agrees: bool
+
+    @classmethod
+    def between(cls, before: Closeness, after: Closeness) -> "Gain":
+        """Compare two models.
+
+        Args:
+            before: The model to compare with.
+            after: The changed model, on the same samples.
+        """
+        closer = after.decibels - before.decibels
+        agreed = after.agreement - before.agreement
+        agreed = agreed[~np.isnan(agreed)]
+        return cls(
+            decibels=float(closer.mean()),
+            agreement=float(agreed.mean()) if len(agreed) else None,
+            samples=len(closer),
+            surely_closer=_surely_positive(closer, _UNTESTED_GAIN),
+            surely_disagrees=_surely_positive(-agreed, 1.0),
+            surely_agrees=_surely_positive(agreed, 1.0),
+        )
+
+    def supports(self, *, is_free: bool) -> bool:
+        """Return whether the change is worth keeping.
+
+        Either the decibels rise and the agreement does not fall, or the agreement rises and the decibels do not fall.
+
+        Args:
+            is_free: Whether it costs nothing at run time.
+        """
+        least = FREE_GAIN if is_free else COSTLY_GAIN
+        closer = self.surely_closer and self.decibels >= least and not self.surely_disagrees
+        return closer or (self.surely_agrees and self.decibels >= 0)
+
+
+def is_good(closeness: Closeness) -> bool:
+    """Return whether a model is so close to the float model that nothing must be traded for accuracy.
+
+    Args:
+        closeness: How close it is.
+    """
+    agreement, ties = closeness.mean_agreement, closeness.mean_ties or 0.0
+    return closeness.mean_decibels >= GOOD_DB if agreement is None else agreement >= GOOD_AGREEMENT and ties == 0.0
+
+
+def _surely_positive(differences: NDArray[np.float64], untested: float) -> bool:
+    """Return whether differences are above zero by Wilcoxon's signed-rank test, one-sided.
+
+    Ranks, because decibels of single samples have heavy tails: a sample on which both models fail may differ by 20 dB.
+    With less than four samples no test can reach the confidence, so every difference must exceed a limit.
+    """
+    nonzero = differences[differences != 0]
+    count = len(nonzero)
+    if len(differences) < 4:
+        return len(differences) > 0 and bool((differences >= untested).all())
+    if count == 0 or differences.mean() <= 0:
+        return False
+    sizes = np.abs(nonzero)
+    # Equal sizes share the mean of their ranks.
+    ranks = (sizes[:, None] > sizes).sum(axis=1) + ((sizes[:, None] == sizes).sum(axis=1) + 1) / 2
+    positive = float(ranks[nonzero > 0].sum())
+    mean, deviation = ranks.sum() / 2, math.sqrt(float(np.square(ranks).sum()) / 4)
+    # Half a rank less: the sum of ranks is a whole number and the normal distribution is not.
+    return bool((positive - 0.5 - mean) / deviation > NormalDist().inv_cdf(CONFIDENCE))

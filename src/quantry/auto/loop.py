@@ -1,0 +1,260 @@
+"""The loop of `auto`: tries one change at a time and keeps what a paired test on held-out samples supports."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from quantry.auto.gain import Gain, is_good
+from quantry.auto.proposals import Proposal, fixes, simpler, trainings, tunings, untuned
+from quantry.auto.trials import Attempt, Trials, Tried
+from quantry.diagnosis import Diagnosis, diagnose
+from quantry.errors import QuantryError, StageError
+from quantry.evaluate.tasks import Closeness
+from quantry.quantization import quantize
+from quantry.recipe import Recipe
+from quantry.targets import Target
+
+_LOG = logging.getLogger(__name__)
+
+# A trial that takes more than this share of the time leaves no room for the others; changes are then compared without
+# tuning, which takes most of the time, and only the final choice is tuned.
+_LONG_TRIAL = 1 / 8
+
+# Below this, an untuned model is too far from the float model to tell good changes from bad ones.
+_COLLAPSED_DB = 6.0
+
+# The diagnosis is repeated after a round of fixes that helped, because other causes come to light.
+_ROUNDS = 3
+
+
+class NothingWorksError(StageError):
+    """No recipe could be evaluated."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `auto` found.
+
+    Attributes:
+        recipe: The recipe that was chosen.
+        closeness: How close its model is to the float model on the held-out samples.
+        start: The same of the recipe at the start.
+        steps: What was tried, in order.
+        diagnosis: The last diagnosis; None if there was no time for one.
+        refused: Changes that the target does not allow, with the reason.
+        skipped: Changes that there was no time for.
+        calibrated, compared: Number of samples that trials were calibrated and compared on.
+        seconds: CPU time of all trials.
+    """
+
+    recipe: Recipe
+    closeness: Closeness
+    start: Closeness
+    steps: tuple[Tried, ...]
+    diagnosis: Diagnosis | None
+    refused: tuple[tuple[str, str], ...]
+    skipped: tuple[str, ...]
+    calibrated: int
+    compared: int
+    seconds: float
+
+
+class Loop:
+    """Improves a recipe step by step.
+
+    The order of trials is fixed, and every decision follows from held-out samples. The result therefore depends on the
+    speed of the machine only if the time runs out.
+
+    Args:
+        trials: Runs the trials.
+        target: The deployment target, which may rule out changes; None allows all.
+    """
+
+    def __init__(self, trials: Trials, target: Target | None) -> None:
+        self._trials = trials
+        self._target = target
+        self._steps: list[Tried] = []
+        self._refused: dict[str, str] = {}
+        self._skipped: dict[str, None] = {}
+        self._diagnosis: Diagnosis | None = None
+        self._best: Attempt
+        self._start: Closeness
+        # How a recipe is changed before a trial: not at all, or its tuning is removed to save time.
+        self._lightened: Callable[[Recipe], Recipe] = _unchanged
+
+    def run(self, start: Proposal, others: Iterable[Proposal] = ()) -> Outcome:
+        """Improve a recipe.
+
+        Args:
+            start: The recipe to improve.
+            others: Recipes that the result must not be worse than.
+
+        Raises:
+            NothingWorksError: None of these recipes works.
+        """
+        self._begin(start, others)
+        self._choose_trials()
+        self._consider(simpler)
+        for _ in range(_ROUNDS):
+            if not self._fix():
+                break
+        self._lightened = _unchanged
+        self._consider(tunings)
+        if self._trials.effort.trained:
+            self._consider(trainings)
+        return self._outcome()
+
+    def run_fixes(self, start: Proposal) -> Outcome:
+        """Only try what the diagnosis suggests; every fix is measured, also if the model is good already.
+
+        Args:
+            start: The recipe of an existing result.
+
+        Raises:
+            NothingWorksError: The recipe does not work.
+        """
+        self._begin(start, ())
+        self._choose_trials()
+        for _ in range(_ROUNDS):
+            if not self._fix(always=True):
+                break
+        self._lightened = _unchanged
+        return self._outcome()
+
+    def _begin(self, start: Proposal, others: Iterable[Proposal]) -> None:
+        attempts = [self._trials.run(proposal) for proposal in (start, *others)]
+        working = [attempt for attempt in attempts if attempt.closeness is not None]
+        if not working:
+            raise NothingWorksError(f"no recipe could quantize this model; {start.label}: {attempts[0].error}")
+        self._best = working[0]
+        self._record(working[0], None, accepted=True)
+        for attempt in attempts:
+            if attempt is not working[0]:
+                self._decide(attempt, self._best)
+        assert working[0].closeness is not None
+        self._start = working[0].closeness
+
+    def _choose_trials(self) -> None:
+        """Leave out the tuning in trials if it takes too long and if trials without it tell something."""
+        longest = max((step.seconds for step in self._steps), default=0.0)
+        if not self._best.recipe.tune.steps or longest <= _LONG_TRIAL * self._trials.effort.seconds:
+            return
+        light = self._trials.run(Proposal("no tuning", untuned(self._best.recipe)))
+        self._decide(light, self._best)
+        if light.closeness is not None and light.closeness.mean_decibels >= _COLLAPSED_DB:
+            self._lightened = untuned
+
+    def _fix(self, *, always: bool = False) -> bool:
+        """Diagnose the best model and try what the diagnosis suggests; return whether anything helped."""
+        best = self._best
+        if not self._trials.affords(best.seconds):
+            return False
+        recipe = self._lightened(best.recipe)
+        data = {"evaluation_data": self._trials.held_out, "store": self._trials.inputs.store}
+        try:
+            result = quantize(self._trials.inputs.path, self._trials.fit, recipe, **data)  # type: ignore[arg-type]
+            self._diagnosis = diagnose(result)
+        except QuantryError as error:
+            _LOG.warning("auto goes on without a diagnosis: %s", error)
+            return False
+        found = self._diagnosis
+        return self._consider(lambda recipe: fixes(recipe, found), always=always)
+
+    def _consider(self, propose: Callable[[Recipe], Iterable[Proposal]], *, always: bool = False) -> bool:
+        """Try proposals one after the other, each on top of the best so far; return whether any was accepted."""
+        labels = [proposal.label for proposal in propose(self._best.recipe)]
+        accepted = False
+        for label in dict.fromkeys(labels):
+            # Proposed again, because the best recipe may have changed since.
+            again = (proposal for proposal in propose(self._best.recipe) if proposal.label == label)
+            proposal = next(again, None)
+            if proposal is not None and (always or proposal.is_free or not self._is_good):
+                accepted |= self._try(proposal)
+        return accepted
+
+    @property
+    def _is_good(self) -> bool:
+        return self._best.closeness is not None and is_good(self._best.closeness)
+
+    def _try(self, proposal: Proposal) -> bool:
+        changed, base = self._lightened(proposal.recipe), self._lightened(self._best.recipe)
+        if changed == base or self._trials.known(changed) is not None:
+            return False
+        conflicts = () if self._target is None else self._target.conflicts(self._target.adapted(proposal.recipe))
+        if conflicts:
+            self._refused[proposal.label] = conflicts[0]
+            return False
+        if not self._trials.affords(self._expected_seconds):
+            self._skipped[proposal.label] = None
+            return False
+        before = self._trials.run(Proposal("", base))
+        attempt = self._trials.run(replace(proposal, recipe=changed))
+        if changed == proposal.recipe:
+            return self._decide(attempt, before)
+        if not _gain(before, attempt).supports(is_free=proposal.is_free):
+            return self._decide(attempt, before)
+        # It helps without tuning; what counts is whether it helps with it.
+        return self._decide(self._trials.run(proposal), self._best)
+
+    @property
+    def _expected_seconds(self) -> float:
+        """The time of a trial such as the last ones."""
+        times = [step.seconds for step in self._steps if step.seconds > 0]
+        return times[-1] if times else 0.0
+
+    def _decide(self, attempt: Attempt, before: Attempt) -> bool:
+        """Keep an attempt if it is better than the best one, and record it."""
+        if attempt.closeness is None:
+            self._record(attempt, None, accepted=False, reason=attempt.error)
+            return False
+        gain = _gain(before, attempt)
+        accepted = attempt.recipe != before.recipe and gain.supports(is_free=attempt.proposal.is_free)
+        if accepted and before.recipe != self._best.recipe:
+            accepted = _gain(self._best, attempt).supports(is_free=attempt.proposal.is_free)
+        self._record(attempt, gain, accepted=accepted)
+        if accepted:
+            self._best = attempt
+        return accepted
+
+    def _record(self, attempt: Attempt, gain: Gain | None, *, accepted: bool, reason: str = "") -> None:
+        closeness = attempt.closeness
+        tried = Tried(
+            label=attempt.proposal.label,
+            decibels=None if closeness is None else closeness.mean_decibels,
+            agreement=None if closeness is None else closeness.mean_agreement,
+            gain=None if gain is None else gain.decibels,
+            agreement_gain=None if gain is None else gain.agreement,
+            accepted=accepted,
+            seconds=attempt.seconds,
+            cause=attempt.proposal.cause,
+            reason=reason,
+        )
+        self._steps.append(tried)
+        shown = "failed" if tried.decibels is None else f"{tried.decibels:.2f} dB"
+        _LOG.info("auto: %s: %s%s", tried.label, shown, ", kept" if accepted else "")
+
+    def _outcome(self) -> Outcome:
+        assert self._best.closeness is not None
+        fit, held_out = self._trials.fit.size, self._trials.held_out.size
+        return Outcome(
+            recipe=self._best.recipe,
+            closeness=self._best.closeness,
+            start=self._start,
+            steps=tuple(self._steps),
+            diagnosis=self._diagnosis,
+            refused=tuple(self._refused.items()),
+            skipped=tuple(self._skipped),
+            calibrated=fit or 0,
+            compared=held_out or len(self._best.closeness.decibels),
+            seconds=self._trials.seconds,
+        )
+
+
+def _unchanged(recipe: Recipe) -> Recipe:
+    return recipe
+
+
+def _gain(before: Attempt, after: Attempt) -> Gain:
+    assert before.closeness is not None
+    assert after.closeness is not None
+    return Gain.between(before.closeness, after.closeness)

@@ -1,0 +1,170 @@
+"""What `auto` tries: recipes to start from, simpler variants, fixes from the diagnosis, and tuning."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from quantry.autosearch import with_fields
+from quantry.diagnosis import Diagnosis, Fix
+from quantry.errors import RecipeError
+from quantry.recipe import (
+    BestPercentile,
+    BiasCorrection,
+    Brecq,
+    DataType,
+    Distill,
+    Gptq,
+    MinMax,
+    MinMSE,
+    PowerOfTwoScale,
+    Recipe,
+    TensorTypes,
+    TuneOptions,
+    find_preset,
+)
+from quantry.runtime.devices import best_device
+from quantry.targets import Target
+
+_WIDE = {DataType.INT8: DataType.INT16, DataType.UINT8: DataType.UINT16}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A recipe to try.
+
+    Attributes:
+        label: What is tried, in a few words.
+        recipe: The recipe.
+        is_free: Whether it costs nothing at run time compared with the recipe it was derived from.
+        cause: Title of the finding that suggested it; empty if none did.
+    """
+
+    label: str
+    recipe: Recipe
+    is_free: bool = True
+    cause: str = ""
+
+
+def recommended(target: Target) -> Recipe:
+    """Return the recipe that a target recommends."""
+    return find_preset(target.recommended[0]).recipe
+
+
+def plain(target: Target) -> Recipe:
+    """Return the simplest preset with the types that a target recommends: no search, no tuning.
+
+    Args:
+        target: The target.
+    """
+    best = recommended(target)
+    types = (best.plan.activation, best.plan.weight)
+    presets = [find_preset(name).recipe for name in target.presets]
+    same = [recipe for recipe in presets if (recipe.plan.activation, recipe.plan.weight) == types]
+    return min(same or [best], key=lambda recipe: (len(recipe.tune.steps), recipe.equalize.smooth is not None))
+
+
+def apply_fix(recipe: Recipe, fix: Fix) -> Recipe:
+    """Return a recipe with a fix; the same recipe if it has it already.
+
+    Args:
+        recipe: The recipe.
+        fix: The fix.
+
+    Raises:
+        RecipeError: The result is no valid recipe.
+    """
+    changes = dict(fix.fields)
+    known = recipe.plan.selection.exclude
+    nodes = tuple(name for name in fix.float_nodes if name not in known)
+    if nodes:
+        changes["plan.selection.exclude"] = (*known, *nodes)
+    if fix.wide_tensors:
+        spec = recipe.plan.activation
+        if spec.dtype not in _WIDE:
+            raise RecipeError(f"only 8-bit activations can get 16 bits, got {spec.dtype.value}; in a fix")
+        wide = TensorTypes(fix.wide_tensors, replace(spec, dtype=_WIDE[spec.dtype]))
+        if wide not in recipe.plan.tensors:
+            changes["plan.tensors"] = (*recipe.plan.tensors, wide)
+    if fix.steps:
+        changes["tune.steps"] = (*recipe.tune.steps, *fix.steps)
+    return with_fields(recipe, changes) if changes else recipe
+
+
+def untuned(recipe: Recipe) -> Recipe:
+    """Return a recipe without its tuning steps."""
+    return replace(recipe, tune=TuneOptions())
+
+
+def simpler(recipe: Recipe) -> Iterator[Proposal]:
+    """Yield variants of a recipe: one part removed, or ranges found in another way.
+
+    Args:
+        recipe: The recipe.
+    """
+    equalize, method = recipe.equalize, recipe.scale.activation
+    if recipe.tune.steps:
+        yield Proposal("no tuning", untuned(recipe))
+    if equalize.smooth is not None:
+        yield Proposal("no SmoothQuant", replace(recipe, equalize=replace(equalize, smooth=None)))
+    if equalize.cross_layer is not None:
+        yield Proposal("no cross-layer equalization", replace(recipe, equalize=replace(equalize, cross_layer=None)))
+    powers = isinstance(recipe.plan.activation.scale, PowerOfTwoScale)
+    others = (MinMSE(), BestPercentile()) if powers else (MinMSE(), BestPercentile(), MinMax())
+    for other in others:
+        if other != method:
+            label = f"ranges by {type(other).__name__}"
+            yield Proposal(label, replace(recipe, scale=replace(recipe.scale, activation=other)))
+
+
+def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
+    """Yield the fixes that a diagnosis suggests: those that cost nothing first, otherwise in its order.
+
+    Args:
+        recipe: The recipe that was diagnosed.
+        diagnosis: The diagnosis.
+    """
+    found = [(finding.title, fix) for finding in diagnosis.findings for fix in finding.fixes]
+    found += [("", fix) for fix in diagnosis.general_fixes]
+    for cause, fix in sorted(found, key=lambda entry: not entry[1].is_free):
+        try:
+            changed = apply_fix(recipe, fix)
+        except RecipeError:
+            continue  # such as 16 bits for a type that has none
+        yield Proposal(fix.label, changed, fix.is_free, cause)
+
+
+def tunings(recipe: Recipe) -> Iterator[Proposal]:
+    """Yield other settings of GPTQ, and bias correction after it.
+
+    Args:
+        recipe: The recipe.
+    """
+    steps = recipe.tune.steps
+    for place, step in enumerate(steps):
+        if not isinstance(step, Gptq):
+            continue
+        settings: list[tuple[str, Gptq]] = [
+            ("GPTQ that does not compensate for rounded inputs", replace(step, compensate=False)),
+            ("GPTQ with less damping", replace(step, damping=step.damping / 10)),
+            ("GPTQ with more damping", replace(step, damping=step.damping * 10)),
+        ]
+        for label, other in settings:
+            changed = (*steps[:place], other, *steps[place + 1 :])
+            yield Proposal(label, replace(recipe, tune=TuneOptions(changed)))
+    if steps and not any(isinstance(step, BiasCorrection) for step in steps):
+        yield Proposal("bias correction", replace(recipe, tune=TuneOptions((*steps, BiasCorrection()))))
+
+
+def trainings(recipe: Recipe) -> Iterator[Proposal]:
+    """Yield training without labels on top of a recipe: block reconstruction, then distillation of the whole model.
+
+    Args:
+        recipe: The recipe.
+    """
+    device = best_device()
+    steps = recipe.tune.steps
+    if not any(isinstance(step, Brecq) for step in steps):
+        blocks = Brecq(device=device)
+        yield Proposal("block reconstruction", replace(recipe, tune=TuneOptions((*steps, blocks))))
+    if not any(isinstance(step, Distill) for step in steps):
+        whole = Distill(device=device, iterations=1000, held_out=0.2, train_scales=False)
+        yield Proposal("distillation", replace(recipe, tune=TuneOptions((*steps, whole))))

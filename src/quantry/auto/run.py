@@ -1,0 +1,236 @@
+"""`quantize` with the recipe `auto`, the default: finds the recipe by itself, without labels."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from quantry.auto.effort import Effort, find_effort
+from quantry.auto.loop import Loop, NothingWorksError, Outcome
+from quantry.auto.proposals import Proposal, plain, recommended
+from quantry.auto.summary import summary_lines
+from quantry.auto.trials import TrialInputs, Trials
+from quantry.data.images import ImageOptions
+from quantry.data.open_data import calibration_data
+from quantry.errors import known_keywords
+from quantry.graph.load import model_source
+from quantry.graph.save import write_model
+from quantry.memo import Memo, MemoryStore, Store
+from quantry.mix import Score
+from quantry.pipeline import calibration_samples, run_prepare
+from quantry.quantization import DEFAULT_STORE, QuantizationResult, open_store
+from quantry.quantization import quantize as quantize_with
+from quantry.recipe import Recipe
+from quantry.targets import Target, default_target, find_target
+
+AUTO = "auto"
+"""The name of the default recipe."""
+
+_NO_DATA = "auto needs calibration data to compare recipes; without any, the plain preset of the target is used"
+
+# Names from other tools, for "did you mean" hints only.
+_OTHER_NAMES = {
+    "preset": "recipe",
+    "config": "recipe",
+    "quant_config": "recipe",
+    "model_input": "model",
+    "calibration_data": "data",
+    "calibration_data_reader": "data",
+    "reader": "data",
+    "cache": "store",
+}
+
+
+@dataclass(frozen=True)
+class AutoResult(QuantizationResult):
+    """A quantized model whose recipe was found by `auto`.
+
+    Attributes:
+        auto: What was tried, with the gain of each step, and what further gain would need.
+    """
+
+    auto: Outcome = field(kw_only=True, repr=False)
+
+
+@known_keywords("quantize", _OTHER_NAMES)
+def quantize(  # noqa: PLR0913  one keyword for each input of the user
+    model: Any,
+    data: Any = None,
+    recipe: Recipe | str | Path | Mapping[str, Any] | None = AUTO,
+    *,
+    target: Target | str | None = None,
+    effort: Effort | str = "default",
+    evaluation_data: Any = None,
+    images: ImageOptions | None = None,
+    score: Score | None = None,
+    store: Store | str | os.PathLike[str] | None = DEFAULT_STORE,
+    verify: bool = True,
+) -> QuantizationResult:
+    """Quantize a float ONNX model.
+
+    Args:
+        model: Path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+        data: Calibration data: an onnxruntime data reader, an iterable or a sequence of dicts or arrays, a folder of
+            images, ``.npy`` or ``.npz`` files, a torch DataLoader. None is fine if no scale has to be found in data;
+            otherwise random data is used, with a warning.
+        recipe: "auto" or None, which finds a recipe for the target without labels; a `Recipe`, the name of a preset,
+            the path of a recipe file, or plain data.
+        target: The deployment target: its name, the path of its file, or a `Target`. The recipe is adapted to its
+            rules. None takes the recipe's own target, if it has one, and "ort-cpu" for "auto".
+        effort: How long "auto" may search: "low", "default" (about a minute of CPU time) or "high".
+        evaluation_data: Data for ``result.evaluation``, in any of the same forms; None uses the calibration data.
+        images: How image files become inputs. By default a folder of images is read as RGB 0..255, and the first note
+            says so.
+        score: A function from the model's outputs for all calibration samples (one array for each output, with the
+            samples along its first axis) to a number, higher is better; for mixed precision with the goal `WithinDrop`.
+        store: Where results are stored: "default" for the user's cache directory, a directory, a store, or None to
+            store nothing.
+        verify: Whether ``save`` and ``to_bytes`` check that onnxruntime and onnx's checker accept the written model,
+            wherever they accept the float model. It costs one session; False is for huge models.
+
+    Returns:
+        The result; an `AutoResult` with what was tried if "auto" found the recipe. Only the store is written to disk
+        until the result is saved.
+
+    Raises:
+        UserError: The model, the data or the recipe is invalid, or not for the target; the message says why.
+
+    Example:
+        >>> result = quantry.quantize("model.onnx", data=reader, target="vitisai")  # doctest: +SKIP
+        >>> result.save("model.int8.onnx")  # doctest: +SKIP
+    """
+    given = AutoInputs(model, data, evaluation_data, images, store, verify)
+    if recipe is None or is_auto(recipe):
+        chosen = default_target() if target is None else find_target(target)
+        return quantize_auto(given, chosen, find_effort(effort))
+    find_effort(effort)
+    return quantize_with(
+        model,
+        data,
+        recipe,
+        target=target,
+        evaluation_data=evaluation_data,
+        images=images,
+        score=score,
+        store=store,
+        verify=verify,
+    )
+
+
+def is_auto(recipe: object) -> bool:
+    """Return whether a user asked for the recipe "auto"."""
+    return isinstance(recipe, str) and recipe.lower() == AUTO
+
+
+@dataclass(frozen=True)
+class AutoInputs:
+    """What the user gave, in any of the accepted forms; see `quantize`.
+
+    Attributes:
+        model: The float model.
+        data: Calibration data.
+        evaluation_data: Data of the comparison with the float model.
+        images: How image files become inputs.
+        store: Where results are stored.
+        verify: Whether the written model is checked.
+    """
+
+    model: Any
+    data: Any = None
+    evaluation_data: Any = None
+    images: ImageOptions | None = None
+    store: Store | str | os.PathLike[str] | None = DEFAULT_STORE
+    verify: bool = True
+
+
+def quantize_auto(
+    given: AutoInputs, target: Target, effort: Effort, adjust: Callable[[Recipe], Recipe] = lambda recipe: recipe
+) -> QuantizationResult:
+    """Find a recipe for a target and quantize with it, on all samples.
+
+    Args:
+        given: What the user gave.
+        target: The deployment target.
+        effort: How much work is allowed.
+        adjust: Applied to every recipe before it is tried, such as the user's exclusions.
+
+    Returns:
+        The result.
+
+    Raises:
+        UserError: The model or the data is invalid.
+    """
+    simple = replace(target.adapted(adjust(plain(target))), name=AUTO)
+    if given.data is None:
+        result = _final(given, simple, given.data)
+        return replace(result, notes=(*result.notes, _NO_DATA))
+    best = target.adapted(adjust(recommended(target)))
+    with trial_inputs(given, best) as inputs, tempfile.TemporaryDirectory() as folder:
+        trials = Trials(inputs, effort, Path(folder))
+        start = Proposal("the recommended recipe", best)
+        try:
+            outcome = Loop(trials, target).run(start, [Proposal("the plain preset", simple)])
+        except NothingWorksError:
+            # Quantizing again raises the error itself, which says what the user can change.
+            return _final(given, simple, inputs.data)
+        return with_outcome(given, outcome, inputs)
+
+
+def with_outcome(given: AutoInputs, outcome: Outcome, inputs: TrialInputs) -> AutoResult:
+    """Quantize with the recipe that was found, on all samples.
+
+    Args:
+        given: What the user gave.
+        outcome: What was found.
+        inputs: What the trials shared.
+    """
+    result = _final(given, replace(outcome.recipe, name=AUTO), inputs.data)
+    known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult)}
+    return AutoResult(**{**known, "notes": (*result.notes, *summary_lines(outcome))}, auto=outcome)
+
+
+class trial_inputs:  # noqa: N801 - used as a function, in a with statement
+    """Open the model, the data and the store for trials; a temporary file of the model is removed at the end.
+
+    Args:
+        given: What the user gave.
+        recipe: A recipe of the trials.
+    """
+
+    def __init__(self, given: AutoInputs, recipe: Recipe) -> None:
+        self._given = given
+        self._recipe = recipe
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> TrialInputs:
+        given = self._given
+        source = model_source(given.model)
+        store = open_store(given.store) or MemoryStore()
+        # A recipe may fix sizes of inputs, so samples are checked against the prepared model.
+        prepared = run_prepare(source, self._recipe, Memo(store)).value
+        data = calibration_samples(calibration_data(given.data, prepared.inputs, given.images), self._recipe)
+        if isinstance(given.model, str | os.PathLike):
+            path = Path(given.model)
+        else:
+            self._folder = tempfile.TemporaryDirectory()
+            path = Path(self._folder.name) / "float.onnx"
+            write_model(source.load(), path)
+        return TrialInputs(source, path, data, store)
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _final(given: AutoInputs, recipe: Recipe, data: Any) -> QuantizationResult:
+    return quantize_with(
+        given.model,
+        data,
+        recipe,
+        evaluation_data=given.evaluation_data,
+        images=given.images if data is None or data is given.data else None,
+        store=given.store,
+        verify=given.verify,
+    )

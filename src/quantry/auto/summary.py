@@ -1,0 +1,102 @@
+"""What `auto` reports: the steps with their gains, and what further gain would need."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from quantry.auto.gain import is_good
+from quantry.auto.loop import Outcome
+from quantry.auto.trials import Tried
+from quantry.evaluate.tasks import Closeness
+
+# With fewer samples in both halves together, a test finds large gains only.
+_FEW_SAMPLES = 32
+
+
+def closeness_text(closeness: Closeness) -> str:
+    """Return ``24.8 dB, 98.4 % of decisions agree``.
+
+    Args:
+        closeness: How close a model is to the float model.
+    """
+    agreement = closeness.mean_agreement
+    return f"{closeness.mean_decibels:.1f} dB" + ("" if agreement is None else f", {agreement:.1%} of decisions agree")
+
+
+def step_text(step: Tried) -> str:
+    """Return one line about a step.
+
+    Args:
+        step: The step.
+    """
+    if step.decibels is None:
+        return f"{step.label}: failed: {step.reason}"
+    gain = "" if step.gain is None else f" ({step.gain:+.2f} dB"
+    if gain and step.agreement_gain is not None:
+        gain += f", {100 * step.agreement_gain:+.1f} points of agreement"
+    gain += ")" if gain else ""
+    kept = "kept" if step.accepted else "not kept"
+    return f"{step.label}: {step.decibels:.2f} dB{gain}, {kept}"
+
+
+def outcome_facts(outcome: Outcome) -> dict[str, Any]:
+    """Return what was found as plain data.
+
+    Args:
+        outcome: What was found.
+    """
+    return {
+        "calibrated_on": outcome.calibrated,
+        "compared_on": outcome.compared,
+        "cpu_seconds": outcome.seconds,
+        "decibels": {"first": outcome.start.mean_decibels, "last": outcome.closeness.mean_decibels},
+        "agreement": {"first": outcome.start.mean_agreement, "last": outcome.closeness.mean_agreement},
+        "steps": [asdict(step) for step in outcome.steps],
+        "further_gain_needs": list(further_gain(outcome)),
+    }
+
+
+def further_gain(outcome: Outcome) -> tuple[str, ...]:
+    """Return what further gain would need, most useful first.
+
+    Args:
+        outcome: What was found.
+    """
+    return tuple(_further(outcome))
+
+
+def _further(outcome: Outcome) -> Iterator[str]:
+    if is_good(outcome.closeness):
+        yield "nothing: the decisions are those of the float model on the held-out samples"
+        return
+    for label, reason in outcome.refused:
+        yield f"{label}: the target rules it out: {reason}"
+    if outcome.skipped:
+        yield f"more time (a higher effort): there was none for {', '.join(outcome.skipped)}"
+    else:
+        yield "training without labels (effort high)"
+    samples = outcome.calibrated + outcome.compared
+    if samples < _FEW_SAMPLES:
+        yield f"more calibration samples: there were {samples}; small gains show from {2 * _FEW_SAMPLES} on"
+    falls = () if outcome.diagnosis is None else outcome.diagnosis.falls[:3]
+    if falls:
+        names = ", ".join(f"{fall.operator} {fall.node} ({fall.lost:.0f} dB)" for fall in falls)
+        yield f"more bits or float where most is lost: {names}"
+
+
+def summary_lines(outcome: Outcome) -> tuple[str, ...]:
+    """Return the notes of a result that `auto` found.
+
+    Args:
+        outcome: What was found.
+    """
+    kept = [step.label for step in outcome.steps[1:] if step.accepted]
+    counts = f"calibrated on {outcome.calibrated} and compared on {outcome.compared} other samples"
+    if outcome.compared == 1:
+        counts = "compared on one sample"
+    changes = "; ".join(kept) or "no change of the recommended recipe"
+    found = (
+        f"auto tried {len(outcome.steps)} recipes in {outcome.seconds:.0f} s of CPU time, {counts}: "
+        f"{closeness_text(outcome.start)} at first, {closeness_text(outcome.closeness)} now; kept: {changes}"
+    )
+    return (found, *(f"further gain would need {line}" for line in further_gain(outcome)))

@@ -1,0 +1,195 @@
+"""`auto` finds a recipe without labels: it keeps what helps on held-out samples."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import quantry
+from quantry.auto import EFFORTS, AutoResult, Gain, find_effort, is_good
+from quantry.autosearch.data_split import spread_split
+from quantry.data.open_data import calibration_data
+from quantry.errors import RecipeError
+from quantry.evaluate.tasks import Closeness
+from quantry.graph.float_model import InputSignature
+from quantry.memo import MemoryStore
+from quantry.recipe import find_preset
+from quantry.targets import check_model, find_target
+
+
+def model_of(text: str, **weights: np.ndarray) -> onnx.ModelProto:
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + text)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()
+    )
+    for number, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type}_{number}"
+    return model
+
+
+def pooled(classes: int = 32) -> onnx.ModelProto:
+    """A classifier that ends in a pool, whose small results must use the range of its large inputs on an NPU."""
+    rng = np.random.default_rng(0)
+    text = f"""g (float[1,3,16,16] x) => (float[1,{classes},1,1] y)
+    {{ a = Conv(x, w, b) r = Relu(a) y = GlobalAveragePool(r) }}"""
+    return model_of(text, w=rng.standard_normal((classes, 3, 3, 3)), b=np.full(classes, -12.0))
+
+
+def pictures(count: int, seed: int = 1) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [(3 * rng.standard_normal((1, 3, 16, 16))).astype(np.float32) for _ in range(count)]
+
+
+def agreement(model: onnx.ModelProto, result: quantry.QuantizationResult, data: list[np.ndarray]) -> float:
+    sessions = [
+        onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"])
+        for one in (model.SerializeToString(), result.to_bytes())
+    ]
+    ours, theirs = ([one.run(None, {"x": sample})[0].argmax() for sample in data] for one in sessions)
+    return float(np.mean(np.equal(ours, theirs)))
+
+
+@pytest.fixture(scope="module")
+def fixed() -> AutoResult:
+    result = quantry.quantize(pooled(), pictures(32), target="vitisai", store=MemoryStore())
+    assert isinstance(result, AutoResult)
+    return result
+
+
+def test_coarse_outputs_are_kept_in_float_where_that_helps(fixed: AutoResult) -> None:
+    recommended = quantry.quantize(pooled(), pictures(32), "recommended-npu", store=None)
+    unseen = pictures(100, seed=2)
+    before, after = (agreement(pooled(), result, unseen) for result in (recommended, fixed))
+    assert after > before + 0.1
+    assert "GlobalAveragePool_2" in fixed.recipe.plan.selection.exclude
+    kept = [step for step in fixed.auto.steps if step.accepted]
+    assert len(kept) > 1
+    assert kept[-1].gain is not None
+    assert kept[-1].gain > 0.5
+
+
+def test_steps_and_what_further_gain_needs_are_reported(fixed: AutoResult, tmp_path: Path) -> None:
+    labels = [step.label for step in fixed.auto.steps]
+    assert labels[:2] == ["the recommended recipe", "the plain preset"]
+    assert "no tuning" in labels
+    assert any("auto tried" in note and "dB" in note for note in fixed.notes)
+    assert any("further gain would need" in note for note in fixed.notes)
+    page = quantry.write_report(fixed, tmp_path / "report.html", "m").read_text()
+    assert "What auto tried" in page
+    assert "GlobalAveragePool" in page
+
+
+def test_target_rules_out_what_it_cannot_run(fixed: AutoResult, tmp_path: Path) -> None:
+    refused = dict(fixed.auto.refused)
+    assert "align_pool" in next(reason for label, reason in refused.items() if "common range" in label)
+    rules = {violation.rule for violation in check_model(fixed.model, "vitisai")}
+    assert "shift limits" not in rules
+    with pytest.raises(RecipeError, match="must suit the target vitisai"):
+        quantry.quantize(pooled(), pictures(2), "A16W8", target="vitisai", store=None)
+
+
+def test_result_is_the_same_again_and_not_worse_than_the_presets(fixed: AutoResult) -> None:
+    again = quantry.quantize(pooled(), pictures(32), target="vitisai", store=None)
+    assert again.to_bytes() == fixed.to_bytes()
+    best = fixed.auto.closeness.mean_decibels
+    assert all(step.decibels is None or best >= step.decibels - 0.5 for step in fixed.auto.steps[:2])
+
+
+def test_second_run_reuses_every_stage_of_the_first() -> None:
+    store = MemoryStore()
+    quantry.quantize(pooled(8), pictures(8), target="vitisai", store=store, effort="low")
+    again = quantry.quantize(pooled(8), pictures(8), target="vitisai", store=store, effort="low")
+    assert all(entry.outcome == "reused" for entry in again.trace.entries if entry.stage in ("observe", "tune"))
+
+
+TOKENS = """g (int64[batch, length] ids, int64[batch, length] mask) => (float[batch, length, 6] y, float[batch, 1] z)
+{ e = Gather(table, ids) m = MatMul(e, w) y = Relu(m) p = ReduceMean<axes=[1], keepdims=0>(m) z = MatMul(p, v) }"""
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_few_samples_tokens_several_outputs_and_dynamic_shapes(count: int) -> None:
+    rng = np.random.default_rng(3)
+    weights = {
+        "table": rng.standard_normal((20, 8)),
+        "w": rng.standard_normal((8, 6)),
+        "v": rng.standard_normal((6, 1)),
+    }
+    model = model_of(TOKENS, **weights)
+    data = [
+        {"ids": rng.integers(0, 20, (1, length)), "mask": np.ones((1, length), np.int64)}
+        for length in range(3, 3 + count)
+    ]
+    result = quantry.quantize(model, data, effort="low", store=None)
+    assert isinstance(result, AutoResult)
+    assert result.auto.compared == max(1, count // 2)
+    assert result.evaluation.samples == count
+
+
+def test_without_data_the_plain_preset_is_used() -> None:
+    with pytest.warns(UserWarning, match="random"):
+        result = quantry.quantize(pooled(4), store=None)
+    assert not isinstance(result, AutoResult)
+    assert result.recipe.plan == find_preset("CPU_INT8").recipe.plan
+    assert any("auto needs calibration data" in note for note in result.notes)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'high'"):
+        find_effort("hihg")
+    with pytest.raises(RecipeError, match="--target must be one of"):
+        quantry.quantize(pooled(4), pictures(1), target="vitis", store=None)
+    assert EFFORTS["low"].seconds < EFFORTS["default"].seconds < EFFORTS["high"].seconds
+
+
+def test_every_target_has_a_recipe_to_begin_with() -> None:
+    for name in ("tensorrt", "qnn-htp", "openvino-cpu"):
+        result = quantry.quantize(pooled(4), pictures(4), target=name, effort="low", store=None)
+        assert not find_target(name).conflicts(result.recipe)
+
+
+def closeness(decibels: np.ndarray, agreed: np.ndarray | None = None) -> Closeness:
+    unknown = np.full(len(decibels), np.nan)
+    return Closeness(decibels, unknown if agreed is None else agreed, unknown)
+
+
+def test_gain_is_supported_as_the_signed_rank_test_says() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(4)
+    for shift in (-0.3, 0.0, 0.2, 0.4, 0.8):
+        for count in (8, 16, 40):
+            before = rng.standard_normal(count) * 3 + 20
+            after = before + shift + rng.standard_t(3, count)
+            test = stats.wilcoxon(after - before, alternative="greater", method="asymptotic", correction=True)
+            expected = test.pvalue < 0.05 and (after - before).mean() > 0
+            assert Gain.between(closeness(before), closeness(after)).surely_closer == expected
+
+
+def test_gain_that_loses_decisions_is_not_supported() -> None:
+    before, after = np.full(20, 20.0), np.full(20, 21.0)
+    lost = Gain.between(closeness(before, np.ones(20)), closeness(after, np.zeros(20)))
+    assert lost.surely_closer
+    assert not lost.supports(is_free=True)
+    small = Gain.between(closeness(before, np.ones(20)), closeness(before + 0.3, np.ones(20)))
+    assert small.supports(is_free=True)
+    assert not small.supports(is_free=False)
+    one = Gain.between(closeness(before[:1]), closeness(before[:1] + 0.5))
+    assert not one.supports(is_free=True)
+    assert is_good(closeness(before, np.ones(20)))
+    assert not is_good(closeness(before))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1, (1, 1)), (2, (1, 1)), (7, (4, 3)), (100, (32, 64)), (500, (32, 64))]
+)
+def test_samples_are_split_evenly_and_never_used_twice(size: int, expected: tuple[int, int]) -> None:
+    signature = (InputSignature("x", np.dtype(np.float32), ("N", 1)),)
+    data = calibration_data(np.arange(size, dtype=np.float32)[:, None], signature)
+    fit, held_out = spread_split(data, 32, 64)
+    seen = [[int(sample["x"].item()) for sample in part] for part in (fit, held_out)]
+    assert (len(seen[0]), len(seen[1])) == expected == (fit.size, held_out.size)
+    assert size == 1 or not set(seen[0]) & set(seen[1])
+    assert max(seen[1]) >= size * 0.9 - 1
