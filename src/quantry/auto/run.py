@@ -165,7 +165,7 @@ def quantize_auto(
     simple = replace(target.adapted(adjust(plain(target))), name=AUTO)
     if given.data is None:
         result = _final(given, simple, given.data)
-        return replace(result, notes=(*result.notes, _NO_DATA))
+        return replace(result, _notes=(*result._notes, _NO_DATA))
     best = target.adapted(adjust(recommended(target)))
     with trial_inputs(given, best) as inputs, tempfile.TemporaryDirectory() as folder:
         trials = Trials(inputs, effort, Path(folder))
@@ -188,7 +188,7 @@ def with_outcome(given: AutoInputs, outcome: Outcome, inputs: TrialInputs) -> Au
     """
     result = _final(given, replace(outcome.recipe, name=AUTO), inputs.data)
     known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult)}
-    return AutoResult(**{**known, "notes": (*result.notes, *summary_lines(outcome))}, auto=outcome)
+    return AutoResult(**{**known, "_notes": (*known["_notes"], *summary_lines(outcome))}, auto=outcome)
 
 
 class trial_inputs:  # noqa: N801 - used as a function, in a with statement
