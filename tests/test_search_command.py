@@ -84,7 +84,8 @@ def test_model_and_images_are_enough(folder: Path) -> None:
     assert calibrated == [f"images/{kind}/{number}.png" for kind in "abc" for number in (0, 2)]
     # It makes the same model, under another name than the preset that the search started from.
     run(*shlex.split(command))
-    assert (folder / "net.S8S8_AAWS-found-by-search.onnx").read_bytes() == (found / "best.onnx").read_bytes()
+    (made,) = folder.glob("net.*-found-by-search.onnx")
+    assert made.read_bytes() == (found / "best.onnx").read_bytes()
 
 
 def test_command_to_quantize_again_has_all_image_options() -> None:
@@ -390,7 +391,7 @@ def test_options_override_a_configuration_file(folder: Path) -> None:
         "output_dir": "theirs",
     }
     Path("search.yaml").write_text(yaml.safe_dump({**plain, "output_dir": "theirs", "n_trials": 5, "sampler": "grid"}))
-    output = run("search", "search.yaml", "--n-trials", 2, "-o", "mine", "--pixel-scale", 1, "--tolerance", 5)
+    output = run("search", "search.yaml", "--n-trials", 2, "-o", "mine", "--pixel-scale", 1, "--tolerance", 1e6)
     assert "2 trials" in output
     assert "--color=BGR --pixel-scale=1.0" in output
     assert (folder / "mine" / "best.onnx").exists()
@@ -449,3 +450,27 @@ def test_every_search_option_is_an_option_of_the_command(folder: Path) -> None:
     command = typer.main.get_command(app).commands["search"]  # type: ignore[attr-defined]
     flags = {flag for parameter in command.params for flag in parameter.opts}
     assert {f"--{name.replace('_', '-')}" for name in SearchOptions.names()} <= flags
+
+
+def test_nothing_within_tolerance_says_what_limits_it_and_what_is_next(folder: Path) -> None:
+    arguments = ["search", "net.onnx", "--data", "images", "--pixel-scale", "1/255", "--n-trials", "2"]
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*arguments, "--tolerance", "0"], catch_exceptions=False)
+    assert result.exit_code == 3, result.output
+    assert "not good enough: the best, trial" in result.output
+    assert "limited by: " in result.output
+    command = result.output.rpartition("next: continue with more trials\n")[2].split("\n")[0].strip()
+    assert shlex.split(command)[:3] == ["quantry", "search", "net.onnx"]
+    assert "--n-trials=6" in command
+    again = CliRunner().invoke(app, shlex.split(command)[1:], catch_exceptions=False)
+    assert again.exit_code == 3
+    assert "search resumes after 2 finished trials" in (folder / "quantry_search" / "auto_search.log").read_text()
+
+
+def test_failed_trials_are_shown_and_are_no_success(folder: Path) -> None:
+    (folder / "mine.py").write_text("def score(path):\n    return 1.0 if str(path) == 'net.onnx' else float('inf')\n")
+    arguments = ["search", "net.onnx", "--data", "images", "--pixel-scale", "1/255", "--metric", "mine:score"]
+    result = CliRunner().invoke(app, [*arguments, "--n-trials", "1", "--json"], catch_exceptions=False)
+    assert result.exit_code == 3, result.output
+    assert "failed: RecipeError: an evaluator must return a number that is finite, got inf" in result.stderr
+    written = json.loads(result.stdout)
+    assert written["result"]["advice"]["missing"] == "no trial could be evaluated: 1 of 1 failed"

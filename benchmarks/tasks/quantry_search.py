@@ -15,12 +15,12 @@ def _samples(folder: str, count: int) -> list[Any]:
 
 def _space(name: str) -> Any:
     """Return a space: "methods" has 32 configurations, "wide" has 240 with 4 equalizations."""
-    from quantry.autosearch import Space, default_space
+    from quantry.autosearch import Space, calibration_space
     from quantry.recipe import CrossLayer, Entropy, MinMax, MinMSE, Percentile, PerChannel, TensorSpec, find_preset
 
     base = find_preset("S8S8_AAWS").recipe
     if name == "methods":
-        return default_space(base)
+        return calibration_space(base)
     percentiles = [Percentile(value) for value in (99.0, 99.9, 99.99, 99.999, 99.9999, 100.0)]
     averages = [MinMax(), MinMax(0.01), MinMax(0.001)]
     return Space.of(

@@ -2,7 +2,8 @@
 
 The life of a `Trial`, file by file::
 
-    run.py            sets up the search and returns its result
+    run.py            `quantry.search`: turns what the user brings into data, an evaluator and a space
+    engine.py         sets up the search and returns its result (result.py)
     proposer.py       proposes the trial: the next of a list, or drawn by an Optuna sampler
     scheduler.py      assigns it to a worker; retries it if the worker died; defers it if another one has the same model
     workers.py        runs it in this process or in worker processes (ray_workers.py: on a cluster)
@@ -14,7 +15,8 @@ The life of a `Trial`, file by file::
 """
 
 from quantry.autosearch.data_split import split_data
-from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, default_space, named_space
+from quantry.autosearch.default_space import NAMED_SPACES, accuracy_space, calibration_space, named_space
+from quantry.autosearch.engine import run_search
 from quantry.autosearch.evaluator import Direction, Evaluator, Score
 from quantry.autosearch.finetuning import (
     TwoStageResult,
@@ -22,6 +24,7 @@ from quantry.autosearch.finetuning import (
     run_two_stage,
     with_checkpoints,
 )
+from quantry.autosearch.labelled_data import LabelledData
 from quantry.autosearch.options import (
     OBJECTIVES,
     SAMPLERS,
@@ -32,8 +35,10 @@ from quantry.autosearch.options import (
 )
 from quantry.autosearch.output import search_summary
 from quantry.autosearch.parameter import Choice, IntRange, Parameter, Uniform
-from quantry.autosearch.run import SearchResult, run_search, search
+from quantry.autosearch.result import SearchComparison, SearchResult
+from quantry.autosearch.run import search
 from quantry.autosearch.space import AnySpace, Assignment, Space, SpaceUnion, with_fields
+from quantry.autosearch.target_space import target_space
 from quantry.autosearch.trial import Trial, TrialState, by_drop
 from quantry.memo import function_digest
 
@@ -47,8 +52,10 @@ __all__ = [
     "Direction",
     "Evaluator",
     "IntRange",
+    "LabelledData",
     "Parameter",
     "Score",
+    "SearchComparison",
     "SearchOptions",
     "SearchResult",
     "Space",
@@ -60,7 +67,7 @@ __all__ = [
     "accuracy_space",
     "budget_seconds",
     "by_drop",
-    "default_space",
+    "calibration_space",
     "finetune_space",
     "function_digest",
     "named_space",
@@ -70,6 +77,7 @@ __all__ = [
     "search_summary",
     "split_data",
     "split_options",
+    "target_space",
     "unknown_option",
     "with_checkpoints",
     "with_fields",

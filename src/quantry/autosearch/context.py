@@ -79,7 +79,7 @@ def open_context(
         UserError: The model or the data cannot be used.
     """
     source = model_source(inputs.model)
-    store = _open_store(inputs.store, directory)
+    store = open_store(inputs.store, directory)
     prepared = run_prepare(source, example_recipe(spaces), Memo(store)).value
     size = inputs.evaluator.size or 0
     return SearchContext(
@@ -113,7 +113,8 @@ def search_identity(context: SearchContext, spaces: Sequence[Space], options: Se
     return f"search-{fingerprint((context.source, context.data, context.evaluator.identity, described, how)).short}"
 
 
-def _open_store(store: Store | str | os.PathLike[str] | None, directory: OutputDirectory) -> Store:
+def open_store(store: Store | str | os.PathLike[str] | None, directory: OutputDirectory) -> Store:
+    """Return the store of a search; None is a folder in the output directory."""
     if store is None:
         return DirectoryStore(directory.store)
     return DirectoryStore(Path(store)) if isinstance(store, str | os.PathLike) else store

@@ -99,7 +99,7 @@ class CostModel:
     def learn(self, trial: Trial) -> None:
         """Add the times of a finished trial."""
         self._done |= set(_shareable_work(trial.recipe))
-        if trial.state == "failed" or trial.same_as is not None:
+        if trial.state == "failed":
             return
         work = sum(tuning_work(key) for stage, key in stage_chain(trial.recipe) if stage == "tune") or 1.0
         for stage, seconds in trial.computed.items():

@@ -1,4 +1,4 @@
-"""Predefined search spaces: "calibration", the default, and "accuracy"."""
+"""Predefined search spaces around a recipe: "calibration" and "accuracy"."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ _FLOAT_SCALES: tuple[Method, ...] = (
 _POWER_OF_TWO_SCALES: tuple[Method, ...] = (MinMSE(), MinMSE(after_functions=True), BestPercentile(), NonOverflow())
 
 
-def default_space(base: Recipe) -> Space:
+def calibration_space(base: Recipe) -> Space:
     """Return the calibration methods that suit a recipe's scales, with and without cross-layer equalization.
 
     Args:
@@ -85,8 +85,8 @@ def accuracy_space(base: Recipe) -> Space:
     return Space.of(plain, fields, name=f"{base.name} accuracy", first=[first])
 
 
-NAMED_SPACES: dict[str, Callable[[Recipe], Space]] = {"calibration": default_space, "accuracy": accuracy_space}
-"""Spaces by name; the first is the default."""
+NAMED_SPACES: dict[str, Callable[[Recipe], Space]] = {"calibration": calibration_space, "accuracy": accuracy_space}
+"""Spaces by name; "default" is `target_space`, which needs a target instead of a recipe."""
 
 
 def named_space(name: str, base: Recipe) -> Space:
@@ -101,6 +101,6 @@ def named_space(name: str, base: Recipe) -> Space:
     """
     if name not in NAMED_SPACES:
         raise RecipeError(
-            f"a space must be one of {tuple(NAMED_SPACES)}, got {name!r}{nearest_spelling(name, NAMED_SPACES)}"
+            f"a space must be one of {('default', *NAMED_SPACES)}, got {name!r}{nearest_spelling(name, NAMED_SPACES)}"
         )
     return NAMED_SPACES[name](base)

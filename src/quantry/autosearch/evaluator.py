@@ -109,7 +109,7 @@ class EvaluatorAdapter:
     @property
     def name(self) -> str:
         """Name of the score in tables and reports."""
-        given = getattr(self.evaluator, "name", None)
+        given = self.metric or getattr(self.evaluator, "name", None)
         return given if isinstance(given, str) and given else getattr(self.evaluator, "__name__", "score")
 
     @property

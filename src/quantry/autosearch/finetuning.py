@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantry.autosearch.engine import run_search
 from quantry.autosearch.options import SearchOptions
 from quantry.autosearch.parameter import Parameter
-from quantry.autosearch.run import SearchResult, run_search
+from quantry.autosearch.result import SearchResult
 from quantry.autosearch.space import AnySpace, Assignment, Space, as_parameter
 from quantry.errors import RecipeError
 from quantry.memo import Store

@@ -19,8 +19,7 @@ OBJECTIVES = ("accuracy", "latency", "size", "bit_operations")
 _OFF = -1
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
-# Names from other tools, for "did you mean" hints only: these are too different for a spelling check to find.
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "best_candidates": "patience",
     "calibration_data": "data",
     "candidates": "n_candidates",
@@ -29,7 +28,6 @@ _OTHER_NAMES = {
     "iterations": "n_trials",
     "jobs": "n_jobs",
     "log": "log_path",
-    "metric": "evaluator",
     "objective": "objectives",
     "output": "output_dir",
     "output_path": "output_dir",
@@ -40,6 +38,7 @@ _OTHER_NAMES = {
     "trials": "n_trials",
     "workers": "n_jobs",
 }
+"""Names from other tools, for "did you mean" hints only: these are too different for a spelling check to find."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def unknown_option(where: str, name: str, others: Collection[str] = ()) -> Recip
         others: Names accepted besides those of `SearchOptions`.
     """
     known = (*SearchOptions.names(), *others)
-    meant = _OTHER_NAMES.get(name.casefold())
+    meant = OTHER_NAMES.get(name.casefold())
     return unknown_argument(where, name, known, meant=meant if meant in known else None)
 
 

@@ -3,32 +3,32 @@
 import json
 import logging
 import math
-import sys
 import time
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from quantry.autosearch.differences import difference_text
+from quantry.autosearch.live_table import scored, time_text
 from quantry.autosearch.output_directory import disk_errors
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial, by_drop
 from quantry.recipe import brief, to_plain
 
 if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.live import Live
-
-    from quantry.autosearch.run import SearchResult
+    from quantry.autosearch.result import SearchResult
 
 LOGGER = "quantry.autosearch"
 """Name of the logger; records have the level INFO, which is not shown by default."""
+
+TARGET_NOTE = "target "
+"""How the note that names the target starts."""
 
 SUMMARY_VERSION = 2
 """Version of search.json."""
 
 _STATE_MARKS = {"complete": "", "pruned": "~", "failed": "failed"}
-_TABLE_ROWS = 10
 
 # search.json is rewritten at most every two seconds, and rarely enough to take less than 1/20 of the time: it grows
 # with the number of trials.
@@ -68,15 +68,6 @@ class SearchCallback(Protocol):
 def score_text(score: float, interval: tuple[float, float] | None) -> str:
     """Return a score with its confidence interval, such as ``0.7512 [0.741, 0.762]``."""
     return f"{score:.6g}" if interval is None else f"{score:.6g} [{interval[0]:.6g}, {interval[1]:.6g}]"
-
-
-def progress_text(state: SearchState) -> str:
-    """Return how many trials are done and how long the rest will take."""
-    done, total = len(state.trials), state.expected_trials
-    left = state.seconds_left
-    share = f"{done} of {total} trials" if total is not None else f"{done} trials"
-    rest = "" if left is None else f", about {timedelta(seconds=round(left))} left"
-    return f"{share}, {timedelta(seconds=round(state.seconds))} so far{rest}"
 
 
 def columns(objectives: Sequence[str]) -> tuple[str, ...]:
@@ -338,20 +329,27 @@ class ProgressLog:
 
     def __init__(self) -> None:
         self._log = logging.getLogger(LOGGER)
+        self._best: Mapping[str, Any] | None = None
 
     def on_start(self, state: SearchState, lines: list[str]) -> None:
         """Log where the full log is."""
         self._log.info("%s: %s; more in %s", state.headline, "".join(lines[:1]), state.options.log_file)
+        for line in lines[1:]:
+            if line.startswith(TARGET_NOTE):
+                self._log.info("%s", line)
 
     def on_trial(self, state: SearchState, trial: Trial) -> None:
         """Log the result of a trial, unless it finished before an interruption."""
+        is_best = state.best is not None and state.best.number == trial.number
+        different, before = difference_text(trial.assignment, self._best), self._best
+        self._best = trial.assignment if is_best else before
         if trial.number in state.restored or not self._log.isEnabledFor(logging.INFO):
             return
-        best = ", best so far" if state.best is not None and state.best.number == trial.number else ""
-        result = (
-            f"failed: {trial.error}" if trial.score is None else f"score {trial.score:.6g}, drop {trial.drop:.4g}{best}"
-        )
-        self._log.info("trial %d: %s; %s", trial.number, result, progress_text(state))
+        best = ", best so far" if is_best else ""
+        result = f"failed: {trial.error}"
+        if trial.score is not None:
+            result = f"score {scored(trial)}, drop {trial.drop:.4g}{best}"
+        self._log.info("trial %d: %s; %s; %s", trial.number, result, different, time_text(state))
 
     def on_message(self, state: SearchState, line: str) -> None:  # noqa: ARG002 - the line is enough
         """Log the line."""
@@ -360,56 +358,3 @@ class ProgressLog:
     def on_end(self, state: SearchState, reason: str) -> None:
         """Log why the search ended."""
         self._log.info("search ends after %d trials: %s", len(state.trials), reason)
-
-
-class LiveTable:
-    """Shows the best trials, the newest one and the time left in the terminal.
-
-    Nothing is shown if standard error is not a terminal.
-    """
-
-    def __init__(self) -> None:
-        self._live: Live | None = None
-
-    def on_start(self, state: SearchState, lines: list[str]) -> None:
-        """Show the table."""
-        if not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(stderr=True)
-        for line in (state.headline, *lines):
-            console.print(line, highlight=False, markup=False)
-        self._live = Live(self._content(state, None), console=console, refresh_per_second=4)
-        self._live.start()
-
-    def on_trial(self, state: SearchState, trial: Trial) -> None:
-        """Update the table."""
-        if self._live is not None:
-            self._live.update(self._content(state, trial))
-
-    def on_message(self, state: SearchState, line: str) -> None:
-        """Show the line below the table."""
-        if self._live is not None:
-            self._live.update(self._content(state, None, f"{line}; {progress_text(state)}"))
-
-    def on_end(self, state: SearchState, reason: str) -> None:
-        """Show why the search ended, and stop."""
-        if self._live is not None:
-            self._live.update(self._content(state, None, reason))
-            self._live.stop()
-            self._live = None
-
-    def _content(self, state: SearchState, newest: Trial | None, footer: str | None = None) -> "Group":
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(*columns(state.options.objectives), box=None)
-        best = by_drop([trial for trial in state.trials if trial.score is not None])[:_TABLE_ROWS]
-        shown = [*best, *([newest] if newest is not None and newest not in best else [])]
-        for trial in shown:
-            style = "bold" if state.best is not None and trial.number == state.best.number else None
-            table.add_row(*row(trial, state.options.objectives), style=style)
-        return Group(table, Text(footer or progress_text(state)))

@@ -103,6 +103,11 @@ def first_trials(spaces: Sequence[Space]) -> list[Trial]:
     return list(found.values())
 
 
+def always_tried(spaces: Sequence[Space]) -> frozenset[Recipe]:
+    """Return the recipes that are tried whatever the limits of the search; see `Space.always`."""
+    return frozenset(space.build(assignment) for space in spaces for assignment in space.first[: space.always])
+
+
 def grid_order(trials: Sequence[Trial], spaces: Sequence[Space]) -> list[Trial]:
     """Return trials so that cheap ones come first and neighbours share as many stages as possible.
 

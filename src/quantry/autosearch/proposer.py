@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from quantry.autosearch.priority import ValueForCost, enumerate_trials, first_trials, grid_order
+from quantry.autosearch.priority import ValueForCost, always_tried, enumerate_trials, first_trials, grid_order
 from quantry.autosearch.samplers import KINDS, SamplerKind, quiet_optuna, suggest
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import SearchStudy
@@ -23,6 +23,10 @@ It is the same for any number of workers, so that the number of workers does not
 # Draws without anything new before the sampler counts as converged. A draw takes milliseconds, a trial seconds.
 _REPEATS = 20
 
+# A trial that takes more than three times as long as the usual one may take 10 % of the time left, so that a single
+# one does not use up a short search.
+_USUAL, _EXPENSIVE_SHARE = 3.0, 0.1
+
 
 class Proposer(Protocol):
     """Proposes trials one by one; each is valid and differs from all before.
@@ -30,10 +34,12 @@ class Proposer(Protocol):
     Attributes:
         look_ahead: How many trials may be proposed before the first is finished; None is any number.
         recipes: What will be tried, in order, as far as that is known.
+        short_of_time: Whether something was skipped because it would take too long.
     """
 
     look_ahead: int | None
     recipes: Sequence[Recipe]
+    short_of_time: bool
 
     def next(self, number: int, finished: int) -> Trial | None:
         """Return the next trial, saved in the study; None if there is no other.
@@ -60,6 +66,7 @@ class ListProposer:
     """
 
     look_ahead: int | None = None
+    short_of_time = False
 
     def __init__(
         self,
@@ -98,31 +105,29 @@ class SampledProposer:
     draws give nothing new, some are drawn at random, and then the rest of a finite space follows in order.
 
     Args:
-        study: The study.
-        sampler: Name of the sampler and its seed.
+        state: The state of the search, with its study and options.
         known: Recipes proposed before an interruption, to the numbers of their trials.
         listed: All trials, if the space could be enumerated.
     """
 
     look_ahead: int | None = LOOK_AHEAD
 
-    def __init__(
-        self,
-        study: SearchStudy,
-        sampler: tuple[str, int],
-        known: dict[Recipe, int],
-        listed: Sequence[Trial] | None = None,
-    ) -> None:
-        self._study = study
-        self._kind = KINDS[sampler[0]]
+    def __init__(self, state: SearchState, known: dict[Recipe, int], listed: Sequence[Trial] | None = None) -> None:
+        self._state = state
+        self._study = study = state.study
+        # A grid cannot list a space with suggestions: it tries these and draws nothing.
+        self._draws = state.options.sampler in KINDS
+        self._kind = KINDS[state.options.sampler if self._draws else "random"]
         self._first = ListProposer(study, first_trials(study.spaces), list(known), flat=self._kind.flat)
-        self._seed = sampler[1]
+        self._suggestions = [(index, each) for index, space in enumerate(study.spaces) for each in space.suggestions]
+        self._seed = state.options.seed
         self._listed = listed
         self._numbers = dict(known)
         self._rest: ListProposer | None = None
         self.recipes: Sequence[Recipe] = ()
         self.invalid: Counter[str] = Counter()
         self.duplicates = 0
+        self.short_of_time = False
 
     def next(self, number: int, finished: int) -> Trial | None:
         """Return the next trial of ``Space.first``, then draw until something new comes."""
@@ -131,16 +136,45 @@ class SampledProposer:
         if first is not None:
             self._numbers[first.recipe] = number
             return first
+        suggested = self._suggested(number)
+        if suggested is not None:
+            return suggested
         if self._rest is None:
             everything = self._listed is not None and len(self._numbers) >= len(self._listed)
             # A sampler that has converged proposes the same few values again and again; random draws find others.
             kinds = [self._kind] * _REPEATS + [KINDS["random"]] * 5 * _REPEATS
-            for kind in () if everything else kinds:
+            for kind in kinds if self._draws and not everything else ():
                 trial = self._draw(number, kind)
                 if trial is not None:
                     return trial
             self._rest = ListProposer(self._study, self._listed or (), list(self._numbers), flat=self._kind.flat)
         return self._rest.next(number, finished)
+
+    def _suggested(self, number: int) -> Trial | None:
+        """Return the next suggestion that is new, valid and does not take a large part of the time left."""
+        while self._suggestions:
+            index, assignment = self._suggestions.pop(0)
+            space = self._study.spaces[index]
+            try:
+                recipe = space.build(assignment)
+            except RecipeError as error:
+                self.invalid[str(error)] += 1
+                continue
+            if recipe not in self._numbers and self._is_worth(recipe):
+                self._numbers[recipe] = number
+                waiting = Trial(number, recipe, assignment, space.name, index)
+                return self._study.add(number, waiting, flat=self._kind.flat)
+        return None
+
+    def _is_worth(self, recipe: Recipe) -> bool:
+        """Return whether there is time for a trial: expensive ones may take a small share of the time left only."""
+        left, trials = self._state.time.left, self._state.trials
+        if left is None or not trials:
+            return True
+        usual = sum(trial.seconds for trial in trials) / len(trials)
+        worth = self._state.estimated_seconds(recipe) <= min(left, max(_EXPENSIVE_SHARE * left, _USUAL * usual))
+        self.short_of_time |= not worth
+        return worth
 
     def _draw(self, number: int, kind: SamplerKind) -> Trial | None:
         study, spaces = self._study.study, self._study.spaces
@@ -155,6 +189,9 @@ class SampledProposer:
             recipe = spaces[index].build(assignment)
         except RecipeError as error:
             self.invalid[str(error)] += 1
+            self._study.tell(drawn.number, None)
+            return None
+        if not self._is_worth(recipe):
             self._study.tell(drawn.number, None)
             return None
         if recipe in self._numbers:
@@ -179,10 +216,10 @@ def make_proposer(state: SearchState, known: Sequence[Trial]) -> tuple[Proposer,
     spaces = study.spaces
     study.abandon_unnumbered()
     numbers = {trial.recipe: trial.number for trial in known}
-    sampler = (options.sampler, options.seed)
+    state.try_always(always_tried(spaces))
     finite = all(space.is_finite for space in spaces)
-    if not finite and options.sampler != "grid":
-        return SampledProposer(study, sampler, numbers), ()
+    if not finite and (options.sampler != "grid" or any(space.suggestions for space in spaces)):
+        return SampledProposer(state, numbers), ()
     trials, removed = enumerate_trials(spaces)
     if not trials:
         raise RecipeError(f"a space must hold a valid configuration, got none; {'; '.join(removed.lines())}")
@@ -195,7 +232,7 @@ def make_proposer(state: SearchState, known: Sequence[Trial]) -> tuple[Proposer,
         # Space.first repeats recipes of the list; each is tried once, at its first place.
         ordered = {trial.recipe: trial for trial in (*first_trials(spaces), *trials)}
         return ListProposer(study, list(ordered.values()), list(numbers)), notes
-    return SampledProposer(study, sampler, numbers, None if removed.truncated else trials), notes
+    return SampledProposer(state, numbers, None if removed.truncated else trials), notes
 
 
 def _seed_of_draw(seed: int, draw: int) -> int:

@@ -163,7 +163,7 @@ class RacingLoop:
                 if trial is None:
                     break
                 self._waiting.append(trial)
-            if not self._has_time([*cohort, self._waiting[0]]):
+            if self._waiting[0].recipe not in self._state.always and not self._has_time([*cohort, self._waiting[0]]):
                 break
             cohort.append(self._waiting.popleft())
         return cohort
@@ -258,7 +258,7 @@ class RacingLoop:
         pruned = set()
         for number in sorted(evaluated):
             champion = self._champion(contestants, number)
-            if champion is None:
+            if champion is None or entries[number].trial.recipe in self._state.always:
                 continue
             ours, theirs = self._sign * contestants[number][0], self._sign * contestants[champion][0]
             if cannot_win(ours, theirs, self._size):

@@ -123,8 +123,8 @@ class Scheduler:
         Raises:
             StageError: The float model cannot be evaluated.
             StoreError: The disk is full.
-            OutOfTime: Running trials exceed the budget by far. The float model and the first trial are finished
-                nevertheless: without them all the time would be wasted.
+            OutOfTime: Running trials exceed the budget by far. The float model, the first trial and those of
+                `Space.always` are finished nevertheless: without them all the time would be wasted.
         """
         if self._ended:
             return self._ended.popleft()

@@ -39,6 +39,11 @@ class Space:
         first: Assignments to try before all others of the space, such as a configuration that worked for another
             model. It only sets the order and is not part of the search's identity: a resumed search with another
             ``first`` tries that next.
+        always: How many of ``first`` are tried whatever the limits of the search, and are never pruned by a race: the
+            result is then never worse than any of them.
+        suggestions: Assignments for the sampler to try and learn from after ``first``. Each is built when its turn
+            comes, and skipped if it is an invalid combination, or expensive and there is too little time left.
+        notes: What the user should know about the space; part of the notes of the search.
 
     Example:
         >>> space = Space.of(Recipe(), {"scale.reduce_range": [False, True]})
@@ -51,6 +56,9 @@ class Space:
     prior: Callable[[Assignment], float] | None = None
     name: str = field(default="space", compare=False)
     first: Sequence[Assignment] = ()
+    always: int = 0
+    suggestions: Sequence[Assignment] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name, parameter in self.parameters.items():
@@ -59,6 +67,9 @@ class Space:
         object.__setattr__(self, "parameters", MappingProxyType(_dependencies_first(self.parameters)))
         wanted = self.first if isinstance(self.first, tuple | list) else (self.first,)
         object.__setattr__(self, "first", tuple(_checked(self, assignment) for assignment in wanted))
+        object.__setattr__(self, "suggestions", tuple(_checked(self, each) for each in self.suggestions))
+        if not 0 <= self.always <= len(self.first):
+            raise RecipeError(f"Space.always must be between 0 and the {len(self.first)} of first, got {self.always!r}")
 
     @classmethod
     def of(

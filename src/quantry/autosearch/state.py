@@ -42,6 +42,7 @@ class SearchState:
         stopped_by: Why the search stopped; None while it runs.
         costs: Estimates the time of trials.
         expected: Recipes that will be tried, in order, as far as that is known.
+        always: Recipes that are tried whatever the limits; see `Space.always`.
         restored: Numbers of the trials that finished before an interruption.
         resumed: Whether this search continues an earlier one.
         time: The time limit.
@@ -71,6 +72,7 @@ class SearchState:
         self.stopped_by: str | None = None
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
+        self.always: frozenset[Recipe] = frozenset()
         self.restored: frozenset[int] = frozenset()
         self.resumed = False
         self._on_disk: set[int] = set()
@@ -94,6 +96,16 @@ class SearchState:
         self.tolerance = accepted_drop(self.options.tolerance, trial.score)
         self.study.set_reference(self.reference)
 
+    def try_always(self, recipes: frozenset[Recipe]) -> None:
+        """Set the recipes that are tried whatever the limits: the number of trials rises to theirs, and time waits."""
+        self.always = recipes
+        if self.options.n_trials is not None:
+            self.options = replace(self.options, n_trials=max(self.options.n_trials, len(recipes)))
+        self._wait_for_always()
+
+    def _wait_for_always(self) -> None:
+        self.time.waived = not self.always <= {trial.recipe for trial in self.trials}
+
     @property
     def expected_trials(self) -> int | None:
         """Maximum number of trials; None if only time limits it."""
@@ -113,7 +125,9 @@ class SearchState:
         if total is None or not self.trials:
             return None
         near = self.expected[len(self.trials) : total][:_ESTIMATED_ONE_BY_ONE]
-        mean = sum(trial.seconds for trial in self.trials) / len(self.trials)
+        # The first trial also computes what all others share.
+        usual = [trial.seconds for trial in self.trials[1:] or self.trials]
+        mean = sum(usual) / len(usual)
         work = self.costs.estimate_all(near) + mean * (total - len(self.trials) - len(near))
         return work / self.options.n_jobs
 
@@ -162,6 +176,8 @@ class SearchState:
         self.costs.learn(trial)
         trial = self._compared(trial)
         self.trials.append(trial)
+        if self.time.waived:
+            self._wait_for_always()
         if trial.model_path is not None:
             self._on_disk.add(trial.number)
         self.study.finish(trial, self._values(trial))
@@ -294,6 +310,8 @@ class SearchState:
     def _stop_reason(self) -> str | None:
         options = self.options
         candidates = self.candidates
+        if self.time.waived:
+            return None
         if options.n_candidates is not None and len(candidates) >= options.n_candidates:
             return f"found {len(candidates)} candidates within tolerance"
         if options.patience is not None and candidates:

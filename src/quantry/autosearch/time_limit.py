@@ -30,10 +30,14 @@ class TimeLimit:
     Args:
         limit: Seconds; None is no limit.
         before: Seconds the search took before an interruption.
+
+    Attributes:
+        waived: Work starts and runs to its end even if the time is over: what must be tried in any case is not done.
     """
 
     def __init__(self, limit: float | None, before: float) -> None:
         self.limit = limit
+        self.waived = False
         self._started = time.monotonic() - before
 
     @property
@@ -49,12 +53,12 @@ class TimeLimit:
     @property
     def deadline(self) -> float | None:
         """When running work is stopped, in seconds of `time.monotonic`; None without a limit."""
-        return None if self.limit is None else self._started + self.limit * (1 + _OVERRUN)
+        return None if self.limit is None or self.waived else self._started + self.limit * (1 + _OVERRUN)
 
     def refusal(self, upcoming: float = 0.0) -> str | None:
         """Return why work of this many seconds cannot start; None if there is time for it."""
         left = self.left
-        if left is None or (left > 0 and upcoming <= left):
+        if left is None or self.waived or (left > 0 and upcoming <= left):
             return None
         return f"time limit of {self.limit:g} s reached; run it again with a larger budget to continue"
 

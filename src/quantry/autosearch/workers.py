@@ -23,6 +23,7 @@ from quantry.autosearch.time_limit import OutOfTime, interrupted_at, longest_wai
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.errors import RecipeError, StoreError
+from quantry.runtime import progress
 from quantry.runtime.devices import MISSING_DEVICE, existing_device
 from quantry.runtime.threads import core_count, limit_threads
 
@@ -261,6 +262,7 @@ def _serve(connection: Connection, runner: TrialRunner, limits: _WorkerLimits) -
     if limits.device is not None and ":" in limits.device:
         os.environ["CUDA_VISIBLE_DEVICES"] = limits.device.split(":")[1]
     limit_threads(limits.threads)
+    progress.set_enabled(False)
     warnings.filterwarnings("ignore", message=MISSING_DEVICE)  # the parent warns
     threading.Thread(target=_exit_with_parent, args=(limits.parent,), daemon=True).start()
     while True:

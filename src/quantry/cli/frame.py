@@ -112,6 +112,10 @@ _OPTIONS = {
 }
 
 
+FRAME_OPTIONS = tuple(_OPTIONS)
+"""Names of the options that every command has, in the parameters of its context."""
+
+
 def set_output(*, quiet: bool, verbose: bool, as_json: bool) -> None:
     """Set the options that were given before the command's name."""
     _outputs[:] = [Output(quiet=quiet, verbose=verbose, json=as_json)]

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from quantry.cli.frame import current_output
+from quantry.cli.frame import FRAME_OPTIONS, ExitCode, current_output
 from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
-from quantry.cli.search_job import CLASSIFIER_METRICS, DETECTOR_METRICS, METRIC, SearchJob, load_job
+from quantry.cli.search_advice import advice_for
+from quantry.cli.search_job import METRIC, SearchJob, load_job
 from quantry.cli.search_table import search_json, show_search
 
 if TYPE_CHECKING:
@@ -42,10 +43,14 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
         str | None, typer.Option(help="Decoder of a detector's outputs: yolox (default), yolov5, yolov8 or boxes.")
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="Preset or recipe file to start from; default S8S8_AAWS.")
+        str | None,
+        typer.Option("--recipe", "-r", help="Preset or recipe file: the base of a space, or tried too."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Where the model will run, see `quantry targets`; default: by the recipe.")
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Search space: calibration (default), accuracy, or a .yaml file with a space.")
+        str | None, typer.Option(help="Search space: default, calibration, accuracy, or a .yaml file with a space.")
     ] = None,
     calibration_samples: Annotated[
         int | None, typer.Option(help="Maximum number of labelled images used for calibration; default 100.")
@@ -115,18 +120,28 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
     output = current_output()
     page = show_search(output, result, job.metric_name, again)
-    output.result(search_json(result, page))
+    advice = advice_for(job, result, {"what": what, **_on_command_line(context)})
+    if advice is not None:
+        advice.show(output)
+    code = ExitCode.GOOD if advice is None else ExitCode.NOT_GOOD_ENOUGH
+    output.result({**search_json(result, page), "advice": advice}, code)
 
 
 def _given_options(context: typer.Context) -> dict[str, Any]:
     """Return the options on the command line; the others keep the defaults of `SearchJob` and `SearchOptions`."""
-    names = (name for name in context.params if name not in (*_IMAGE_OPTIONS, "what"))
-    given = {
-        name: context.params[name]
-        for name in names
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    }
+    given = {name: value for name, value in _on_command_line(context).items() if name not in _IMAGE_OPTIONS}
     return given | ({"sampler": given["sampler"].lower()} if "sampler" in given else {})
+
+
+def _on_command_line(context: typer.Context) -> dict[str, Any]:
+    """Return all options on the command line."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if (source := context.get_parameter_source(name)) is not None
+        and source.name == "COMMANDLINE"
+        and name not in ("what", *FRAME_OPTIONS)
+    }
 
 
 def _overridden(job: SearchJob, given: dict[str, Any], images: dict[str, Any]) -> SearchJob:
@@ -178,6 +193,7 @@ def _warn_of_chance(job: SearchJob, reference: "Score") -> None:
 
 def _chance(job: SearchJob) -> float | None:
     """Return the score of random guessing; None if the metric has none."""
+    from quantry.autosearch.labelled_data import CLASSIFIER_METRICS, DETECTOR_METRICS
     from quantry.evaluate.tasks import class_count
 
     metric = job.metric_name

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import Output
-from quantry.recipe import brief
 
 if TYPE_CHECKING:
     from quantry.autosearch import SearchResult, Trial
@@ -96,7 +95,9 @@ def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
     mark = "~" if trial.state == "pruned" else ""
     objectives = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in names)
     computed = " ".join(trial.computed) if trial.same_as is None else f"same as {trial.same_as}"
-    assignment = ", ".join(f"{name.rpartition('.')[2]} {brief(value)}" for name, value in trial.assignment.items())
+    from quantry.autosearch.differences import assignment_text
+
+    assignment = assignment_text(trial.assignment)
     return (
         str(trial.number),
         f"{mark}{trial.score:{written}}",

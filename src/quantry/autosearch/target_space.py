@@ -1,0 +1,279 @@
+"""The default search space: what quantry already knows about a target, and then everything that may improve on it.
+
+The order of its trials is the order in which a user would try things::
+
+    recommended recipes      the recommended recipes of the target, and the user's recipe; tried whatever the limits
+    presets                  every other preset that the target accepts, cheapest first
+    one change at a time     ranges, equalization, tuning, worst layers: the first recipe with one thing changed
+    combinations             drawn by the sampler, which has learned from all of the above
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quantry.autosearch.layer_ranking import RankedLayer
+from quantry.autosearch.parameter import Choice, Parameter, Uniform
+from quantry.autosearch.space import Assignment, Space, with_fields
+from quantry.errors import RecipeError
+from quantry.recipe import (
+    AdaQuant,
+    AdaRound,
+    BestPercentile,
+    BiasCorrection,
+    ChannelGroups,
+    CrossLayer,
+    DataType,
+    Entropy,
+    EqualizeOptions,
+    Gptq,
+    LayerTypes,
+    MinMax,
+    MinMSE,
+    Percentile,
+    PerTensor,
+    PowerOfTwoScale,
+    Recipe,
+    SmoothQuant,
+    TensorSpec,
+    find_preset,
+)
+from quantry.targets import Target
+
+KEPT = "unchanged"
+"""The value of a parameter that leaves the chosen recipe as it is."""
+
+RECIPE, LAYERS, SHARE = "recipe", "layers", "layers.share"
+"""Parameters that are not paths of a recipe: the recipe to start from, what happens to its worst layers, how many."""
+
+WIDE, FLOAT, ONE_BY_ONE = "in 16 bits", "in float", "one by one"
+"""What can happen to the most sensitive layers."""
+
+Ranking = Callable[[Recipe], Sequence[RankedLayer]]
+
+# The most sensitive layers, for each of which the sampler decides separately.
+_SINGLE_LAYERS = 6
+_SIXTEEN_BITS = {True: DataType.INT16, False: DataType.UINT16}
+
+# 64 samples and this damping are those of the recommended recipes; see recipe/presets.py.
+_GPTQ = (Gptq(samples=64, damping=0.1),)
+_PLAIN_GPTQ = (Gptq(samples=64, compensate=False),)
+# 300 iterations get most of the gain of the 1000 that the presets have.
+_TRAINED = ((AdaRound(samples=128, iterations=300),), (AdaQuant(samples=128, iterations=300),))
+
+
+def single_layer(place: int) -> str:
+    """Return the parameter of one of the most sensitive layers, counted from 1."""
+    return f"layer {place}"
+
+
+@dataclass(frozen=True)
+class TargetRecipes:
+    """Builds the recipes of the default space.
+
+    Attributes:
+        target: The target; recipes that it refuses are invalid, unless they are those that the space starts from.
+        recipes: Recipes by name, adapted to the target.
+        named: The user named the target, so recipes and models name it too.
+        ranking: Returns the layers of a recipe, most sensitive first; called when a trial first needs it.
+    """
+
+    target: Target
+    recipes: Mapping[str, Recipe]
+    ranking: Ranking | None = None
+    named: bool = False
+
+    def __call__(self, assignment: Assignment) -> Recipe:
+        """Return the recipe of an assignment.
+
+        Raises:
+            RecipeError: The combination is invalid, or the target refuses it.
+        """
+        base = self.recipes[assignment[RECIPE]]
+        changes = {
+            path: value for path, value in assignment.items() if not _is_special(path) and not _is_kept(path, value)
+        }
+        recipe = with_fields(base, changes) if changes else base
+        recipe = self._with_layers(base, recipe, assignment)
+        if recipe == base:
+            return base
+        adapted = adapted_recipe(self.target, recipe, named=self.named)
+        conflicts = self.target.conflicts(adapted)
+        if conflicts:
+            raise RecipeError(f"the target {self.target.name} refuses it: {conflicts[0]}")
+        return adapted
+
+    def _with_layers(self, base: Recipe, recipe: Recipe, assignment: Assignment) -> Recipe:
+        """Return a recipe with other types for its most sensitive layers."""
+        how = assignment.get(LAYERS, KEPT)
+        if how == KEPT or self.ranking is None:
+            return recipe
+        if recipe.equalize.groups is not None:
+            raise RecipeError("layers cannot have types of their own where convolutions are split into groups")
+        ranked = self.ranking(base)
+        if how == ONE_BY_ONE:
+            chosen = [
+                (layer, assignment[single_layer(place)]) for place, layer in enumerate(ranked[:_SINGLE_LAYERS], 1)
+            ]
+        else:
+            count = max(1, round(assignment[SHARE] * len(ranked)))
+            chosen = [(layer, how) for layer in ranked[:count]]
+        entries = tuple(entry for layer, kind in chosen for entry in _types(layer, kind, recipe))
+        return replace(recipe, plan=replace(recipe.plan, layers=(*recipe.plan.layers, *entries)))
+
+
+def _is_special(path: str) -> bool:
+    return path in (RECIPE, LAYERS, SHARE) or path.startswith("layer ")
+
+
+def _is_kept(path: str, value: Any) -> bool:
+    # Text is a value of no other field.
+    return isinstance(value, str) and value == KEPT and path != RECIPE
+
+
+def _types(layer: RankedLayer, kind: str, recipe: Recipe) -> Iterator[LayerTypes]:
+    """Yield the entry of a layer in `PlanOptions.layers`; none if it stays as it is."""
+    if kind == FLOAT:
+        yield LayerTypes(match=(layer.node,), keep_float=True)
+    elif kind == WIDE:
+        activation = _wide(recipe.plan.activation)
+        yield LayerTypes(
+            match=(layer.node,),
+            activation=activation,
+            output=activation if layer.ends else None,
+            weight=_wide(replace(recipe.plan.weight, dtype=DataType.INT8)),
+        )
+
+
+def _wide(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, dtype=_SIXTEEN_BITS[spec.dtype.is_signed])
+
+
+def adapted_recipe(target: Target, recipe: Recipe, *, named: bool) -> Recipe:
+    """Return a recipe with what the target's rules ask for.
+
+    Args:
+        target: The target.
+        recipe: The recipe.
+        named: The user named the target, so the recipe names it too. Otherwise it stays as it is if that breaks no
+            rule: `quantize` runs it like this under the same name.
+    """
+    if named:
+        return target.adapted(recipe)
+    return recipe if not target.conflicts(recipe) else replace(target.adapted(recipe), target=recipe.target)
+
+
+def target_space(
+    target: Target, recipe: Recipe | None = None, ranking: Ranking | None = None, *, named: bool = False
+) -> Space:
+    """Return the default space of a target.
+
+    Args:
+        target: Whose recommended recipes and presets are tried.
+        recipe: The user's recipe, tried after the recommended ones and widened like them; None if there is none.
+        ranking: Returns the layers of a recipe, most sensitive first; None leaves single layers as they are.
+        named: The user named the target, so recipes and models name it too.
+    """
+
+    def adapted(recipe: Recipe) -> Recipe:
+        return adapted_recipe(target, recipe, named=named)
+
+    recipes = {name: find_preset(name).recipe for name in target.recommended}
+    if recipe is not None and recipe not in recipes.values():
+        name = recipe.name if recipe.name not in recipes else f"{recipe.name} as given"
+        recipes[name] = recipe
+    recipes = {name: adapted(start) if named else start for name, start in recipes.items()}
+    starts = tuple(recipes)
+    presets = {name: adapted(find_preset(name).recipe) for name in target.presets}
+    others = {
+        name: preset for name, preset in presets.items() if name not in recipes and preset not in recipes.values()
+    }
+    build = TargetRecipes(target, recipes | others, ranking, named=named)
+    parameters = _parameters(build, starts)
+    kept = {name: KEPT for name, parameter in parameters.items() if set(parameter.only_if) == {RECIPE}}
+    first = [{RECIPE: name, **kept} for name in starts]
+    by_cost = sorted(others, key=lambda name: _cost(others[name]))
+    trained = [name for name in by_cost if _cost(others[name])[0]]
+    suggestions = [
+        *({RECIPE: name} for name in by_cost if name not in trained),
+        *_one_change_at_a_time(parameters, first[0]),
+        *({RECIPE: name} for name in trained),
+    ]
+    return Space(parameters, build, name=target.name, first=first, always=len(first), suggestions=suggestions)
+
+
+def _cost(recipe: Recipe) -> tuple[bool, ...]:
+    """Return what makes a trial of a preset slow: training, choosing types, and types that no kernel computes with."""
+    trained = any(hasattr(step, "iterations") for step in recipe.tune.steps)
+    simulated = recipe.plan.activation.dtype.is_block or recipe.plan.weight.dtype.is_block
+    return trained, recipe.mix.mixed is not None, simulated
+
+
+def _parameters(build: TargetRecipes, starts: tuple[str, ...]) -> dict[str, Parameter]:
+    """Return the parameters: the recipe, and what may be changed in one that the search starts from."""
+    base = build.recipes[starts[0]]
+    powers = isinstance(base.plan.activation.scale, PowerOfTwoScale)
+    own = {RECIPE: list(starts)}
+
+    def choice(*values: Any) -> Choice:
+        return Choice((KEPT, *values), only_if=own)
+
+    parameters: dict[str, Parameter] = {
+        RECIPE: Choice(tuple(build.recipes)),
+        "scale.activation": choice(*_ranges(powers=powers)),
+        "scale.activation.percentile": Uniform(99.5, 100.0, only_if={"scale.activation": Percentile()}),
+        "equalize": choice(*_equalizations(base)),
+        "tune.steps": choice((), _GPTQ, _PLAIN_GPTQ, (BiasCorrection(), *_GPTQ), *_TRAINED),
+        "tune.steps.0.damping": Uniform(0.003, 1.0, log=True, only_if={"tune.steps": [_GPTQ, _PLAIN_GPTQ]}),
+    }
+    if not powers:
+        parameters["scale.weight"] = choice(MinMax(), MinMSE())
+    if base.prepare.npu is not None:
+        parameters["prepare.npu.sigmoid_to_hard_sigmoid"] = choice(not base.prepare.npu.sigmoid_to_hard_sigmoid)
+    if build.ranking is None or not base.plan.activation.dtype.is_integer:
+        return parameters
+    # Whether the target accepts 16 bits does not depend on the layer.
+    wide = build.target.types is None or _wide(base.plan.activation).dtype in build.target.types.activation
+    kinds = (WIDE, FLOAT) if wide else (FLOAT,)
+    parameters[LAYERS] = choice(*kinds, ONE_BY_ONE)
+    parameters[SHARE] = Uniform(0.01, 0.5, log=True, only_if={LAYERS: list(kinds)})
+    for place in range(1, _SINGLE_LAYERS + 1):
+        parameters[single_layer(place)] = Choice((KEPT, *kinds), only_if={LAYERS: ONE_BY_ONE})
+    return parameters
+
+
+def _ranges(*, powers: bool) -> tuple[Any, ...]:
+    after = MinMSE(after_functions=True)
+    if powers:
+        return (MinMSE(), after, BestPercentile(), Percentile())
+    return (MinMax(), after, MinMSE(), BestPercentile(), Percentile(), Entropy())
+
+
+def _equalizations(base: Recipe) -> Iterator[EqualizeOptions]:
+    yield EqualizeOptions()
+    yield EqualizeOptions(CrossLayer())
+    yield EqualizeOptions(smooth=SmoothQuant())
+    yield EqualizeOptions(CrossLayer(), smooth=SmoothQuant())
+    if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
+        # Per-channel weights already have a scale for each channel, so groups would not change the model.
+        yield EqualizeOptions(CrossLayer(), groups=ChannelGroups())
+
+
+def _one_change_at_a_time(parameters: Mapping[str, Parameter], start: Assignment) -> Iterator[Assignment]:
+    """Yield assignments that differ from a recipe in one thing, what helped most on other models first."""
+    if LAYERS in parameters:
+        for kind in (WIDE, FLOAT):
+            if kind in parameters[LAYERS].values:  # type: ignore[union-attr]  # it is a Choice
+                yield from ({**start, LAYERS: kind, SHARE: share} for share in (0.05, 0.2))
+    for name in ("equalize", "scale.activation", "tune.steps", "scale.weight", "prepare.npu.sigmoid_to_hard_sigmoid"):
+        if name not in parameters:
+            continue
+        for value in parameters[name].values[1:]:  # type: ignore[union-attr]  # it is a Choice
+            if name == "tune.steps" and value in _TRAINED:
+                continue
+            changed = {**start, name: value}
+            if value == Percentile():
+                changed["scale.activation.percentile"] = 99.99
+            if value in (_GPTQ, _PLAIN_GPTQ):
+                changed["tune.steps.0.damping"] = value[0].damping
+            yield changed
