@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quantry import errors
-    from quantry.auto import quantize
+    from quantry.auto import fix, quantize
     from quantry.autosearch import search
     from quantry.data.images import ImageOptions
     from quantry.diagnosis import Diagnosis, diagnose
@@ -32,6 +32,7 @@ __all__ = [
     "__version__",
     "diagnose",
     "errors",
+    "fix",
     "quantize",
     "search",
     "write_report",
@@ -47,6 +48,7 @@ _HOME = {
     "QuantizationResult": "quantry.quantization",
     "Recipe": "quantry.recipe",
     "diagnose": "quantry.diagnosis",
+    "fix": "quantry.auto",
     "quantize": "quantry.auto",
     "search": "quantry.autosearch",
     "write_report": "quantry.report",

@@ -8,10 +8,12 @@ It is a search with a small, adaptive space::
     trials.py      runs a trial in the search engine: quantizes on one half of the samples, compares on the other
     gain.py        the paired test that decides what is kept
     loop.py        the order of trials
+    fixing.py      `fix`: the same for an existing result, with the gain of every fix
     summary.py     the steps with their gains, and what further gain would need
 """
 
 from quantry.auto.effort import EFFORTS, Effort, find_effort
+from quantry.auto.fixing import Fixed, fix
 from quantry.auto.gain import Gain, is_good
 from quantry.auto.loop import Loop, Outcome
 from quantry.auto.run import AUTO, AutoInputs, AutoResult, is_auto, quantize, quantize_auto
@@ -24,11 +26,13 @@ __all__ = [
     "AutoInputs",
     "AutoResult",
     "Effort",
+    "Fixed",
     "Gain",
     "Loop",
     "Outcome",
     "Tried",
     "find_effort",
+    "fix",
     "further_gain",
     "is_auto",
     "is_good",

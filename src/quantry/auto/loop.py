@@ -1,7 +1,7 @@
 """The loop of `auto`: tries one change at a time and keeps what a paired test on held-out samples supports."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quantry.auto.gain import Gain, is_good
@@ -41,6 +41,7 @@ class Outcome:
         start: The same of the recipe at the start.
         steps: What was tried, in order.
         diagnosis: The last diagnosis; None if there was no time for one.
+        gains: Titles of findings to the dB that the best of their fixes gains alone; only after `Loop.run_fixes`.
         refused: Changes that the target does not allow, with the reason.
         skipped: Changes that there was no time for.
         calibrated, compared: Number of samples that trials were calibrated and compared on.
@@ -52,6 +53,7 @@ class Outcome:
     start: Closeness
     steps: tuple[Tried, ...]
     diagnosis: Diagnosis | None
+    gains: Mapping[str, float]
     refused: tuple[tuple[str, str], ...]
     skipped: tuple[str, ...]
     calibrated: int
@@ -78,6 +80,10 @@ class Loop:
         self._skipped: dict[str, None] = {}
         self._diagnosis: Diagnosis | None = None
         self._best: Attempt
+        self._begun: Attempt
+        self._gains: dict[str, float] = {}
+        # Recipes that were only measured; none was kept yet.
+        self._measured: set[Recipe] = set()
         self._start: Closeness
         # How a recipe is changed before a trial: not at all, or its tuning is removed to save time.
         self._lightened: Callable[[Recipe], Recipe] = _unchanged
@@ -105,7 +111,7 @@ class Loop:
         return self._outcome()
 
     def run_fixes(self, start: Proposal) -> Outcome:
-        """Only try what the diagnosis suggests; every fix is measured, also if the model is good already.
+        """Measure every fix that the diagnosis suggests, and combine those that help, largest gain first.
 
         Args:
             start: The recipe of an existing result.
@@ -115,18 +121,45 @@ class Loop:
         """
         self._begin(start, ())
         self._choose_trials()
-        for _ in range(_ROUNDS):
-            if not self._fix(always=True):
-                break
+        self._diagnose()
+        if self._diagnosis is not None:
+            found = list(fixes(start.recipe, self._diagnosis))
+            gains = {proposal.label: gain for proposal in found if (gain := self._measure(proposal)) is not None}
+            helpful = sorted((label for label in gains if gains[label] > 0), key=lambda label: -gains[label])
+            diagnosis = self._diagnosis
+            self._consider(lambda recipe: _in_order(fixes(recipe, diagnosis), helpful), always=True)
         self._lightened = _unchanged
         return self._outcome()
+
+    def _measure(self, proposal: Proposal) -> float | None:
+        """Try a fix on the recipe at the start and record its gain; None if it was not tried."""
+        base = self._lightened(self._begun.recipe)
+        changed = self._lightened(proposal.recipe)
+        if changed == base or not self._is_allowed(proposal):
+            return None
+        before, attempt = self._trials.run(Proposal("", base)), self._trials.run(replace(proposal, recipe=changed))
+        if attempt.closeness is None or before.closeness is None:
+            self._record(attempt, None, accepted=False, reason=attempt.error)
+            return None
+        gain = _gain(before, attempt)
+        self._record(attempt, gain, accepted=False)
+        self._measured.add(changed)
+        for title in self._titles(proposal.label):
+            self._gains[title] = max(self._gains.get(title, gain.decibels), gain.decibels)
+        return gain.decibels
+
+    def _titles(self, label: str) -> Iterator[str]:
+        """Yield the titles of the findings that suggest a fix."""
+        for finding in () if self._diagnosis is None else self._diagnosis.findings:
+            if any(fix.label == label for fix in finding.fixes):
+                yield finding.title
 
     def _begin(self, start: Proposal, others: Iterable[Proposal]) -> None:
         attempts = [self._trials.run(proposal) for proposal in (start, *others)]
         working = [attempt for attempt in attempts if attempt.closeness is not None]
         if not working:
             raise NothingWorksError(f"no recipe could quantize this model; {start.label}: {attempts[0].error}")
-        self._best = working[0]
+        self._best = self._begun = working[0]
         self._record(working[0], None, accepted=True)
         for attempt in attempts:
             if attempt is not working[0]:
@@ -144,21 +177,26 @@ class Loop:
         if light.closeness is not None and light.closeness.mean_decibels >= _COLLAPSED_DB:
             self._lightened = untuned
 
-    def _fix(self, *, always: bool = False) -> bool:
+    def _fix(self) -> bool:
         """Diagnose the best model and try what the diagnosis suggests; return whether anything helped."""
-        best = self._best
-        if not self._trials.affords(best.seconds):
-            return False
-        recipe = self._lightened(best.recipe)
-        data = {"evaluation_data": self._trials.held_out, "store": self._trials.inputs.store}
+        self._diagnose()
+        found = self._diagnosis
+        return found is not None and self._consider(lambda recipe: fixes(recipe, found))
+
+    def _diagnose(self) -> None:
+        """Diagnose the best model, if there is time for a trial after that."""
+        self._diagnosis = None
+        if not self._trials.affords(self._expected_seconds):
+            return
+        recipe = self._lightened(self._best.recipe)
+        inputs = self._trials.inputs
         try:
-            result = quantize(self._trials.inputs.path, self._trials.fit, recipe, **data)  # type: ignore[arg-type]
+            result = quantize(
+                inputs.path, self._trials.fit, recipe, evaluation_data=self._trials.held_out, store=inputs.store
+            )
             self._diagnosis = diagnose(result)
         except QuantryError as error:
             _LOG.warning("auto goes on without a diagnosis: %s", error)
-            return False
-        found = self._diagnosis
-        return self._consider(lambda recipe: fixes(recipe, found), always=always)
 
     def _consider(self, propose: Callable[[Recipe], Iterable[Proposal]], *, always: bool = False) -> bool:
         """Try proposals one after the other, each on top of the best so far; return whether any was accepted."""
@@ -178,14 +216,9 @@ class Loop:
 
     def _try(self, proposal: Proposal) -> bool:
         changed, base = self._lightened(proposal.recipe), self._lightened(self._best.recipe)
-        if changed == base or self._trials.known(changed) is not None:
+        if changed == base or (self._trials.known(changed) is not None and changed not in self._measured):
             return False
-        conflicts = () if self._target is None else self._target.conflicts(self._target.adapted(proposal.recipe))
-        if conflicts:
-            self._refused[proposal.label] = conflicts[0]
-            return False
-        if not self._trials.affords(self._expected_seconds):
-            self._skipped[proposal.label] = None
+        if not self._is_allowed(proposal):
             return False
         before = self._trials.run(Proposal("", base))
         attempt = self._trials.run(replace(proposal, recipe=changed))
@@ -195,6 +228,17 @@ class Loop:
             return self._decide(attempt, before)
         # It helps without tuning; what counts is whether it helps with it.
         return self._decide(self._trials.run(proposal), self._best)
+
+    def _is_allowed(self, proposal: Proposal) -> bool:
+        """Return whether the target and the time allow a trial, and remember what they do not."""
+        conflicts = () if self._target is None else self._target.conflicts(self._target.adapted(proposal.recipe))
+        if conflicts:
+            self._refused[proposal.label] = conflicts[0]
+        elif not self._trials.affords(self._expected_seconds):
+            self._skipped[proposal.label] = None
+        else:
+            return True
+        return False
 
     @property
     def _expected_seconds(self) -> float:
@@ -242,12 +286,19 @@ class Loop:
             start=self._start,
             steps=tuple(self._steps),
             diagnosis=self._diagnosis,
+            gains=self._gains,
             refused=tuple(self._refused.items()),
             skipped=tuple(self._skipped),
             calibrated=fit or 0,
             compared=held_out or len(self._best.closeness.decibels),
             seconds=self._trials.seconds,
         )
+
+
+def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Proposal]:
+    """Return the proposals with these labels, in their order."""
+    chosen = [proposal for proposal in proposals if proposal.label in labels]
+    return sorted(chosen, key=lambda proposal: labels.index(proposal.label))
 
 
 def _unchanged(recipe: Recipe) -> Recipe:

@@ -17,6 +17,7 @@ from quantry.cli.compat import compat
 from quantry.cli.console import ended_by_interrupt
 from quantry.cli.convert import convert
 from quantry.cli.demo import demo
+from quantry.cli.diagnose import diagnose
 from quantry.cli.doctor import doctor
 from quantry.cli.evaluate import evaluate
 from quantry.cli.frame import ExitCode, current_output, framed, report_error, set_output
@@ -76,6 +77,12 @@ _add(
     _MAIN,
     "quantry evaluate model.int8.onnx --data images/ --labels labels.csv --metric top1",
     "quantry evaluate model.int8.onnx --float model.onnx --data images/ --metric sqnr --max-drop 3",
+)
+_add(
+    diagnose,
+    _MAIN,
+    "quantry diagnose model.onnx --data images/ --pixel-scale 1/255 --recipe XINT8",
+    "quantry diagnose model.onnx --data images/ --recipe model.int8.onnx --fix -o model.fixed.onnx",
 )
 _add(report, _MAIN, "quantry report quantry_search", "quantry report first_search second_search -o both.html")
 _add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")

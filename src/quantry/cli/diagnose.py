@@ -1,0 +1,133 @@
+"""``quantry diagnose``: where a quantized model loses accuracy, why, and what helps."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from quantry.cli.console import check_output
+from quantry.cli.frame import current_output
+from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
+from quantry.errors import ModelError, RecipeError
+from quantry.recipe import Recipe, from_plain, resolve_recipe
+
+if TYPE_CHECKING:
+    from quantry.auto import Fixed
+    from quantry.diagnosis import Diagnosis
+
+_RECIPE = (
+    "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
+)
+_FIX = "Try every suggested fix on held-out samples, combine those that help and write the fixed model."
+_EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
+_OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
+
+
+def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+    model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
+    data: Annotated[Path, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")],
+    recipe: Annotated[str | None, typer.Option("--recipe", "-r", "--preset", "-p", help=_RECIPE)] = None,
+    target: Annotated[str | None, typer.Option(help="Deployment target, which may rule out fixes.")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help=_FIX)] = False,
+    effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
+    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
+    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
+    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
+    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
+    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
+    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
+) -> None:
+    """Find out where a quantized model loses accuracy and why; with --fix, act on it."""
+    if not model.is_file():
+        raise ModelError(f"the model file must exist, found nothing; at {model}")
+    if output is not None and not fix:
+        raise RecipeError(f"--output is the fixed model and needs --fix, got {output} without it")
+    written_to = output or Path(f"{model.stem}.fixed.onnx")
+    if fix:
+        check_output(written_to)
+    wanted = _recipe(recipe, target)
+    given = given_images(
+        mean=mean,
+        std=std,
+        pixel_scale=pixel_scale,
+        color=color,
+        resize=resize,
+        crop_fraction=crop_fraction,
+        size=size,
+    )
+    from quantry.auto import fix as run_fix
+    from quantry.data.images import ImageOptions
+    from quantry.diagnosis import diagnose as run_diagnosis
+    from quantry.quantization import quantize
+
+    if not given:
+        warn_of_default_pixels(model, data)
+    images = ImageOptions(**given) if given else None
+    result = quantize(model, data, wanted, target=target, images=images, store=None if store == "none" else store)
+    if not fix:
+        _show(run_diagnosis(result), None, ())
+        return
+    fixed = run_fix(result, target=target, effort=effort)
+    _show(fixed.diagnosis, fixed, fixed.result.save(written_to))
+
+
+def _recipe(name: str | None, target: str | None) -> Recipe:
+    """Return the recipe to diagnose."""
+    from quantry.targets import default_target, find_target
+
+    if name is None:
+        deployed = default_target() if target is None else find_target(target)
+        return resolve_recipe(deployed.recommended[0])[0]
+    if Path(name).suffix != ".onnx":
+        return resolve_recipe(name)[0]
+    from quantry.graph.load import read_model
+
+    written = read_model(Path(name)).metadata_props.get("quantry.recipe")
+    if written is None:
+        raise RecipeError(
+            f"--recipe must be a recipe, or a model that quantry wrote, got {name} without a recipe in it"
+        )
+    return from_plain(json.loads(written))
+
+
+def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> None:
+    from quantry.cli.quantize_summary import steps_table
+
+    out = current_output()
+    out.answer.print(escape(str(diagnosis)), highlight=False, soft_wrap=True)
+    if fixed is not None:
+        out.console.print(steps_table(fixed.result.auto))
+        for note in fixed.result.notes:
+            out.console.print(f"  note: {escape(note)}")
+    for path in written:
+        out.answer.print(f"wrote {escape(str(path))}", soft_wrap=True)
+    out.result(_json(diagnosis, fixed, written))
+
+
+def _json(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> dict[str, Any]:
+    from quantry.auto import outcome_facts
+
+    closeness = diagnosis.closeness
+    return {
+        "decibels": closeness.mean_decibels,
+        "agreement": closeness.mean_agreement,
+        "ties": closeness.mean_ties,
+        "findings": [
+            {
+                "title": finding.title,
+                "tensors": finding.tensors,
+                "fix": finding.fix,
+                "fixes": [fix.label for fix in finding.fixes],
+                "gain": finding.gain,
+            }
+            for finding in diagnosis.findings
+        ],
+        "falls": [vars(fall) for fall in diagnosis.falls],
+        "fixed": None if fixed is None else outcome_facts(fixed.result.auto),
+        "written": written,
+    }
