@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from quantry.auto import Fixed
     from quantry.diagnosis import Diagnosis
 
-_RECIPE = (
-    "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
-)
+_RECIPE = "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
 _FIX = "Try every suggested fix on held-out samples, combine those that help and write the fixed model."
 _EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
 _OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
