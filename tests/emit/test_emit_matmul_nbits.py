@@ -7,6 +7,7 @@ import emit_cases as cases
 import numpy as np
 import onnx
 import onnx.parser
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from quantry.recipe import (
     QOperator,
     Recipe,
     TensorSpec,
+    resolve_recipe,
 )
 
 TYPES = (DataType.INT4, DataType.UINT4, DataType.INT8, DataType.UINT8)
@@ -204,3 +206,40 @@ def test_weights_alone_go_with_every_pair_format() -> None:
     sample = cases.samples()[0]
     for one, other in zip(run(cases.float_bytes(), sample), run(result.to_bytes(), sample), strict=True):
         assert cases.sqnr(one, other) > 40
+
+
+@pytest.mark.parametrize("heavy_tails", [False, True])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_error_is_at_most_that_of_onnxruntime_at_equal_settings(heavy_tails: bool, symmetric: bool) -> None:
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    generator = np.random.default_rng(3)
+    draw = generator.standard_t(4, (300, 64)) if heavy_tails else generator.normal(size=(300, 64))
+    matrix = (draw * 0.05).astype(np.float32)
+    value = onnx.helper.make_tensor_value_info
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+            "g",
+            [value("x", 1, [None, 300])],
+            [value("y", 1, [None, 64])],
+            [onnx.numpy_helper.from_array(matrix, "w")],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    recipe, _ = resolve_recipe("MATMUL_NBITS")
+    if not symmetric:
+        spec = replace(recipe.plan.weight, dtype=DataType.UINT4, symmetric=False)
+        recipe = replace(recipe, plan=replace(recipe.plan, weight=spec))
+    ours = quantry.quantize(model, None, recipe, store=None).to_bytes()
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    peer = MatMulNBitsQuantizer(copy, block_size=128, is_symmetric=symmetric)
+    peer.process()
+    x = generator.normal(size=(64, 300)).astype(np.float32)
+
+    def error(content: bytes) -> float:
+        (y,) = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+        return float(((y - x @ matrix) ** 2).mean())
+
+    assert error(ours) < error(peer.model.model.SerializeToString())

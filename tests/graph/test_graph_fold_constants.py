@@ -1,10 +1,13 @@
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 from onnx_oracle import assert_same_outputs, graph_from_text, op_types
 from quantry.graph.passes.fold_constants import fold_constants
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes
+from quantry.runtime.sessions import run_once
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[2, 3] x) => (float y) '
 
@@ -164,3 +167,48 @@ def test_known_axes_of_a_dynamic_shape_are_folded():
     assert op_types(model) == ["Shape", "Expand", "Neg"]
     np.testing.assert_array_equal(model.graph.initializers["t"].const_value.numpy(), [9, 9])
     assert_same_outputs(before, model)
+
+
+def test_weights_computed_from_constants_are_folded_by_the_runtime() -> None:
+    # Weight standardization as exported by torch: BatchNormalization in training mode of a constant.
+    weight = np.random.default_rng(0).normal(size=(8, 2, 3, 3)).astype(np.float32)
+    ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
+    constants = {
+        "w": weight,
+        "flat": np.array([1, 8, -1]),
+        "back": np.array([8, 2, 3, 3]),
+        "scale": ones,
+        "bias": zeros,
+        "mean": zeros,
+        "var": ones,
+    }
+    nodes = [
+        onnx.helper.make_node("Reshape", ["w", "flat"], ["r"]),
+        onnx.helper.make_node(
+            "BatchNormalization", ["r", "scale", "bias", "mean", "var"], ["n", "m", "v"], training_mode=1
+        ),
+        onnx.helper.make_node("Reshape", ["n", "back"], ["k"]),
+        onnx.helper.make_node("Conv", ["x", "k"], ["y"]),
+    ]
+    value = onnx.helper.make_tensor_value_info
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            nodes,
+            "g",
+            [value("x", 1, [1, 2, 4, 4])],
+            [value("y", 1, [1, 8, 2, 2])],
+            [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    loaded = ir.serde.deserialize_model(proto)
+    for _ in range(3):
+        infer_shapes(loaded)
+        fold_constants(loaded, run_once)
+    assert [node.op_type for node in loaded.graph] == ["Conv"]
+    kernel = loaded.graph.initializers["k"].const_value
+    assert kernel is not None
+    flat = weight.reshape(8, -1)
+    expected = (flat - flat.mean(1, keepdims=True)) / np.sqrt(flat.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(kernel.numpy().reshape(8, -1), expected, atol=1e-5)

@@ -167,6 +167,12 @@ def _shaped(array: Array, signature: InputSignature, where: str) -> Array:
     )
     if not fits:
         raise DataError(f"the model needs {describe(signature)}, got {array.dtype}{list(array.shape)}; {where}")
-    if array.size == 0:
+    if array.size == 0 and not _may_be_empty(array.shape, signature):
         raise DataError(f"a sample must contain at least one value, got {array.dtype}{list(array.shape)}; {where}")
     return array
+
+
+def _may_be_empty(shape: tuple[int, ...], signature: InputSignature) -> bool:
+    """Return whether only inner axes of free length are empty, such as a language model's cache before any token."""
+    empty = [axis for axis, length in enumerate(shape) if length == 0]
+    return 0 not in empty and len(shape) > 2 and all(not isinstance(signature.shape[axis], int) for axis in empty)

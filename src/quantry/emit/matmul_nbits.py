@@ -9,6 +9,8 @@ byte, the first in its lower half. Integers are unsigned: signed ones are shifte
 points are then in the middle, the operator's default, none are written.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnx_ir as ir
 
@@ -17,9 +19,11 @@ from quantry.emit.graph_editor import GraphEditor, describe
 from quantry.emit.local_functions import CONTRIB_DOMAIN
 from quantry.emit.product_node import ProductNode, product_nodes
 from quantry.graph.quant_plan import QuantPlan
-from quantry.numerics.rounding import quantize_array
+from quantry.graph.weights import unshared
+from quantry.numerics.rounding import round_and_clip
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import Format, MatMulNBits
+from quantry.runtime.threads import thread_count
 
 _BYTE = 8
 
@@ -68,7 +72,7 @@ def _write(editor: GraphEditor, product: ProductNode, params: TensorParams, opti
         f"{weight.name}_packed",
         (columns, groups, size * bits // _BYTE),
         ir.DataType.UINT8,
-        lambda name: ir.Tensor(pack_columns(product.matrix(quantize_array(source.numpy(), params)), params), name=name),
+        lambda name: ir.Tensor(_packed(product, unshared(source).numpy(), params), name=name),
     )
     scales = np.ascontiguousarray(product.matrix(params.scale).T) * np.float32(product.alpha)
     inputs = [data, packed, editor.constant(scales.astype(np.float32), f"{weight.name}_scales")]
@@ -86,19 +90,51 @@ def unsigned_shift(params: TensorParams) -> int:
     return -params.dtype.lowest
 
 
-def pack_columns(levels: np.ndarray, params: TensorParams) -> np.ndarray:
-    """Return a matrix of integers [K, N] as bytes [N, groups, bytes of a group].
+_TILE = 1 << 17  # weights that are quantized and packed at a time: with temporary arrays they fit the cache
+
+
+def _packed(product: ProductNode, weight: np.ndarray, params: TensorParams) -> np.ndarray:
+    matrix = product.matrix(np.asarray(weight, np.float32))
+    return quantize_and_pack(matrix, product.matrix(params.scale).T, product.matrix(params.zero_point).T, params)
+
+
+def quantize_and_pack(
+    matrix: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, params: TensorParams
+) -> np.ndarray:
+    """Return a matrix [K, N] as bytes [N, groups, bytes of a group].
+
+    The integers are those of `quantize_array`; columns are processed in tiles, because a copy of each step for a whole
+    weight would take most of the time.
 
     Args:
-        levels: The integers.
-        params: Their type and the size of a group.
+        matrix: Finite float32 values.
+        scale: Scales [N, groups].
+        zero_point: Zero points [N, groups].
+        params: The type and the size of a group.
     """
     assert params.group is not None
-    rows, columns = levels.shape
-    groups = -(-rows // params.group)
-    filled = np.zeros((columns, groups * params.group), np.uint8)
-    filled[:, :rows] = levels.T.astype(np.int64) + unsigned_shift(params)
-    return pack(filled.reshape(columns, groups, params.group), params.dtype.bits)
+    size, bits, (rows, columns) = params.group, params.dtype.bits, matrix.shape
+    groups = scale.shape[1]
+    packed = np.empty((columns, groups, size * bits // _BYTE), np.uint8)
+    step = max(1, _TILE // max(1, groups * size))
+
+    def write(start: int) -> None:
+        tile = slice(start, min(start + step, columns))
+        values = np.zeros((tile.stop - start, groups * size), np.float32)
+        values[:, :rows] = matrix[:, tile].T
+        levels = values.reshape(-1, groups, size)
+        with np.errstate(over="ignore"):
+            np.divide(levels, scale[tile, :, None], out=levels)
+        offset = zero_point[tile, :, None].astype(np.float32)
+        round_and_clip(levels, params.lowest - offset, params.highest - offset, levels)
+        levels += offset + np.float32(unsigned_shift(params))
+        values[:, rows:] = 0
+        packed[tile] = pack(levels, bits)
+
+    # NumPy releases the interpreter lock inside each step.
+    with ThreadPoolExecutor(thread_count()) as executor:
+        list(executor.map(write, range(0, columns, step)))
+    return packed
 
 
 def pack(levels: np.ndarray, bits: int) -> np.ndarray:
@@ -110,6 +146,10 @@ def pack(levels: np.ndarray, bits: int) -> np.ndarray:
     """
     count = _BYTE // bits
     lacking = -levels.shape[-1] % count
-    padded = np.pad(levels.astype(np.uint8), [(0, 0)] * (levels.ndim - 1) + [(0, lacking)])
-    parts = padded.reshape(*padded.shape[:-1], -1, count) << (np.arange(count, dtype=np.uint8) * np.uint8(bits))
-    return np.asarray(np.bitwise_or.reduce(parts, axis=-1), np.uint8)
+    parts = levels.astype(np.uint8)
+    if lacking:
+        parts = np.pad(parts, [(0, 0)] * (levels.ndim - 1) + [(0, lacking)])
+    packed = parts[..., ::count].copy()
+    for place in range(1, count):
+        packed |= parts[..., place::count] << np.uint8(place * bits)
+    return packed

@@ -32,6 +32,7 @@ from quantry.prepare.preflight import check_model
 from quantry.recipe import PrepareOptions
 from quantry.runtime.acceptance import check_accepted
 from quantry.runtime.environment import depends_on
+from quantry.runtime.sessions import run_once
 
 OLDEST_OPSET = 13
 """First opset with per-axis QuantizeLinear and with axes and limits as inputs, so that later rules see one form."""
@@ -39,7 +40,7 @@ OLDEST_OPSET = 13
 _ROUNDS = 8  # folding one shape reveals the next; real models need two or three rounds
 
 
-@stage(name="prepare", version=3, environment=depends_on("onnx", "onnx_ir", "numpy"))
+@stage(name="prepare", version=4, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     """Return the prepared float model.
 
@@ -103,7 +104,7 @@ def _settle(model: ir.Model, options: PrepareOptions) -> tuple[str, ...]:
         if options.infer_shapes:
             infer_shapes(model)
         done = (
-            *(fold_constants(model) if options.fold_constants else ()),
+            *(fold_constants(model, run_once) if options.fold_constants else ()),
             *(inline_constant_if(model) if options.fold_constants else ()),
             *(remove_identities(model) if options.remove_identities else ()),
         )

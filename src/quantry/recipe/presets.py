@@ -267,10 +267,11 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
         Recipe(
             name="MATMUL_NBITS",
             plan=_weights_only(MATRIX_PRODUCTS, TensorSpec(DataType.INT4, granularity=PerGroup(128))),
+            scale=ScaleOptions(weight=MinMSE()),
             emit=EmitOptions(MatMulNBits(accuracy_level=1)),
         ),
-        "only Gemm and MatMul: int4 symmetric weights in groups of 128, written as MatMulNBits, float activations, no "
-        "calibration",
+        "only Gemm and MatMul: int4 symmetric weights in groups of 128 with the least squared error, written as "
+        "MatMulNBits, float activations, no calibration",
     ),
 )
 

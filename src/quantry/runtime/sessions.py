@@ -232,6 +232,25 @@ def _providers(options: SessionOptions) -> dict[str, Any]:
     return {"providers": [p if isinstance(p, str) else (p[0], dict(p[1])) for p in options.providers]}
 
 
+def run_once(content: bytes, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]] | None:
+    """Return the outputs of a small model, computed as written; None if onnxruntime cannot load or run it.
+
+    Args:
+        content: The bytes of an ONNX file.
+        feeds: Input names to arrays.
+    """
+    import onnxruntime
+
+    options = _onnxruntime_options(SessionOptions(threads=1, spinning=Spinning.NEVER, arena=Arena.NONE))
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=[CPU_PROVIDER])
+        values = session.run(None, dict(feeds))
+    except Exception:  # onnxruntime's exceptions share no base class below Exception
+        return None
+    return values if all(isinstance(value, np.ndarray) for value in values) else None
+
+
 def load_error(model: bytes | Path, *, optimized: bool = False) -> Exception | None:
     """Return the exception with which onnxruntime refuses a model; None if it loads it.
 

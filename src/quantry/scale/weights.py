@@ -12,12 +12,15 @@ from quantry.graph.weights import unshared
 from quantry.numerics.affine import Affine, affine
 from quantry.numerics.grid import Grid
 from quantry.numerics.tensor_params import TensorParams
-from quantry.recipe import Method, PerGroup, TensorSpec
+from quantry.recipe import Method, MinMSE, PerGroup, TensorSpec
 from quantry.scale.ranges import find_range
+from quantry.scale.ranges.group_search import least_error_groups
 from quantry.scale.values import ExactValues
 
 Values = npt.NDArray[np.float32]
 Result = TypeVar("Result")
+
+_NARROW_BITS = 4  # with more bits hardly anything is clipped, and the exhaustive search is worth its time
 
 
 def constant_params(
@@ -84,6 +87,10 @@ def _chosen(values: Values, axis: int | None, grid: Grid, method: Method) -> Aff
 def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Method) -> TensorParams:
     """Return one scale for each group of values along an axis; the last group is padded with zeros, which are exact."""
     rows = np.moveaxis(values, axis, -1)
+    if rows.size and isinstance(method, MinMSE) and not grid.power_of_two and grid.dtype.bits <= _NARROW_BITS:
+        found, empty = least_error_groups(rows.reshape(-1, rows.shape[-1]), size, grid)
+        chosen = _with_scale_for_empty_channels(found, empty)
+        return _params_of_groups(chosen, rows.shape[:-1], axis, grid, size)
     lacking = -rows.shape[-1] % size
     rows = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, lacking)])
     shape = (*rows.shape[:-1], rows.shape[-1] // size)
@@ -91,7 +98,14 @@ def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Me
         chosen = Affine(np.ones(shape, np.float32), np.full(shape, grid.centre if grid.symmetric else 0, np.int64))
     else:
         chosen = _chosen(rows.reshape(-1, size), 0, grid, method)
-    scale, zero_point = (np.moveaxis(entry.reshape(shape), -1, axis) for entry in (chosen.scale, chosen.zero_point))
+    return _params_of_groups(chosen, shape[:-1], axis, grid, size)
+
+
+def _params_of_groups(chosen: Affine, outer: tuple[int, ...], axis: int, grid: Grid, size: int) -> TensorParams:
+    """Return the parameters of groups that lie along the last axis, after ``outer`` axes, moved to their own axis."""
+    shape = (*outer, -1)
+    scale = np.moveaxis(chosen.scale.reshape(shape), -1, axis)
+    zero_point = np.moveaxis(chosen.zero_point.reshape(shape), -1, axis)
     return TensorParams(grid.dtype, scale, zero_point, axis, grid.limits, size)
 
 

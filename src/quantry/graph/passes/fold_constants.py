@@ -1,13 +1,13 @@
 """Replace nodes by their results if these are known before the model runs."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from quantry.graph.edit import constant_of
-from quantry.graph.operators import operators_where
+from quantry.graph.operators import Family, of_family, operators_where
 from quantry.graph.shapes.known_values import KnownValues, numbers_of
 from quantry.graph.weights import initializer_of, renamed, tensor_from_array
 
@@ -18,12 +18,22 @@ _SIZE_TYPES = (ir.DataType.INT64, ir.DataType.INT32)
 
 _FOLDABLE = frozenset(operators_where(lambda row: row.foldable))
 
+_NOT_CONSTANT = frozenset(of_family(Family.RANDOM, Family.CONTROL_FLOW))
 
-def fold_constants(model: ir.Model) -> tuple[str, ...]:
+Runner = Callable[[bytes, Mapping[str, np.ndarray]], list[np.ndarray] | None]
+"""Runs a serialized model on named arrays; returns its outputs, or None if it cannot run it."""
+
+
+def fold_constants(model: ir.Model, run: Runner | None = None) -> tuple[str, ...]:
     """Turn Constant nodes, and nodes with only constant inputs, into initializers; use static shapes.
 
     A node stays if its result is a graph output, if the file would grow by more than a megabyte, or if its operator is
-    random, control flow, or not in the list of those with a trusted reference implementation.
+    random or control flow. Operators without a trusted reference implementation are computed by ``run``: weights
+    that are computed from constants (weight standardization, weight and spectral normalization) become constants.
+
+    Args:
+        model: The model; it is changed.
+        run: Computes the other operators; without it they stay.
     """
     lifted = folded = 0
     known = KnownValues()
@@ -35,7 +45,9 @@ def fold_constants(model: ir.Model) -> tuple[str, ...]:
             if node.op_type == "Constant":
                 lifted += _lift(graph, node)
             elif node.op_type in _FOLDABLE:
-                folded += _fold_sizes(graph, node, known) or _fold(model, graph, node)
+                folded += _fold_sizes(graph, node, known) or _fold(model, graph, node, None)
+            elif run is not None and node.op_type not in _NOT_CONSTANT:
+                folded += _fold(model, graph, node, run)
     counts = ((lifted, "Constant nodes into initializers"), (folded, "nodes with constant inputs"))
     return tuple(f"folded {count} {what}" for count, what in counts if count)
 
@@ -80,13 +92,15 @@ def _fold_sizes(graph: ir.Graph, node: ir.Node, known: KnownValues) -> bool:
     return True
 
 
-def _fold(model: ir.Model, graph: ir.Graph, node: ir.Node) -> bool:
+def _fold(model: ir.Model, graph: ir.Graph, node: ir.Node, run: Runner | None) -> bool:
     inputs = [constant_of(value) for value in node.inputs]
+    if run is not None and not any(array is not None for array in inputs):
+        return False
     if any(value is not None and array is None for value, array in zip(node.inputs, inputs, strict=True)):
         return False
     if not _grows_little(node):
         return False
-    results = _evaluate(model, node, inputs)
+    results = _evaluate(model, node, inputs, run)
     if results is None:
         return False
     _replace_outputs(graph, node, results)
@@ -98,10 +112,19 @@ def _grows_little(node: ir.Node) -> bool:
     freed = sum(
         value.const_value.nbytes
         for value in node.inputs
-        if value is not None and value.const_value is not None and len(value.uses()) == 1
+        if value is not None and value.const_value is not None and _will_vanish(value)
     )
     sizes = [_known_bytes(value) for value in node.outputs if value.name]
     return all(size is not None for size in sizes) and sum(size or 0 for size in sizes) - freed <= GROWTH_LIMIT_BYTES
+
+
+def _will_vanish(value: ir.Value) -> bool:
+    """Return whether nothing reads a constant except nodes that can be folded as well."""
+    readers = {use.node for use in value.uses()}
+    return len(readers) == 1 or all(
+        node.op_type not in _NOT_CONSTANT and all(other is None or other.is_initializer() for other in node.inputs)
+        for node in readers
+    )
 
 
 def _known_bytes(value: ir.Value) -> int | None:
@@ -110,28 +133,45 @@ def _known_bytes(value: ir.Value) -> int | None:
     return int(np.prod(value.shape.numpy(), dtype=object) * value.dtype.itemsize)
 
 
-def _evaluate(model: ir.Model, node: ir.Node, inputs: list[np.ndarray | None]) -> list[ir.TensorProtocol] | None:
-    """Run one node with onnx's reference implementation; None if that fails."""
-    # Imported here because it is large, and most models have nothing to fold.
-    from onnx.reference import ReferenceEvaluator
-
+def _evaluate(
+    model: ir.Model, node: ir.Node, inputs: list[np.ndarray | None], run: Runner | None
+) -> list[ir.TensorProtocol] | None:
+    """Run one node with onnx's reference implementation, or with the given function; None if that fails."""
     proto = ir.serde.serialize_node(node)
     feeds = {name: array for name, array in zip(proto.input, inputs, strict=True) if array is not None}
     wanted = [name for name in proto.output if name]
     unknown = onnx.TypeProto()
+    described = [
+        unknown if run is None else onnx.helper.make_tensor_type_proto(_element_type(array), array.shape)
+        for array in feeds.values()
+    ]
     graph = onnx.helper.make_graph(
         [proto],
         "one_node",
-        [onnx.helper.make_value_info(name, unknown) for name in feeds],
+        [onnx.helper.make_value_info(name, kind) for name, kind in zip(feeds, described, strict=True)],
         [onnx.helper.make_value_info(name, unknown) for name in wanted],
     )
     imports = [onnx.helper.make_opsetid("", model.opset_imports[""])]
-    try:
-        with np.errstate(all="ignore"):
-            results = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports)).run(None, feeds)
-    except Exception:  # the reference implementation raises arbitrary exceptions; the node stays
+    alone = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+    results = _reference(alone, feeds) if run is None else run(alone.SerializeToString(), feeds)
+    if results is None:
         return None
     return [tensor_from_array(np.asarray(result), name) for name, result in zip(wanted, results, strict=True)]
+
+
+def _element_type(array: np.ndarray) -> int:
+    return int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def _reference(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    # Imported here because it is large, and most models have nothing to fold.
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        with np.errstate(all="ignore"):
+            return list(ReferenceEvaluator(model).run(None, dict(feeds)))
+    except Exception:  # the reference implementation raises arbitrary exceptions; the node stays
+        return None
 
 
 def _replace_outputs(graph: ir.Graph, node: ir.Node, results: Iterable[ir.TensorProtocol]) -> None:
