@@ -23,7 +23,7 @@ class TensorParams:
     Attributes:
         dtype: Integer type of the quantized values.
         scale: float32, shape () for one scale, [C] for one scale per index along `axis`; for groups, the tensor's shape
-            with `axis` divided by the group size, rounded up. Positive and normal.
+            with `axis` divided by the group size, rounded up. Normal, and positive except for groups.
         zero_point: int64, same shape as `scale`; within the limits, so that 0.0 is represented exactly.
         axis: The channel axis, or the axis of the groups, or None for one scale.
         limits: Smallest and largest integer in use; None uses the whole type.
@@ -72,7 +72,8 @@ class TensorParams:
                 f"TensorParams with axis {self.axis} needs scale and zero point with {needed}, got shapes "
                 f"{self.scale.shape} and {self.zero_point.shape}"
             )
-        if not (np.isfinite(self.scale) & (self.scale >= _SMALLEST_NORMAL)).all():
+        size = self.scale if self.group is None else np.abs(self.scale)  # groups may have negative scales
+        if not (np.isfinite(size) & (size >= _SMALLEST_NORMAL)).all():
             raise InternalError(f"TensorParams.scale must be positive, normal and finite, got {self.scale}")
         if not ((self.zero_point >= self.lowest) & (self.zero_point <= self.highest)).all():
             raise InternalError(

@@ -77,9 +77,12 @@ class MinMSE(Checked):
     Attributes:
         after_functions: Where a tensor is read only through an elementwise function, such as SiLU or Sigmoid, measure
             the error after that function: a long tail that the function flattens then costs nothing.
+        either_sign: For weights in groups of at most 4 bits: a symmetric group may have a negative scale, so that the
+            longer side of its range gets the extra integer (-8 of int4). MatMulNBits supports this.
     """
 
     after_functions: bool = False
+    either_sign: bool = False
 
 
 @dataclass(frozen=True)

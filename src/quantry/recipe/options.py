@@ -204,6 +204,11 @@ class ScaleOptions(Checked):
                 "ScaleOptions.weight must have moving_average=None, because weights have no batches; got "
                 f"{self.weight}; use MinMax()"
             )
+        if isinstance(self.activation, MinMSE) and self.activation.either_sign:
+            raise RecipeError(
+                "ScaleOptions.activation must have either_sign=False, because only weights have groups; got "
+                f"{self.activation!r}"
+            )
         if isinstance(self.weight, MinMSE) and self.weight.after_functions:
             raise RecipeError(
                 "ScaleOptions.weight must have after_functions=False, because no function follows a weight; got "

@@ -267,7 +267,7 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
         Recipe(
             name="MATMUL_NBITS",
             plan=_weights_only(MATRIX_PRODUCTS, TensorSpec(DataType.INT4, granularity=PerGroup(128))),
-            scale=ScaleOptions(weight=MinMSE()),
+            scale=ScaleOptions(weight=MinMSE(either_sign=True)),
             emit=EmitOptions(MatMulNBits(accuracy_level=1)),
         ),
         "only Gemm and MatMul: int4 symmetric weights in groups of 128 with the least squared error, written as "

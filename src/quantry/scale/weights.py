@@ -88,7 +88,9 @@ def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Me
     """Return one scale for each group of values along an axis; the last group is padded with zeros, which are exact."""
     rows = np.moveaxis(values, axis, -1)
     if rows.size and isinstance(method, MinMSE) and not grid.power_of_two and grid.dtype.bits <= _NARROW_BITS:
-        found, empty = least_error_groups(rows.reshape(-1, rows.shape[-1]), size, grid)
+        found, empty = least_error_groups(
+            rows.reshape(-1, rows.shape[-1]), size, grid, either_sign=method.either_sign and grid.symmetric
+        )
         chosen = _with_scale_for_empty_channels(found, empty)
         return _params_of_groups(chosen, rows.shape[:-1], axis, grid, size)
     lacking = -rows.shape[-1] % size

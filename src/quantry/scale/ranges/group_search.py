@@ -22,13 +22,16 @@ between 0.65 for heavy tails and 1 for flat distributions."""
 _TILE = 1 << 17  # values in a tile: with its temporary arrays it fits the second-level cache
 
 
-def least_error_groups(rows: npt.NDArray[np.float32], size: int, grid: Grid) -> tuple[Affine, npt.NDArray[np.bool_]]:
+def least_error_groups(
+    rows: npt.NDArray[np.float32], size: int, grid: Grid, *, either_sign: bool = False
+) -> tuple[Affine, npt.NDArray[np.bool_]]:
     """Return scale and zero point of each group of neighbours in a row, [rows, groups], and which groups are all zero.
 
     Args:
         rows: Values, two axes; may be a view that is not contiguous. The last group of a row is padded with zeros.
         size: Number of values in a group.
         grid: The integers in use, with float scales.
+        either_sign: Whether scales may be negative; only for a symmetric grid.
     """
     count, length = rows.shape
     groups = -(-length // size)
@@ -40,14 +43,26 @@ def least_error_groups(rows: npt.NDArray[np.float32], size: int, grid: Grid) -> 
         padded = np.zeros((stop - start, groups * size), np.float32)
         padded[:, :length] = rows[start:stop]
         tile = padded.reshape(-1, size)
-        best_scale, best_zero = _best(tile, grid)
+        best_scale, best_zero = _best(tile, grid, either_sign=either_sign)
         scale[start:stop], zero_point[start:stop] = best_scale.reshape(-1, groups), best_zero.reshape(-1, groups)
         empty[start:stop] = ~tile.any(axis=1).reshape(-1, groups)
     return Affine(scale, zero_point), empty
 
 
-def _best(tile: Floats, grid: Grid) -> tuple[Floats, npt.NDArray[np.int64]]:
+def _best(tile: Floats, grid: Grid, *, either_sign: bool) -> tuple[Floats, npt.NDArray[np.int64]]:
     low, high = tile.min(axis=1).astype(np.float64), tile.max(axis=1).astype(np.float64)
+    if either_sign:
+        # Groups are turned so that their longer side is the negative one, which has one integer more.
+        turned = np.where(high > -low, np.float32(-1), np.float32(1))
+        low, high = np.where(turned < 0, -high, low), np.where(turned < 0, -low, high)
+        scale, zero = _search(tile * turned[:, None], low, high, grid)
+        return scale * turned, zero
+    return _search(tile, low, high, grid)
+
+
+def _search(
+    tile: Floats, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], grid: Grid
+) -> tuple[Floats, npt.NDArray[np.int64]]:
     best_error = np.full(len(tile), np.inf)
     best_scale, best_zero = np.ones(len(tile), np.float32), np.full(len(tile), grid.centre, np.float32)
     for part in (1.0, *_SHRINKS):
