@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     **{name: BASE | set(STAGES[:index]) for index, name in enumerate(STAGES)},
     "mix": BASE | set(STAGES) - {"tune"},  # it runs the models that its plans produce
     "demo": {"errors", "evaluate"},
-    "targets": BASE | set(STAGES) | {"mix", "pipeline"},
+    "targets": BASE | set(STAGES) | {"mix", "pipeline", "convert"},
     "convert": BASE | {"prepare", "plan", "scale", "emit"},
     "testing": RUNNING,
     "pipeline": BASE | set(STAGES) | {"mix"},

@@ -22,6 +22,7 @@ ALLOWED_FUNCTIONS = {
     "torchfront/lowering/attention.py:attention": "its parameters are those of torch's operator",
     "cli/quantize.py:quantize": "the command line's options are its parameters",
     "cli/diagnose.py:diagnose": "the command line's options are its parameters",
+    "cli/compare.py:compare": "the command line's options are its parameters",
     "cli/evaluate.py:evaluate": "the command line's options are its parameters",
     "torch/exporter.py:export_onnx": "the documented signature of Quark for PyTorch",
     "numerics/triton_kernels.py:quantize_kernel": "a kernel takes each pointer and constant by itself",

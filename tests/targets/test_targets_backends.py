@@ -66,7 +66,7 @@ def test_cpu_provider_runs_integer_kernels_and_names_what_stays_float() -> None:
 
 def test_openvino_runs_convolutions_in_eight_bits() -> None:
     backend = installed("openvino")
-    model = quantry.quantize(network(), samples(), target="openvino-cpu", store=None).to_bytes()
+    model = quantry.quantize(network(), samples(), "RECOMMENDED-CPU", target="openvino-cpu", store=None).to_bytes()
     table = backend.placement(model, samples(1)[0])
     assert {entry.precision for entry in by_operator(table, "Conv")} <= {"uint8", "int8"}
 

@@ -18,7 +18,7 @@ from quantry.targets import TARGETS, Target, check_model, find_target
 
 
 def quantized(target: str, recipe: str | None = None) -> onnx.ModelProto:
-    plain = None if recipe is None else PRESETS[recipe].recipe
+    plain = PRESETS[recipe or find_target(target).recommended[0]].recipe
     result = quantry.quantize(network(), samples(), plain, target=target, store=None)
     return onnx.load_from_string(result.to_bytes())
 
@@ -70,7 +70,7 @@ def test_other_dynamic_axis_is_an_error_until_it_gets_a_size() -> None:
         g (float[n,2,height,4] x) => (float[n,2,height,4] y) { y = Relu (x) }"""
     data = [np.ones((1, 2, 6, 4), np.float32)]
     with pytest.raises(ModelError, match=r"must have static shapes, got input 'x' .*height.* --dimension NAME=SIZE"):
-        quantry.quantize(parser.parse_model(text), data, target="stm32n6", store=None)
+        quantry.quantize(parser.parse_model(text), data, "CPU_INT8", target="stm32n6", store=None)
     recipe = PRESETS["CPU_INT8"].recipe
     sized = replace(recipe, prepare=replace(recipe.prepare, dimensions=(Dimension("height", 6),)))
     result = quantry.quantize(parser.parse_model(text), data, sized, target="stm32n6", store=None)
@@ -116,7 +116,7 @@ def test_target_from_yaml(tmp_path: Path) -> None:
     target = find_target(str(file))
     assert "A8W8" in target.presets
     assert "CPU_INT8" not in target.presets
-    result = quantry.quantize(network(), samples(), target=str(file), store=None)
+    result = quantry.quantize(network(), samples(), target.recommended[0], target=str(file), store=None)
     assert result.recipe.plan.activation == PRESETS["A8W8"].recipe.plan.activation
     assert result.recipe.target == str(file)
     assert check_model(result.to_bytes(), target) == ()

@@ -13,6 +13,7 @@ import quantry
 from quantry.cli import cache as cache_commands
 from quantry.cli import recipe as recipe_commands
 from quantry.cli.check import check
+from quantry.cli.compare import compare
 from quantry.cli.compat import compat
 from quantry.cli.console import ended_by_interrupt
 from quantry.cli.convert import convert
@@ -22,6 +23,7 @@ from quantry.cli.doctor import doctor
 from quantry.cli.evaluate import evaluate
 from quantry.cli.frame import ExitCode, current_output, framed, report_error, set_output
 from quantry.cli.nodes import nodes
+from quantry.cli.placement import placement
 from quantry.cli.presets import presets
 from quantry.cli.quantize import quantize
 from quantry.cli.report import report
@@ -83,12 +85,15 @@ _add(
     _MAIN,
     "quantry diagnose model.onnx --data images/ --pixel-scale 1/255 --recipe XINT8",
     "quantry diagnose model.onnx --data images/ --recipe model.int8.onnx --fix -o model.fixed.onnx",
+    "quantry diagnose model.onnx other.int8.onnx --data images/ --target qnn-htp",
 )
 _add(report, _MAIN, "quantry report quantry_search", "quantry report first_search second_search -o both.html")
 _add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")
 _add(nodes, _MODELS, "quantry nodes model.onnx --preset XINT8 --float")
 _add(convert, _MODELS, "quantry convert model.int8.onnx --to qdq -o model.qdq.onnx")
 _add(check, _MODELS, "quantry check model.int8.onnx", "quantry check model.int8.onnx --json")
+_add(compare, _MODELS, "quantry compare model.onnx model.int8.onnx --data images/ --latency 50")
+_add(placement, _MODELS, "quantry placement model.int8.onnx --target ort-cpu --json")
 _add(targets, _MODELS, "quantry targets", "quantry targets qnn-htp")
 _add(presets, _RECIPES, "quantry presets", "quantry presets XINT8 > mine.yaml")
 _add_group(

@@ -12,7 +12,7 @@ from rich.table import Table
 from quantry.cli.frame import ExitCode, current_output
 
 if TYPE_CHECKING:
-    from quantry.targets import Target, Violation
+    from quantry.targets import Accumulator, Target, Violation
 
 _DEFAULT = "vitisai for power-of-two scales, else ort-cpu"
 
@@ -24,13 +24,16 @@ def check(
     ] = None,
 ) -> None:
     """Check a quantized model against the rules of a target; exit code 3 if one is violated."""
-    from quantry.targets import check_model, find_target, target_of_model
+    from quantry.targets import CheckedModel, check_model, find_target, prove_accumulators, target_of_model
 
     chosen = target_of_model(model) if target is None else find_target(target)
-    violations = check_model(model, chosen)
+    read = CheckedModel(model)
+    violations = check_model(read, chosen)
+    proofs = prove_accumulators(read)
     _show(model, chosen, violations)
+    _show_proofs(proofs)
     current_output().result(
-        {"model": model, "target": chosen.name, "violations": violations},
+        {"model": model, "target": chosen.name, "violations": violations, "accumulators": proofs},
         ExitCode.NOT_GOOD_ENOUGH if violations else ExitCode.GOOD,
     )
 
@@ -47,6 +50,24 @@ def _show(model: Path, target: "Target", violations: tuple["Violation", ...]) ->
         table.add_row(*(escape(part) for part in (violation.node, violation.rule, violation.values, violation.change)))
     console.print(table)
     _sum_up(console, target, violations)
+
+
+def _show_proofs(proofs: tuple["Accumulator", ...]) -> None:
+    if not proofs:
+        return
+    widest = max(proofs, key=lambda proof: proof.bits)
+    tied = [proof for proof in proofs if proof.ties]
+    proven = sum(proof.fits for proof in proofs)
+    sums = f"the widest sums need {widest.bits} bits ({widest.node})"
+    lines = [f"{proven} of {len(proofs)} layers proven free of int32 overflow; {sums}"]
+    if tied:
+        most = max(tied, key=lambda proof: proof.ties)
+        lines.append(
+            f"{len(tied)} layers have ties in requantization, which targets round differently; at most 1 in "
+            f"{round(1 / most.ties)} sums ({most.node})"
+        )
+    for line in lines:
+        current_output().console.print(escape(line), soft_wrap=True)
 
 
 def _sum_up(console: Console, target: "Target", violations: tuple["Violation", ...]) -> None:

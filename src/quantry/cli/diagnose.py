@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from quantry.cli.compare import diagnose_models
 from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from quantry.diagnosis import Diagnosis
 
 _RECIPE = "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
+_QUANTIZED = "Quantized model of any tool: compare its tensors with the float model's instead of quantizing."
 _FIX = "Try every suggested fix on held-out samples, combine those that help and write the fixed model."
 _EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
 _OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
@@ -25,7 +27,10 @@ _OUTPUT = "The fixed model, with --fix; default: in the current folder, named af
 
 def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
-    data: Annotated[Path, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")],
+    quantized: Annotated[Path | None, typer.Argument(help=_QUANTIZED)] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="Calibration data, as for `quantry quantize`.")
+    ] = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", "--preset", "-p", help=_RECIPE)] = None,
     target: Annotated[str | None, typer.Option(help="Deployment target, which may rule out fixes.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help=_FIX)] = False,
@@ -43,12 +48,12 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     """Find out where a quantized model loses accuracy and why; with --fix, act on it."""
     if not model.is_file():
         raise ModelError(f"the model file must exist, found nothing; at {model}")
+    if data is None:
+        raise RecipeError("a diagnosis needs --data, got none")
+    if quantized is not None and (fix or recipe is not None):
+        raise RecipeError(f"--fix and --recipe quantize the float model, got them with the quantized model {quantized}")
     if output is not None and not fix:
         raise RecipeError(f"--output is the fixed model and needs --fix, got {output} without it")
-    written_to = output or Path(f"{model.stem}.fixed.onnx")
-    if fix:
-        check_output(written_to)
-    wanted = _recipe(recipe, target)
     given = given_images(
         mean=mean,
         std=std,
@@ -58,6 +63,13 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
         crop_fraction=crop_fraction,
         size=size,
     )
+    if quantized is not None:
+        diagnose_models(model, quantized, data, given, target)
+        return
+    written_to = output or Path(f"{model.stem}.fixed.onnx")
+    if fix:
+        check_output(written_to)
+    wanted = _recipe(recipe, target)
     from quantry.auto import fix as run_fix
     from quantry.data.images import ImageOptions
     from quantry.diagnosis import diagnose as run_diagnosis

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from quantry.autosearch import Score
     from quantry.autosearch.evaluator import EvaluatorAdapter
 
+_TARGET = "Also score the model on this target's backend, with its own arithmetic; see `quantry targets`."
+
 
 def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
     model: Annotated[Path, typer.Argument(help="ONNX model, float or quantized.")],
@@ -37,6 +39,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
     crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
     size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
 ) -> None:
     """Score a model on labelled data, or compare its outputs with the float model's."""
     images = given_images(
@@ -54,10 +57,36 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
         warn_of_default_pixels(model, data)
     job = SearchJob(reference or model, data, data, labels, metric, decoder, images=images)
     adapter = _adapter(job, reference)
-    scores = {"model": _plain(model, adapter.score(model))}
+    simulated = adapter.score(model)
+    scores = {"model": _plain(model, simulated)}
+    difference = None
+    if target is not None:
+        on_device = _on_target(adapter, model, target)
+        scores = {"model": _plain(model, on_device), "simulation": scores["model"]}
+        difference = paired_difference(on_device, simulated)
     if reference is not None:
         scores["float"] = _plain(reference, adapter.float_score(reference))
-    _show(job.metric_name, scores, _drop(adapter.direction, scores), max_drop)
+    _show(job.metric_name, scores, _drop(adapter.direction, scores), max_drop, difference)
+
+
+def _on_target(adapter: "EvaluatorAdapter", model: Path, target: str) -> "Score":
+    from quantry.quantization import DEFAULT_STORE, open_store
+    from quantry.targets import on_target
+
+    if not hasattr(adapter.evaluator, "fingerprint"):
+        raise RecipeError("--target needs one of quantry's metrics, because a function runs the model by itself")
+    with on_target(target, open_store(DEFAULT_STORE)):
+        return adapter.score(model)
+
+
+def paired_difference(one: "Score", other: "Score") -> dict[str, Any]:
+    """Return how much one score exceeds another, with an interval over the same samples where it is known."""
+    from quantry.evaluate import bootstrap_interval
+
+    interval = None
+    if one.per_sample is not None and other.per_sample is not None and len(one.per_sample) > 1:
+        interval = bootstrap_interval(one.per_sample - other.per_sample)
+    return {"value": one.value - other.value, "interval": interval}
 
 
 def _adapter(job: SearchJob, reference: Path | None) -> "EvaluatorAdapter":
@@ -85,19 +114,29 @@ def _drop(direction: str, scores: dict[str, dict[str, Any]]) -> float | None:
     return 0.0 if ours == theirs else float(sign * (theirs - ours))
 
 
-def _show(metric: str, scores: dict[str, dict[str, Any]], drop: float | None, max_drop: float | None) -> None:
+def _show(
+    metric: str,
+    scores: dict[str, dict[str, Any]],
+    drop: float | None,
+    max_drop: float | None,
+    difference: dict[str, Any] | None,
+) -> None:
     output = current_output()
     for name, score in scores.items():
         interval = score["interval"]
         around = "" if interval is None else f" [{interval[0]:.4f}, {interval[1]:.4f}]"
         path = "" if output.quiet else f"  {escape(str(score['path']))}"
-        output.answer.print(f"{name:6} {escape(metric)} {score['score']:.4f}{escape(around)}{path}", highlight=False)
+        output.answer.print(f"{name:10} {escape(metric)} {score['score']:.4f}{escape(around)}{path}", highlight=False)
+    if difference is not None:
+        low_high = difference["interval"]
+        around = "" if low_high is None else f" [{low_high[0]:+.4f}, {low_high[1]:+.4f}]"
+        output.console.print(f"target minus simulation {difference['value']:+.4f}{escape(around)}", highlight=False)
     if drop is not None:
         output.console.print(f"drop   {drop:.4f}", highlight=False)
     bad = drop is not None and max_drop is not None and drop > max_drop
     if bad:
         output.warn(f"the drop is {drop:.4f}, more than --max-drop {max_drop:g}")
     output.result(
-        {"metric": metric, **scores, "drop": drop, "max_drop": max_drop},
+        {"metric": metric, **scores, "target_minus_simulation": difference, "drop": drop, "max_drop": max_drop},
         ExitCode.NOT_GOOD_ENOUGH if bad else ExitCode.GOOD,
     )

@@ -27,10 +27,11 @@ def presets(
     table = Table(title="Presets, recommended ones first", box=SIMPLE)
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
+    table.add_column("targets")
     shown = {key: PRESETS[key] for key in sorted(PRESETS, key=_rank) if show_all or not _is_variant(key)}
     for key, preset in shown.items():
         missing = f"; not yet supported: {'; '.join(preset.pending)}" if preset.pending else ""
-        table.add_row(key, f"{preset.summary}{missing}")
+        table.add_row(key, f"{preset.summary}{missing}", ", ".join(_taken_by(key)))
     output.answer.print(table)
     hidden = len(PRESETS) - len(shown)
     if hidden:
@@ -42,7 +43,19 @@ def presets(
 
 
 def _plain(name: str, preset: Preset) -> dict[str, Any]:
-    return {"name": name, "summary": preset.summary, "pending": list(preset.pending)}
+    return {
+        "name": name,
+        "summary": preset.summary,
+        "pending": list(preset.pending),
+        "targets": _taken_by(name.upper()),
+    }
+
+
+def _taken_by(name: str) -> list[str]:
+    """Return the targets that accept a preset."""
+    from quantry.targets import TARGETS
+
+    return [target.name for target in TARGETS.values() if name in target.presets]
 
 
 def _rank(name: str) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from quantry.cli.console import check_output
 from quantry.cli.frame import ExitCode, current_output
@@ -114,12 +115,31 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     written = result.save(file) if useless is None or force else ()
     if report is not None:
         written = (*written, write_report(result, report, model.name))
-    told = (*wanted.notes, *image_notes(data, images or ImageOptions()))
+    slow = _slow_because(result, target, latency) if latency and evaluate else None
+    told = (*((slow,) if slow else ()), *wanted.notes, *image_notes(data, images or ImageOptions()))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
     out = current_output()
     summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)
+    if slow:
+        out.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
     show(out, summary)
     out.result(quantize_json(model, summary), ExitCode.GOOD if useless is None or force else ExitCode.NOT_GOOD_ENOUGH)
+
+
+def _slow_because(result: "QuantizationResult", target: str | None, runs: int) -> str | None:
+    """Return that the quantized model is not faster than the float model on the target; None if it is, or unknown."""
+    from quantry.targets import backend_of, measure_on_target, place, slow_because
+
+    name = target or result.recipe.target or "ort-cpu"
+    backend = backend_of(name)
+    if backend is None or backend.emulated:
+        return None
+    feeds = next(iter(result.evaluation_data))
+    content = result.to_bytes()
+    times = result.evaluation.latency
+    if times is None or backend.name != "ort-cpu":
+        times = measure_on_target(name, result.stages.prepared.value.model, content, feeds, runs)
+    return slow_because(times, place(content, name, feeds).nodes, name)
 
 
 def with_sizes(recipe: Recipe, batch: int | None, dimensions: list[str]) -> Recipe:

@@ -3,6 +3,17 @@
 from quantry.diagnosis.diagnosis import Diagnosis, diagnose
 from quantry.diagnosis.evidence import Fall, Finding
 from quantry.diagnosis.fix import Fix
+from quantry.diagnosis.pair import PairDiagnosis, diagnose_pair
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 
-__all__ = ["Diagnosis", "Fall", "Finding", "Fix", "TensorHealth", "diagnose", "tensor_health"]
+__all__ = [
+    "Diagnosis",
+    "Fall",
+    "Finding",
+    "Fix",
+    "PairDiagnosis",
+    "TensorHealth",
+    "diagnose",
+    "diagnose_pair",
+    "tensor_health",
+]

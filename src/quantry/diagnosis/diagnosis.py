@@ -96,7 +96,7 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
         outputs = [value.name for value in model.graph.outputs if value.name]
         changed = measured_errors(stages.prepared.value.model, model, outputs, feeds, samples)
         converted = {name: error.sqnr for name, error in changed.items()}
-    falls = _falls(model, gathered)
+    falls = find_falls(model, gathered)
     closeness = _closeness(result)
     ties = closeness.mean_ties or 0.0
     evidence = Evidence(model, result.recipe, result.plan, health, errors, falls, converted, ties)
@@ -137,8 +137,13 @@ def _outputs_line(closeness: Closeness) -> str:
     return line
 
 
-def _falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:
-    """Return the nodes that lose most."""
+def find_falls(model: ir.Model, gathered: Mapping[str, float]) -> tuple[Fall, ...]:
+    """Return the nodes that lose most.
+
+    Args:
+        model: The float model.
+        gathered: By tensor, its signal-to-noise ratio in dB.
+    """
     falls = []
     # A tensor that is not in both models, such as one inside a fused activation, gets the worst value of its inputs.
     known: dict[str, float] = {}

@@ -1,8 +1,11 @@
 """Sessions for scores: exactly what the quantized graph says, on integer kernels wherever they give the same bits."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +17,24 @@ from quantry.runtime.sessions import INLINE_LIMIT_BYTES, run_session, simulation
 
 if TYPE_CHECKING:
     import onnxruntime
+
+
+_Opener = Callable[[str | Path | QuantizedModel], Any]
+_OPENER: ContextVar[_Opener | None] = ContextVar("opener of evaluated models", default=None)
+
+
+@contextmanager
+def opened_by(opener: _Opener) -> Iterator[None]:
+    """Let another runtime open the models that are evaluated inside of the block.
+
+    Args:
+        opener: Returns an object with ``get_outputs`` and ``run`` of an onnxruntime session.
+    """
+    token = _OPENER.set(opener)
+    try:
+        yield
+    finally:
+        _OPENER.reset(token)
 
 
 def evaluation_session(
@@ -31,6 +52,10 @@ def evaluation_session(
     Raises:
         ModelError: onnxruntime does not accept the model.
     """
+    opener = _OPENER.get()
+    if opener is not None:
+        session: onnxruntime.InferenceSession = opener(model)
+        return session
     graph = _small_graph(model) if integer_kernels_agree() else None
     if graph is not None and use_exact_integers(graph):
         return simulation_session(graph, threads=threads, interleaved=True)

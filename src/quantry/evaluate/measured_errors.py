@@ -1,7 +1,7 @@
 """Measure the error of each tensor of the quantized model, including the error accumulated before it."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -41,6 +41,7 @@ def measured_errors(
     names: Sequence[str],
     samples: Iterable[Mapping[str, NDArray[Any]]],
     limit: int,
+    opened: Callable[[ir.Model], Any] | None = None,
 ) -> dict[str, MeasuredError]:
     """Return the error of every tensor that both models have.
 
@@ -50,6 +51,7 @@ def measured_errors(
         names: Tensors of interest; those that only one model has are skipped.
         samples: Inputs of both models.
         limit: Maximum number of samples.
+        opened: Opens the quantized model; None simulates it.
 
     Returns:
         By name, in the given order. Tensors that are not float, or are NaN or infinite in only one model, are skipped.
@@ -62,7 +64,8 @@ def measured_errors(
     groups = list(_groups(reference, shown))
     for group in progress(groups, "diagnose", len(groups)):
         expected = simulation_session(_showing(reference, group), interleaved=True)
-        got = simulation_session(_showing(quantized, group), interleaved=True)
+        shown_by = _showing(quantized, group)
+        got = simulation_session(shown_by, interleaved=True) if opened is None else opened(shown_by)
         for feed in feeds:
             ours, theirs = run_session(expected, feed), run_session(got, feed)
             for name in group:

@@ -1,16 +1,24 @@
 """What deployment targets want of a quantized model, and whether a model keeps to it."""
 
+from quantry.targets.arithmetic import on_target
 from quantry.targets.backends import BACKENDS, Backend, PlacedNode, Runner
 from quantry.targets.check import check_model
+from quantry.targets.placement import Placement, place
 from quantry.targets.registry import TARGETS, backend_of, default_target, find_target, target_of_model
-from quantry.targets.rules import Rule, Violation
+from quantry.targets.rules import CheckedModel, Rule, Violation
+from quantry.targets.rules.accumulator import Accumulator, prove_accumulators
+from quantry.targets.speed import LEAST_SPEEDUP, measure_on_target, slow_because
 from quantry.targets.target import Target
 
 __all__ = [
     "BACKENDS",
+    "LEAST_SPEEDUP",
     "TARGETS",
+    "Accumulator",
     "Backend",
+    "CheckedModel",
     "PlacedNode",
+    "Placement",
     "Rule",
     "Runner",
     "Target",
@@ -19,5 +27,10 @@ __all__ = [
     "check_model",
     "default_target",
     "find_target",
+    "measure_on_target",
+    "on_target",
+    "place",
+    "prove_accumulators",
+    "slow_because",
     "target_of_model",
 ]

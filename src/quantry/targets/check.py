@@ -7,12 +7,12 @@ from quantry.targets.rules.rule import CheckedModel, Violation
 from quantry.targets.target import Target
 
 
-def check_model(model: ModelLike, target: Target | str) -> tuple[Violation, ...]:
+def check_model(model: ModelLike | CheckedModel, target: Target | str) -> tuple[Violation, ...]:
     """Return where a quantized model breaks a rule of a target.
 
     Args:
         model: A model with QuantizeLinear and DequantizeLinear nodes of any dialect, with FixNeuron nodes, or with
-            integer operators (QOperator): a path, bytes, a proto or an onnx-ir model.
+            integer operators (QOperator): a path, bytes, a proto or an onnx-ir model; or a model read before.
         target: The target or its name.
 
     Returns:
@@ -27,7 +27,7 @@ def check_model(model: ModelLike, target: Target | str) -> tuple[Violation, ...]
         ...     print(violation)
     """
     rules = find_target(target).rules
-    read = CheckedModel(model)
+    read = model if isinstance(model, CheckedModel) else CheckedModel(model)
     foreign = tuple(found for rule in rules if isinstance(rule, StaticFormats) for found in rule.violations(read))
     if foreign and not read.is_quantized:
         return foreign

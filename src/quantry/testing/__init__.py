@@ -11,6 +11,7 @@ graph pass        `quantry.testing.pass_suite.PassSuite`
 finetuning        `quantry.testing.tuning_suite.TuningSuite`
 metric            `quantry.testing.metric_suite.MetricSuite`
 evaluator         `quantry.testing.evaluator_suite.EvaluatorSuite`
+target            `quantry.testing.target_suite.TargetSuite`
 store             `quantry.testing.store_suite.StoreSuite`
 ================  ==========================================================
 

@@ -75,6 +75,7 @@ class Backend(ABC):
         licence: The licence of the library.
         install: How to install it.
         device: The device that nodes should run on.
+        emulated: Whether it only emulates the device, so that its times say nothing.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Backend(ABC):
     licence: str
     install: str
     device: str
+    emulated: bool = False
 
     @abstractmethod
     def version(self) -> str | None:

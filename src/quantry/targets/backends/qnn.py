@@ -1,5 +1,6 @@
 """Qualcomm's HTP backend through onnxruntime: on x86 Linux an emulator with the arithmetic of the NPU."""
 
+import platform
 from typing import Any
 
 import onnx_ir as ir
@@ -30,6 +31,8 @@ class Qnn(Backend):
     licence = "Qualcomm's own, in the wheel; onnxruntime MIT"
     install = "pip install quantry[qnn]"
     device = "HTP"
+    # The library for x86 has the arithmetic of the NPU, computed on the CPU.
+    emulated = platform.machine().lower() in ("x86_64", "amd64")
 
     def version(self) -> str | None:
         """Return the version of onnxruntime-qnn."""

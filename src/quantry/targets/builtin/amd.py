@@ -7,6 +7,7 @@ from quantry.targets.rules import (
     FloatType,
     Granularity,
     NoOperators,
+    NoOverflow,
     PowersOfTwo,
     ShiftLimits,
     StaticFormats,
@@ -35,6 +36,7 @@ _ARITHMETIC = (
     Centred(source=_QUARK, consequence="the NPU has no zero points, so results differ"),
     Closed(source=_QUARK, consequence=_ELSEWHERE),
     ShiftLimits(source=_QUARK, consequence="the shifter saturates, so results differ"),
+    NoOverflow(source=_QUARK, consequence="sums wrap around silently"),
 )
 
 NPU_INT8 = Target(

@@ -1,7 +1,7 @@
 """Intel OpenVINO: its CPU plugin, which runs here, and the rules of its NPU."""
 
 from quantry.recipe import DataType
-from quantry.targets.rules import Granularity, StaticFormats, StaticShapes, Types
+from quantry.targets.rules import Granularity, NoOverflow, StaticFormats, StaticShapes, Types
 from quantry.targets.target import Target
 
 _NNCF = "NNCF, and onnxruntime PR 20622"
@@ -21,6 +21,7 @@ OPENVINO_CPU = Target(
             consequence=_FLOAT,
         ),
         Granularity(weights_per_channel=True, source=_NNCF, consequence=_FLOAT),
+        NoOverflow(source=_NNCF, consequence="sums wrap around silently"),
     ),
     backend="openvino",
 )
@@ -40,6 +41,7 @@ OPENVINO_NPU = Target(
             consequence="16-bit pairs are ignored",
         ),
         Granularity(weights_per_channel=True, source=_NNCF, consequence=_FLOAT),
+        NoOverflow(source=_NNCF, consequence="sums wrap around silently"),
     ),
     notes=("Only Conv, MatMul and Add keep their pairs; others run in float16.",),
 )

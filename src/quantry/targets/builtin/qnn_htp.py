@@ -6,6 +6,7 @@ from quantry.targets.rules import (
     FixedScales,
     Granularity,
     NoOperators,
+    NoOverflow,
     OneType,
     OperatorTypes,
     RedundantFunctions,
@@ -57,6 +58,7 @@ QNN_HTP = Target(
             source=_CONFIG,
             consequence="HTP computes with its own scale, so results differ",
         ),
+        NoOverflow(source=_CONFIG, consequence="sums wrap around silently"),
         SmallestRange(width=1e-4, source=_CONFIG, consequence="the session fails or results are wrong"),
         OperatorTypes(
             entries=(

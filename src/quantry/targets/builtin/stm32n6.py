@@ -1,7 +1,7 @@
 """STMicroelectronics STM32N6: the Neural-ART accelerator through ST Edge AI."""
 
 from quantry.recipe import DataType
-from quantry.targets.rules import Centred, Granularity, StaticFormats, StaticShapes, Types
+from quantry.targets.rules import Centred, Granularity, NoOverflow, StaticFormats, StaticShapes, Types
 from quantry.targets.target import Target
 
 _ST = "ST Edge AI documentation, operator support of Neural-ART"
@@ -23,5 +23,6 @@ STM32N6 = Target(
         ),
         Centred(roles=("weight", "bias"), source=_ST, consequence=_CORE),
         Granularity(weights_per_channel=True, source=_ST, consequence=_CORE),
+        NoOverflow(source=_ST, consequence="sums wrap around silently"),
     ),
 )

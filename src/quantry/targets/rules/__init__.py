@@ -1,5 +1,6 @@
 """The kinds of rules that targets are made of."""
 
+from quantry.targets.rules.accumulator import NoOverflow
 from quantry.targets.rules.fusion import RedundantFunctions
 from quantry.targets.rules.graph import (
     FloatType,
@@ -43,6 +44,7 @@ AnyRule = (
     | FixedScales
     | SmallestRange
     | QuantizedResiduals
+    | NoOverflow
 )
 """Every kind of rule, for files."""
 
@@ -55,6 +57,7 @@ __all__ = [
     "FloatType",
     "Granularity",
     "NoOperators",
+    "NoOverflow",
     "OneType",
     "OperatorTypes",
     "PowersOfTwo",

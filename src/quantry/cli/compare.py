@@ -1,0 +1,140 @@
+"""Two models of any tool on the same data: ``quantry compare``, and ``quantry diagnose`` with two models."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from quantry.cli.frame import current_output
+from quantry.cli.image_arguments import given_images
+from quantry.cli.model_data import samples_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from quantry.diagnosis import Fall
+    from quantry.evaluate import Latency
+    from quantry.targets.compare import ModelComparison
+
+_TARGET = "Target with a backend: the second model runs there."
+_DATA = typer.Option("--data", "-d", help="Images or arrays, as for `quantry quantize`.")
+_FLOAT = typer.Argument(help="The model to compare with, usually the float model.")
+_SCALE = typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")
+
+
+def compare(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
+    reference: Annotated[Path, _FLOAT],
+    model: Annotated[Path, typer.Argument(help="The other model, quantized by any tool.")],
+    data: Annotated[Path | None, _DATA] = None,
+    samples: Annotated[int, typer.Option(help="Maximum number of samples.")] = 100,
+    target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
+    latency: Annotated[int, typer.Option(help="Timed runs of both, interleaved, on the target or ort-cpu.")] = 0,
+    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
+    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
+    pixel_scale: Annotated[str | None, _SCALE] = None,
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
+    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
+    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
+) -> None:
+    """Compare the outputs, size and speed of two models, whatever tools wrote them."""
+    from quantry.targets import measure_on_target, place, slow_because
+    from quantry.targets.arithmetic import require_backend
+    from quantry.targets.compare import compare_models, runnable
+
+    images = given_images(
+        mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
+    )
+    feeds = samples_for(reference, data, images, samples)
+    backend = None if target is None else require_backend(target)
+    found = compare_models(reference, model, feeds, backend)
+    times, slow = None, None
+    if latency:
+        where = target or "ort-cpu"
+        first = next(iter(feeds))
+        theirs = runnable(model)
+        times = measure_on_target(where, runnable(reference), theirs, first, latency)
+        slow = slow_because(times, place(theirs, where, first).nodes, where)
+    _show(found, times, slow, target)
+
+
+def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, target: str | None) -> None:
+    output = current_output()
+    if slow is not None:
+        output.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
+    where = "" if target is None else f", the second on {target}"
+    table = Table(title=f"{found.samples} samples{where}")
+    for heading in ("output", "metric", "value", "95 % interval"):
+        table.add_column(heading, justify="left" if heading in ("output", "metric") else "right")
+    for name, scores in {"all": found.metrics, **(found.outputs if len(found.outputs) > 1 else {})}.items():
+        for metric, score in scores.items():
+            low, high = score.interval
+            table.add_row(escape(name), metric, f"{score.value:.5g}", f"{low:.5g} .. {high:.5g}")
+    output.answer.print(table)
+    ours, theirs = found.sizes
+    output.console.print(f"size {ours:,} and {theirs:,} bytes: {ours / theirs:.2f}x smaller", highlight=False)
+    if times is not None:
+        output.console.print(
+            f"latency {times.float_ms:.2f} and {times.quantized_ms:.2f} ms: {times.speedup:.2f}x faster",
+            highlight=False,
+        )
+    output.result(
+        {
+            "samples": found.samples,
+            "metrics": _plain(found.metrics),
+            "outputs": {name: _plain(scores) for name, scores in found.outputs.items()},
+            "sizes": found.sizes,
+            "target": target,
+            "latency": times,
+            "slow_because": slow,
+        }
+    )
+
+
+def _plain(scores: "Mapping[str, Any]") -> dict[str, Any]:
+    return {name: {"value": score.value, "interval": score.interval} for name, score in scores.items()}
+
+
+def diagnose_models(reference: Path, model: Path, data: Path, images: dict[str, Any], target: str | None) -> None:
+    """Print where a quantized model of any tool loses accuracy, node by node, and where the target departs from it.
+
+    Args:
+        reference: The float model.
+        model: The quantized model.
+        data: Inputs of both.
+        images: Fields of `ImageOptions` that were given.
+        target: A target with a backend, or None.
+    """
+    from quantry.diagnosis import diagnose_pair
+    from quantry.diagnosis.pair import SAMPLES
+
+    found = diagnose_pair(reference, model, samples_for(reference, data, images, SAMPLES), target)
+    output = current_output()
+    sqnr = found.outputs.metrics["sqnr"].value
+    output.answer.print(f"the outputs keep {sqnr:.1f} dB on {found.samples} samples", highlight=False)
+    output.answer.print(_falls_table("Where accuracy is lost", found.falls))
+    if found.departures is not None and found.on_target is not None:
+        kept = found.on_target.metrics["sqnr"].value
+        output.answer.print(f"{target} keeps {kept:.1f} dB of the simulated outputs", highlight=False)
+        output.answer.print(_falls_table(f"Where {target} departs from the simulation", found.departures))
+    output.result(
+        {
+            "samples": found.samples,
+            "sqnr": sqnr,
+            "falls": found.falls,
+            "tensors": found.gathered,
+            "target": target,
+            "departures": found.departures,
+        }
+    )
+
+
+def _falls_table(title: str, falls: "tuple[Fall, ...]") -> Table:
+    table = Table(title=escape(title))
+    for heading in ("node", "operator", "tensor", "before dB", "after dB", "lost dB"):
+        table.add_column(heading, justify="right" if heading.endswith("dB") else "left", overflow="fold")
+    for fall in falls:
+        numbers = (f"{value:.1f}" for value in (fall.before, fall.after, fall.lost))
+        table.add_row(escape(fall.node), fall.operator, escape(fall.tensor), *numbers)
+    return table

@@ -1,0 +1,46 @@
+"""``quantry placement``: what runs where on a target."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quantry.cli.frame import ExitCode, current_output
+from quantry.cli.image_arguments import given_images
+from quantry.cli.model_data import samples_for
+
+if TYPE_CHECKING:
+    from quantry.targets import Placement
+
+
+def placement(
+    model: Annotated[Path, typer.Argument(help="ONNX model, quantized or float.")],
+    target: Annotated[str, typer.Option(help="Target with a backend; see `quantry targets`.")] = "ort-cpu",
+    data: Annotated[Path | None, typer.Option("--data", "-d", help="Data; the first sample is run.")] = None,
+    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255.")] = None,
+) -> None:
+    """Show which kernel computes each node on a target, and why not; exit code 3 if a node falls back."""
+    from quantry.targets import place
+
+    feeds = next(iter(samples_for(model, data, given_images(pixel_scale=pixel_scale), 1)))
+    found = place(model, target, feeds)
+    output = current_output()
+    _show(output.answer, found)
+    result = {"model": model, "target": found.target, "summary": found.summary, "nodes": found.nodes}
+    output.result(result, ExitCode.NOT_GOOD_ENOUGH if found.elsewhere else ExitCode.GOOD)
+
+
+def _show(console: Console, found: "Placement") -> None:
+    table = Table(title=f"Placement on {found.target}")
+    for heading in ("node", "operator", "kernel", "fused into", "precision", "device", "ms", "why not"):
+        table.add_column(heading, justify="right" if heading == "ms" else "left", overflow="fold")
+    for entry in found.nodes:
+        fused = "" if entry.unit in ("", entry.node) else entry.unit
+        time = "" if entry.milliseconds is None else f"{entry.milliseconds:.3f}"
+        cells = (entry.node, entry.operator, entry.kernel, fused, entry.precision, entry.device, time, entry.why)
+        table.add_row(*(escape(cell) for cell in cells))
+    console.print(table)
+    console.print(escape(found.summary), soft_wrap=True)

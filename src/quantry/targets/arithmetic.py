@@ -1,0 +1,161 @@
+"""Scores with the target's own arithmetic: evaluators run models on its backend, and outputs are stored by content."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Self
+
+import onnx
+from numpy.typing import NDArray
+
+from quantry.errors import RecipeError
+from quantry.evaluate.evaluation_session import opened_by
+from quantry.graph.quantized_model import QuantizedModel
+from quantry.memo import Blob, Digest, Memo, Store, fingerprint, fingerprint_file, stage
+from quantry.targets.backends import Backend, Runner
+from quantry.targets.registry import backend_of, find_target
+from quantry.targets.target import Target
+
+
+def require_backend(target: Target | str) -> Backend:
+    """Return the backend of a target.
+
+    Args:
+        target: The target or its name.
+
+    Raises:
+        RecipeError: Only the rules of the target are known.
+    """
+    found = find_target(target)
+    backend = backend_of(found)
+    if backend is None:
+        raise RecipeError(f"the target must have a backend that runs models, got {found.name}, which has rules only")
+    return backend
+
+
+@contextmanager
+def on_target(target: Target | str, store: Store | None = None) -> Iterator[Backend]:
+    """Let the evaluators of quantry run every model on a target's backend, inside of the block.
+
+    A search uses it to rank its leaders: trials are screened in simulation, and only the best few pay for the target.
+
+    Args:
+        target: The target or its name.
+        store: Where outputs are kept; the same model, sample and version of the backend never run twice.
+
+    Raises:
+        RecipeError: Only the rules of the target are known.
+
+    Example:
+        >>> with on_target("qnn-htp"):  # doctest: +SKIP
+        ...     score = evaluator("model.int8.onnx")
+    """
+    backend = require_backend(target)
+    with opened_by(partial(_session, backend, Memo(store))):
+        yield backend
+
+
+@dataclass(frozen=True, eq=False)
+class TargetOutputs:
+    """What a target computed for one sample.
+
+    Attributes:
+        arrays: The outputs by name.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+
+    def to_blob(self) -> Blob:
+        """Return the stored form; names of outputs may hold any characters, so arrays are numbered."""
+        numbered = {str(index): array for index, array in enumerate(self.arrays.values())}
+        return Blob(meta={"names": [*self.arrays]}, arrays=numbered)
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Return what ``to_blob`` stored."""
+        names: Any = blob.meta["names"]
+        return cls({name: blob.arrays[str(index)] for index, name in enumerate(names)})
+
+
+class _OpenModel:
+    """A model on a backend; opened when a sample has to be run."""
+
+    def __init__(self, backend: Backend, model: str | Path | QuantizedModel) -> None:
+        self._backend = backend
+        self._model = Path(model) if isinstance(model, str) else model
+
+    @cached_property
+    def runner(self) -> Runner:
+        """The open model."""
+        return self._backend.open(self._model)
+
+    def __fingerprint__(self) -> Digest:
+        """Return the digest of the model and of the backend with its version."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> Digest:
+        model = self._model
+        content = fingerprint_file(model) if isinstance(model, Path) else fingerprint(model.to_bytes())
+        return fingerprint((str(content), self._backend.name, self._backend.version()))
+
+
+@stage(name="target_outputs", version=1)
+def target_outputs(model: _OpenModel, sample: Mapping[str, NDArray[Any]]) -> TargetOutputs:
+    """Run one sample on a target.
+
+    Args:
+        model: The model on its backend.
+        sample: Input names to arrays.
+    """
+    return TargetOutputs(model.runner.run(sample))
+
+
+@dataclass(frozen=True)
+class _Output:
+    name: str
+
+
+class RunnerSession:
+    """A runner with the methods of an onnxruntime session that evaluators use.
+
+    Args:
+        runner: Runs one sample.
+        names: Names of the outputs.
+    """
+
+    def __init__(self, runner: Runner, names: list[str]) -> None:
+        self._runner = runner
+        self._names = names
+
+    def get_outputs(self) -> list[_Output]:
+        """Return the outputs, which have a name."""
+        return [_Output(name) for name in self._names]
+
+    def run(self, names: list[str] | None, feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return the wanted outputs for one sample."""
+        outputs = self._runner.run(feeds)
+        return [outputs[name] for name in (names or self._names)]
+
+
+class _StoredRunner(Runner):
+    """A model whose outputs are kept in a store."""
+
+    def __init__(self, model: _OpenModel, memo: Memo) -> None:
+        self._model = model
+        self._memo = memo
+
+    def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the stored outputs, or run the model."""
+        return dict(self._memo.run(target_outputs, self._model, dict(feeds)).value.arrays)
+
+
+def _session(backend: Backend, memo: Memo, model: str | Path | QuantizedModel) -> RunnerSession:
+    values = model.model.graph.outputs if isinstance(model, QuantizedModel) else _outputs(Path(model))
+    return RunnerSession(_StoredRunner(_OpenModel(backend, model), memo), [str(value.name) for value in values])
+
+
+def _outputs(path: Path) -> Any:
+    return onnx.load(path, load_external_data=False).graph.output

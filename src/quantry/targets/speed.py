@@ -1,0 +1,111 @@
+"""Latency on a target's backend, interleaved with the float model, and what a quantized model must gain."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.errors import RecipeError
+from quantry.evaluate.latency import Latency, summarize_pairs
+from quantry.graph.load import read_model
+from quantry.graph.passes.infer_shapes import infer_shapes
+from quantry.graph.save import serialize
+from quantry.runtime.sessions import SessionModel
+from quantry.targets.arithmetic import require_backend
+from quantry.targets.backends import PlacedNode
+from quantry.targets.backends.backend import Arrays
+from quantry.targets.target import Target
+
+LEAST_SPEEDUP = 1.02
+"""A quantized model that gains less than this is not worth its error, unless its size was the goal."""
+
+_WARM_UP_RUNS = 3
+_NAMED_NODES = 4
+
+
+def measure_on_target(
+    target: Target | str, reference: SessionModel, quantized: SessionModel, feeds: Arrays, runs: int
+) -> Latency:
+    """Time a float and a quantized model on a target, alternately.
+
+    Args:
+        target: The target or its name; it must have a backend.
+        reference: The float model.
+        quantized: The quantized model.
+        feeds: One sample.
+        runs: Number of timed pairs.
+
+    Raises:
+        RecipeError: Only the rules of the target are known, or its device is emulated.
+        ModelError: The backend refuses a model.
+    """
+    backend = require_backend(target)
+    if backend.emulated:
+        raise RecipeError(
+            f"latency must be measured on the device, got {backend.product}, which emulates {backend.device} here: its "
+            "results are right and its times mean nothing"
+        )
+    ours, theirs = (backend.open(_sized(model, feeds), threads=1) for model in (reference, quantized))
+    pairs = []
+    for index in range(_WARM_UP_RUNS + runs):
+        # The order alternates, because the first run of a pair finds colder caches.
+        order = (ours, theirs) if index % 2 == 0 else (theirs, ours)
+        times = {runner: runner.milliseconds(feeds) for runner in order}
+        pairs.append((times[ours], times[theirs]))
+    for runner in (ours, theirs):
+        runner.close()
+    return summarize_pairs(np.array(pairs[_WARM_UP_RUNS:]))
+
+
+def _sized(model: SessionModel, feeds: Arrays) -> SessionModel:
+    """Return a model whose inputs have the shapes of a sample, because some backends take no dynamic ones."""
+    if not isinstance(model, bytes | ir.Model):
+        return model
+    copy = read_model(model) if isinstance(model, bytes) else model.clone()
+    dynamic = [value for value in copy.graph.inputs if value.shape is not None and value.shape.is_dynamic()]
+    if not dynamic:
+        return model
+    for value in dynamic:
+        value.shape = ir.Shape(feeds[value.name or ""].shape)
+    infer_shapes(copy)
+    return serialize(copy)
+
+
+def slow_because(latency: Latency, placement: Sequence[PlacedNode], name: str) -> str | None:
+    """Return the sentence for a quantized model that is not faster than the float model; None if it is.
+
+    Args:
+        latency: The times of both.
+        placement: What became of the nodes of the quantized model.
+        name: The target.
+    """
+    if latency.speedup >= LEAST_SPEEDUP:
+        return None
+    float_ms, quantized_ms = latency.float_ms, latency.quantized_ms
+    text = (
+        f"int8 does not win on {name}: {latency.speedup:.2f}x the speed of float "
+        f"({quantized_ms:.2f} ms, float {float_ms:.2f} ms)"
+    )
+    costly = costly_nodes(placement)
+    if not costly:
+        return text
+    named = ", ".join(
+        f"{entry.node} ({entry.kernel}{'' if entry.milliseconds is None else f', {entry.milliseconds:.2f} ms'})"
+        for entry in costly
+    )
+    return f"{text}; it costs most in {named}"
+
+
+def costly_nodes(placement: Sequence[PlacedNode]) -> tuple[PlacedNode, ...]:
+    """Return the nodes that cost a quantized model its speed: conversions, and what runs in float or elsewhere.
+
+    Args:
+        placement: What became of every node.
+    """
+    suspects = [
+        entry
+        for entry in placement
+        if (entry.why and entry.kernel) or entry.operator.endswith(("QuantizeLinear", "DequantizeLinear"))
+    ]
+    ranked = sorted(suspects or [e for e in placement if e.milliseconds], key=lambda e: -(e.milliseconds or 0.0))
+    return tuple(ranked[:_NAMED_NODES])
