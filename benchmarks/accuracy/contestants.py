@@ -36,6 +36,9 @@ _EVERYWHERE = ("XINT8", "S8S8_AAWS", "U8S8_AAWS", "A8W8", "A16W8", "CPU_INT8")
 
 _SMALL_SUITE = "cifar10"
 
+AUTO_TARGETS = ("vitisai", "ort-cpu")
+"""Targets that the default recipe is measured for: power-of-two int8 per tensor, and int8 on CPUs."""
+
 
 def quantry(preset: str) -> Contestant:
     """Return one of quantry's presets."""
@@ -45,6 +48,11 @@ def quantry(preset: str) -> Contestant:
 def quark(preset: str) -> Contestant:
     """Return one of AMD Quark's presets, as published."""
     return Contestant(f"quark {preset}", QUARK, {"preset": preset}, peer=True)
+
+
+def auto(target: str) -> Contestant:
+    """Return what quantry's default recipe finds for a target, without labels."""
+    return Contestant(f"quantry auto {target}", QUANTRY, {"recipe": "auto", "target": target})
 
 
 def search_winner(preset: str) -> Contestant:
@@ -67,6 +75,7 @@ def contestants(suite: str) -> tuple[Contestant, ...]:
         FLOAT,
         *(quantry(preset) for preset in ours),
         *(Contestant(f"quantry {name}", QUANTRY, {"recipe": scheme(name)}) for name in schemes),
+        *(auto(target) for target in AUTO_TARGETS),
         search_winner("XINT8"),
         search_winner("CPU_INT8"),
         ONNXRUNTIME_PER_CHANNEL,

@@ -53,6 +53,9 @@ _SCHEMES = {
     W4A8_TUNED: _w4a8,
 }
 
+AUTO_SHARES = {"auto vitisai": 0.98, "auto ort-cpu": 0.99}
+"""Least share of the float model's metric that the default recipe keeps, on every model."""
+
 GOALS: dict[str, dict[str, float]] = {
     "yolox_tiny_click": {NPU_UNTUNED: 0.645, "RECOMMENDED-NPU": 0.676},
     "yolox_nano": {

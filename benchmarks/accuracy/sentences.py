@@ -36,8 +36,12 @@ class SentenceSuite:
             yield {"ids": ids[None], "mask": np.ones_like(ids)[None]}
 
     def more_samples(self) -> Iterator[Sample]:
-        """Yield nothing: no row of the speed table uses it."""
-        yield from ()
+        """Yield sentences of the test split, each alone and without padding."""
+        script = load_script(shared(self.name, "eval.py"))
+        with np.load(shared(self.name, "stsb_tokens.npz")) as tokens:
+            sentences = script.sentences(tokens, "test", "a")
+        for ids in sentences:
+            yield {"ids": ids[None], "mask": np.ones_like(ids)[None]}
 
     def score(self, model: Path, limit: int | None) -> Score:
         """Evaluate a model on the test split."""

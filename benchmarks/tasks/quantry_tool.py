@@ -10,13 +10,22 @@ Plain = Mapping[str, Any]
 
 
 def quantize(
-    model: str, samples: str, count: int, recipe: str | Plain, output: str = "quantized.onnx", **_: Any
+    model: str, samples: str, count: int, recipe: str | Plain, output: str = "quantized.onnx", **more: Any
 ) -> Callable[[], Facts]:
-    """Time `quantry.quantize` with an empty store on disk, as a user's first call, and writing the model."""
+    """Time `quantry.quantize` with an empty store on disk, as a user's first call, and writing the model.
+
+    Args:
+        model: Path of the float model.
+        samples: Folder of samples.
+        count: How many of them.
+        recipe: A preset, a recipe as plain data, or "auto".
+        output: Path of the quantized model.
+        **more: ``target`` is passed on; all else describes the workload.
+    """
     quantize_model = _loaded()
 
     def job() -> Facts:
-        result = quantize_model(model, SampleReader(samples, count), recipe)
+        result = quantize_model(model, SampleReader(samples, count), recipe, target=more.get("target"))
         files = result.save(output)
         return {"bytes": sum(file.stat().st_size for file in files), "stages": _stages(result)}
 

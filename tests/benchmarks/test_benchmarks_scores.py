@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from benchmarks.accuracy.contestants import contestants, quick_contestants
 from benchmarks.accuracy.detection import resampled_precision
+from benchmarks.accuracy.leave_one_out import leave_one_out
 from benchmarks.accuracy.quality_table import quality_table
 from benchmarks.accuracy.score import bootstrap, interval, paired_interval
 from benchmarks.accuracy.suites import SUITES
@@ -104,3 +105,32 @@ def test_quality_table_tells_values_and_failures():
     assert "fails: boom" in text
     assert "-0.1000" in text
     assert "-0.1500..-0.0500" in text
+
+
+def test_constant_is_chosen_on_the_other_models_only():
+    # The value "b" is far better on one model and a little worse on the two others.
+    results = {"m1": {"a": 20.0, "b": 19.8}, "m2": {"a": 10.0, "b": 9.9}, "m3": {"a": 5.0, "b": 9.0}}
+    verdict = leave_one_out(results, "a")
+    assert verdict.chosen == {"m1": "b", "m2": "b", "m3": "a"}
+    assert verdict.gains == pytest.approx({"m1": -0.2, "m2": -0.1, "m3": 0.0})
+    assert not verdict.changes
+    better = {name: {"a": own["a"], "b": own["a"] + 0.3} for name, own in results.items()}
+    assert leave_one_out(better, "a").mean_gain == pytest.approx(0.3)
+    assert leave_one_out(better, "a").changes
+
+
+def test_table_shows_decibels_agreement_and_the_share_of_float():
+    scores = {
+        "float": {"value": 0.5, "interval": (0.4, 0.6), "difference_interval": (0.0, 0.0), "details": {}},
+        "quantry auto vitisai": {
+            "value": 0.492,
+            "interval": (0.4, 0.6),
+            "difference_interval": (-0.02, 0.0),
+            "details": {"dB": 21.34, "agreement": 0.91},
+        },
+    }
+    line = quality_table({"m": {"metric": "top-1", "scores": scores}}).splitlines()[-1]
+    assert "98.4%" in line
+    assert "21.3" in line
+    assert "91.0%" in line
+    assert "yes: >= 0.49" in line
