@@ -193,3 +193,23 @@ def test_samples_are_split_evenly_and_never_used_twice(size: int, expected: tupl
     assert (len(seen[0]), len(seen[1])) == expected == (fit.size, held_out.size)
     assert size == 1 or not set(seen[0]) & set(seen[1])
     assert max(seen[1]) >= size * 0.9 - 1
+
+
+def test_final_model_is_quantized_with_the_recipe_that_was_chosen(fixed: AutoResult) -> None:
+    assert fixed.recipe == fixed.auto.recipe
+    assert not fixed.recipe.evaluate.fall_back
+
+
+def test_training_is_tried_with_high_effort_and_dropped_where_it_does_not_pay() -> None:
+    pytest.importorskip("torch")
+    result = quantry.quantize(pooled(4), pictures(8), target="vitisai", effort="high", store=None)
+    assert isinstance(result, AutoResult)
+    trained = [step for step in result.auto.steps if step.label in ("block reconstruction", "distillation")]
+    assert len(trained) == 2
+    assert all(step.gain is not None and step.accepted == (step.label in _kept(result)) for step in trained)
+    assert result.auto.closeness.mean_decibels >= result.auto.start.mean_decibels
+
+
+def _kept(result: AutoResult) -> set[str]:
+    names = {"Brecq": "block reconstruction", "Distill": "distillation"}
+    return {names[type(step).__name__] for step in result.recipe.tune.steps if type(step).__name__ in names}

@@ -7,7 +7,7 @@ from pathlib import Path
 from quantry.auto.effort import Effort, find_effort
 from quantry.auto.loop import Loop, Outcome
 from quantry.auto.proposals import Proposal
-from quantry.auto.run import AutoInputs, AutoResult, trial_inputs, with_outcome
+from quantry.auto.run import AutoInputs, AutoResult, trial_inputs, with_outcome, without_fallback
 from quantry.auto.trials import Trials
 from quantry.data.calibration_data import CalibrationData
 from quantry.diagnosis import Diagnosis, diagnose
@@ -58,7 +58,7 @@ def fix(result: QuantizationResult, *, target: Target | str | None = None, effor
         given = _inputs(result, Path(folder))
         with trial_inputs(given, result.recipe) as inputs:
             trials = Trials(inputs, find_effort(effort), Path(folder))
-            outcome = Loop(trials, deployed).run_fixes(Proposal("the given recipe", result.recipe))
+            outcome = Loop(trials, deployed).run_fixes(Proposal("the given recipe", without_fallback(result.recipe)))
             diagnosis = diagnose(result) if outcome.diagnosis is None else outcome.diagnosis
             return Fixed(_ordered(diagnosis, outcome), with_outcome(given, outcome, inputs))
 

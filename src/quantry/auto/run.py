@@ -162,11 +162,11 @@ def quantize_auto(
     Raises:
         UserError: The model or the data is invalid.
     """
-    simple = replace(target.adapted(adjust(plain(target))), name=AUTO)
+    simple = replace(without_fallback(target.adapted(adjust(plain(target)))), name=AUTO)
     if given.data is None:
         result = _final(given, simple, given.data)
         return replace(result, _notes=(*result._notes, _NO_DATA))
-    best = target.adapted(adjust(recommended(target)))
+    best = without_fallback(target.adapted(adjust(recommended(target))))
     with trial_inputs(given, best) as inputs, tempfile.TemporaryDirectory() as folder:
         trials = Trials(inputs, effort, Path(folder))
         start = Proposal("the recommended recipe", best)
@@ -176,6 +176,11 @@ def quantize_auto(
             # Quantizing again raises the error itself, which says what the user can change.
             return _final(given, simple, inputs.data)
         return with_outcome(given, outcome, inputs)
+
+
+def without_fallback(recipe: Recipe) -> Recipe:
+    """Return a recipe that does not replace itself by a simpler one: here held-out samples decide that."""
+    return replace(recipe, evaluate=replace(recipe.evaluate, fall_back=False))
 
 
 def with_outcome(given: AutoInputs, outcome: Outcome, inputs: TrialInputs) -> AutoResult:
