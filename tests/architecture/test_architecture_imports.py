@@ -19,7 +19,7 @@ HEAVY = {
     "optuna": {"autosearch"},
     "torch": {"numerics", "runtime", "execute", "tune", "torchfront"},
 }
-LEAVES = {"cli", "onnx", "torch", "vai_q_onnx", "compat"}
+LEAVES = {"cli", "onnx", "ort", "torch", "vai_q_onnx", "compat"}
 
 
 def modules() -> list[Path]:

@@ -199,6 +199,15 @@ OPTIONS: dict[str, Case] = {
     "UseRandomData": ({}, True, "draft.random_given", True),
     "QuantizeAllOpTypes": ({}, True, "recipe.plan.every_operator", True),
     "DedicatedQDQPair": ({}, True, "recipe.emit.dedicated_pairs", True),
+    "MinimumRealRange": ({}, 0.5, "recipe.scale.smallest_range", 0.5),
+    "ActivationRestrictedAsymmetric": ({}, True, "recipe.scale.zero_point_at_an_end", True),
+    "UseUnsignedReLU": (
+        {"extra_options": {"ActivationSymmetric": True}},
+        True,
+        "recipe.scale.zero_point_at_an_end",
+        True,
+    ),
+    "BlockSize": ({}, 32, "recipe.plan.weight.granularity", PerGroup(32)),
     "RandomDataReaderInputShape": ({}, {"image": [1, 3, 8, 8]}, "draft.random.shapes", {"image": (1, 3, 8, 8)}),
     "RandomDataReaderInputDataRange": ({}, {"image": [-1, 1]}, "draft.random.ranges", {"image": (-1.0, 1.0)}),
     "ConvertLeakyReluToDPUVersion": (NPU, False, "recipe.prepare.npu.leaky_relu", False),
@@ -601,7 +610,7 @@ def test_algorithms_run_in_a_fixed_order() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"scale": 0.1}, "'scale'.*is not supported: scales come from calibration"),
+        ({"scale": 0.1}, "'scale' and 'zero_point' together"),
         ({"quant_typ": QuantType.QInt8}, "did you mean 'quant_type'"),
     ],
 )

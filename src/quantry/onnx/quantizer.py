@@ -152,6 +152,24 @@ def run_job(
     Returns:
         The quantized model if ``model_output`` is None, else None.
     """
+    result = job_result(job, model_input, reader, data_path)
+    if model_output is None:
+        return onnx.load_from_string(result.to_bytes())
+    save_result(result, Path(model_output), job.draft)
+    return None
+
+
+def job_result(
+    job: Job, model_input: Any, reader: Any = None, data_path: str | os.PathLike[str] | None = None
+) -> QuantizationResult:
+    """Quantize a model with a translated configuration and return everything about it.
+
+    Args:
+        job: The configuration.
+        model_input: The float model.
+        reader: Calibration data.
+        data_path: A directory of ``.npy`` files instead.
+    """
     draft = job.draft
     with _logged_at(draft.log_severity), _selection_named(job.selection):
         for note in draft.notes:
@@ -166,10 +184,7 @@ def run_job(
             score=_score(job),
         )
         _report(result, draft)
-        if model_output is None:
-            return onnx.load_from_string(result.to_bytes())
-        _save(result, Path(model_output), draft)
-        return None
+        return result
 
 
 def _score(job: Job) -> Score | None:
@@ -240,7 +255,8 @@ def _report(result: QuantizationResult, draft: RecipeDraft) -> None:
         _LOG.info("cosine %.6g, l2 %.6g against the float model", scores["cosine"].value, scores["l2"].value)
 
 
-def _save(result: QuantizationResult, path: Path, draft: RecipeDraft) -> None:
+def save_result(result: QuantizationResult, path: Path, draft: RecipeDraft) -> None:
+    """Write a result as the configuration says."""
     if draft.external_data:
         write_model(result.model, path, external_data_threshold=0)
     else:

@@ -171,6 +171,31 @@ class FixedScale(Checked):
 
 
 @dataclass(frozen=True)
+class GivenRange(Checked):
+    """Range, or scale and zero point, of one tensor, instead of what calibration finds.
+
+    Each field has one number for the tensor, or one for each channel; empty fields are not given.
+
+    Attributes:
+        tensor: Name of the activation or weight.
+        lowest: Smallest values.
+        highest: Largest values.
+        scale: Scales.
+        zero_point: Zero points.
+        reduced: Use one bit less.
+        optional: Whether the tensor may be absent or float.
+    """
+
+    tensor: str
+    lowest: tuple[float, ...] = ()
+    highest: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    reduced: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
 class ScaleOptions(Checked):
     """How ranges are chosen.
 
@@ -182,6 +207,10 @@ class ScaleOptions(Checked):
         align: Operator types whose quantized inputs and outputs share one scale that covers all of them; from
             `ALIGNABLE_OPERATORS`.
         fixed: Scales of results that a target fixes, whatever calibration finds.
+        given: Tensors with a given range or scale.
+        smallest_range: Width to which narrower ranges of asymmetric tensors are widened.
+        zero_point_at_an_end: Asymmetric activations of an unsigned type have their zero point at 0 if no value is
+            negative, and else in the middle, as if they were symmetric.
     """
 
     activation: Method = MinMax()
@@ -190,6 +219,9 @@ class ScaleOptions(Checked):
     npu: NpuLimits | None = None
     align: tuple[str, ...] = ()
     fixed: tuple[FixedScale, ...] = ()
+    given: tuple[GivenRange, ...] = ()
+    smallest_range: float = 0.0
+    zero_point_at_an_end: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

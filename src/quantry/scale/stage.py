@@ -1,6 +1,9 @@
 """The stage "scale": compute scale and zero point of every quantized tensor from statistics and weights."""
 
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from quantry.errors import InternalError, RecipeError
 from quantry.graph.float_model import FloatModel
@@ -19,6 +22,7 @@ from quantry.scale.activations import (
     unusual_values,
 )
 from quantry.scale.alignment import aligned
+from quantry.scale.given import with_given, with_rules
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.parameter_cache import cached_constant_params
 from quantry.scale.weights import measure_constant
@@ -43,6 +47,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     tensors = activation_params(plan.activations, statistics, options.activation, functions)
     if options.align:
         tensors = aligned(model.model.graph, plan, tensors, options.align)
+    tensors = _ruled_activations(plan, statistics, tensors, options)
     tensors |= conversion_params(plan, statistics, options.activation)
     tensors |= fixed_params(model.model.graph, plan, options.fixed)
     notes = list(unusual_values(plan.activations, statistics))
@@ -52,6 +57,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         tensors[name] = cached_constant_params(
             model.model, name, weight.spec, weight.axis, options.weight, reduced=options.reduce_range
         )
+    tensors |= _ruled_weights(model, plan, tensors, options)
     _make_room_for_biases(model, plan, tensors)
     for name, bias in plan.biases.items():
         if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.is_integer:
@@ -62,8 +68,40 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
             _check_has_scales(name, bias, plan)
             tensors[name] = _derived(name, bias, tensors)
             notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
-    params = QuantParams(tensors, tuple(notes))
+    params = QuantParams(with_given(tensors, plan, options.given, plan.biases), tuple(notes))
     return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu)
+
+
+def _ruled_activations(
+    plan: QuantPlan, statistics: Statistics, tensors: dict[str, TensorParams], options: ScaleOptions
+) -> dict[str, TensorParams]:
+    if options.smallest_range or options.zero_point_at_an_end:
+        tensors = with_rules(tensors, plan, partial(_seen, plan, statistics), options)
+    return with_given(tensors, plan, options.given, plan.activations)
+
+
+def _ruled_weights(
+    model: FloatModel, plan: QuantPlan, tensors: dict[str, TensorParams], options: ScaleOptions
+) -> dict[str, TensorParams]:
+    weights = {name: tensors[name] for name in plan.weights if name in tensors}
+    if options.smallest_range:
+        weights = with_rules(weights, plan, partial(_stored, model, plan), options)
+    return with_given(weights, plan, options.given, plan.weights)
+
+
+def _seen(plan: QuantPlan, statistics: Statistics, name: str) -> tuple[float, float]:
+    stats = statistics.tensors.get(plan.root(name))
+    return (0.0, 0.0) if stats is None or not stats.count else (stats.minimum, stats.maximum)
+
+
+def _stored(model: FloatModel, plan: QuantPlan, name: str) -> tuple[Any, Any]:
+    axis = plan.weights[name].axis
+
+    def ends(values: np.ndarray) -> tuple[Any, Any]:
+        others = None if axis is None else tuple(index for index in range(values.ndim) if index != axis % values.ndim)
+        return values.min(axis=others), values.max(axis=others)
+
+    return measure_constant(model.model, name, ends)
 
 
 def _make_room_for_biases(model: FloatModel, plan: QuantPlan, tensors: dict[str, TensorParams]) -> None:

@@ -81,6 +81,10 @@ def _weight_method(draft: RecipeDraft, value: object) -> RecipeDraft:
     )
 
 
+def _smallest_range(draft: RecipeDraft, value: float | None) -> RecipeDraft:
+    return replace(draft, scale=replace(draft.scale, smallest_range=float(value or 0.0)))
+
+
 def _random_shapes(draft: RecipeDraft, value: Any) -> RecipeDraft:
     if not Kind.DICT.holds(value) and not Kind.LIST.holds(value):
         raise RecipeError(
@@ -245,6 +249,22 @@ ROWS = (
         "Calibrate with one random sample if there is no data, without a warning.",
         "random data",
         sets("random_given"),
+    ),
+    OptionRow(
+        "MinimumRealRange",
+        Kind.FLOAT,
+        "None",
+        "Width to which narrower ranges are widened.",
+        "scale.smallest_range",
+        _smallest_range,
+    ),
+    OptionRow(
+        "ActivationRestrictedAsymmetric",
+        Kind.BOOL,
+        "False",
+        "Unsigned activations have their zero point at 0 if no value is negative, and else in the middle.",
+        "scale.zero_point_at_an_end",
+        sets("scale.zero_point_at_an_end"),
     ),
     OptionRow(
         "RandomDataReaderInputShape",

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.onnx.enums import TYPES, own_member, spec_of
@@ -14,6 +16,7 @@ from quantry.recipe import (
     DerivedBias,
     FloatBias,
     FloatScale,
+    GivenRange,
     Gptq,
     MatMulNBits,
     OwnBias,
@@ -25,15 +28,10 @@ from quantry.recipe import (
     TensorTypes,
 )
 
-_KNOWN = ("quant_type", "symmetric", "axis")
-_UNSUPPORTED = {
-    "scale": "scales come from calibration",
-    "zero_point": "zero points come from calibration",
-    "rmin": "ranges come from calibration",
-    "rmax": "ranges come from calibration",
-    "reduce_range": "it applies to the weights of the whole model; use the field reduce_range",
-    "convert": "pairs that convert between types are inserted automatically where types change",
-}
+_TYPED = ("quant_type", "symmetric", "axis")
+_RANGES = ("scale", "zero_point", "rmin", "rmax", "reduce_range")
+_KNOWN = (*_TYPED, *_RANGES)
+_UNSUPPORTED = {"convert": "pairs that convert between types are inserted automatically where types change"}
 
 
 def _mixed(draft: RecipeDraft, value: Mapping[Any, Iterable[str]]) -> RecipeDraft:
@@ -52,18 +50,55 @@ def _overrides(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
     for name, entries in value.items():
         where = f"extra_options['TensorQuantOverrides'][{name!r}]"
         listed = [entries] if isinstance(entries, Mapping) else list(entries)
-        if len(listed) != 1 or not isinstance(listed[0], Mapping):
-            raise RecipeError(f"{where} must be a list of one dict, got {entries!r}; 'axis' gives each channel a scale")
-        draft = _with(draft, (name,), _overridden(draft, listed[0], where))
+        if not listed or not all(isinstance(entry, Mapping) for entry in listed):
+            raise RecipeError(f"{where} must be a list of dicts, got {entries!r}")
+        if len(listed) > 1 and "axis" not in listed[0]:
+            raise RecipeError(
+                f"{where} must have an 'axis' in its first dict if there is one for each channel, got none"
+            )
+        for entry in listed:
+            _check_override(entry, where)
+        if any(key in listed[0] for key in _TYPED):
+            draft = _with(draft, (name,), _overridden(draft, listed[0], where))
+        draft = _with_ranges(draft, name, listed)
     return draft
 
 
-def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], where: str) -> TensorSpec:
+def _check_override(entry: Mapping[str, Any], where: str) -> None:
     for key in entry:
         if key in _UNSUPPORTED:
             raise RecipeError(f"{where}[{key!r}] is not supported: {_UNSUPPORTED[key]}; leave it out")
         if key not in _KNOWN:
             raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), _KNOWN)}")
+    if ("scale" in entry) != ("zero_point" in entry):
+        raise RecipeError(f"{where} must have 'scale' and 'zero_point' together, got only one of them")
+    invalid = [key for key in ("symmetric", "reduce_range", "rmax", "rmin") if key in entry]
+    if "scale" in entry and invalid:
+        raise RecipeError(
+            f"{where} must not have {', '.join(invalid)} together with a scale, which says everything, got both"
+        )
+
+
+def _with_ranges(draft: RecipeDraft, name: str, entries: list[Mapping[str, Any]]) -> RecipeDraft:
+    if not any(key in entry for entry in entries for key in _RANGES):
+        return draft
+    numbers: dict[str, Any] = {
+        field: tuple(_number(entry.get(key)) for entry in entries)
+        for field, key in (("lowest", "rmin"), ("highest", "rmax"), ("scale", "scale"), ("zero_point", "zero_point"))
+        if any(key in entry for entry in entries)
+    }
+    if "zero_point" in numbers:
+        numbers["zero_point"] = tuple(int(value) for value in numbers["zero_point"])
+    given = GivenRange(name, reduced=any(bool(entry.get("reduce_range")) for entry in entries), **numbers)
+    return replace(draft, scale=replace(draft.scale, given=(*draft.scale.given, given)))
+
+
+def _number(value: Any) -> float:
+    """Return a number, also from an array with one; NaN if there is none."""
+    return float("nan") if value is None else float(np.asarray(value).reshape(-1)[0])
+
+
+def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], where: str) -> TensorSpec:
     # Only weights have channels with their own scales, so an axis means a weight.
     spec = draft.plan.weight if "axis" in entry else draft.plan.activation
     if "quant_type" in entry:
@@ -82,14 +117,37 @@ def _with(draft: RecipeDraft, names: tuple[str, ...], spec: TensorSpec) -> Recip
     return replace(draft, plan=replace(draft.plan, tensors=(*draft.plan.tensors, TensorTypes(names, spec))))
 
 
+def _blocks(draft: RecipeDraft, value: int) -> RecipeDraft:
+    if not value:
+        return draft
+    note = "BlockSize leaves activations float: an integer product has one scale for all values it adds up"
+    plan = replace(draft.plan, weight=replace(draft.plan.weight, granularity=PerGroup(value)), weights_only=True)
+    return replace(draft, plan=plan, bias=FloatBias()).with_note(note)
+
+
+def _unsigned_relu(draft: RecipeDraft, value: bool) -> RecipeDraft:
+    if value and not draft.plan.activation.symmetric:
+        return draft.with_note("UseUnsignedReLU has no effect without ActivationSymmetric")
+    return with_field(draft, "scale.zero_point_at_an_end", value) if value else draft
+
+
 _TENSOR_TYPES = (
+    OptionRow(
+        "BlockSize",
+        Kind.INT,
+        "0",
+        "Number of weights along the reduced axis that share a scale, 0 for none; activations stay float.",
+        "plan.weight.granularity, plan.weights_only",
+        _blocks,
+    ),
     OptionRow(
         "TensorQuantOverrides",
         Kind.DICT,
         "{}",
-        "Types of single tensors, by name: [{'quant_type', 'symmetric', 'axis'}]; 'axis' is for weights. Ranges and "
-        "scales cannot be set.",
-        "plan.tensors",
+        "Types and ranges of single tensors, by name: [{'quant_type', 'symmetric', 'axis', 'rmin', 'rmax', "
+        "'reduce_range'}] or [{'quant_type', 'axis', 'scale', 'zero_point'}]; with 'axis', for weights, one dict for "
+        "all channels or one for each.",
+        "plan.tensors, scale.given",
         _overrides,
     ),
     OptionRow(
@@ -341,10 +399,9 @@ ROWS = (
         "UseUnsignedReLU",
         Kind.BOOL,
         "False",
-        "Use an unsigned range for symmetric int8 activations that are never negative.",
-        refused="a model has one activation type; use activation_type=QuantType.QUInt8 with "
-        "ActivationSymmetric=False, which wastes no codes on negative numbers",
-        harmless=(False,),
+        "Use the whole range of the type for symmetric activations that are never negative.",
+        "scale.zero_point_at_an_end",
+        _unsigned_relu,
     ),
     OptionRow(
         "QuantizeBias",

@@ -1,0 +1,122 @@
+"""Ranges that are kept in a file between calls, and models that are not plain float32 models."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantry.data.random_data import RandomData
+from quantry.errors import DataError, RecipeError
+from quantry.onnx.translate import Job
+from quantry.quantization import QuantizationResult
+from quantry.recipe import GivenRange
+from quantry.runtime.range_files import StoredRanges, load_ranges, save_ranges
+
+_LOG = logging.getLogger("quantry")
+
+
+def with_stored_ranges(job: Job, path: Path | None, method: str, reader: Any) -> tuple[Job, Any]:
+    """Return the job with the ranges of a file, and the data it then needs.
+
+    Args:
+        job: The job.
+        path: The file; None, or a file that does not exist, changes nothing.
+        method: Name of the calibration method.
+        reader: The data.
+
+    Raises:
+        RecipeError: The ranges were found by another method.
+        DataError: There are no ranges and no data.
+    """
+    stored = load_ranges(path) if path is not None and path.exists() else None
+    smooth = job.recipe.equalize.smooth is not None
+    if stored is not None and stored.smooth != smooth:
+        _LOG.warning("the ranges in %s were found with smooth_quant=%s: calibrating again", path, stored.smooth)
+        stored = None
+    if stored is None:
+        if reader is None:
+            raise DataError("calibration_data_reader must be given if no file has the ranges, got None")
+        return job, reader
+    if stored.method != method:
+        raise RecipeError(
+            f"calibration_cache_path must hold ranges of the method {method}, got those of {stored.method}; at {path}"
+        )
+    given = tuple(GivenRange(name, (low,), (high,), optional=True) for name, (low, high) in stored.ranges.items())
+    scale = replace(job.recipe.scale, given=(*given, *job.recipe.scale.given))
+    return replace(job, recipe=replace(job.recipe, scale=scale)), RandomData()
+
+
+def store_ranges(result: QuantizationResult, path: Path, method: str) -> None:
+    """Write the ranges of a model's activations to a file."""
+    tensors = result.params.tensors
+    ranges = {}
+    for name in result.plan.activations:
+        if name in tensors:
+            params = tensors[name]
+            scale, zero = float(params.scale), int(params.zero_point)
+            ranges[name] = ((params.lowest - zero) * scale, (params.highest - zero) * scale)
+    smooth = result.recipe.equalize.smooth is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_ranges(path, StoredRanges(method, ranges, smooth))
+
+
+def is_half(model: onnx.ModelProto) -> bool:
+    """Whether a model computes in float16."""
+    weights = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+    return weights or any(map(_is_half, model.graph.input))
+
+
+def is_partly_quantized(model: onnx.ModelProto) -> bool:
+    """Whether a model has Q/DQ pairs already."""
+    return any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node)
+
+
+class HalfReader:
+    """Samples of another reader with float32 instead of float16."""
+
+    def __init__(self, reader: Any) -> None:
+        """Wrap a reader."""
+        self._reader = reader
+
+    def get_next(self) -> Any:
+        """Return the next sample, or None at the end."""
+        sample = self._reader.get_next()
+        if sample is None:
+            return None
+        return {name: array.astype("float32") if array.dtype == "float16" else array for name, array in sample.items()}
+
+
+def with_half_ends(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a float32 model with the float16 inputs and outputs of the original.
+
+    ::
+
+        x float16 -> Cast -> x_float32 -> ... -> y_float32 -> Cast -> y float16
+    """
+    half = {value.name for value in (*original.graph.input, *original.graph.output) if _is_half(value)}
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    before, after = [], []
+    for value in (*graph.input, *graph.output):
+        if value.name not in half:
+            continue
+        inner = f"{value.name}_float32"
+        for node in graph.node:
+            node.input[:] = [inner if name == value.name else name for name in node.input]
+            node.output[:] = [inner if name == value.name else name for name in node.output]
+        if value.name in {entry.name for entry in graph.input}:
+            before.append(onnx.helper.make_node("Cast", [value.name], [inner], to=onnx.TensorProto.FLOAT))
+        else:
+            after.append(onnx.helper.make_node("Cast", [inner], [value.name], to=onnx.TensorProto.FLOAT16))
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return result
+
+
+def _is_half(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16)

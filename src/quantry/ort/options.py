@@ -1,0 +1,45 @@
+"""onnxruntime's names of options that AMD Quark calls otherwise or does not have."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from onnx import TensorProto
+
+from quantry.onnx.enums import QuantType
+
+_TYPES = {
+    TensorProto.UINT8: QuantType.QUInt8,
+    TensorProto.INT8: QuantType.QInt8,
+    TensorProto.UINT16: QuantType.QUInt16,
+    TensorProto.INT16: QuantType.QInt16,
+    TensorProto.UINT4: QuantType.QUInt4,
+    TensorProto.INT4: QuantType.QInt4,
+}
+_RENAMED = {"SmoothQuantAlpha": "SmoothAlpha", "scenario": "Scenario"}
+_NO_EFFECT = ("extra.Sigmoid.nnapi", "QDQKeepRemovableActivations", "CalibStridedMinMax", "CalibMaxIntermediateOutputs")
+"""Options about how onnxruntime works inside: Relu and Clip are always kept, and ranges never depend on batches."""
+
+
+def own_type(given: Any) -> Any:
+    """Return our member for a number type; onnxruntime also takes ONNX's numbers of types."""
+    return _TYPES.get(given, given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+def own_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return onnxruntime's ``extra_options`` in the names of docs/reference/options.md."""
+    # None stands for the default.
+    listed = {key: value for key, value in (given or {}).items() if value is not None and key not in _NO_EFFECT}
+    options = {_RENAMED.get(key, key): value for key, value in listed.items()}
+    options.pop("SmoothQuant", None)
+    options.pop("SmoothQuantFolding", None)
+    overrides = options.get("TensorQuantOverrides")
+    if isinstance(overrides, Mapping):
+        options["TensorQuantOverrides"] = {
+            name: [_typed(entry) for entry in ([entries] if isinstance(entries, Mapping) else entries)]
+            for name, entries in overrides.items()
+        }
+    return options
+
+
+def _typed(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: own_type(value) if key == "quant_type" else value for key, value in entry.items()}

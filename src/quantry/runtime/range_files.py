@@ -1,0 +1,57 @@
+"""Ranges of tensors in the file format of onnxruntime's calibration."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quantry.errors import DataError
+
+
+class StoredRanges(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        method: Name of the calibration method.
+        ranges: Smallest and largest value by tensor.
+        smooth: Whether SmoothQuant was on.
+    """
+
+    method: str
+    ranges: Mapping[str, tuple[float, float]]
+    smooth: bool
+
+
+def save_ranges(path: Path, stored: StoredRanges) -> None:
+    """Write ranges."""
+    calibrate: Any = _calibrate()
+    method = calibrate.CalibrationMethod[stored.method]
+    data = {
+        name: calibrate.TensorData(lowest=np.array(low, np.float32), highest=np.array(high, np.float32))
+        for name, (low, high) in stored.ranges.items()
+    }
+    calibrate.save_tensors_data(calibrate.TensorsData(method, data), path, smooth_quant=stored.smooth)
+
+
+def load_ranges(path: Path) -> StoredRanges:
+    """Return the ranges of a file.
+
+    Raises:
+        DataError: It is no such file.
+    """
+    calibrate: Any = _calibrate()
+    try:
+        found = calibrate.load_tensors_data(path)
+        smooth = bool(json.loads(path.read_text()).get("smooth_quant"))
+        ranges = {name: (float(data.lowest), float(data.highest)) for name, data in found.data.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"a file of ranges must be one that calibration wrote, got {error}; at {path}") from error
+    return StoredRanges(found.calibration_method.name, ranges, smooth)
+
+
+def _calibrate() -> Any:
+    from onnxruntime.quantization import calibrate
+
+    return calibrate
