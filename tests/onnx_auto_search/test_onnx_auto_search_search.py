@@ -356,3 +356,17 @@ def test_evaluator_objects_are_used_unchanged(tmp_path: Path) -> None:
     evaluator = distance_evaluator(saved_net(tmp_path), samples(), "cosine")
     search = AutoSearch(Config(start()), settings(tmp_path, search_evaluator=evaluator), saved_net(tmp_path), Reader())
     assert all(entry["metrics"]["interval"] is not None for entry in search.search_model())
+
+
+def test_search_has_one_folder_and_names_its_best_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saved_net(tmp_path)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    mine = type("Mine", (), {"search_space": space()})
+    AutoSearch(start(), mine, model, Reader()).search_model()
+    assert sorted(path.name for path in folder.iterdir()) == ["auto_search", "auto_search.log"]
+    assert (folder / "auto_search" / "best.onnx").exists()
+    assert "best model: auto_search/best.onnx" in capsys.readouterr().out

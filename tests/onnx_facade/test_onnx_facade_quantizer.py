@@ -13,7 +13,7 @@ import onnx
 import pytest
 from facade_models import Reader, cnn, operators, run, samples, saved_cnn
 
-from quantry.errors import DataError, ModelNotFoundError, RecipeError, SelectionError
+from quantry.errors import DataError, ModelError, ModelNotFoundError, RecipeError, SelectionError
 from quantry.onnx import (
     CalibrationMethod,
     Config,
@@ -418,3 +418,18 @@ import sys, quantry.onnx, quantry.vai_q_onnx
 sys.stdout.write(",".join({"torch", "onnxruntime", "optuna"} & set(sys.modules)))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_message_about_half_precision_names_the_option_of_this_api() -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "halves",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, [1, 4])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, [1, 3])],
+        [onnx.numpy_helper.from_array(np.eye(4, 3, dtype=np.float16), "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ModelError, match="set convert_fp16_to_fp32=True to convert it"):
+        ModelQuantizer(QuantizationConfig()).quantize_model(model)
+    converted = ModelQuantizer(QuantizationConfig(convert_fp16_to_fp32=True))
+    assert converted.quantize_model(model, None, [{"x": np.ones((1, 4), np.float32)}]) is not None

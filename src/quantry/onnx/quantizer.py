@@ -268,10 +268,18 @@ def _selection_named(names: Mapping[str, str]) -> Iterator[None]:
     """Make errors of the selection name the caller's options instead of the fields of the recipe."""
     try:
         yield
+    except ModelError as error:
+        error.args = (_in_facade_words(str(error)),)
+        raise
     except SelectionError as error:
         # Edit the same exception, so that it keeps its notes and its traceback.
         error.args = (re.sub(r"\bSelection\.(\w+)", lambda found: names.get(found[1], found[0]), str(error)),)
         raise
+
+
+def _in_facade_words(message: str) -> str:
+    """Return a message of the pipeline with the names of this API's options."""
+    return message.replace("set float16_to_float32=True in PrepareOptions", "set convert_fp16_to_fp32=True")
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,7 +18,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.errors import DataError, RecipeError, nearest_spelling
 from quantry.graph.float_model import input_signatures
-from quantry.graph.load import model_source
+from quantry.graph.load import model_source, read_model
 from quantry.graph.save import write_model
 from quantry.onnx.auto_search.config import Settings, device_names
 from quantry.onnx.auto_search.configuration import (
@@ -138,6 +140,12 @@ class AutoSearch:
         Raises:
             UserError: The model, the data or a setting is invalid.
         """
+        found = self._searched()
+        if self.result is not None and self.result.best_model is not None:
+            name_best(Path(self.settings.search_output_dir) / "best.onnx", self.result)
+        return found
+
+    def _searched(self) -> list[Candidate]:
         if self.settings.advanced_fastft_search:
             return self._search_finetuning()
         if self.settings.two_stage_search:
@@ -236,7 +244,10 @@ class AutoSearch:
         assert result.best is not None
         index = index_of(result.best.assignment)
         found = candidate(result.best, result, index, configurations[index], self._metric)
-        return [found | {"model_path": str(result.best_model), "stage": result.output_dir.name}]
+        assert result.best_model is not None
+        write_model(read_model(result.best_model), output / "best.onnx")
+        shutil.copyfile(result.output_dir / "recipe.yaml", output / "recipe.yaml")
+        return [found | {"model_path": str(output / "best.onnx"), "stage": result.output_dir.name}]
 
     @staticmethod
     def _better(*stages: tuple[SearchResult, list[Configuration]]) -> tuple[SearchResult, list[Configuration]]:
@@ -255,6 +266,13 @@ class AutoSearch:
         result = self._run(space, self.settings.advanced_options())
         found = candidates(result, lambda trial: (None, nested(trial.assignment)), self._metric)
         return sorted(found, key=lambda entry: float(entry["difference"]))
+
+
+def name_best(path: Path, result: SearchResult) -> None:
+    """Print which model a search found."""
+    best = result.best
+    difference = "" if best is None or best.drop is None else f", {best.drop:.6g} worse than the float model"
+    sys.stdout.write(f"best model: {path}{difference}; everything of the search is in {path.parent}\n")
 
 
 def candidate(

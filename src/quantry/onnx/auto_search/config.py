@@ -127,6 +127,9 @@ def _advanced_default() -> dict[str, Any]:
     return {"sampler_algo": "TPE", "direction": "minimize", "n_trials": 10}
 
 
+_FOLDER = "auto_search"
+
+
 @dataclass(frozen=True)
 class Settings:
     """The attributes of an AutoSearchConfig; defaults are AMD Quark's, except for one worker and the CPU.
@@ -138,8 +141,9 @@ class Settings:
         search_evaluator: The user's evaluator; None uses the metric.
         search_metric_tolerance: Largest accepted difference to the float model: a number, or "1%".
         search_cache_dir: Where results of stages go; None is the output directory.
-        search_output_dir: Where models, the log, search.json and recipe.yaml go.
-        search_log_path: The log file; None is auto_search.log in the output directory.
+        search_output_dir: The one folder where models, the log, search.json and recipe.yaml go.
+        search_log_path: The log file; None is auto_search.log in the output directory, or in the current one if no
+            output directory is given, as AMD's document says.
         search_stop_condition: Limits; a missing entry or -1 is no limit.
         two_stage_search: Search calibration first, then finetuning of the best.
         advanced_fastft_search: Search iterations and learning rate of finetuning as numbers.
@@ -158,7 +162,7 @@ class Settings:
     search_evaluator: Callable[..., float] | None = None
     search_metric_tolerance: float | str | None = 2e4
     search_cache_dir: str | Path | None = None
-    search_output_dir: str | Path = "./"
+    search_output_dir: str | Path = _FOLDER
     search_log_path: str | Path | None = None
     search_stop_condition: Mapping[str, float] = field(default_factory=_stop_default)
     two_stage_search: bool = False
@@ -190,6 +194,8 @@ class Settings:
                     f"{_name(config)} must have known attributes, got {name!r}{nearest_spelling(name, known)}"
                 )
         given = {name: _attribute(config, name) for name in known if hasattr(config, name)}
+        if given.get("search_output_dir") in (None, _FOLDER) and given.get("search_log_path") is None:
+            given["search_log_path"] = "auto_search.log"
         settings = cls(**{name: value for name, value in given.items() if value is not None})
         settings.check(_name(config))
         return settings

@@ -35,7 +35,7 @@ from quantry.onnx.algorithms import (
     GPTQConfig,
     SmoothQuantConfig,
 )
-from quantry.onnx.auto_search.auto_search import Candidate, candidate
+from quantry.onnx.auto_search.auto_search import Candidate, candidate, name_best
 from quantry.onnx.auto_search.config import sampler_name, search_options
 from quantry.onnx.auto_search.evaluators import UserEvaluator, metric_evaluator
 from quantry.onnx.auto_search.predefined_spaces import PRESETS
@@ -177,6 +177,8 @@ class AutoSearchPro:
         }
         path = Path(self.config["output_dir"]) / "best_params.json"
         path.write_text(json.dumps({"params": plain, "score": result.best.score}, indent=2), encoding="utf-8")
+        if result.best_model is not None:
+            name_best(result.best_model, result)
         return found | {"model_path": str(result.best_model)}
 
     def _space(self, parameters: Mapping[str, Any], fixed: Mapping[str, Any]) -> Space:
