@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.autosearch.control import ControlFile
 from quantry.autosearch.context import SearchContext, SearchInputs, open_context, search_identity
 from quantry.autosearch.data_split import undivided, write_calibration_list
 from quantry.autosearch.evaluator import Direction, EvaluatorAdapter, Score
@@ -25,6 +26,7 @@ from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
 from quantry.autosearch.space import AnySpace, spaces_of
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import StudySession
+from quantry.autosearch.trackers import DashboardStudy, trackers
 from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.autosearch.workers import Workers, start_workers
@@ -135,7 +137,16 @@ def _run_trials(
 @contextmanager
 def _reported(state: SearchState, lines: list[str]) -> Iterator[None]:
     """Report to the log, search.json, the logger and the terminal."""
-    callbacks: list[SearchCallback] = [LogFile(state.options.log_file), SummaryFile(), ProgressLog(), LiveTable()]
+    callbacks: list[SearchCallback] = [
+        LogFile(state.options.log_file),
+        SummaryFile(),
+        ProgressLog(),
+        LiveTable(),
+        DashboardStudy(),
+        *trackers(state.options.log_to),
+        # Last: while a search is paused, everything about the latest trial is written.
+        ControlFile(),
+    ]
     state.callbacks = callbacks
     for callback in callbacks:
         callback.on_start(state, lines)

@@ -75,6 +75,7 @@ class SearchOptions:
             ``postgresql+psycopg://user@host/name``; None is study.journal in the output directory.
         cluster: Address of the Ray cluster that runs the trials, "auto" or "ray://host:10001", or "local" to start
             one; all its machines must see the same files. None is this machine.
+        log_to: Other tools that record the trials: "mlflow", "wandb".
     """
 
     sampler: str = "tpe"
@@ -95,6 +96,7 @@ class SearchOptions:
     keep_models: str = "accepted"
     storage: str | None = None
     cluster: str | None = None
+    log_to: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("sampler", "keep_models", "storage", "cluster"):
@@ -111,6 +113,8 @@ class SearchOptions:
             raise RecipeError(
                 f"SearchOptions.storage must be a database URL, such as 'sqlite:///study.db', got {self.storage!r}"
             )
+        for name in self.log_to:
+            _check_name("log_to", name, ("mlflow", "wandb"))
         for device in self.devices:
             if not re.fullmatch(r"cpu|cuda:[0-9]+", device):
                 raise RecipeError(f"SearchOptions.devices must hold names such as 'cuda:0', got {device!r}")
@@ -120,7 +124,7 @@ class SearchOptions:
         values: dict[str, Any] = {"output_dir": Path(self.output_dir)}
         if self.log_path is not None:
             values["log_path"] = Path(self.log_path)
-        for name in ("objectives", "devices"):
+        for name in ("objectives", "devices", "log_to"):
             given = getattr(self, name)
             if not isinstance(given, str | list | tuple):
                 raise _refused(name, "a list", given)

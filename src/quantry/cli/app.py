@@ -29,6 +29,7 @@ from quantry.cli.quantize import quantize
 from quantry.cli.report import report
 from quantry.cli.schema import schema
 from quantry.cli.search import search
+from quantry.cli.serve import serve
 from quantry.cli.targets import targets
 
 app = typer.Typer(
@@ -88,6 +89,7 @@ _add(
     "quantry diagnose model.onnx other.int8.onnx --data images/ --target qnn-htp",
 )
 _add(report, _MAIN, "quantry report quantry_search", "quantry report first_search second_search -o both.html")
+_add(serve, _MAIN, "quantry serve quantry_search", "quantry serve quantry_search --host 0.0.0.0 --port 8000")
 _add(demo, _MAIN, "quantry demo", "quantry demo --target cpu")
 _add(nodes, _MODELS, "quantry nodes model.onnx --preset XINT8 --float")
 _add(convert, _MODELS, "quantry convert model.int8.onnx --to qdq -o model.qdq.onnx")

@@ -18,6 +18,7 @@ from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixe
 from quantry.cli.search_advice import advice_for
 from quantry.cli.search_job import METRIC, SearchJob, load_job
 from quantry.cli.search_table import search_json, show_search
+from quantry.cli.serve import live_page
 
 if TYPE_CHECKING:
     from quantry.autosearch import Score
@@ -88,6 +89,8 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     cluster: Annotated[
         str | None, typer.Option(help="Address of a Ray cluster that runs the trials; its machines see the same files.")
     ] = None,
+    log_to: Annotated[list[str] | None, typer.Option(help="Also record trials in mlflow or wandb.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Serve a page that grows while the search runs.")] = False,
     mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
     std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
     pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
@@ -114,7 +117,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     import quantry.evaluate.tasks
     import quantry.report  # noqa: F401
 
-    with _lines_without_terminal():
+    with _lines_without_terminal(), live_page(job.options.output_dir, enabled=live):
         result = job.run()
     _warn_of_chance(job, result.reference)
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
@@ -129,7 +132,7 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
 
 def _given_options(context: typer.Context) -> dict[str, Any]:
     """Return the options on the command line; the others keep the defaults of `SearchJob` and `SearchOptions`."""
-    given = {name: value for name, value in _on_command_line(context).items() if name not in _IMAGE_OPTIONS}
+    given = {name: value for name, value in _on_command_line(context).items() if name not in (*_IMAGE_OPTIONS, "live")}
     return given | ({"sampler": given["sampler"].lower()} if "sampler" in given else {})
 
 

@@ -29,13 +29,13 @@ def document(kind: str, heading: str, below: str, sections: Iterable[tuple[str, 
     """
     parts = [(title, body) for title, body in sections if body]
     links = "".join(f"<a href=#{anchor(title)}>{escape(title)}</a>" for title, _ in parts if title)
-    scripts = "".join(f"<script>{_asset(name)}</script>" for name in ("charts.min.js", "page.js", f"{kind}.js"))
+    scripts = "".join(f"<script>{asset(name)}</script>" for name in ("charts.min.js", "page.js", f"{kind}.js"))
     # A script element ends at its end tag, wherever that is.
     data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c")
     return (
         '<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content="width=device-width, '
         f'initial-scale=1"><meta http-equiv=Content-Security-Policy content="{_POLICY}">'
-        f"<title>quantry: {escape(heading)}</title><style>{_asset('page.css')}</style><body data-page={kind}>"
+        f"<title>quantry: {escape(heading)}</title><style>{asset('page.css')}</style><body data-page={kind}>"
         f'<a class=skip href="#content">To the content</a><header><h1>{escape(heading)}</h1><p id=below>{below}</p>'
         f'</header><nav class=parts aria-label="Sections">{links}</nav><main id=content>'
         f"{''.join(section(*part) for part in parts)}</main>"
@@ -43,7 +43,8 @@ def document(kind: str, heading: str, below: str, sections: Iterable[tuple[str, 
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file of the page: CSS or a script."""
     return resources.files("quantry.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
