@@ -32,6 +32,7 @@ from quantry.graph.quant_plan import DeclinedNode, QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
+from quantry.notebook import html_details, html_table
 from quantry.numerics.tensor_params import QuantParams
 from quantry.pipeline import (
     DataLike,
@@ -115,6 +116,25 @@ class QuantizationResult:
         """What the user should know; the first line warns if the result is broken."""
         alarm = () if self.guard is None else self.guard.notes
         return (*alarm, *self._notes)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows; metrics appear once `evaluation` was read, which runs both models."""
+        plan = self.plan
+        rows: list[tuple[str, str]] = [
+            ("nodes", f"{len(plan.quantized_nodes)} quantized, {len(plan.declined)} float"),
+            ("tensors", f"{len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"),
+        ]
+        if "evaluation" in self.__dict__:
+            evaluation = self.evaluation
+            rows += [
+                (name, f"{score.value:.5g} [{score.interval[0]:.4g}, {score.interval[1]:.4g}]")
+                for name, score in evaluation.metrics.items()
+            ]
+            rows.append(("bytes", f"{evaluation.float_bytes:,} float, {evaluation.quantized_bytes:,} quantized"))
+        else:
+            rows.append(("metrics", "read .evaluation to compare with the float model"))
+        table = html_table(("", ""), rows, f"Quantized with {self.recipe.name}")
+        return table + html_details(f"{len(self.notes)} notes", "\n".join(self.notes))
 
     @property
     def quantized(self) -> QuantizedModel:

@@ -18,7 +18,6 @@ from quantry.recipe import (
     PRESETS,
     DerivedBias,
     EvaluateOptions,
-    Gptq,
     LayerWisePercentile,
     MinMax,
     MinMSE,
@@ -29,11 +28,12 @@ from quantry.recipe import (
     ScaleOptions,
     SmoothQuant,
     TensorSpec,
+    brief,
 )
 from quantry.runtime.threads import thread_count
 
 if TYPE_CHECKING:
-    from quantry.autosearch import Space
+    from quantry.autosearch import SearchResult, Space
 
 _POWER_OF_TWO_INT8 = TensorSpec(scale=PowerOfTwoScale())
 
@@ -55,8 +55,7 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
         {
             "prepare.npu.sigmoid_to_hard_sigmoid": [True, False],
             "equalize.smooth": [None, SmoothQuant()],
-            "scale.activation": [MinMSE(), Percentile(99.9)],
-            "tune.steps": [(), (Gptq(compensate=False),)],
+            "scale.activation": [MinMSE(), Percentile(99.9), Percentile(99.99), MinMax()],
         },
     ),
     "cpu": (
@@ -86,8 +85,8 @@ def demo(
         "demo-out"
     ),
     target: Annotated[str, typer.Option(help="Deployment target: npu or cpu.")] = "npu",
-    scenes: Annotated[int, typer.Option(help="Number of labelled scenes to evaluate on.")] = 100,
-    samples: Annotated[int, typer.Option(help="Number of scenes to calibrate on.")] = 32,
+    scenes: Annotated[int, typer.Option(help="Number of labelled scenes to evaluate on.")] = 60,
+    samples: Annotated[int, typer.Option(help="Number of scenes to calibrate on.")] = 24,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Worker processes.", show_default="2")] = None,
     presets: Annotated[bool, typer.Option(help="Compare several presets instead of searching.")] = False,
 ) -> None:
@@ -108,9 +107,12 @@ def demo(
     space = _space(target)
     workers = jobs or min(2, thread_count())
     console.print(
-        f"A detector of {len(embedded.CLASS_NAMES)} shapes, for the target {target}: calibrated on {samples} scenes, "
-        f"evaluated by mAP on {scenes} others; {workers} workers.",
+        f"A small detector of {len(embedded.CLASS_NAMES)} shapes is quantized to int8 for the target {target}.\n"
+        f"1. Every recipe is calibrated on the same {samples} images; the float model runs over them only once.\n"
+        f"2. Each result is scored by mean average precision (mAP) on {scenes} other, labelled images.\n"
+        f"3. The best model, its recipe and a report are kept in {output / target}. {workers} workers.\n",
         soft_wrap=True,
+        highlight=False,
     )
     result = run_search(
         embedded.model_path(),
@@ -125,8 +127,32 @@ def demo(
         base = PRESETS[TARGETS[target][0]].recipe
         assert result.best is not None
         for difference in base.diff(result.best.recipe):
-            console.print(f"  {difference.path}: {escape(str(difference.theirs))}", soft_wrap=True, highlight=False)
+            console.print(f"  {difference.path}: {escape(brief(difference.theirs))}", soft_wrap=True, highlight=False)
+    _what_to_remember(console, result, page)
     out.result(search_json(result, page))
+
+
+def _what_to_remember(console: Console, result: "SearchResult", page: Path) -> None:
+    """Print what a newcomer should take along."""
+    best, first = result.best, result.trials[0]
+    if best is None or best.score is None or first.score is None:
+        return
+    console.rule("what to remember")
+    float_score = result.reference.value
+    console.print(
+        f"  float model          mAP {float_score:.3f}\n"
+        f"  first recipe tried   mAP {first.score:.3f}\n"
+        f"  best recipe found    mAP {best.score:.3f}, {100 * best.score / float_score:.0f} % of the float model, in "
+        f"{result.seconds:.0f} s\n"
+        f"  report               {page}\n"
+        "Now your own model:\n"
+        "  quantry quantize model.onnx --data images/ --pixel-scale 1/255 --recipe recommended-npu --report r.html\n"
+        "  quantry search model.onnx --data images/ --labels labels.csv --tolerance 1% --budget 10min --live\n"
+        "  quantry --help",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
 
 
 def _space(target: str) -> "Space":

@@ -16,6 +16,7 @@ from quantry.errors import RecipeError
 from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.tasks.float_agreement import Closeness
+from quantry.notebook import html_table
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 from quantry.runtime.sessions import run_session, simulation_session
@@ -55,6 +56,14 @@ class Diagnosis:
     samples: int
     closeness: Closeness = field(repr=False)
     general_fixes: tuple[Fix, ...] = field(default=(), repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the causes with their fixes, and the nodes that lose most."""
+        causes = [(finding.title, finding.fix, ", ".join(finding.tensors[:_TOLD_FALLS])) for finding in self.findings]
+        falls = [(f"{fall.operator} {fall.node}", f"{fall.before:.1f}", f"{fall.after:.1f}") for fall in self.falls]
+        return html_table(("cause", "what helps", "tensors"), causes, "Why accuracy is lost") + html_table(
+            ("node", "dB before", "dB after"), falls, "Where it is lost"
+        )
 
     def __str__(self) -> str:
         lines = [_outputs_line(self.closeness)]

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from quantry.recipe.checked import Checked
+from quantry.notebook import html_details, html_table
+from quantry.recipe.checked import Checked, brief
 from quantry.recipe.compatibility import check_options
 from quantry.recipe.equalization import EqualizeOptions
 from quantry.recipe.formats import EmitOptions
@@ -70,6 +71,14 @@ class Recipe(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self.plan, self.scale, self.mix, self.emit)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the fields that differ from their defaults, and all of them as YAML."""
+        from quantry.recipe.codec import to_yaml
+
+        rows = [(one.path, brief(one.theirs)) for one in Recipe().diff(self)]
+        table = html_table(("field", "value"), rows, f"Recipe {self.name}: differences from the defaults")
+        return table + html_details("the whole recipe", to_yaml(self))
 
     def diff(self, other: "Recipe") -> tuple[Difference, ...]:
         """Return the fields in which two recipes differ.

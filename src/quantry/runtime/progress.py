@@ -1,8 +1,11 @@
-"""A progress bar on a terminal, nothing elsewhere."""
+"""A progress bar on a terminal or in a notebook, nothing elsewhere."""
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
+
+from quantry.notebook import NotebookBar, in_notebook
 
 T = TypeVar("T")
 
@@ -23,6 +26,9 @@ def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
         title: Text in front of the bar.
         total: Number of items, or None if unknown.
     """
+    if _enabled and in_notebook():
+        yield from _in_notebook(items, title, total)
+        return
     if not on_terminal():
         yield from items
         return
@@ -32,6 +38,20 @@ def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         yield from bar.track(items, total=total, description=title)
+
+
+def _in_notebook(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:
+    bar = NotebookBar(title, total)
+    shown = 0.0
+    try:
+        for done, item in enumerate(items):
+            # Ten updates per second are enough for people, and cost nothing.
+            if time.monotonic() - shown > 0.1:
+                shown = time.monotonic()
+                bar.show(done)
+            yield item
+    finally:
+        bar.close()
 
 
 def on_terminal() -> bool:
