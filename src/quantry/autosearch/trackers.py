@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from quantry.autosearch.output import SearchCallback
+from quantry.autosearch.samplers import quiet_optuna
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial
 from quantry.errors import MissingExtraError
@@ -126,6 +127,10 @@ class DashboardStudy:
 
     def on_end(self, state: SearchState, reason: str) -> None:
         """Write the study."""
+        with quiet_optuna():
+            self._write(state, reason)
+
+    def _write(self, state: SearchState, reason: str) -> None:
         import optuna
         from optuna.storages.journal import JournalFileBackend
 
