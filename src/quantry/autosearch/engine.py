@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.autosearch.control import ControlFile
 from quantry.autosearch.context import SearchContext, SearchInputs, open_context, search_identity
+from quantry.autosearch.control import ControlFile
 from quantry.autosearch.data_split import undivided, write_calibration_list
 from quantry.autosearch.evaluator import Direction, EvaluatorAdapter, Score
 from quantry.autosearch.live_table import LiveTable
