@@ -41,6 +41,10 @@ DEFAULT_BUDGET = "10min"
 _BASE = "S8S8_AAWS"
 
 
+# Options that accept one name in place of a list.
+_LISTS = ("objectives", "devices", "log_to")
+
+
 @known_keywords("search", OTHER_NAMES)
 def search(  # noqa: PLR0913  one keyword for each thing a user brings
     model: Any,
@@ -75,6 +79,7 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
     keep_models: str = "accepted",
     storage: str | None = None,
     cluster: str | None = None,
+    log_to: Sequence[str] | str = (),
 ) -> SearchResult:
     """Find the recipe whose quantized model is best.
 
@@ -120,6 +125,7 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
         keep_models: Which trials' models stay on disk: "accepted", "best" or "all".
         storage: URL of a database for the study; None is a file in the output directory.
         cluster: Address of a Ray cluster that runs the trials; None is this machine.
+        log_to: Other tools that record the trials: "mlflow", "wandb".
 
     Returns:
         The best trial and all others. The model, its recipe, the log and search.json are in the output directory. The
@@ -136,9 +142,8 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
     """
     given = dict(locals())
     options = SearchOptions(
-        **{name: given[name] for name in SearchOptions.names() if name not in ("objectives", "devices")},
-        objectives=_names(objectives),
-        devices=_names(devices),
+        **{name: given[name] for name in SearchOptions.names() if name not in _LISTS},
+        **{name: _names(given[name]) for name in _LISTS},
     )
     wanted = _Wanted(space, recipe, target)
     if evaluator is None and metric is None and labels is None:
