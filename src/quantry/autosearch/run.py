@@ -143,7 +143,9 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
     given = dict(locals())
     options = SearchOptions(
         **{name: given[name] for name in SearchOptions.names() if name not in _LISTS},
-        **{name: _names(given[name]) for name in _LISTS},
+        objectives=_names(objectives),
+        devices=_names(devices),
+        log_to=_names(log_to),
     )
     wanted = _Wanted(space, recipe, target)
     if evaluator is None and metric is None and labels is None:
