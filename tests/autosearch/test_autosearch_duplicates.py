@@ -254,7 +254,7 @@ def test_copy_of_a_model_with_external_data_has_its_own_data_file(tmp_path: Path
 
 
 def test_content_depends_on_numbers_and_format_but_not_on_notes(network: Path) -> None:
-    stages = quantry.quantize(network, random_samples(1), store=None).stages
+    stages = quantry.quantize(network, random_samples(1), "S8S8_AAWS", store=None).stages
     params = stages.params.value
     first = model_content(stages, EmitOptions())
 

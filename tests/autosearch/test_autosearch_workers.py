@@ -21,8 +21,9 @@ from small_network import Distance, VisibleDevice, random_samples, small_space
 from quantry.autosearch import SearchOptions, Space, run_search
 from quantry.autosearch.output import ProgressLog
 from quantry.autosearch.trial import Trial
+from quantry.autosearch.trial_runner import _one_thread_of_training
 from quantry.autosearch.workers import device_of
-from quantry.recipe import AdaRound, MinMax, Percentile, Recipe, from_plain
+from quantry.recipe import AdaRound, MinMax, Percentile, Recipe, TuneOptions, from_plain
 from quantry.runtime import devices as devices_module
 
 HERE = Path(__file__).parent
@@ -257,3 +258,16 @@ def test_workers_get_devices_in_turn_and_are_spawned(network: Path, tmp_path: Pa
 )
 def test_device_of_a_worker(devices: tuple[str, ...], index: int, expected: str | None) -> None:
     assert device_of(devices, index) == expected
+
+
+def test_training_has_one_thread_for_any_number_of_workers() -> None:
+    import torch
+
+    trained, before = Recipe(tune=TuneOptions((AdaRound(),))), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with _one_thread_of_training(trained):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -5,8 +5,10 @@ import io
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module, util
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from quantry.memo import Memo, Trace, fingerprint
 from quantry.pipeline import Stages, follow_names, run_prepare, run_quantize
 from quantry.recipe import EmitOptions, Recipe
 from quantry.runtime.sessions import deployment_session
+from quantry.runtime.threads import one_torch_thread
 
 # Trials whose stage results stay in memory, so that the next trials do not read them from disk: a search of 16
 # calibration trials on the demo detector takes 2.5 s of CPU time instead of 6.3 s. Neighbours share most stages, and
@@ -157,7 +160,8 @@ class TrialRunner:
         memo = Memo(self.context.store, trace)
         prepared = run_prepare(self.context.source, recipe, memo)
         named, _ = follow_names(self.context.source, prepared, found_recipe(recipe))
-        stages = run_quantize(prepared, self.context.data, named, memo)
+        with _one_thread_of_training(recipe):
+            stages = run_quantize(prepared, self.context.data, named, memo)
         self._held.append(stages)
         return stages
 
@@ -196,6 +200,21 @@ class TrialRunner:
         written = io.BytesIO()
         np.save(written, scores)
         self.context.directory.write(self.context.directory.scores(number), written.getvalue())
+
+
+@contextmanager
+def _one_thread_of_training(recipe: Recipe) -> Iterator[None]:
+    """Train on one thread of torch, however many workers there are.
+
+    Torch adds gradients in another order with each number of threads. One worker would use all cores and several one
+    each, and the same trial would have other bytes. What runs in onnxruntime, NumPy and the kernels does not depend on
+    the number of threads.
+    """
+    if any(hasattr(step, "iterations") for step in recipe.tune.steps) and util.find_spec("torch") is not None:
+        # Loaded here: only a loaded torch can be limited.
+        import_module("torch")
+    with one_torch_thread():
+        yield
 
 
 def model_content(stages: Stages, options: EmitOptions) -> str:

@@ -71,12 +71,12 @@ def existing_device(device: str, *, inference: bool = False) -> str:
     return "cpu"
 
 
-@functools.cache  # One warning per device, not one per layer or trial.
 def best_device() -> str:
     """Return the device to train on if the user names none: the first GPU, else the CPU."""
     return "cuda:0" if _torch_gpus() else "cpu"
 
 
+@functools.cache  # One warning per device, not one per layer or trial.
 def _warn_of_missing(device: str) -> None:
     warnings.warn(f"{MISSING_DEVICE} {device!r} that torch can use; the CPU is used instead", stacklevel=3)
 
