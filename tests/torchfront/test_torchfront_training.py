@@ -234,7 +234,7 @@ def test_schedule_switches_observers_and_statistics(quantized: QuantizedModule) 
 def test_moving_average_follows_observers(quantized: QuantizedModule) -> None:
     options = QatOptions(steps=3, scale_rate=None, schedule=QatSchedule(observe_until=2))
     before = {name: part.clone() for name, part in quantized.state_dict().items() if name.endswith("scale")}
-    trained = qat(quantized, batches(), options=options)
+    trained = qat(quantized, batches(), options=options, held_out=[])
     after = trained.state_dict()
     assert any(name.endswith("observed") for name in after)
     assert any(not torch.equal(after[name], value) for name, value in before.items() if name in after)

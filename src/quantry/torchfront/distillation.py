@@ -108,11 +108,18 @@ class DistillationLoss:
         """Run both and return the loss."""
         return self.compare(*arguments, **named)[0]
 
+    def of(self, student: QuantizedModule, *arguments: Any, **named: Any) -> Tensor:
+        """Return the loss of another state of the student, such as an average of its weights."""
+        return self._compare(student, arguments, named)[0]
+
     def compare(self, *arguments: Any, **named: Any) -> tuple[Tensor, Any, Any]:
         """Run both and return the loss, the student's result and the teacher's result, for use in a custom loss."""
+        return self._compare(self.student, arguments, named)
+
+    def _compare(self, student: QuantizedModule, arguments: Any, named: Any) -> tuple[Tensor, Any, Any]:
         with torch.no_grad():
             wanted, inside = _run(self.teacher, self.tensors, arguments, named)
-        found, own = _run(self.student, self.tensors, arguments, named)
+        found, own = _run(student, self.tensors, arguments, named)
         shapes = [[tuple(leaf.shape) for leaf in _leaves(result)] for result in (found, wanted)]
         if shapes[0] != shapes[1]:
             raise ModelError(

@@ -239,7 +239,10 @@ class GraphBuilder:
         norm = self._norm_of(node)
         if norm is not None:
             result = self._batch_norm_layer(node, call, norm)
-        elif call.computed or any(value is not None and value.dtype in _COUNTING for value in node.inputs):
+        elif call.computed or any(
+            value is not None and value.dtype in _COUNTING and call.reads(index)
+            for index, value in enumerate(node.inputs)
+        ):
             inputs = (value if call.reads(index) else None for index, value in enumerate(node.inputs))
             tensors = tuple(None if value is None else self._tensor(value, node.name or "") for value in inputs)
             path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", NodeCall(call))

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
 from quantry.torchfront.graph_builder import Branches, GraphBuilder, Layout
+from quantry.torchfront.held_out import Gain
 from quantry.torchfront.module_definition import ModuleDefinition
 
 
@@ -24,7 +25,10 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         definition: What it was built from.
         layout: Where its parts are.
         is_frozen: Whether it is final: normalizations are folded, and it cannot be trained.
+        gain: What the last `qat` gained on held-out batches; None before.
     """
+
+    gain: Gain | None = None
 
     def __init__(self, root: nn.Module, graph: fx.Graph, definition: ModuleDefinition, layout: Layout) -> None:
         super().__init__(root, graph, "QuantizedModule")
@@ -41,6 +45,11 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         self.definition = definition
         self.layout = layout
         self.is_frozen = False
+
+    def add_gain(self, gain: Gain) -> None:
+        """Set `gain`, and add it to the notes of the definition."""
+        self.gain = gain
+        self.definition = replace(self.definition, notes=(*self.definition.notes, str(gain)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "QuantizedModule":
         rebuilt = build(self.definition)

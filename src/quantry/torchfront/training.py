@@ -4,7 +4,7 @@ import copy
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.graph_capture import call_error
+from quantry.torchfront.held_out import CHECKS, Batches, HeldOut, single_samples
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, learn_scales, start_observers
 
@@ -29,6 +30,9 @@ _SMALLEST = 1e-3
 
 _TINY = 1e-30
 """Smallest scale in the logarithm of its learning rate."""
+
+_MOST_SAMPLES = 64
+"""Held-out samples that are compared one by one."""
 
 _FLOOR = 1 / 16
 """A learned scale may shrink to this fraction of its start. It must stay positive."""
@@ -85,7 +89,7 @@ class QatOptions(Checked):
     """
 
     steps: int = 1000
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-4
     scale_rate: float | None = 1e-3
     decay: float | None = 0.99
     schedule: QatSchedule = QatSchedule()
@@ -115,9 +119,10 @@ def qat(
     loss: Loss | None = None,
     options: QatOptions | None = None,
     *,
+    held_out: Iterable[Any] | None = None,
     report: Callable[[int, float], None] | None = None,
 ) -> QuantizedModule:
-    """Train a quantized module.
+    """Train a quantized module; the result is never worse on held-out batches than the start.
 
     Args:
         module: The result of quantization after training; it is trained in place.
@@ -125,10 +130,13 @@ def qat(
         loss: From module and batch to a loss. None compares with the float model and needs no labels; a batch is then a
             tensor, a tuple that starts with the module's inputs, or a dict of them by name.
         options: How to train.
+        held_out: Batches that are not trained on and decide which step is returned. None holds out one batch in five,
+            at most eight; give your own for a loader that shuffles. An empty list returns the last step unchecked.
         report: Called with step and loss after each step.
 
     Returns:
-        The trained module in evaluation mode: the moving average unless `decay` is None.
+        The trained module in evaluation mode: the moving average unless `decay` is None. Its `gain` says what training
+        gained on the held-out batches. If no step is clearly better there, the module is as it was before.
 
     Raises:
         DataError: There are no batches, they do not fit the module, or the loss is not finite.
@@ -137,6 +145,7 @@ def qat(
     """
     options = options or QatOptions()
     _check(module, loss, options)
+    data = Batches(batches, held_out)
     learned = learn_scales(module) if options.scale_rate is not None else []
     optimizer = _optimizer(module, learned, options)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, options.steps))
@@ -146,8 +155,12 @@ def qat(
     keep_positive = _floored(_plain_scales(module))
     trained = list(module.parameters())
     device = trained[0].device
+    comparison = _held_out(module, loss, [_moved(batch, device) for batch in data.held_out])
+    checks = {round(number * options.steps / CHECKS) for number in range(1, CHECKS + 1)} if data.held_out else set()
+    if checks:
+        comparison.check(module, 0)
     module.train()
-    for step, batch in enumerate(itertools.islice(_repeated(batches), options.steps)):
+    for step, batch in enumerate(itertools.islice(data, options.steps)):
         options.schedule.apply(module, step)
         # autocast's cache of cast weights would be stale when a recorded step is replayed.
         with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=not options.record):
@@ -165,7 +178,11 @@ def qat(
             average.update(module)
         if report is not None:
             report(step, float(value.detach()))
-    if average is not None:
+        if step + 1 in checks:
+            comparison.check(module if average is None else average.module, step + 1)
+    if checks:
+        module.add_gain(comparison.finish(module, trained_on=data.trained_on))
+    elif average is not None:
         module.load_state_dict(average.module.state_dict())
     module.eval()
     return module
@@ -377,8 +394,12 @@ def _floored(scales: list[Tensor]) -> Callable[[], None]:
 
 
 def _rate_factor(step: int, steps: int) -> float:
-    """Return the learning rate of a step relative to its peak: a linear warm-up of 5 %, then half a cosine."""
-    rise = max(1, steps // 20)
+    """Return the learning rate of a step relative to its peak: a linear warm-up, then half a cosine.
+
+    The warm-up has 5 % of the steps, but at least ten, or a quarter of a short run: Adam's first steps follow the signs
+    of a few noisy gradients, whatever their size.
+    """
+    rise = max(1, steps // 20, min(10, steps // 4))
     if step < rise:
         return (step + 1) / (rise + 1)
     return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
@@ -387,35 +408,31 @@ def _rate_factor(step: int, steps: int) -> float:
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-def _label_free(module: QuantizedModule) -> Loss:
-    distillation = DistillationLoss(module, tensors="all")
+def _label_free(module: QuantizedModule, tensors: str | tuple[str, ...] = "all") -> Loss:
+    distillation = DistillationLoss(module, tensors=tensors)
 
     count = len(module.definition.model.inputs)
 
-    def loss(_: QuantizedModule, batch: Any) -> Tensor:
+    def loss(student: QuantizedModule, batch: Any) -> Tensor:
         named = dict(batch) if isinstance(batch, Mapping) else {}
         plain = batch[:count] if isinstance(batch, list | tuple) else (batch,)
         arguments = () if named else tuple(plain)
         wrong = call_error(module, arguments, named, "qat")
         if wrong is not None:
             raise wrong
-        return distillation(*arguments, **named)
+        return distillation.of(student, *arguments, **named)
 
     return loss
 
 
-def _repeated(batches: Iterable[Any]) -> Iterator[Any]:
-    if not isinstance(batches, Iterable):
-        raise DataError(f"batches must be a DataLoader or an iterable, got {type(batches).__name__}; in qat")
-    count = 0
-    while True:
-        before = count
-        for batch in batches:
-            count += 1
-            yield batch
-        if count == before:
-            given = f"{count} that can be read only once, as from a generator; make a list" if count else "none"
-            raise DataError(f"training needs at least one batch, and must read all repeatedly, got {given}; in qat")
+def _held_out(module: QuantizedModule, loss: Loss | None, batches: list[Any]) -> HeldOut:
+    """Return how results are compared; without labels sample by sample, which shows best whether a gain is one."""
+    if loss is not None:
+        return HeldOut(loss, batches)
+    shapes = [value.shape for value in module.definition.model.model.graph.inputs]
+    if all(shape is not None and len(shape) and not isinstance(shape[0], int) for shape in shapes):
+        batches = [sample for batch in batches for sample in single_samples(batch)][:_MOST_SAMPLES]
+    return HeldOut(_label_free(module, tensors=()), batches)
 
 
 def _moved(batch: Any, device: torch.device) -> Any:
