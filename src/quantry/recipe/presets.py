@@ -381,6 +381,19 @@ def _recommended_tensorrt() -> Recipe:
     return replace(best, name="RECOMMENDED-TENSORRT", plan=replace(best.plan, activation=_INT8, bias=FloatBias()))
 
 
+def _recommended_llm() -> Recipe:
+    plain = _BASE["MATMUL_NBITS"].recipe
+    # Groups of 32 with a zero point: half a bit per weight more, and the settings of most published 4-bit models.
+    spec = TensorSpec(DataType.UINT4, symmetric=False, granularity=PerGroup(32))
+    return replace(
+        plain,
+        name="RECOMMENDED-LLM",
+        plan=replace(plain.plan, weight=spec),
+        scale=ScaleOptions(weight=MinMSE()),
+        tune=_GPTQ,
+    )
+
+
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
 _RECOMMENDED: tuple[Preset, ...] = (
     Preset(
@@ -412,6 +425,11 @@ _RECOMMENDED: tuple[Preset, ...] = (
     Preset(
         _recommended_tensorrt(),
         "best for TensorRT without training: RECOMMENDED-CPU with symmetric int8 activations and float biases",
+        in_quark=False,
+    ),
+    Preset(
+        _recommended_llm(),
+        "best for language models without training: MATMUL_NBITS with uint4 asymmetric weights in groups of 32, GPTQ",
         in_quark=False,
     ),
 )

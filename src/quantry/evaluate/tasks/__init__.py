@@ -35,6 +35,7 @@ from quantry.evaluate.tasks.image_evaluators import (
 )
 from quantry.evaluate.tasks.labels import CocoLabels, LabelledBoxes, LabelledFiles, coco_labels, labelled_images
 from quantry.evaluate.tasks.output_distance import OutputDistance
+from quantry.evaluate.tasks.perplexity import Perplexity
 from quantry.evaluate.tasks.rank_correlation import RankCorrelation, number_labels
 from quantry.evaluate.tasks.task_evaluator import SampleMean, TaskEvaluator, TaskScore
 from quantry.evaluate.tasks.top_accuracy import TopAccuracy
@@ -54,6 +55,7 @@ __all__ = [
     "LabelledBoxes",
     "LabelledFiles",
     "OutputDistance",
+    "Perplexity",
     "RankCorrelation",
     "RowDecoder",
     "SampleMean",
