@@ -340,6 +340,15 @@ _ROWS: tuple[Operator, ...] = (
     Operator("Resize", _F.RESIZE, "resize.resize", ("roi", "scales", "sizes"), homogeneous=True, npu=_NPU_MOVES,
              alignable=True, integer_kernel=True),
     Operator("Upsample", _F.RESIZE),
+    Operator("GridSample", _F.OTHER, homogeneous=True),
+    Operator("AffineGrid", _F.OTHER),
+    Operator("RoiAlign", _F.OTHER, homogeneous=True),
+    Operator("MaxRoiPool", _F.OTHER, homogeneous=True),
+    Operator("ReverseSequence", _F.OTHER, homogeneous=True),
+    Operator("Compress", _F.OTHER, homogeneous=True),
+    Operator("Col2Im", _F.OTHER, homogeneous=True),
+    Operator("Unique", _F.OTHER),
+    Operator("Det", _F.OTHER, wide_range=True),
 
     # Pooling, reductions and softmax.
     Operator("MaxPool", _F.SELECTION, "reduction.max_pool", homogeneous=True, pools=True, fuses=True, npu=_NPU_POOL,
@@ -393,6 +402,25 @@ _ROWS: tuple[Operator, ...] = (
              across_channels=True),
     Operator("LpNormalization", _F.NORMALIZATION, "normalization.lp_norm", homogeneous=False),
     Operator("LRN", _F.OTHER, "normalization.local_response_norm", homogeneous=False),
+
+    # Operators of onnxruntime that language models use; the skip connection's sum is another output of a Skip*.
+    Operator("SkipLayerNormalization", _F.NORMALIZATION, homogeneous=False),
+    Operator("SkipSimplifiedLayerNormalization", _F.NORMALIZATION, homogeneous=False),
+    Operator("EmbedLayerNormalization", _F.NORMALIZATION, homogeneous=False),
+    Operator("GroupNorm", _F.NORMALIZATION, homogeneous=False),
+    Operator("SkipGroupNorm", _F.NORMALIZATION, homogeneous=False),
+    Operator("RotaryEmbedding", _F.OTHER, homogeneous=True),
+    Operator("Attention", _F.OTHER, homogeneous=False),
+    Operator("MultiHeadAttention", _F.OTHER, homogeneous=False),
+    Operator("GroupQueryAttention", _F.OTHER, homogeneous=False),
+    Operator("PagedAttention", _F.OTHER, homogeneous=False),
+    Operator("SparseAttention", _F.OTHER, homogeneous=False),
+    Operator("PackedMultiHeadAttention", _F.OTHER, homogeneous=False),
+    Operator("DecoderMaskedMultiHeadAttention", _F.OTHER, homogeneous=False),
+    Operator("FusedMatMul", _F.OTHER),
+    Operator("FusedConv", _F.OTHER),
+    Operator("FusedGemm", _F.OTHER),
+    Operator("MoE", _F.OTHER, homogeneous=False),
 
     # Operators with state or graphs inside.
     Operator("LSTM", _F.RECURRENT, "recurrent.lstm", learned=(1, 2, 3)),
