@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -26,7 +25,11 @@ def call_faults(node: ast.Call, function: Any, spelling: str) -> Iterator[Fault]
         function: Our function, or None if it is unknown.
         spelling: The function's name in the script.
     """
-    if function is None or not callable(function):
+    if (
+        function is None
+        or not callable(function)
+        or not str(getattr(function, "__module__", "")).startswith("quantry.")
+    ):
         return
     if function is get_default_config or function is QConfig.get_default_config:
         yield from _named(node, spelling)
@@ -138,7 +141,7 @@ def scan_script(script: Path) -> tuple[Missing, ...]:
     found: dict[tuple[str, str], Missing] = {}
     waiting, seen = [script], {script.resolve()}
     # As for python SCRIPT: absolute imports, also those of modules in packages, start at the folder of the script.
-    roots = [script.parent, *map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))]
+    roots = [script.parent]
     while waiting:
         path = waiting.pop()
         tree = _parsed(path)
