@@ -30,7 +30,7 @@ Results = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What leaving out one model at a time says.
+    """What setting aside one model at a time says.
 
     Attributes:
         chosen: By model, the value that is best on the mean over the other models.
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         print(suite.name, results[suite.name], flush=True)
     if len(results) < 2:
-        print("leaving out one model needs two models at least")
+        print("this needs two models at least")
         return 1
     verdict = leave_one_out(results, given.values[0])
     rows = [

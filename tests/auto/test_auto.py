@@ -142,6 +142,10 @@ def test_options_are_checked() -> None:
         find_effort("hihg")
     with pytest.raises(RecipeError, match="--target must be one of"):
         quantry.quantize(pooled(4), pictures(1), target="vitis", store=None)
+    with pytest.raises(RecipeError, match="effort must come with the recipe 'auto'"):
+        quantry.quantize(pooled(4), pictures(1), "XINT8", effort="high", store=None)
+    with pytest.raises(RecipeError, match="score must come with a recipe"):
+        quantry.quantize(pooled(4), pictures(1), score=lambda outputs: 0.0, store=None)
     assert EFFORTS["low"].seconds < EFFORTS["default"].seconds < EFFORTS["high"].seconds
 
 

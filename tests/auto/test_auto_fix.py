@@ -66,4 +66,4 @@ def test_command_diagnoses_and_fixes_a_model_that_was_written_before(tmp_path: P
     assert onnx.load(out).graph.output[0].name == "y"
     refused = CliRunner().invoke(app, [*given, "-o", str(out)])
     assert isinstance(refused.exception, RecipeError)
-    assert "needs --fix" in str(refused.exception)
+    assert "need --fix" in str(refused.exception)

@@ -16,7 +16,7 @@ from quantry.auto.effort import EFFORTS, Effort, find_effort
 from quantry.auto.fixing import Fixed, fix
 from quantry.auto.gain import Gain, is_good
 from quantry.auto.loop import Loop, Outcome
-from quantry.auto.run import AUTO, AutoInputs, AutoResult, is_auto, quantize, quantize_auto
+from quantry.auto.run import AUTO, AutoInputs, AutoResult, is_auto, quantize, quantize_auto, require_auto
 from quantry.auto.summary import further_gain, outcome_facts, step_text, summary_lines
 from quantry.auto.trials import Tried
 
@@ -39,6 +39,7 @@ __all__ = [
     "outcome_facts",
     "quantize",
     "quantize_auto",
+    "require_auto",
     "step_text",
     "summary_lines",
 ]

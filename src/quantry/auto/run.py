@@ -14,7 +14,7 @@ from quantry.auto.summary import summary_lines
 from quantry.auto.trials import TrialInputs, Trials
 from quantry.data.images import ImageOptions
 from quantry.data.open_data import calibration_data
-from quantry.errors import known_keywords
+from quantry.errors import RecipeError, known_keywords
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
 from quantry.memo import Memo, MemoryStore, Store
@@ -103,9 +103,13 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     """
     given = AutoInputs(model, data, evaluation_data, images, store, verify)
     if recipe is None or is_auto(recipe):
+        if score is not None:
+            raise RecipeError(
+                "score must come with a recipe whose goal is WithinDrop, got the recipe 'auto'; in quantize"
+            )
         chosen = default_target() if target is None else find_target(target)
         return quantize_auto(given, chosen, find_effort(effort))
-    find_effort(effort)
+    require_auto(find_effort(effort))
     return quantize_with(
         model,
         data,
@@ -122,6 +126,16 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
 def is_auto(recipe: object) -> bool:
     """Return whether a user asked for the recipe "auto"."""
     return isinstance(recipe, str) and recipe.lower() == AUTO
+
+
+def require_auto(effort: Effort) -> None:
+    """Check the effort of a call with a recipe of the user's, which leaves nothing to search.
+
+    Raises:
+        RecipeError: It is not the default.
+    """
+    if effort != find_effort("default"):
+        raise RecipeError(f"effort must come with the recipe 'auto', got {effort.name!r} with another recipe")
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
         raise RecipeError("a diagnosis needs --data, got none")
     if quantized is not None and (fix or recipe is not None):
         raise RecipeError(f"--fix and --recipe quantize the float model, got them with the quantized model {quantized}")
-    if output is not None and not fix:
-        raise RecipeError(f"--output is the fixed model and needs --fix, got {output} without it")
+    if not fix and (output is not None or effort != "default"):
+        raise RecipeError("--output and --effort are about the fixed model and need --fix, got one of them without it")
     given = given_images(
         mean=mean,
         std=std,

@@ -248,12 +248,13 @@ class _Wanted:
             target: Name of the deployment target; None if the user named none.
             effort: How long auto may search.
         """
-        from quantry.auto import quantize_auto
+        from quantry.auto import quantize_auto, require_auto
         from quantry.quantization import quantize as quantize_with
         from quantry.targets import default_target, find_target
 
         if self.recipe is None:
             deployed = default_target() if target is None else find_target(target)
             return quantize_auto(inputs, deployed, effort, self.changes)
+        require_auto(effort)
         settings = {name: getattr(inputs, name) for name in ("evaluation_data", "images", "store", "verify")}
         return quantize_with(inputs.model, inputs.data, self.recipe, target=target, **settings)
