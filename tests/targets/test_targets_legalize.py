@@ -99,6 +99,24 @@ def test_sixteen_bits_on_htp_fix_scales_and_narrow_the_second_operand() -> None:
     assert (second.tensor, second.spec.dtype.value) == ("t", "uint8")
 
 
+@pytest.mark.parametrize(("target", "preset"), [("vitisai", "RECOMMENDED-NPU"), ("tensorrt", "RECOMMENDED-TENSORRT")])
+def test_sums_of_a_transformer_are_quantized_where_the_target_wants_it(target: str, preset: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8] x) => (float[1,4,8] y) {
+        m = MatMul (x, w)
+        r = Add (m, x)
+        n = LayerNormalization <axis = -1> (r, g, b)
+        h = MatMul (n, w)
+        y = Add (h, r)
+    }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, array in {"w": rng.normal(size=(8, 8)), "g": np.ones(8), "b": np.zeros(8)}.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    data = [rng.normal(size=(1, 4, 8)).astype(np.float32) for _ in range(3)]
+    result = quantry.quantize(model, data, preset, target=target, store=None)
+    assert check_model(result.to_bytes(), target) == ()
+
+
 YAML = """
 name: my-npu
 summary: an accelerator of our own

@@ -26,6 +26,7 @@ from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
 from quantry.autosearch.space import AnySpace, spaces_of
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import StudySession
+from quantry.autosearch.target_ranking import rank_on_target
 from quantry.autosearch.trackers import DashboardStudy, trackers
 from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
@@ -90,6 +91,7 @@ def run_search(
                 state.restored = frozenset(trial.number for trial in known if trial.is_finished)
                 with _reported(state, [*_description(context, chosen), *notes]):
                     _run_trials(state, proposer, Scheduler(state, workers), known, len(context.sample_order))
+            notes = (*notes, *rank_on_target(state, context))
             if state.best is not None and not directory.best_model.exists():
                 # Its trial ran on another machine, or the file was deleted.
                 TrialRunner(context).write_model(state.best.recipe, directory.best_model)

@@ -279,6 +279,15 @@ class SearchState:
         self.directory.write(self.directory.best_recipe, to_yaml(found_recipe(trial.recipe)).encode())
         self._unwritten = None
 
+    def prefer(self, trial: Trial) -> None:
+        """Make another trial the best one, because of what the search does not measure in every trial.
+
+        Args:
+            trial: A complete trial.
+        """
+        self.best = self._unwritten = trial
+        self.write_best()
+
     def _delete_models(self) -> None:
         """Delete models of recorded trials that `SearchOptions.keep_models` does not keep."""
         kept = {trial.number for trial in (*self.pareto, self.best) if trial is not None}

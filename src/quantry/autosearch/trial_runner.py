@@ -30,6 +30,7 @@ from quantry.pipeline import Stages, follow_names, run_prepare, run_quantize
 from quantry.recipe import EmitOptions, Recipe
 from quantry.runtime.sessions import deployment_session
 from quantry.runtime.threads import one_torch_thread
+from quantry.targets import backend_of, measure_on_target
 
 # Trials whose stage results stay in memory, so that the next trials do not read them from disk: a search of 16
 # calibration trials on the demo detector takes 2.5 s of CPU time instead of 6.3 s. Neighbours share most stages, and
@@ -263,6 +264,10 @@ class MeasuredModel:
 
 
 def _latency(model: MeasuredModel) -> float:
+    target = model.stages.quantized.value.model.metadata_props.get("quantry.target", "")
+    backend = backend_of(target) if target else None
+    if backend is not None and not backend.emulated and backend.version() is not None:
+        return measure_on_target(target, model.float_path, model.path, next(iter(model.data)), _TIMED_RUNS).ratio
     # Runs of both models alternate, and the ratio is reported: other load on the machine slows down both.
     reference = deployment_session(model.float_path, threads=1, interleaved=True)
     quantized = deployment_session(model.path, threads=1, interleaved=True)

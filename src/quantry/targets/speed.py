@@ -1,6 +1,7 @@
 """Latency on a target's backend, interleaved with the float model, and what a quantized model must gain."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -59,9 +60,9 @@ def measure_on_target(
 
 def _sized(model: SessionModel, feeds: Arrays) -> SessionModel:
     """Return a model whose inputs have the shapes of a sample, because some backends take no dynamic ones."""
-    if not isinstance(model, bytes | ir.Model):
+    if not isinstance(model, bytes | str | Path | ir.Model):
         return model
-    copy = read_model(model) if isinstance(model, bytes) else model.clone()
+    copy = model.clone() if isinstance(model, ir.Model) else read_model(model)
     dynamic = [value for value in copy.graph.inputs if value.shape is not None and value.shape.is_dynamic()]
     if not dynamic:
         return model

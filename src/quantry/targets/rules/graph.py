@@ -365,3 +365,7 @@ class QuantizedResiduals(Rule):
                 name = operands[quantized.index(False)].name
                 change = "quantize it as well: insert a QuantizeLinear and a DequantizeLinear before the node"
                 yield self.broken(node.name, f"its operand {name!r} is float", change)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with quantized sums, also in front of a normalization."""
+        return replace(recipe, plan=replace(recipe.plan, float_residuals=False))

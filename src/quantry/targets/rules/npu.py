@@ -48,6 +48,10 @@ class Closed(Rule):
                 change = "quantize it: insert a QuantizeLinear after the node"
                 yield self.broken(node.name, f"its result {output.name!r} is float", change)
 
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with quantized sums, also in front of a normalization."""
+        return replace(recipe, plan=replace(recipe.plan, float_residuals=False))
+
     def _operands(self, node: ir.Node) -> Iterator[Violation]:
         operands = node.inputs if node.op_type in _ALL_OPERANDS else node.inputs[:1]
         for operand in operands:
