@@ -83,7 +83,7 @@ QNN_HTP = Target(
     backend="qnn",
     notes=(
         "16-bit weights of Conv need HTP architecture v73 or later.",
-        "The emulator of onnxruntime-qnn 2.7 computes a 16-bit MatMul wrongly before Tanh, and after LayerNormalization "
-        "with weights per channel. `quantry diagnose FLOAT QUANTIZED --target qnn-htp` shows such nodes; 8 bits are right.",
+        "onnxruntime-qnn 2.7 computes a 16-bit MatMul wrongly before Tanh, and after LayerNormalization per channel.",
+        "`quantry diagnose FLOAT QUANTIZED --target qnn-htp` shows such nodes; 8 bits are right.",
     ),
 )
