@@ -5,13 +5,13 @@ the float model, and how often the largest output is the same. Emulators take ab
 """
 
 import argparse
-import itertools
 import time
 
 import numpy as np
 
 import quantry
 from benchmarks.accuracy.suites import find_suite
+from benchmarks.workloads.sample_folder import Sample
 from quantry.runtime.sessions import deployment_session, run_session, simulation_session
 from quantry.targets import backend_of, check_model, find_target, place
 
@@ -19,6 +19,11 @@ from quantry.targets import backend_of, check_model, find_target, place
 def decibels(exact: np.ndarray, other: np.ndarray) -> float:
     noise = np.square(exact.astype(np.float64) - other).sum()
     return float(10 * np.log10(np.square(exact.astype(np.float64)).sum() / max(noise, 1e-30)))
+
+
+def spread(samples: list[Sample], count: int) -> list[Sample]:
+    """Return samples that are spread evenly, because folders are sorted by class."""
+    return samples[:: max(1, len(samples) // count)][:count]
 
 
 def main() -> None:
@@ -33,8 +38,8 @@ def main() -> None:
     preset = given.preset or target.recommended[0]
     backend = backend_of(target)
     assert backend is not None
-    calibration = list(itertools.islice(suite.calibration(), given.calibrate))
-    held_out = list(itertools.islice(suite.more_samples(), given.samples))
+    calibration = spread(list(suite.calibration()), given.calibrate)
+    held_out = spread(list(suite.more_samples()), given.samples)
     started = time.perf_counter()
     result = quantry.quantize(suite.model(), calibration, preset, target=target)
     model = result.to_bytes()
