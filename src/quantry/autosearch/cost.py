@@ -1,6 +1,7 @@
 """Estimates how long a trial will take, from the stages its recipe shares with earlier trials."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +25,9 @@ _PRIOR_SECONDS = {
     "evaluate": 3.0,
 }
 _TYPICAL_ITERATIONS = 1000
+
+# Trials that the assumption counts for that every stage runs whose options are new.
+_CERTAIN = 0.5
 
 
 def stage_chain(recipe: Recipe) -> tuple[StageKey, ...]:
@@ -69,12 +73,17 @@ class CostModel:
     def __init__(self) -> None:
         self._done: set[StageKey] = set()
         self._seconds: dict[str, list[float]] = {}
+        # Equalizations that did not change the model: their trials repeat those without.
+        self._inert: set[EqualizeOptions] = set()
+        # How often each stage was expected to run, and ran: an equalization that changes nothing spares all later ones.
+        self._expected: Counter[str] = Counter()
+        self._ran: Counter[str] = Counter()
 
     def estimate(self, recipe: Recipe) -> float:
         """Return the expected seconds of a trial, counting only stages that no trial has run yet."""
         return sum(
-            self.typical(stage) * (tuning_work(key) if stage == "tune" else 1.0)
-            for stage, key in stage_chain(recipe)
+            self.typical(stage) * self._rate(stage) * (tuning_work(key) if stage == "tune" else 1.0)
+            for stage, key in stage_chain(self._effective(recipe))
             if (stage, key) not in self._done
         )
 
@@ -84,7 +93,7 @@ class CostModel:
         total = 0.0
         for recipe in recipes:
             total += self.estimate(recipe)
-            self._done |= set(stage_chain(recipe))
+            self._done |= set(stage_chain(self._effective(recipe)))
         self._done = done
         return total
 
@@ -96,12 +105,25 @@ class CostModel:
         """
         return set(_shareable_work(recipe)) - self._done
 
-    def learn(self, trial: Trial) -> None:
-        """Add the times of a finished trial."""
-        self._done |= set(_shareable_work(trial.recipe))
-        if trial.state == "failed":
+    def learn(self, trial: Trial, same: Trial | None = None) -> None:
+        """Add the times of a finished trial.
+
+        Args:
+            trial: The trial.
+            same: The earlier trial with the same model, if there is one.
+        """
+        if same is not None and same.recipe == dataclasses.replace(trial.recipe, equalize=same.recipe.equalize):
+            self._inert |= {trial.recipe.equalize, same.recipe.equalize}
+        chain = stage_chain(trial.recipe)
+        if trial.state != "failed":
+            ran = {*trial.computed, *(("evaluate",) if trial.same_as is None else ())}
+            new = {stage for stage, key in chain if (stage, key) not in self._done}
+            self._expected.update(new)
+            self._ran.update(new & ran)
+        self._done |= {*_shareable_work(trial.recipe), *stage_chain(self._effective(trial.recipe))}
+        if trial.state == "failed" or trial.same_as is not None:
             return
-        work = sum(tuning_work(key) for stage, key in stage_chain(trial.recipe) if stage == "tune") or 1.0
+        work = sum(tuning_work(key) for stage, key in chain if stage == "tune") or 1.0
         for stage, seconds in trial.computed.items():
             self._seconds.setdefault(stage, []).append(seconds / work if stage == "tune" else seconds)
         # Whatever is not spent in a stage is evaluation.
@@ -111,6 +133,15 @@ class CostModel:
         """Return the mean seconds of a stage; if it has not run yet, the prior scaled to the speed of the others."""
         taken = self._seconds.get(stage)
         return sum(taken) / len(taken) if taken else _PRIOR_SECONDS[stage] * self._slowdown()
+
+    def _effective(self, recipe: Recipe) -> Recipe:
+        """Return the recipe without an equalization that is known not to change the model."""
+        inert = recipe.equalize in self._inert
+        return dataclasses.replace(recipe, equalize=EqualizeOptions()) if inert else recipe
+
+    def _rate(self, stage: str) -> float:
+        """Return how often a stage runs that no trial with the same options has run; at first, always."""
+        return (self._ran[stage] + _CERTAIN) / (self._expected[stage] + _CERTAIN)
 
     def _slowdown(self) -> float:
         """Return how many times slower than the prior the stages were that have run."""

@@ -3,12 +3,14 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from quantry.autosearch.priority import ValueForCost, always_tried, enumerate_trials, first_trials, grid_order
 from quantry.autosearch.samplers import KINDS, SamplerKind, quiet_optuna, suggest
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import SearchStudy
+from quantry.autosearch.target_space import TargetRecipes
 from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe
@@ -121,6 +123,7 @@ class SampledProposer:
         self._first = ListProposer(study, first_trials(study.spaces), list(known), flat=self._kind.flat)
         self._suggestions = [(index, each) for index, space in enumerate(study.spaces) for each in space.suggestions]
         self._seed = state.options.seed
+        state.upcoming = self._upcoming
         self._listed = listed
         self._numbers = dict(known)
         self._rest: ListProposer | None = None
@@ -165,6 +168,19 @@ class SampledProposer:
                 waiting = Trial(number, recipe, assignment, space.name, index)
                 return self._study.add(number, waiting, flat=self._kind.flat)
         return None
+
+    def _upcoming(self, count: int) -> list[Recipe]:
+        """Return what is known to be tried next, at most this many recipes; for estimates of the time."""
+        found = [recipe for recipe in self._first.recipes if recipe not in self._numbers][:count]
+        for index, assignment in self._suggestions:
+            if len(found) >= count:
+                break
+            build = self._study.spaces[index].build
+            with suppress(RecipeError):
+                found.append(
+                    build.without_layers(assignment) if isinstance(build, TargetRecipes) else build(assignment)
+                )
+        return found
 
     def _is_worth(self, recipe: Recipe) -> bool:
         """Return whether there is time for a trial: expensive ones may take a small share of the time left only."""

@@ -1,7 +1,7 @@
 """`SearchState`: finished trials, the best of them, and whether to stop."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ class SearchState:
         stopped_by: Why the search stopped; None while it runs.
         costs: Estimates the time of trials.
         expected: Recipes that will be tried, in order, as far as that is known.
+        upcoming: Returns what is known to be tried next, at most a given number of recipes; None if `expected` has all.
         always: Recipes that are tried whatever the limits; see `Space.always`.
         restored: Numbers of the trials that finished before an interruption.
         resumed: Whether this search continues an earlier one.
@@ -73,6 +74,7 @@ class SearchState:
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
         self.always: frozenset[Recipe] = frozenset()
+        self.upcoming: Callable[[int], Sequence[Recipe]] | None = None
         self.restored: frozenset[int] = frozenset()
         self.resumed = False
         self._on_disk: set[int] = set()
@@ -125,6 +127,8 @@ class SearchState:
         if total is None or not self.trials:
             return None
         near = self.expected[len(self.trials) : total][:_ESTIMATED_ONE_BY_ONE]
+        if self.upcoming is not None:
+            near = self.upcoming(min(total - len(self.trials), _ESTIMATED_ONE_BY_ONE))
         # The first trial also computes what all others share.
         usual = [trial.seconds for trial in self.trials[1:] or self.trials]
         mean = sum(usual) / len(usual)
@@ -173,7 +177,7 @@ class SearchState:
             StoreError: A file could not be written; existing files stay.
         """
         trial = self._with_shared_score(trial)
-        self.costs.learn(trial)
+        self.costs.learn(trial, None if trial.same_as is None else self.trials[trial.same_as])
         trial = self._compared(trial)
         self.trials.append(trial)
         if self.time.waived:

@@ -103,6 +103,14 @@ class TargetRecipes:
             raise RecipeError(f"the target {self.target.name} refuses it: {conflicts[0]}")
         return adapted
 
+    def without_layers(self, assignment: Assignment) -> Recipe:
+        """Return the recipe of an assignment without types for single layers: they need data, and cost little.
+
+        Raises:
+            RecipeError: The combination is invalid, or the target refuses it.
+        """
+        return self({**assignment, LAYERS: KEPT})
+
     def _with_layers(self, base: Recipe, recipe: Recipe, assignment: Assignment) -> Recipe:
         """Return a recipe with other types for its most sensitive layers."""
         how = assignment.get(LAYERS, KEPT)
