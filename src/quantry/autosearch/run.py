@@ -206,7 +206,8 @@ class _Wanted:
         Raises:
             RecipeError: It cannot be used.
         """
-        base = None if self.recipe is None else resolve_recipe(self.recipe)[0]
+        # `auto`, the default recipe of `quantize`, is itself a search; this one starts where that starts.
+        base = None if self.recipe in (None, "auto") else resolve_recipe(self.recipe)[0]
         wanted = self.target or (base.target if base is not None else "")
         target = find_target(wanted) if wanted else default_target(base)
         if self.is_default:
