@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from benchmarks.harness import Comparison, Goal, Row, Side
+from benchmarks.harness import Comparison, Goal, QualityGoal, Row, Side
 from benchmarks.workloads import SharedModel
 
 _DOCUMENT = "benchmarks.tasks.document_search:search"
 _NATIVE = "benchmarks.tasks.quantry_search:search"
+_DEFAULT = "benchmarks.tasks.quantry_search:default_space"
 _PROCESSES = "benchmarks.tasks.inference:run_in_processes"
 _WORKLOAD = SharedModel("yolox_nano", 32)
 
@@ -53,6 +54,20 @@ ROWS = (
             ),
         ),
         repetitions=2,
+    ),
+    *(
+        Row(
+            name=f"search/anytime/{model}",
+            title=f"The default space with 10 % of a budget of five minutes against all of it, {model}, 32 samples",
+            sides=(
+                Side("five minutes", _DEFAULT, {"seconds": 300}, SharedModel(model, 32)),
+                Side("30 seconds", _DEFAULT, {"seconds": 30}, SharedModel(model, 32)),
+            ),
+            # Half a decibel is below what the choice of 16 samples changes.
+            comparisons=(Comparison("five minutes", "30 seconds", (QualityGoal("best", loss=0.5),)),),
+            repetitions=1,
+        )
+        for model in ("yolox_nano", "mobilenetv2_035")
     ),
     Row(
         name="search/racing",

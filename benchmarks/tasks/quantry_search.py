@@ -85,6 +85,36 @@ def search(
     return job
 
 
+def default_space(model: str, samples: str, count: int, seconds: float) -> Callable[[], Facts]:
+    """Time a search of the default space, scored by decibels on samples that are not used for calibration.
+
+    Args:
+        model: Path of the float model.
+        samples: Folder of samples.
+        count: How many of them.
+        seconds: The budget.
+    """
+    import onnxruntime  # noqa: F401 - loaded before the clock starts
+    import optuna  # noqa: F401
+
+    import quantry
+
+    data = _samples(samples, count)
+
+    def job() -> Facts:
+        found = quantry.search(model, data, "sqnr", budget=seconds)
+        assert found.best is not None
+        best = found.best
+        return {
+            "best": best.score,
+            "interval": best.interval,
+            "trials": len(found.trials),
+            "note": f"{best.score:.2f} dB after {len(found.trials)} trials, found by trial {best.number}",
+        }
+
+    return job
+
+
 def floor(model: str, samples: str, count: int, trials: int, **_: Any) -> Callable[[], Facts]:
     """Time four observations and as many evaluations as there are trials, with nothing around them."""
     import onnxruntime  # noqa: F401 - loaded before the clock starts
