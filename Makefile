@@ -1,4 +1,4 @@
-# The whole interface: make demo | test | test-targets | test-browser | lint | accuracy | bench | fuzz | wheels | clean.
+# The whole interface: make demo | test | test-targets | test-browser | docs | lint | accuracy | bench | fuzz | wheels | clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ JOBS ?= 2
 CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz wheels clean
+.PHONY: demo docs notebooks test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -42,6 +42,19 @@ unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
 test: lint unit
+
+# The documentation site into site/, offline: links and anchors are checked, the code of all pages and the notebooks too.
+docs: $(VENV)/.docs
+	$(BIN)/python tools/check_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+notebooks: $(VENV)/.dev $(VENV)/.docs
+	$(BIN)/python tools/notebooks.py
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) -e '.[docs]'
+	@touch $@
 
 # Real browser tests: Debian's Chromium, and axe-core from npm. `make test` runs them where Chromium is installed already.
 test-browser: $(VENV)/.dev
