@@ -268,14 +268,10 @@ _ROWS: tuple[Operator, ...] = (
     Operator("Sin", _F.FUNCTION, "torch.sin", operands=1, homogeneous=False, foldable=True),
     Operator("Cos", _F.FUNCTION, "torch.cos", operands=1, homogeneous=False, foldable=True),
     Operator("Tan", _F.FUNCTION, "torch.tan", operands=1, homogeneous=False, wide_range=True),
-    Operator("Asin", _F.FUNCTION, "torch.asin", operands=1, homogeneous=False),
-    Operator("Acos", _F.FUNCTION, "torch.acos", operands=1, homogeneous=False),
-    Operator("Atan", _F.FUNCTION, "torch.atan", operands=1, homogeneous=False),
     Operator("Sinh", _F.FUNCTION, "torch.sinh", operands=1, homogeneous=False, wide_range=True),
     Operator("Cosh", _F.FUNCTION, "torch.cosh", operands=1, homogeneous=False, wide_range=True),
-    Operator("Asinh", _F.FUNCTION, "torch.asinh", operands=1, homogeneous=False),
-    Operator("Acosh", _F.FUNCTION, "torch.acosh", operands=1, homogeneous=False),
-    Operator("Atanh", _F.FUNCTION, "torch.atanh", operands=1, homogeneous=False),
+    *(Operator(name, _F.FUNCTION, f"torch.{name.lower()}", operands=1, homogeneous=False)
+      for name in ("Asin", "Acos", "Atan", "Asinh", "Acosh", "Atanh")),
     Operator("Where", _F.FUNCTION, "torch.where", masking=_CARRIES, foldable=True),
     Operator("Cast", _F.FUNCTION, "elementwise.cast", masking=_CARRIES, foldable=True),
     Operator("CastLike", _F.FUNCTION, "elementwise.cast_like", foldable=True),
@@ -292,10 +288,7 @@ _ROWS: tuple[Operator, ...] = (
     Operator("Not", _F.COMPARISON, "torch.logical_not", foldable=True),
     Operator("IsInf", _F.COMPARISON, "elementwise.is_infinite", foldable=True),
     Operator("IsNaN", _F.COMPARISON, "torch.isnan", foldable=True),
-    Operator("BitwiseAnd", _F.COMPARISON, "torch.bitwise_and"),
-    Operator("BitwiseOr", _F.COMPARISON, "torch.bitwise_or"),
-    Operator("BitwiseXor", _F.COMPARISON, "torch.bitwise_xor"),
-    Operator("BitwiseNot", _F.COMPARISON, "torch.bitwise_not"),
+    *(Operator(f"Bitwise{k}", _F.COMPARISON, f"torch.bitwise_{k.lower()}") for k in ("And", "Or", "Xor", "Not")),
     Operator("BitShift", _F.COMPARISON, "elementwise.shifted"),
 
     # Copies of values.
@@ -426,19 +419,12 @@ _ROWS: tuple[Operator, ...] = (
     Operator("LSTM", _F.RECURRENT, "recurrent.lstm", learned=(1, 2, 3)),
     Operator("GRU", _F.RECURRENT, "recurrent.gru", learned=(1, 2, 3)),
     Operator("RNN", _F.RECURRENT, "recurrent.rnn", learned=(1, 2, 3)),
-    Operator("If", _F.CONTROL_FLOW),
-    Operator("Loop", _F.CONTROL_FLOW),
-    Operator("Scan", _F.CONTROL_FLOW),
-    Operator("SequenceMap", _F.CONTROL_FLOW),
+    *(Operator(name, _F.CONTROL_FLOW) for name in ("If", "Loop", "Scan", "SequenceMap")),
 
     # Random numbers. Dropout copies its input in inference, but draws numbers in training mode.
     Operator("Dropout", _F.RANDOM, "movement.dropout"),
-    Operator("Bernoulli", _F.RANDOM),
-    Operator("Multinomial", _F.RANDOM),
-    Operator("RandomNormal", _F.RANDOM),
-    Operator("RandomNormalLike", _F.RANDOM),
-    Operator("RandomUniform", _F.RANDOM),
-    Operator("RandomUniformLike", _F.RANDOM),
+    *(Operator(name, _F.RANDOM) for name in ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike",
+                                             "RandomUniform", "RandomUniformLike")),
 
     # Shapes, and tensors made from shapes.
     Operator("Shape", _F.SHAPE, "movement.shape", foldable=True),

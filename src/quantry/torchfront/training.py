@@ -4,7 +4,7 @@ import copy
 import inspect
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,33 +147,18 @@ def qat(
     _check(module, loss, options)
     data = Batches(batches, held_out)
     learned = learn_scales(module) if options.scale_rate is not None else []
-    optimizer = _optimizer(module, learned, options)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, options.steps))
     chosen = loss or _label_free(module)
     chosen = RecordedLoss(chosen) if options.record else chosen
     average = None if options.decay is None else _average(module, options.decay, options)
-    keep_positive = _floored(_plain_scales(module))
-    trained = list(module.parameters())
-    device = trained[0].device
+    device = next(module.parameters()).device
     comparison = _held_out(module, loss, [_moved(batch, device) for batch in data.held_out])
     checks = {round(number * options.steps / CHECKS) for number in range(1, CHECKS + 1)} if data.held_out else set()
     if checks:
         comparison.check(module, 0)
-    module.train()
-    for step, batch in enumerate(itertools.islice(data, options.steps)):
-        options.schedule.apply(module, step)
-        # autocast's cache of cast weights would be stale when a recorded step is replayed.
-        with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=not options.record):
-            value = chosen(module, _moved(batch, device))
-        # Reading the loss waits for a GPU, so check it at every step only on a CPU or if it is reported anyway.
-        if device.type == "cpu" or report is not None or step in (0, options.steps - 1):
+    for step, value in enumerate(_steps(module, data, chosen, _optimizer(module, learned, options), options)):
+        # Reading the loss waits for a GPU, so check it there only if it is reported anyway, and at the ends.
+        if report is not None or step in (0, options.steps - 1):
             _check_loss(value, step)
-        optimizer.zero_grad(set_to_none=True)
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(trained, options.clip)
-        optimizer.step()
-        schedule.step()
-        keep_positive()
         if average is not None:
             average.update(module)
         if report is not None:
@@ -186,6 +171,31 @@ def qat(
         module.load_state_dict(average.module.state_dict())
     module.eval()
     return module
+
+
+def _steps(
+    module: QuantizedModule, data: Batches, loss: Loss, optimizer: torch.optim.Optimizer, options: QatOptions
+) -> Iterator[Tensor]:
+    """Train step by step and yield the loss of each."""
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, options.steps))
+    keep_positive = _floored(_plain_scales(module))
+    trained = list(module.parameters())
+    device = trained[0].device
+    module.train()
+    for step, batch in enumerate(itertools.islice(data, options.steps)):
+        options.schedule.apply(module, step)
+        # autocast's cache of cast weights would be stale when a recorded step is replayed.
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.bfloat16, cache_enabled=not options.record):
+            value = loss(module, _moved(batch, device))
+        if device.type == "cpu":
+            _check_loss(value, step)  # before it reaches the weights
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(trained, options.clip)
+        optimizer.step()
+        schedule.step()
+        keep_positive()
+        yield value
 
 
 class MovingAverage:
