@@ -28,14 +28,15 @@ def test_golden_file_has_the_current_versions_and_cases(now: list[Golden]) -> No
 
 
 def test_every_stage_has_golden_digests() -> None:
-    assert {entry.stage for entry in read_golden()} == set(STAGES)
+    # What a device computes is not ours: its key has the version of the device's library instead.
+    assert {entry.stage for entry in read_golden()} == set(STAGES) - {"target_outputs"}
     used = {value.name for value in vars(pipeline).values() if isinstance(value, Stage)}
     assert used <= set(STAGES)
 
 
 def test_every_stage_that_uses_a_library_has_its_version_in_the_key() -> None:
     """These decide in plain Python, or only pass on what another stage computed."""
-    independent = {"plan", "tuned_model", "tuned_params"}
+    independent = {"plan", "tuned_model", "tuned_params", "target_outputs"}
     assert {name for name, stage in STAGES.items() if stage.environment is None} == independent
 
 
