@@ -394,7 +394,7 @@ def _hard_sigmoid_codes(
 
 
 EXACT_KERNELS: dict[str, Kernel] = {
-    **dict.fromkeys(("Conv", "Gemm", "MatMul"), _product),
+    **dict.fromkeys(("Conv", *MATRIX_PRODUCTS), _product),
     "Add": _add,
     "Mul": _multiply,
     "HardSigmoid": _hard_sigmoid,

@@ -28,7 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
-from quantry.graph.operators import operators_where
+from quantry.graph.operators import MATRIX_PRODUCTS, operators_where
 from quantry.numerics.rounding import round_and_clip
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -415,7 +415,7 @@ def _attributes(node: ir.Node) -> dict[str, Any]:
 
 
 KERNELS: dict[str, Kernel] = {
-    **dict.fromkeys(("Conv", "MatMul", "Gemm"), product),
+    **dict.fromkeys(("Conv", *MATRIX_PRODUCTS), product),
     "Add": add,
     "Mul": multiply,
     "Concat": concat,
