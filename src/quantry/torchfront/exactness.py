@@ -1,0 +1,132 @@
+"""Which operators of an exported model torch and onnxruntime may round differently.
+
+Both compute in float32. They agree in every bit where a result is correctly rounded, where values are only moved or
+compared, and where sums are exact: products of integers on power-of-two grids are integers, and float32 adds those
+below 2**24 without rounding, in any order. Functions such as Sigmoid of 8-bit tensors are tables of what onnxruntime
+returns.
+"""
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.execute.quantized_view import QuantizedView
+from quantry.graph.operators import LINEAR, Family, facts, output_channel_axis
+from quantry.numerics.tensor_params import TensorParams
+from quantry.torchfront.graph_builder import TABULATED
+
+_MOVING = (
+    *(Family.MOVEMENT, Family.LOOKUP, Family.JOIN, Family.PADDING, Family.SELECTION, Family.COMPARISON),
+    *(Family.SHAPE, Family.INDEX, Family.RANDOM),
+)
+_ROUNDED_ONCE = (
+    *("Add", "Sub", "Mul", "Div", "Min", "Max", "Relu", "Clip", "LeakyRelu", "PRelu", "ThresholdedRelu", "Abs", "Neg"),
+    *("Sqrt", "Floor", "Ceil", "Round", "Sign", "Where", "Cast", "CastLike", "Trilu", "TopK", "Hardmax"),
+    "NonMaxSuppression",
+)
+_AVERAGES = ("AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum")
+_EXACT_SUM = 2.0**24
+_FEW_BITS = 8
+
+
+def rounded_operators(model: ir.Model, view: QuantizedView) -> tuple[str, ...]:
+    """Return the operator types of a quantized graph whose results may differ in the last bit, in order of occurrence.
+
+    Args:
+        model: The float graph.
+        view: What is quantized, and with which parameters.
+    """
+    return tuple(dict.fromkeys(node.op_type for node in model.graph.all_nodes() if not _is_exact(node, view)))
+
+
+def _is_exact(node: ir.Node, view: QuantizedView) -> bool:
+    row = facts(node)
+    if row.family in _MOVING or node.op_type in _ROUNDED_ONCE or node.op_type == "If":
+        return True
+    if node.op_type in TABULATED:
+        params = _grid(node, 0, view)
+        return params is not None and params.axis is None and params.dtype.bits <= _FEW_BITS
+    if node.op_type in LINEAR:
+        return _sums_are_exact(node, view)
+    if node.op_type in _AVERAGES:
+        params = _grid(node, 0, view)
+        plain = not node.attributes.get_int("ceil_mode", 0) and _is_even(node.attributes.get_ints("pads", ()))
+        return params is not None and _is_dyadic(params) and params.dtype.bits <= _FEW_BITS and plain
+    return row.family is Family.RESIZE and _interpolates_exactly(node, view)
+
+
+def _sums_are_exact(node: ir.Node, view: QuantizedView) -> bool:
+    """Return whether no partial sum of a product can leave the integers that float32 holds."""
+    if any(node.attributes.get_float(name, 1.0) != 1.0 for name in ("alpha", "beta")):
+        return False
+    data, weight = _grid(node, 0, view), _grid(node, 1, view)
+    if data is None or weight is None or not _is_dyadic(data) or not _is_dyadic(weight):
+        return False
+    unit = float(data.scale.min()) * float(weight.scale.min())
+    largest = float(np.max(data.scale)) * _levels(data) * _weight_sum(node, weight)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None:
+        params = _grid(node, 2, view)
+        if params is None or bias.const_value is None or not _is_dyadic(params):
+            return False
+        unit = min(unit, float(params.scale.min()))
+        largest += float(np.abs(bias.const_value.numpy()).max(initial=0.0)) + float(params.scale.max())
+    return largest / unit < _EXACT_SUM
+
+
+def _weight_sum(node: ir.Node, params: TensorParams) -> float:
+    """Return the largest sum of absolute weights that one result can have."""
+    weight = node.inputs[1]
+    assert weight is not None
+    step = float(params.scale.max())
+    if weight.const_value is None:
+        length = weight.shape[-2] if weight.shape is not None and len(weight.shape) > 1 else None
+        return _levels(params) * step * length if isinstance(length, int) else math.inf
+    array = np.abs(weight.const_value.numpy())
+    axis = output_channel_axis(node, array.ndim)
+    others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
+    # Rounding to the grid adds at most half a step to each weight.
+    count = array.size / max(1, array.shape[axis])
+    return float(array.sum(others).max(initial=0.0)) + count * step / 2
+
+
+def _interpolates_exactly(node: ir.Node, view: QuantizedView) -> bool:
+    mode = node.attributes.get_string("mode", "nearest")
+    if mode == "nearest":
+        return True
+    params = _grid(node, 0, view)
+    scales = node.inputs[2] if len(node.inputs) > 2 else None
+    if mode != "linear" or node.attributes.get_int("antialias", 0) or params is None or scales is None:
+        return False
+    where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    factors = None if scales.const_value is None else scales.const_value.numpy()
+    # Weights are then multiples of 1 / 16, whose products with 8-bit values are exact.
+    return (
+        factors is not None
+        and where in ("half_pixel", "pytorch_half_pixel", "asymmetric")
+        and bool(np.isin(factors, (1.0, 2.0, 4.0, 8.0)).all())
+        and _is_dyadic(params)
+        and params.dtype.bits <= _FEW_BITS
+    )
+
+
+def _grid(node: ir.Node, index: int, view: QuantizedView) -> TensorParams | None:
+    """Return the parameters of an input as the node reads it, or None for a float input."""
+    value = node.inputs[index] if index < len(node.inputs) else None
+    path = view.path(value.name or "", node.name or "") if value is not None else ()
+    return path[-1].params if path else None
+
+
+def _is_dyadic(params: TensorParams) -> bool:
+    return bool((np.frexp(params.scale)[0] == 0.5).all())
+
+
+def _levels(params: TensorParams) -> float:
+    ends = [np.abs(np.asarray(end, np.int64) - params.zero_point).max() for end in (params.lowest, params.highest)]
+    return float(max(ends))
+
+
+def _is_even(pads: object) -> bool:
+    amounts = list(pads) if isinstance(pads, tuple | list) else []
+    return amounts[: len(amounts) // 2] == amounts[len(amounts) // 2 :]
