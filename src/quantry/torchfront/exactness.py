@@ -82,7 +82,7 @@ def _weight_sum(node: ir.Node, params: TensorParams) -> float:
     step = float(params.scale.max())
     if weight.const_value is None:
         length = weight.shape[-2] if weight.shape is not None and len(weight.shape) > 1 else None
-        return _levels(params) * step * length if isinstance(length, int) else math.inf
+        return float(_levels(params) * step * length) if isinstance(length, int) else math.inf
     array = np.abs(weight.const_value.numpy())
     axis = output_channel_axis(node, array.ndim)
     others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
@@ -97,7 +97,8 @@ def _interpolates_exactly(node: ir.Node, view: QuantizedView) -> bool:
         return True
     params = _grid(node, 0, view)
     scales = node.inputs[2] if len(node.inputs) > 2 else None
-    if mode != "linear" or node.attributes.get_int("antialias", 0) or params is None or scales is None:
+    antialias = node.attributes.get_int("antialias", 0) != 0
+    if mode != "linear" or antialias or params is None or scales is None:
         return False
     where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     factors = None if scales.const_value is None else scales.const_value.numpy()
