@@ -88,7 +88,7 @@ def _weight_sum(node: ir.Node, params: TensorParams) -> float:
     others = tuple(at for at in range(array.ndim) if at != axis % array.ndim)
     # Rounding to the grid adds at most half a step to each weight.
     count = array.size / max(1, array.shape[axis])
-    return float(array.sum(others).max(initial=0.0)) + count * step / 2
+    return float(array.sum(others).max(initial=0.0) + count * step / 2)
 
 
 def _interpolates_exactly(node: ir.Node, view: QuantizedView) -> bool:
