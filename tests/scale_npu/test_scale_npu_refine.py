@@ -203,3 +203,16 @@ def test_the_bias_of_a_channel_that_relu_cuts_off_takes_no_bits_from_the_weight(
     result = quantized(proto, XINT8, x=random(1, 4, 6, 6) / 10)
     assert result.evaluation.metrics["sqnr"].value > 20
     assert check_model(result.to_bytes(), "npu-int8") == ()
+
+
+def test_shared_fraction_bits_are_weighed_by_what_they_cost() -> None:
+    # One pixel in a thousand is large, so the means of all pixels are small.
+    x = random(1, 4, 32, 32) ** 2
+    x[:, :, 3, 5] = 60.0
+    text = "g (float[1,4,32,32] x) => (float[1,3,1,1] y) { p = GlobalAveragePool(x) y = Conv(p, w) }"
+    proto = graph(text, w=random(3, 4, 1, 1))
+    weighed = replace(XINT8, scale=replace(XINT8.scale, npu=NpuLimits(weigh=True)))
+    plain, better = (quantized(proto, recipe, x=x) for recipe in (XINT8, weighed))
+    assert position(better, "x") == position(better, "p")
+    assert (position(better, "p") or 0) > (position(plain, "p") or 0)
+    assert check_model(better.to_bytes(), "npu-int8") == ()

@@ -14,7 +14,7 @@ r"""Divides channels of a tensor by moving the factors into the constants that c
 No other reader in the graph sees a change.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,7 +122,20 @@ class Restore:
         return other if fits else None
 
 
-Edit = ScaleLayer | ScaleConstant | Restore
+@dataclass(frozen=True, eq=False)
+class WithinBound:
+    """No edit: channels pass a Clip from 0 to a bound, so dividing them must not change which values it cuts off.
+
+    Attributes:
+        bound: The upper bound.
+        channels: Which of the factors are for these channels.
+    """
+
+    bound: float
+    channels: slice
+
+
+Edit = ScaleLayer | ScaleConstant | Restore | WithinBound
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,30 +168,42 @@ class Fold:
         """The layers that are divided."""
         return tuple(edit for edit in self.edits if isinstance(edit, ScaleLayer))
 
+    @property
+    def bounds(self) -> tuple[WithinBound, ...]:
+        """Bounds on the divided channels."""
+        return tuple(edit for edit in self.edits if isinstance(edit, WithinBound))
+
     def apply(self, factors: np.ndarray, names: FreshNames) -> None:
         """Divide by one factor per channel."""
         for edit in self.edits:
             if isinstance(edit, Restore):
                 edit.apply(factors, names)
-            else:
+            elif not isinstance(edit, WithinBound):
                 edit.apply(factors)
 
 
 @dataclass(frozen=True)
 class _ChannelRange:
-    """Channels of one tensor: its channel axis and rank, and which of the factors are for these channels."""
+    """Channels of one tensor: its channel axis and rank, and which of the factors are for these channels.
+
+    Values that a Clip has bounded may pass it divided if `bounded` is set. It is cleared where channels change their
+    largest value on the way.
+    """
 
     axis: int
     rank: int
     channels: slice
     depth: int = 0
+    bounded: bool = False
 
     @property
     def count(self) -> int:
         return int(self.channels.stop - self.channels.start)
 
 
-def find_fold(value: ir.Value, readers: Collection[ir.Node], axis: int, count: int) -> Fold | str:
+def find_fold(
+    value: ir.Value, readers: Collection[ir.Node], axis: int, count: int, *, bounded: bool = False
+) -> Fold | str:
     """Return how to divide a tensor channel by channel for some of its readers, or why that is not possible.
 
     Args:
@@ -186,10 +211,12 @@ def find_fold(value: ir.Value, readers: Collection[ir.Node], axis: int, count: i
         readers: The nodes that read it divided.
         axis: Its channel axis.
         count: Number of channels.
+        bounded: Whether factors may be limited by `Fold.bounds`, for which the caller must know the largest values.
     """
     if value.shape is None:
         return "the rank of its input is not known"
-    return _fold(value, frozenset(readers), _ChannelRange(axis, len(value.shape), slice(0, count)))
+    part = _ChannelRange(axis, len(value.shape), slice(0, count), bounded=bounded)
+    return _fold(value, frozenset(readers), part)
 
 
 def readers_of(value: ir.Value) -> list[ir.Node]:
@@ -256,19 +283,35 @@ def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> F
         return Fold((ScaleLayer(layer, part.channels),)) if fits else f"{producer.op_type} counts other channels"
     if producer.domain != "":
         return f"{producer.op_type} combines or moves channels"
-    if producer.op_type == "LayerNormalization":
-        return _fold_normalization(producer, part)
-    if producer.op_type == "Mul":
-        return _fold_product(producer, part)
-    if producer.op_type in ("Add", "Sub"):
-        return _fold_sum(producer, part)
-    if producer.op_type == "Concat":
-        return _fold_join(producer, part)
+    if producer.op_type in _FOLDS:
+        return _FOLDS[producer.op_type](producer, part)
+    if part.bounded and producer.op_type == "Clip" and _upper_bound(producer) is not None:
+        return _fold_clip(producer, part)
+    if producer.op_type not in ("Pad", "MaxPool"):
+        part = replace(part, bounded=False)
     passed = passage(producer, Channels(part.axis))
     source = producer.inputs[0]
     if passed != Channels(part.axis) or source is None or source.shape is None or len(source.shape) != part.rank:
         return passed if isinstance(passed, str) else f"{producer.op_type} combines or moves channels"
     return _fold(source, frozenset([producer]), part)
+
+
+def _fold_clip(node: ir.Node, part: _ChannelRange) -> Fold | str:
+    """Divide what a Clip reads, within its bound."""
+    bound, source = _upper_bound(node), node.inputs[0]
+    assert bound is not None
+    assert source is not None
+    found = _fold(source, frozenset([node]), replace(part, bounded=False))
+    return found if isinstance(found, str) else Fold((*found.edits, WithinBound(bound, part.channels)))
+
+
+def _upper_bound(clip: ir.Node) -> float | None:
+    """Return the upper bound of a Clip from 0, or None for any other Clip."""
+    bounds = [None if value is None else value.const_value for value in (*clip.inputs, None, None)[1:3]]
+    if any(bound is None or bound.size != 1 for bound in bounds):
+        return None
+    low, high = (float(bound.numpy().reshape(-1)[0]) for bound in bounds if bound is not None)
+    return high if low == 0 < high else None
 
 
 def _layer_of(value: ir.Value, producer: ir.Node) -> LinearLayer | None:
@@ -309,6 +352,7 @@ def _constant_operand(node: ir.Node, value: ir.Value | None, part: _ChannelRange
 
 def _fold_product(node: ir.Node, part: _ChannelRange) -> Fold | str:
     """Divide one operand, if possible a computed one that needs no multiplication."""
+    part = replace(part, bounded=False)
     for value, other in (node.inputs, node.inputs[::-1]):
         constant = _constant_operand(node, value, part)
         if constant is None:
@@ -336,6 +380,7 @@ def _operand_fold(value: ir.Value, node: ir.Node, part: _ChannelRange) -> Fold |
 
 def _fold_sum(node: ir.Node, part: _ChannelRange) -> Fold | str:
     """Divide a computed operand and a constant one; two computed operands would both have to be divided."""
+    part = replace(part, bounded=False)
     for constant, other in (node.inputs, node.inputs[::-1]):
         edit = _constant_operand(node, constant, part)
         if edit is not None and other is not None and other.shape is not None and len(other.shape) == part.rank:
@@ -360,8 +405,18 @@ def _fold_join(node: ir.Node, whole: _ChannelRange) -> Fold | str:
             return found
         edits += found.edits
         start = part.channels.stop
-    edited = [edit.layer.weight if isinstance(edit, ScaleLayer) else edit.value for edit in edits]
+    changes = [edit for edit in edits if not isinstance(edit, WithinBound)]
+    edited = [edit.layer.weight if isinstance(edit, ScaleLayer) else edit.value for edit in changes]
     # Its channels would be divided by two different sets of factors.
     if len(set(edited)) < len(edited):
         return "Concat joins the same tensor twice"
     return Fold(tuple(edits))
+
+
+_FOLDS: dict[str, Callable[[ir.Node, _ChannelRange], Fold | str]] = {
+    "LayerNormalization": _fold_normalization,
+    "Mul": _fold_product,
+    "Add": _fold_sum,
+    "Sub": _fold_sum,
+    "Concat": _fold_join,
+}

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +18,7 @@ from quantry.equalize.smooth_factors import (
     best_factors,
     powers_of_two,
     smooth_factors,
+    within_bound,
 )
 from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
@@ -113,7 +115,7 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=3, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="smooth", version=4, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,
@@ -123,6 +125,8 @@ def smooth(
     bias: Bias | None = None,
 ) -> FloatModel:
     """Return a model that computes the same, with fewer outliers in its activations.
+
+    Where channels pass a Clip, it computes the same for values up to twice those observed.
 
     Args:
         model: The prepared model; it is not modified.
@@ -218,7 +222,9 @@ class _Smoother:
         if ranges is None:
             self._declined["there are no statistics of their input"] += 1
             return
-        found = find_fold(site.value, site.nodes, site.axis, site.channels)
+        # With one scale per weight, a few extreme channels cost so much that it pays to pass a Clip.
+        bounded = self._options.alpha is None and not self._roundings[1].per_channel
+        found = find_fold(site.value, site.nodes, site.axis, site.channels, bounded=bounded)
         if isinstance(found, str) and not self._options.insert:
             self._declined[found] += 1
             return
@@ -249,7 +255,8 @@ class _Smoother:
             makers = [] if fold is None else self._constants(site, fold)
             if fold is not None and not self._roundings[1].per_channel:
                 makers += self._makers(site, fold, bias)
-            factors, before, after = best_factors(ranges, layers, *self._roundings, makers)
+            limited = partial(_limited, ranges=ranges, fold=fold)
+            factors, before, after = best_factors(ranges, layers, *self._roundings, makers, limited)
             if not self._pays(before, after, products):
                 return None
         # An operand of a multiplication is quantized itself; powers of two survive that exactly.
@@ -314,6 +321,16 @@ class _Smoother:
         )
         left = sorted((self._declined + reasons).items())
         return (summary, *(f"no SmoothQuant in front of {count} layers: {reason}" for reason, count in left))
+
+
+def _limited(factors: np.ndarray, ranges: ChannelRanges, fold: Fold | None) -> np.ndarray:
+    """Return factors that satisfy the bounds of a fold."""
+    bounds = () if fold is None else fold.bounds
+    result = factors
+    for edit in bounds:
+        result = result.copy() if result is factors else result
+        result[edit.channels] = within_bound(factors[edit.channels], ranges.high[edit.channels], edit.bound)
+    return result
 
 
 def within_span(factors: np.ndarray, fold: Fold) -> np.ndarray:

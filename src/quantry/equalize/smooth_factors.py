@@ -28,7 +28,7 @@ Sums of such products are convex in ``log f``, so descent finds the minimum. Max
 order, which have a derivative everywhere.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -241,6 +241,7 @@ def best_factors(
     activation: Rounding,
     weight: Rounding,
     makers: Sequence[SharedStep] = (),
+    limited: Callable[[np.ndarray], np.ndarray] = lambda factors: factors,
 ) -> tuple[np.ndarray, float, float]:
     """Return the factors with the least estimated error, [C], and the errors without and with them.
 
@@ -250,15 +251,16 @@ def best_factors(
         activation: How the tensor is rounded.
         weight: How the weights are rounded.
         makers: Weights and biases that compute the tensor, rounded with one step for all channels.
+        limited: Returns the nearest allowed factors.
     """
     before = estimated_error(ranges, layers, np.ones(len(ranges.low)), activation, weight, makers)
     best, least = np.ones(len(ranges.low)), before
-    for factors in _candidates(ranges, layers, activation):
+    for factors in map(limited, _candidates(ranges, layers, activation)):
         error = estimated_error(ranges, layers, factors, activation, weight, makers)
         if error < least:
             best, least = factors, error
     if not weight.per_channel:
-        refined = _refined(ranges, layers, best, activation, weight, makers)
+        refined = limited(_refined(ranges, layers, best, activation, weight, makers))
         error = estimated_error(ranges, layers, refined, activation, weight, makers)
         if error < least:
             best, least = refined, error
@@ -300,6 +302,29 @@ def estimated_error(
         total += (of_tensor + of_weight) / layer.signal(ranges.energy)
     importance = _importance(ranges, layers)
     return total + sum(maker.error(factors, importance) for maker in makers)
+
+
+_ROOM = 2.0
+"""How far a channel may exceed its largest observed value before a Clip cuts it off."""
+
+
+def within_bound(factors: np.ndarray, high: np.ndarray, bound: float) -> np.ndarray:
+    """Return factors with which a Clip from 0 to a bound cuts off what it did before.
+
+    Channels that reach the bound, or would with twice their largest value, keep their values. The others may grow until
+    twice their largest value reaches the bound.
+
+    Args:
+        factors: The divisors of some channels.
+        high: Their largest values after the Clip.
+        bound: The upper bound.
+    """
+    lowest = _ROOM * high / bound
+    kept = lowest >= 1
+    # Only ratios matter, so start with the common factor that changes as little as possible.
+    common = np.median(factors[kept]) if kept.any() else np.min(factors / np.maximum(lowest, np.finfo(np.float32).tiny))
+    result: np.ndarray = np.where(kept, 1.0, np.maximum(factors / common, lowest))
+    return result
 
 
 def powers_of_two(factors: np.ndarray, span: int) -> np.ndarray:

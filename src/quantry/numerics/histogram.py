@@ -290,3 +290,11 @@ def _value_at(bins: list[_Bin], mass: float) -> float:
         return lower + mass / density
     beyond = (mass - density * (shorter.upper - lower)) * (longer.upper - lower) / longer.mass
     return min(shorter.upper + beyond, longer.upper)
+
+
+def variance(stats: TensorStats) -> float:
+    """Return the variance of all finite values; those of a bin count as its middle."""
+    distribution = stats.distribution()
+    middle = (distribution.lower + distribution.upper) / 2
+    mean = np.average(middle, weights=distribution.counts)
+    return float(np.average((middle - mean) ** 2, weights=distribution.counts))

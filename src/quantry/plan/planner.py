@@ -16,6 +16,7 @@ from quantry.plan.selection import deselected
 from quantry.plan.stay_float import (
     any_operator,
     final_joins,
+    final_pools,
     is_left_float,
     keep_masks_float,
     keep_sums_float,
@@ -29,7 +30,7 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=7)
+@stage(name="plan", version=8)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 
@@ -49,6 +50,7 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     types = types_of_nodes(graph, options.layers)
     kept = {name: entry.float_reason for name, entry in types.items() if entry.float_reason is not None}
     joins |= post_processing(graph) if options.float_post_processing else {}
+    joins |= final_pools(graph) if options.float_final_pools else {}
     excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     sums = normalized_sums(graph) if options.float_residuals else frozenset()

@@ -8,6 +8,7 @@ computes divisors is in `quantry.plan.divisors`, everything else here:
 `variance_nodes`            normalizations written in small operators: variances need more than a few bits
 `final_joins`               joins at the very end of a model: each part keeps its own scale
 `post_processing`           decoding of boxes after the last layer: pixels must be exact
+`final_pools`               average pools that compute the outputs: NPUs give them too few levels
 `masked_tensors`            attention masks: the scale of minus infinity leaves nothing for the scores
 `normalized_sums`           residual sums in front of a normalization: outliers in few channels
 `weight_only`               weight-only plans keep every activation float
@@ -339,6 +340,39 @@ def _size(shape: tuple[int, ...]) -> int:
     for length in shape:
         size *= length
     return size
+
+
+# ---- Pools that compute the outputs ----------------------------------------------------------------------------------
+#
+#     Conv -> Relu -> GlobalAveragePool -> Mul(constant) -> Flatten -> Softmax -> output
+#
+# NPUs copy integers through a pool, so the means have the step of the pixels, ten times as large as they need. Between
+# layers that is one error among many. At the end, classes with similar scores become equal.
+
+FINAL_POOL_REASON = (
+    "it averages after the last layer with weights; with the range of its input, few levels would be left for the means"
+)
+
+
+def final_pools(graph: ir.Graph) -> dict[str, str]:
+    """Return average pools after which no layer follows, and what follows them.
+
+    Args:
+        graph: The sorted graph.
+
+    Returns:
+        Node name to reason.
+    """
+    tail: set[ir.Node] = set()
+    for node in reversed(graph):
+        readers = [use.node for output in node.outputs for use in output.uses()]
+        if node.op_type not in _LAYERS and all(reader in tail for reader in readers):
+            tail.add(node)
+    found = {node for node in tail if facts(node).family is Family.AVERAGE}
+    for node in graph:
+        if any(producer in found for producer in _producers(node)):
+            found.add(node)
+    return {node.name or "": FINAL_POOL_REASON for node in found}
 
 
 # ---- Every operator, and weights only --------------------------------------------------------------------------------

@@ -102,6 +102,8 @@ class PlanOptions(Checked):
         float_final_joins: Keep a Concat at the end of the model, and the reshapes around it, in float, so that boxes
             and scores of a detector keep separate scales.
         float_post_processing: Keep the decoding and selection of boxes after the last layer with weights in float.
+        float_final_pools: Keep an average pool after the last layer with weights, and what follows it, in float: NPUs
+            give a pool the range of its input, which leaves few levels for the means that decide.
         float_residuals: Keep the sums that a LayerNormalization reads in float.
         constant_right_operand_only: Quantize MatMul only if its right operand is constant.
         weights_only: Quantize only the weights of Conv, ConvTranspose, Gemm and MatMul; all activations stay float and
@@ -121,6 +123,7 @@ class PlanOptions(Checked):
     force_pass_through: bool = False
     float_final_joins: bool = True
     float_post_processing: bool = True
+    float_final_pools: bool = False
     float_residuals: bool = False
     constant_right_operand_only: bool = False
     weights_only: bool = False

@@ -329,7 +329,7 @@ def _recommended_npu() -> Recipe:
         prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
         equalize=replace(plain.equalize, smooth=SmoothQuant()),
         # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
-        plan=replace(plain.plan, float_residuals=True),
+        plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
         tune=_GPTQ,
         evaluate=_FALL_BACK,

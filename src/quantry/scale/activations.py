@@ -20,7 +20,7 @@ from quantry.errors import DataError
 from quantry.graph.quant_plan import ActivationPlan, FixedRange, OwnRange, QuantPlan, SharedRange
 from quantry.numerics.affine import affine
 from quantry.numerics.grid import Grid
-from quantry.numerics.histogram import TensorStats
+from quantry.numerics.histogram import TensorStats, variance
 from quantry.numerics.scalar_function import IDENTITY, MAX_OPERATORS, ScalarFunction, constant
 from quantry.numerics.tensor_params import TensorParams
 from quantry.observe import Statistics
@@ -162,17 +162,10 @@ def _fixed_params(name: str, plan: FixedRange, statistics: Statistics, method: M
             for pair in ((known.scale, own.scale), (known.zero_point, own.zero_point))
         )
         of_known, of_own = values.error(scales, zero_points, grid, 2)[0]
-        is_coarse = of_known * _COARSE > _variance(stats)
+        is_coarse = of_known * _COARSE > variance(stats)
         return own if is_coarse and of_own * _GAIN < of_known else known
 
     return cached_params(stats, (method, plan), find)
-
-
-def _variance(stats: TensorStats) -> float:
-    distribution = stats.distribution()
-    middle = (distribution.lower.astype(np.float64) + distribution.upper) / 2
-    mean = np.average(middle, weights=distribution.counts)
-    return float(np.average((middle - mean) ** 2, weights=distribution.counts))
 
 
 def _params(observed: Observed, method: Method, spec: TensorSpec) -> TensorParams:

@@ -69,7 +69,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
             tensors[name] = _derived(name, bias, tensors)
             notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
     params = QuantParams(with_given(tensors, plan, options.given, plan.biases), tuple(notes))
-    return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu)
+    return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu, statistics)
 
 
 def _ruled_activations(

@@ -9,13 +9,17 @@ from quantry.errors import InternalError
 from quantry.graph.quant_plan import DerivedBiasPlan, OwnBiasPlan, QuantPlan
 from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import QuantParams, TensorParams
+from quantry.observe import Statistics
 from quantry.recipe import NpuLimits
 from quantry.scale.npu.limits import BIAS_SHIFT_HIGH, CUT_HIGH, LIMITS, Limit
 from quantry.scale.npu.unit import Unit, find_units
+from quantry.scale.npu.weigh import tied_units, weighed_positions
 from quantry.scale.weights import measure_constant
 
 
-def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits) -> QuantParams:
+def refine_for_npu(
+    model: ir.Model, plan: QuantPlan, params: QuantParams, options: NpuLimits, statistics: Statistics | None = None
+) -> QuantParams:
     """Return parameters whose positions satisfy the NPU's limits.
 
     The limits apply to 8-bit products; units with a tensor of another width are not limited. Tensors that share
@@ -27,6 +31,8 @@ def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, option
         plan: Which tensors are quantized.
         params: Power-of-two parameters, one scale for each tensor.
         options: Which limits to enforce.
+        statistics: What was observed of the activations, to weigh positions that they must share; None takes those of
+            the widest tensor.
 
     Returns:
         New parameters, with notes on how many positions each limit moved and which limits could not be satisfied.
@@ -37,6 +43,8 @@ def refine_for_npu(model: ir.Model, plan: QuantPlan, params: QuantParams, option
     units = [unit for unit in (planned.converted(unit) for unit in found) if _computes_bytes(unit, params)]
     positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]
+    if options.weigh and statistics is not None:
+        positions |= weighed_positions(tied_units(units, options), positions, plan, params, statistics)
     free = _FreeConstants(units, _zeros(model, plan))
     moved = _settle(units, positions, limits, options.max_rounds, free)
     tensors = {
