@@ -19,6 +19,7 @@ from quantry.recipe.options import EvaluateOptions, PlanOptions, PrepareOptions,
 from quantry.recipe.recipe import Recipe
 from quantry.recipe.tensor_spec import (
     DataType,
+    DerivedBias,
     FloatBias,
     OwnBias,
     PerBlock,
@@ -394,6 +395,14 @@ def _recommended_llm() -> Recipe:
     )
 
 
+def _four_bit_weights(best: Recipe, name: str) -> Recipe:
+    """Return a recipe with one 4-bit scale per output channel; 15 levels for all channels together are too few."""
+    weight = replace(best.plan.weight, dtype=DataType.INT4, granularity=PerChannel())
+    # Limits on fraction bits are those of 8-bit products with one scale per weight, and so is a bias of 8 bits.
+    plan = replace(best.plan, weight=weight, bias=DerivedBias())
+    return replace(best, name=name, plan=plan, scale=replace(best.scale, npu=None))
+
+
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
 _RECOMMENDED: tuple[Preset, ...] = (
     Preset(
@@ -410,6 +419,17 @@ _RECOMMENDED: tuple[Preset, ...] = (
     Preset(
         _recommended_cpu(),
         f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, {_AFTER}",
+        in_quark=False,
+    ),
+    Preset(
+        _four_bit_weights(_recommended_cpu(), "RECOMMENDED-CPU-W4A8"),
+        "RECOMMENDED-CPU with int4 weights, one scale for each output channel",
+        in_quark=False,
+    ),
+    Preset(
+        _four_bit_weights(_recommended_npu(), "RECOMMENDED-NPU-W4A8"),
+        "RECOMMENDED-NPU with int4 weights, one power-of-two scale for each output channel, and int32 biases; without "
+        "the fraction bit limits of 8-bit NPUs",
         in_quark=False,
     ),
     Preset(
