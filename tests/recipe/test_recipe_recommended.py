@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from tests.onnx_oracle import from_text, run
 
 import quantry
 from quantry.recipe import find_preset, from_plain, to_plain
@@ -42,3 +43,20 @@ def test_recommended_is_better_than_plain(name: str, plain: str) -> None:
 def test_recommended_recipes_round_trip_through_files(name: str) -> None:
     recipe = find_preset(name).recipe
     assert from_plain(to_plain(recipe)) == recipe
+
+
+@pytest.mark.parametrize("name", ["recommended-cpu-w4a8", "recommended-npu-w4a8"])
+def test_four_bit_weights_have_a_scale_for_each_channel(name: str) -> None:
+    random = np.random.default_rng(0)
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,10,10] x) => (float[1,6,8,8] y)
+        { a = Conv(x, w) r = Relu(a) y = Conv(r, v) }"""
+    spread = np.exp2(random.uniform(-3, 3, 12)).astype(np.float32)[:, None, None, None]
+    weights = {"w": random.standard_normal((12, 3, 3, 3)) * spread, "v": random.standard_normal((6, 12, 1, 1))}
+    proto = from_text(text, **{key: array.astype(np.float32) for key, array in weights.items()})
+    data = [{"x": random.standard_normal((1, 3, 10, 10)).astype(np.float32)} for _ in range(8)]
+    result = quantry.quantize(proto, data, name, store=None)
+    assert {result.params.tensors[key].dtype.bits for key in weights} == {4}
+    assert result.params.tensors["w"].scale.shape == (12,)
+    assert result.evaluation.metrics["sqnr"].value > 15
+    expected, got = run(proto, data[0])["y"], run(result.to_bytes(), data[0])["y"]
+    assert np.corrcoef(expected.ravel(), got.ravel())[0, 1] > 0.98

@@ -211,7 +211,7 @@ def test_shared_fraction_bits_are_weighed_by_what_they_cost() -> None:
     x[:, :, 3, 5] = 60.0
     text = "g (float[1,4,32,32] x) => (float[1,3,1,1] y) { p = GlobalAveragePool(x) y = Conv(p, w) }"
     proto = graph(text, w=random(3, 4, 1, 1))
-    weighed = replace(XINT8, scale=replace(XINT8.scale, npu=NpuLimits(weigh=True)))
+    weighed = replace(XINT8, scale=replace(XINT8.scale, weigh_shared=True))
     plain, better = (quantized(proto, recipe, x=x) for recipe in (XINT8, weighed))
     assert position(better, "x") == position(better, "p")
     assert (position(better, "p") or 0) > (position(plain, "p") or 0)

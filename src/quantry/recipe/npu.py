@@ -64,8 +64,6 @@ class NpuLimits(Checked):
         hard_sigmoid: Input and output of HardSigmoid are within the range of its table [AdjustHardSigmoid].
         swish: The product x * HardSigmoid(x) is shifted right by 0 to 15 bits [AdjustShiftSwish].
         max_rounds: Maximum number of passes over the rules [MaxLoopNum].
-        weigh: Choose the fraction bits that tensors must share by what they cost each of them, instead of those of the
-            widest tensor.
     """
 
     align_concat: bool = True
@@ -79,7 +77,6 @@ class NpuLimits(Checked):
     hard_sigmoid: bool = True
     swish: bool = True
     max_rounds: int = 5
-    weigh: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -214,6 +214,8 @@ class ScaleOptions(Checked):
         smallest_range: Width to which narrower ranges of asymmetric tensors are widened.
         zero_point_at_an_end: Asymmetric activations of an unsigned type have their zero point at 0 if no value is
             negative, and else in the middle, as if they were symmetric.
+        weigh_shared: Choose the fraction bits that tensors must share on an NPU by what they cost each of them, instead
+            of those of the widest tensor.
     """
 
     activation: Method = MinMax()
@@ -225,6 +227,7 @@ class ScaleOptions(Checked):
     given: tuple[GivenRange, ...] = ()
     smallest_range: float = 0.0
     zero_point_at_an_end: bool = False
+    weigh_shared: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -69,7 +69,10 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
             tensors[name] = _derived(name, bias, tensors)
             notes += measure_constant(model.model, name, partial(overflow_note, name=name, params=tensors[name]))
     params = QuantParams(with_given(tensors, plan, options.given, plan.biases), tuple(notes))
-    return params if options.npu is None else refine_for_npu(model.model, plan, params, options.npu, statistics)
+    if options.npu is None:
+        return params
+    weighed = statistics if options.weigh_shared else None
+    return refine_for_npu(model.model, plan, params, options.npu, weighed)
 
 
 def _ruled_activations(

@@ -43,7 +43,7 @@ def refine_for_npu(
     units = [unit for unit in (planned.converted(unit) for unit in found) if _computes_bytes(unit, params)]
     positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]
-    if options.weigh and statistics is not None:
+    if statistics is not None:
         positions |= weighed_positions(tied_units(units, options), positions, plan, params, statistics)
     free = _FreeConstants(units, _zeros(model, plan))
     moved = _settle(units, positions, limits, options.max_rounds, free)
