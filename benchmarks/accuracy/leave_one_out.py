@@ -29,7 +29,7 @@ Results = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Decision:
     """What setting aside one model at a time says.
 
     Attributes:
@@ -51,7 +51,7 @@ class Verdict:
         return self.mean_gain > 0 and len(set(self.chosen.values())) == 1
 
 
-def leave_one_out(results: Results, today: str) -> Verdict:
+def leave_one_out(results: Results, today: str) -> Decision:
     """Choose a value for each model by the others.
 
     Args:
@@ -64,7 +64,7 @@ def leave_one_out(results: Results, today: str) -> Verdict:
         means = {value: sum(result[value] for result in others) / len(others) for value in own}
         best = max(means, key=lambda value: (means[value], value == today))
         chosen[model], gains[model] = best, own[best] - own[today]
-    return Verdict(chosen, gains)
+    return Decision(chosen, gains)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,13 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(results) < 2:
         print("this needs two models at least")
         return 1
-    verdict = leave_one_out(results, given.values[0])
+    decision = leave_one_out(results, given.values[0])
     rows = [
-        (name, *(f"{own[value]:.2f}" for value in given.values), verdict.chosen[name], f"{verdict.gains[name]:+.2f}")
+        (name, *(f"{own[value]:.2f}" for value in given.values), decision.chosen[name], f"{decision.gains[name]:+.2f}")
         for name, own in results.items()
     ]
     print(table(("model", *given.values, "chosen on the others", "gain in dB"), rows))
-    print(f"mean gain {verdict.mean_gain:+.3f} dB: {'change it' if verdict.changes else 'keep ' + given.values[0]}")
+    print(f"mean gain {decision.mean_gain:+.3f} dB: {'change it' if decision.changes else 'keep ' + given.values[0]}")
     return 0
 
 

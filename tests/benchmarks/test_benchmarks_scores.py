@@ -110,10 +110,10 @@ def test_quality_table_tells_values_and_failures():
 def test_constant_is_chosen_on_the_other_models_only():
     # The value "b" is far better on one model and a little worse on the two others.
     results = {"m1": {"a": 20.0, "b": 19.8}, "m2": {"a": 10.0, "b": 9.9}, "m3": {"a": 5.0, "b": 9.0}}
-    verdict = leave_one_out(results, "a")
-    assert verdict.chosen == {"m1": "b", "m2": "b", "m3": "a"}
-    assert verdict.gains == pytest.approx({"m1": -0.2, "m2": -0.1, "m3": 0.0})
-    assert not verdict.changes
+    decision = leave_one_out(results, "a")
+    assert decision.chosen == {"m1": "b", "m2": "b", "m3": "a"}
+    assert decision.gains == pytest.approx({"m1": -0.2, "m2": -0.1, "m3": 0.0})
+    assert not decision.changes
     better = {name: {"a": own["a"], "b": own["a"] + 0.3} for name, own in results.items()}
     assert leave_one_out(better, "a").mean_gain == pytest.approx(0.3)
     assert leave_one_out(better, "a").changes
