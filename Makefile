@@ -43,7 +43,7 @@ unit: $(VENV)/.dev
 
 test: lint unit
 
-# The documentation site into site/, offline: links and anchors are checked, the code of all pages and the notebooks too.
+# The documentation site into site/, offline: links and anchors are checked, Python blocks are compiled, commands parsed.
 docs: $(VENV)/.docs
 	$(BIN)/python tools/check_docs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -221,7 +221,7 @@ def test_options_reach_the_recipe(folder: Path) -> None:
 def test_installed_command_prints_its_version() -> None:
     installed = Path(sys.executable).with_name("quantry")
     if not installed.exists():
-        pytest.skip("the command is not installed beside this Python")
+        pytest.skip("the command is not installed next to this Python")
     done = subprocess.run([installed, "--version"], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == quantry.__version__
 

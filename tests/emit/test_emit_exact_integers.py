@@ -111,7 +111,7 @@ def test_convolution_has_the_same_bits_with_any_power_of_two(weight, bias, y, sp
 
 
 def test_convolution_with_a_bias_finer_than_its_accumulator_is_an_integer_kernel():
-    # Input and weight have 2**-9 together, the bias 2**-13: a sixteenth of an accumulator step.
+    # Input and weight have 2**-9 together, the bias 2**-13: 16 of its steps are one of the accumulator.
     operators = _assert_same_bits(_conv(bias=-13, y=-4))
     assert "QLinearConv" in operators
     assert "Conv" not in operators

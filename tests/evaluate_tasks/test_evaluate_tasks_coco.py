@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def near(labels: CocoLabels) -> list[Detections]:
-    """Detections near the objects and in the crowds, and some beside."""
+    """Detections near the objects and in the crowds, and some elsewhere."""
     rng = np.random.default_rng(3)
     found = []
     for image in labels.images:

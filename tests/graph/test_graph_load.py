@@ -138,7 +138,7 @@ def test_external_file_outside_the_folder(proto, tmp_path, location):
 
 def test_external_file_with_hard_links(proto, tmp_path):
     path = _save_external(proto, tmp_path / "a")
-    (tmp_path / "a" / "twin").hardlink_to(tmp_path / "a" / "m.data")
+    (tmp_path / "a" / "copy").hardlink_to(tmp_path / "a" / "m.data")
     with pytest.raises(ModelError, match=r"must not have hard links, got 2"):
         read_model(path)
 

@@ -112,7 +112,7 @@ def output_decibels(pair: Pair) -> float:
     if ours.size == 0:
         return decibels(0.0, 0.0)
     if _is_distribution(score_rows(ours)):
-        # Probabilities hide how far the scores behind them are: compared with a floor, because nobody looks at the
+        # Probabilities hide how far the scores they come from are: compared with a floor, because nobody looks at the
         # order of classes that are impossible.
         ours, theirs = (np.log(np.maximum(values, LEAST_PROBABILITY)) for values in pair)
         ours, theirs = ours - np.log(LEAST_PROBABILITY), theirs - np.log(LEAST_PROBABILITY)
