@@ -201,8 +201,6 @@ class QuantizationResult:
         target, source = Path(path), self._float_file
         if source is not None and source.exists() and target.exists() and target.samefile(source):
             raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")
-        for line in () if self.guard is None else self.guard.notes:
-            _LOG.warning(line)
         files = self.quantized.save(path)
         try:
             self._verify(files[0])
@@ -210,6 +208,9 @@ class QuantizationResult:
             for file in files:
                 file.unlink(missing_ok=True)
             raise
+        # After the check: a guard can only run a model that loads.
+        for line in () if self.guard is None else self.guard.notes:
+            _LOG.warning(line)
         return files
 
     def _verify(self, written: bytes | Path) -> None:

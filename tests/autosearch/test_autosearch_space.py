@@ -11,7 +11,18 @@ from quantry.autosearch.cost import CostModel, stage_chain
 from quantry.autosearch.priority import ENUMERATION_LIMIT, enumerate_trials, first_trials, grid_order
 from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
-from quantry.recipe import AdaRound, CrossLayer, Entropy, MinMax, MinMSE, Percentile, Recipe, TuneOptions, find_preset
+from quantry.recipe import (
+    AdaRound,
+    CrossLayer,
+    Entropy,
+    EvaluateOptions,
+    MinMax,
+    MinMSE,
+    Percentile,
+    Recipe,
+    TuneOptions,
+    find_preset,
+)
 
 
 def test_first_parameter_changes_slowest() -> None:
@@ -164,7 +175,7 @@ def test_accuracy_space_keeps_sums_before_normalizations_float() -> None:
 def test_accuracy_space_starts_with_the_recommended_recipe(plain: str, best: str) -> None:
     space = named_space("accuracy", find_preset(plain).recipe)
     (first,) = space.first
-    recommended = find_preset(best).recipe
+    recommended = replace(find_preset(best).recipe, evaluate=EvaluateOptions())
     assert replace(space.build(first), name=best) == recommended
     configurations, _ = enumerate_trials([space])
     assert replace(grid_order(configurations, [space])[0].recipe, name=best) == recommended

@@ -283,3 +283,26 @@ def test_convolutions_of_every_shape(attributes, weight, shape):
     dims = ",".join(map(str, shape))
     operators = _assert_same_bits(lambda: _model(body, constants, f"float[{dims}] x"), feeds)
     assert "QLinearConv" in operators
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_matrix_product_with_a_fine_bias(transposed):
+    generator = np.random.default_rng(0)
+    shape = (6, 40) if transposed else (40, 6)
+    constants = {
+        **_parameters(y=-2),
+        "w": generator.integers(-128, 128, shape).astype(np.int8),
+        "ws": np.array(2.0**-6, np.float32),
+        "wz": np.array(0, np.int8),
+        "b": generator.integers(-128, 128, 6).astype(np.int8),
+        "bs": np.array(2.0**-12, np.float32),
+        "bz": np.array(0, np.int8),
+    }
+    body = f"""
+    wd = DequantizeLinear(w, ws, wz)
+    bd = DequantizeLinear(b, bs, bz)
+    v = Gemm <transB = {transposed}> (xd, wd, bd)
+    """
+    feeds = [{"x": generator.normal(0, size, (5, 40)).astype(np.float32)} for size in (1, 9)]
+    operators = _assert_same_bits(lambda: _model(body, constants, "float[5,40] x"), feeds)
+    assert "QGemm" in operators

@@ -58,8 +58,9 @@ def accuracy_space(base: Recipe) -> Space:
 
     The recommended recipe is tried first, so that even a short search never ends with something worse by its own
     metric. With per-tensor weights, convolutions in groups of channels are also tried; if the target replaces Sigmoid,
-    so is keeping it. GPTQ takes most of the time and comes last in a grid. Sums read by a LayerNormalization stay
-    float in all configurations: nothing else makes up for the error of a single int8 scale there.
+    so is keeping it. GPTQ takes most of the time and comes last in a grid. Sums read by a LayerNormalization and, with
+    power-of-two scales, final pools stay float in all configurations: nothing else makes up for the error of a single
+    int8 scale there. No trial falls back to a simpler recipe by itself: the simpler ones are trials too.
 
     Args:
         base: Sets everything else: data types, granularity, format, target.
@@ -81,7 +82,9 @@ def accuracy_space(base: Recipe) -> Space:
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
         first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}
-    plain = replace(base, plan=replace(base.plan, float_residuals=True))
+    on_npu = isinstance(base.plan.activation.scale, PowerOfTwoScale)
+    plan = replace(base.plan, float_residuals=True, float_final_pools=on_npu or base.plan.float_final_pools)
+    plain = replace(base, plan=plan)
     return Space.of(plain, fields, name=f"{base.name} accuracy", first=[first])
 
 

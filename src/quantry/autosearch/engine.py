@@ -92,10 +92,9 @@ def run_search(
                 with _reported(state, [*_description(context, chosen), *notes]):
                     _run_trials(state, proposer, Scheduler(state, workers), known, len(context.sample_order))
             notes = (*notes, *rank_on_target(state, context))
-            if state.best is not None and not directory.best_model.exists():
-                # Its trial ran on another machine, or the file was deleted.
-                TrialRunner(context).write_model(state.best.recipe, directory.best_model)
             if state.best is not None:
+                if not directory.best_model.exists():  # its trial ran on another machine, or the file was deleted
+                    TrialRunner(context).write_model(state.best.recipe, directory.best_model)
                 notes = (*notes, *adapter.notes(directory.best_model))
         return _result(state, notes, context)
 

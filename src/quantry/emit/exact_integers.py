@@ -277,7 +277,14 @@ def _whole_bias(
     scale = np.broadcast_to(array(parts.weight.scale).reshape(-1), bias.shape)
     nudged = np.where(fraction, scale * _NUDGE, scale).astype(np.float32)
     name = unit.node.name or ""
-    weight = replace(parts.weight, scale=unit.editor.constant(nudged, f"{name}_nudged_scale"), axis=0)
+    # QGemm needs as many zero points as scales.
+    zeros = np.broadcast_to(array(parts.weight.zero_point).reshape(-1), bias.shape).copy()
+    weight = IntegerTensor(
+        parts.weight.integers,
+        unit.editor.constant(nudged, f"{name}_nudged_scale"),
+        unit.editor.constant(zeros, f"{name}_repeated_zero_point"),
+        axis=0,
+    )
     output = (parts.output[0], unit.editor.constant(np.zeros((), np.uint8), f"{name}_moved_zero_point"))
     return replace(parts, weight=weight, bias=_constant_bias(unit, bias), output=output)
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.operators import MATRIX_PRODUCTS
-from quantry.recipe.equalization import CrossLayer, EqualizeOptions, SmoothQuant
+from quantry.recipe.equalization import CrossLayer, EqualizeOptions
 from quantry.recipe.formats import Dynamic, EmitOptions, MatMulNBits, VitisDialect, VitisQdq
 from quantry.recipe.layers import Selection
 from quantry.recipe.methods import MinMax, MinMSE, Percentile
-from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, TensorShare, WithinError
+from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, WithinError
 from quantry.recipe.npu import NpuConversions, NpuLimits
-from quantry.recipe.options import EvaluateOptions, PlanOptions, PrepareOptions, ScaleOptions
+from quantry.recipe.options import PlanOptions, PrepareOptions, ScaleOptions
 from quantry.recipe.recipe import Recipe
+from quantry.recipe.recommended import recommended_recipes
 from quantry.recipe.tensor_spec import (
     DataType,
-    DerivedBias,
     FloatBias,
     OwnBias,
     PerBlock,
@@ -28,7 +28,7 @@ from quantry.recipe.tensor_spec import (
     PowerOfTwoScale,
     TensorSpec,
 )
-from quantry.recipe.tuning import AdaQuant, AdaRound, Gptq, TuneOptions
+from quantry.recipe.tuning import AdaQuant, AdaRound, TuneOptions
 
 
 @dataclass(frozen=True)
@@ -313,145 +313,9 @@ _BASE: dict[str, Preset] = {
     preset.recipe.name: preset for preset in (*_INTEGERS, *_UNCALIBRATED, *_FLOAT_ACTIVATIONS, *_MIXED)
 }
 
-# The recommended recipes: what helped on real models, for each kind of target, without training and without torch.
-# They take a few minutes on two cores for a CNN of five million parameters and fifty images, in proportion to both.
-# 64 samples: more barely change means and Gram matrices and cost time in proportion. Damping 0.1: detectors want a
-# little more than the usual 0.01, classifiers a little less.
-_FALL_BACK = EvaluateOptions(fall_back=True)
-_GPTQ = TuneOptions((Gptq(samples=64, damping=0.1),))
-
-
-def _recommended_npu() -> Recipe:
-    plain = _BASE["XINT8"].recipe
-    return replace(
-        plain,
-        name="RECOMMENDED-NPU",
-        # A network trained with Sigmoid loses more accuracy to HardSigmoid than to rounding.
-        prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
-        equalize=replace(plain.equalize, smooth=SmoothQuant()),
-        # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
-        plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
-        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
-        tune=_GPTQ,
-        evaluate=_FALL_BACK,
-    )
-
-
-def _recommended_npu_mixed() -> Recipe:
-    best = _recommended_npu()
-    wide = replace(_POWER_OF_TWO_INT8, dtype=DataType.INT16)
-    mixed = MixedPrecision(
-        targets=(LayerTarget(wide, wide, OwnBias(wide)),),
-        goal=TensorShare(0.25),
-        operators=("^.*",),
-        per_tensor=True,
-        samples=12,
-    )
-    return replace(
-        best,
-        name="RECOMMENDED-NPU-MIXED",
-        plan=replace(best.plan, activation=replace(best.plan.activation, dtype=DataType.INT8)),
-        scale=replace(best.scale, npu=None),
-        mix=MixOptions(mixed),
-    )
-
-
-def _recommended_cpu() -> Recipe:
-    plain = _BASE["CPU_INT8"].recipe
-    return replace(
-        plain,
-        name="RECOMMENDED-CPU",
-        equalize=EqualizeOptions(smooth=SmoothQuant()),
-        plan=replace(plain.plan, float_residuals=True),
-        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
-        tune=_GPTQ,
-        evaluate=_FALL_BACK,
-    )
-
-
-def _recommended_htp(name: str, activation: TensorSpec) -> Recipe:
-    best = _recommended_cpu()
-    # Nodes in float leave the NPU, and every change of device costs more than it saves.
-    plan = replace(best.plan, activation=activation, float_residuals=False, force_pass_through=True)
-    return replace(best, name=name, plan=plan)
-
-
-def _recommended_tensorrt() -> Recipe:
-    best = _recommended_cpu()
-    # TensorRT adds biases in float, and has int8 with zero point 0 only.
-    return replace(best, name="RECOMMENDED-TENSORRT", plan=replace(best.plan, activation=_INT8, bias=FloatBias()))
-
-
-def _recommended_llm() -> Recipe:
-    plain = _BASE["MATMUL_NBITS"].recipe
-    # Groups of 32 with a zero point: half a bit per weight more, and the settings of most published 4-bit models.
-    spec = TensorSpec(DataType.UINT4, symmetric=False, granularity=PerGroup(32))
-    return replace(
-        plain,
-        name="RECOMMENDED-LLM",
-        plan=replace(plain.plan, weight=spec),
-        scale=ScaleOptions(weight=MinMSE()),
-        tune=_GPTQ,
-    )
-
-
-def _four_bit_weights(best: Recipe, name: str) -> Recipe:
-    """Return a recipe with one 4-bit scale per output channel; 15 levels for all channels together are too few."""
-    weight = replace(best.plan.weight, dtype=DataType.INT4, granularity=PerChannel())
-    # Limits on fraction bits are those of 8-bit products with one scale per weight, and so is a bias of 8 bits.
-    plan = replace(best.plan, weight=weight, bias=DerivedBias())
-    return replace(best, name=name, plan=plan, scale=replace(best.scale, npu=None))
-
-
-_AFTER = "ranges chosen by the error after the next function, GPTQ"
-_RECOMMENDED: tuple[Preset, ...] = (
-    Preset(
-        _recommended_npu(),
-        f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, {_AFTER}",
-        in_quark=False,
-    ),
-    Preset(
-        _recommended_npu_mixed(),
-        "RECOMMENDED-NPU with the most sensitive quarter of all tensors in int16; without the fraction bit limits of "
-        "8-bit NPUs",
-        in_quark=False,
-    ),
-    Preset(
-        _recommended_cpu(),
-        f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, {_AFTER}",
-        in_quark=False,
-    ),
-    Preset(
-        _four_bit_weights(_recommended_cpu(), "RECOMMENDED-CPU-W4A8"),
-        "RECOMMENDED-CPU with int4 weights, one scale for each output channel",
-        in_quark=False,
-    ),
-    Preset(
-        _four_bit_weights(_recommended_npu(), "RECOMMENDED-NPU-W4A8"),
-        "RECOMMENDED-NPU with int4 weights, one power-of-two scale for each output channel, and int32 biases; without "
-        "the fraction bit limits of 8-bit NPUs",
-        in_quark=False,
-    ),
-    Preset(
-        _recommended_htp("RECOMMENDED-HTP", _UINT8_ASYMMETRIC),
-        "best for Qualcomm's HTP without training: RECOMMENDED-CPU with every operator quantized",
-        in_quark=False,
-    ),
-    Preset(
-        _recommended_htp("RECOMMENDED-HTP-16", _UINT16_ASYMMETRIC),
-        "RECOMMENDED-HTP with uint16 activations: more accurate, slower",
-        in_quark=False,
-    ),
-    Preset(
-        _recommended_tensorrt(),
-        "best for TensorRT without training: RECOMMENDED-CPU with symmetric int8 activations and float biases",
-        in_quark=False,
-    ),
-    Preset(
-        _recommended_llm(),
-        "best for language models without training: MATMUL_NBITS with uint4 asymmetric weights in groups of 32, GPTQ",
-        in_quark=False,
-    ),
+_RECOMMENDED = tuple(
+    Preset(recipe, summary, in_quark=False)
+    for recipe, summary in recommended_recipes(*(_BASE[name].recipe for name in ("XINT8", "CPU_INT8", "MATMUL_NBITS")))
 )
 
 # AMD Quark's documented settings of FastFinetune for both algorithms.

@@ -19,6 +19,7 @@ from quantry.recipe import (
     GivenRange,
     Gptq,
     MatMulNBits,
+    MinMSE,
     OwnBias,
     PerBlock,
     PerChannel,
@@ -254,7 +255,8 @@ def _n_bits(draft: RecipeDraft, value: bool) -> RecipeDraft:
     selection = replace(draft.plan.selection, operators=draft.plan.selection.operators or MATRIX_PRODUCTS)
     weight = TensorSpec(DataType.INT4, granularity=PerGroup())
     plan = replace(draft.plan, weight=weight, weights_only=True, selection=selection)
-    return replace(draft, plan=plan, bias=FloatBias(), format=MatMulNBits())
+    scale = replace(draft.scale, weight=MinMSE(either_sign=True))
+    return replace(draft, plan=plan, scale=scale, bias=FloatBias(), format=MatMulNBits())
 
 
 def _bits(draft: RecipeDraft, value: int) -> RecipeDraft:
@@ -327,7 +329,7 @@ _WEIGHTS_ONLY = (
         Kind.BOOL,
         "False",
         "Write Gemm and MatMul with 4- or 8-bit weights as com.microsoft MatMulNBits; the rest stays float.",
-        "emit.format = MatMulNBits(), plan.weights_only, plan.weight",
+        "emit.format = MatMulNBits(), plan.weights_only, plan.weight, scale.weight",
         _n_bits,
     ),
     OptionRow(

@@ -1,0 +1,157 @@
+"""The recommended recipes: what helped on real models, for each kind of target, without training and without torch."""
+
+from dataclasses import replace
+
+from quantry.recipe.equalization import EqualizeOptions, SmoothQuant
+from quantry.recipe.methods import MinMSE
+from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, TensorShare
+from quantry.recipe.npu import NpuConversions
+from quantry.recipe.options import EvaluateOptions, ScaleOptions
+from quantry.recipe.recipe import Recipe
+from quantry.recipe.tensor_spec import (
+    DataType,
+    DerivedBias,
+    FloatBias,
+    OwnBias,
+    PerChannel,
+    PerGroup,
+    PowerOfTwoScale,
+    TensorSpec,
+)
+from quantry.recipe.tuning import Gptq, TuneOptions
+
+# They take a few minutes on two cores for a CNN of five million parameters and fifty images, in proportion to both.
+# 64 samples: more barely change means and Gram matrices and cost time in proportion. Damping 0.1: detectors want a
+# little more than the usual 0.01, classifiers a little less.
+_FALL_BACK = EvaluateOptions(fall_back=True)
+_GPTQ = TuneOptions((Gptq(samples=64, damping=0.1),))
+
+
+def _npu(plain: Recipe) -> Recipe:
+    return replace(
+        plain,
+        name="RECOMMENDED-NPU",
+        # A network trained with Sigmoid loses more accuracy to HardSigmoid than to rounding.
+        prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
+        equalize=replace(plain.equalize, smooth=SmoothQuant()),
+        # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
+        plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
+        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
+        tune=_GPTQ,
+        evaluate=_FALL_BACK,
+    )
+
+
+def _npu_mixed(best: Recipe) -> Recipe:
+    wide = TensorSpec(DataType.INT16, scale=PowerOfTwoScale())
+    mixed = MixedPrecision(
+        targets=(LayerTarget(wide, wide, OwnBias(wide)),),
+        goal=TensorShare(0.25),
+        operators=("^.*",),
+        per_tensor=True,
+        samples=12,
+    )
+    return replace(
+        best,
+        name="RECOMMENDED-NPU-MIXED",
+        plan=replace(best.plan, activation=replace(best.plan.activation, dtype=DataType.INT8)),
+        scale=replace(best.scale, npu=None),
+        mix=MixOptions(mixed),
+    )
+
+
+def _cpu(plain: Recipe) -> Recipe:
+    return replace(
+        plain,
+        name="RECOMMENDED-CPU",
+        equalize=EqualizeOptions(smooth=SmoothQuant()),
+        plan=replace(plain.plan, float_residuals=True),
+        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
+        tune=_GPTQ,
+        evaluate=_FALL_BACK,
+    )
+
+
+def _htp(best: Recipe, name: str, dtype: DataType) -> Recipe:
+    activation = TensorSpec(dtype, symmetric=False)
+    # Nodes in float leave the NPU, and every change of device costs more than it saves.
+    plan = replace(best.plan, activation=activation, float_residuals=False, force_pass_through=True)
+    return replace(best, name=name, plan=plan)
+
+
+def _tensorrt(best: Recipe) -> Recipe:
+    activation = TensorSpec(DataType.INT8)
+    # TensorRT adds biases in float, and has int8 with zero point 0 only.
+    return replace(best, name="RECOMMENDED-TENSORRT", plan=replace(best.plan, activation=activation, bias=FloatBias()))
+
+
+def _llm(plain: Recipe) -> Recipe:
+    # Groups of 32 with a zero point: half a bit per weight more, and the settings of most published 4-bit models.
+    spec = TensorSpec(DataType.UINT4, symmetric=False, granularity=PerGroup(32))
+    return replace(
+        plain,
+        name="RECOMMENDED-LLM",
+        plan=replace(plain.plan, weight=spec),
+        scale=ScaleOptions(weight=MinMSE()),
+        tune=_GPTQ,
+    )
+
+
+def _four_bit_weights(best: Recipe, name: str) -> Recipe:
+    """Return a recipe with one 4-bit scale per output channel; 15 levels for all channels together are too few."""
+    weight = replace(best.plan.weight, dtype=DataType.INT4, granularity=PerChannel())
+    # Limits on fraction bits are those of 8-bit products with one scale per weight, and so is a bias of 8 bits.
+    plan = replace(best.plan, weight=weight, bias=DerivedBias())
+    return replace(best, name=name, plan=plan, scale=replace(best.scale, npu=None))
+
+
+_AFTER = "ranges chosen by the error after the next function, GPTQ"
+
+
+def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -> tuple[tuple[Recipe, str], ...]:
+    """Return the recommended recipes, each with one line for tables.
+
+    Args:
+        xint8: The plain preset for NPUs.
+        cpu_int8: The plain preset for CPUs.
+        matmul_nbits: The plain preset for language models.
+    """
+    npu, cpu = _npu(xint8), _cpu(cpu_int8)
+    return (
+        (
+            npu,
+            f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, {_AFTER}",
+        ),
+        (
+            _npu_mixed(npu),
+            "RECOMMENDED-NPU with the most sensitive quarter of all tensors in int16, without limits on fraction bits",
+        ),
+        (
+            cpu,
+            f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, {_AFTER}",
+        ),
+        (
+            _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"),
+            "RECOMMENDED-CPU with int4 weights, one scale for each output channel",
+        ),
+        (
+            _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8"),
+            "RECOMMENDED-NPU with int4 weights per channel and int32 biases, without limits on fraction bits",
+        ),
+        (
+            _htp(cpu, "RECOMMENDED-HTP", DataType.UINT8),
+            "best for Qualcomm's HTP without training: RECOMMENDED-CPU with every operator quantized",
+        ),
+        (
+            _htp(cpu, "RECOMMENDED-HTP-16", DataType.UINT16),
+            "RECOMMENDED-HTP with uint16 activations: more accurate, slower",
+        ),
+        (
+            _tensorrt(cpu),
+            "best for TensorRT without training: RECOMMENDED-CPU with symmetric int8 activations and float biases",
+        ),
+        (
+            _llm(matmul_nbits),
+            "best for language models without training: MATMUL_NBITS with uint4 weights in groups of 32, GPTQ",
+        ),
+    )
