@@ -1,6 +1,7 @@
 """`fix` and ``quantry diagnose --fix``: every suggested fix is measured, and those that help are combined."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,18 @@ from quantry.auto import Fixed
 from quantry.cli.app import app
 from quantry.errors import DataError, RecipeError
 from quantry.memo import MemoryStore
+from quantry.recipe import Recipe, find_preset
+
+
+def quantized_pools() -> Recipe:
+    """recommended-npu, but with the mistake to be found: the final pool is quantized."""
+    recipe = find_preset("recommended-npu").recipe
+    return replace(recipe, plan=replace(recipe.plan, float_final_pools=False))
 
 
 @pytest.fixture(scope="module")
 def fixed() -> Fixed:
-    result = quantry.quantize(pooled(), pictures(32), "recommended-npu", store=MemoryStore())
+    result = quantry.quantize(pooled(), pictures(32), quantized_pools(), store=MemoryStore())
     return quantry.fix(result)
 
 
@@ -31,7 +39,7 @@ def test_causes_are_ordered_by_the_measured_gain_of_their_fix(fixed: Fixed) -> N
 
 
 def test_fixed_model_decides_more_like_the_float_model(fixed: Fixed) -> None:
-    before = quantry.quantize(pooled(), pictures(32), "recommended-npu", store=None)
+    before = quantry.quantize(pooled(), pictures(32), quantized_pools(), store=None)
     unseen = pictures(100, seed=2)
     assert agreement(pooled(), fixed.result, unseen) > agreement(pooled(), before, unseen) + 0.1
     assert "GlobalAveragePool_2" in fixed.result.recipe.plan.selection.exclude

@@ -142,6 +142,27 @@ def test_factor_fused_after_a_pool_may_stay_float() -> None:
     assert violation.rule == "align pool"
 
 
+POOL = """g (float[1,4,7,7] x) => (float[1,4,1,1] y) { q = QuantizeLinear(x, xs, zero)
+    d = DequantizeLinear(q, xs, zero) p = GlobalAveragePool(d) m = Mul(p, f) END }"""
+
+
+@pytest.mark.parametrize(
+    ("end", "broken"),
+    [
+        ("y = Relu(m)", set()),
+        ("r = Relu(m) y = Conv(r, w)", {"Mul", "Relu", "Conv"}),
+        ("r = Relu(m) t = QuantizeLinear(r, xs, zero) y = DequantizeLinear(t, xs, zero)", {"Mul", "Relu"}),
+        ("r = QuantizeLinear(m, xs, zero) e = DequantizeLinear(r, xs, zero) y = Relu(e)", {"Relu"}),
+    ],
+    ids=["end", "layer after it", "quantized after it", "quantized pool"],
+)
+def test_only_an_average_pool_at_the_end_may_stay_float(end: str, broken: set[str]) -> None:
+    weights = {"xs": np.float32(0.5), "zero": np.int8(0), "f": np.float32(0.7)}
+    model = graph(POOL.replace("END", end), **weights, w=np.ones((4, 4, 1, 1), np.float32))
+    found = [one for one in check_model(model, "npu-int8") if one.rule == "closed by Q/DQ"]
+    assert {one.node.partition("_")[0] for one in found} == broken
+
+
 @pytest.mark.parametrize(
     ("changed", "rule", "values"),
     [

@@ -16,6 +16,8 @@ _COMPUTING = operators_where(lambda row: row.npu and not row.npu.moves)
 _MOVING = operators_where(lambda row: row.npu and row.npu.moves)
 # Further operands of other operators are parameters, such as the bounds of Clip, and stay float.
 _ALL_OPERANDS = operators_where(lambda row: row.weight or row.operands > 1 or row.family is Family.JOIN)
+_WEIGHTED = operators_where(lambda row: row.weight)
+_AVERAGES = operators_where(lambda row: row.family is Family.AVERAGE)
 _FUSED_AFTER = {
     **dict.fromkeys(FUSIBLE, operators_where(lambda row: row.fuses)),
     "AveragePool": ("Pad",),
@@ -27,7 +29,8 @@ class Closed(Rule):
     """Every operator that the NPU computes reads and writes quantized tensors.
 
     Float operators that the NPU does not have are allowed, and so are those that only move data to an output of the
-    model.
+    model, and a float average pool after the last layer with weights, with what follows it: the CPU computes this end
+    of the model more precisely, and the rest stays one piece for the NPU.
     """
 
     name = "closed by Q/DQ"
@@ -35,11 +38,17 @@ class Closed(Rule):
     @property
     def text(self) -> str:
         """The rule in one sentence."""
-        return "every operator that the NPU computes reads and writes quantized tensors"
+        return (
+            "every operator that the NPU computes reads and writes quantized tensors; "
+            "a float average pool after the last layer with weights runs on the CPU, with what follows it"
+        )
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the float operands and results of nodes that the NPU should compute."""
+        on_cpu = _float_end(model.graph)
         for node in model.operators:
+            if node in on_cpu:
+                continue
             computes = node.op_type in _COMPUTING
             if computes or (node.op_type in _MOVING and _is_quantized(node.outputs[0])):
                 yield from self._operands(node)
@@ -104,6 +113,21 @@ class ShiftLimits(Rule):
 def _advice(moves: Mapping[str, int]) -> str:
     parts = (f"{tensor!r} to position {move} (scale {scale_at(move):g})" for tensor, move in moves.items())
     return f"move {', '.join(parts)} and quantize the float model again"
+
+
+def _float_end(graph: ir.Graph) -> set[ir.Node]:
+    """Return float average pools and what follows them, if that is neither quantized again nor has weights."""
+    end: set[ir.Node] = set()
+    for node in reversed(graph):
+        readers = {use.node for output in node.outputs for use in output.uses()}
+        if not is_quantize(node) and node.op_type not in _WEIGHTED and readers <= end:
+            end.add(node)
+    found: set[ir.Node] = set()
+    for node in graph:
+        producers = {value.producer() for value in node.inputs if value is not None}
+        if node in end and (node.op_type in _AVERAGES or producers & found):
+            found.add(node)
+    return found
 
 
 def _is_float(value: ir.Value) -> bool:
