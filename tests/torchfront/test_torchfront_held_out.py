@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantry.errors import DataError
 from quantry.torchfront import QatOptions, QuantizedModule, capture, float_teacher, qat, quantize_graph
-from quantry.torchfront.held_out import Batches
+from quantry.torchfront.held_out import Batches, HeldOut
 
 
 def data(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -135,3 +136,36 @@ def test_gain_that_is_not_finite_is_none() -> None:
     qat(module, BATCHES[:5], loss, QatOptions(steps=2))
     assert module.gain is not None
     assert module.gain.step == 0
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_generator_is_read_once_and_counted_in_full(count: int) -> None:
+    read = iter(Batches((number for number in range(count)), None))
+    trained_on = [next(read) for _ in range(max(1, count - 1))]
+    assert trained_on == list(range(1, count)) or trained_on == [0] == list(range(count))
+    with pytest.raises(DataError, match=f"got {count} that can be read only once"):
+        next(read)
+
+
+@pytest.mark.parametrize(
+    ("checked", "step"),
+    [
+        ([[4.0, 4.0], [1.0, 1.0], [1.1, 0.8]], 2),  # the last, which is as good as the best
+        ([[4.0, 4.0], [1.0, 1.0], [3.0, 3.1]], 1),  # the best, which is clearly better
+        ([[4.0, 4.0], [1.0, 1.0], [math.inf, 1.0]], 1),
+        ([[4.0, 1.0], [0.5, 1.5], [0.5, 1.4]], 2),  # of two numbers one is worse, but the sum is less than half
+        ([[4.0, 1.0], [2.5, 1.5], [2.5, 1.6]], 0),
+        ([[4.0, 1.0, 1.0, 1.0, 1.0], [0.5, 1.1, 1.1, 0.5, 0.6]], 0),  # one of five says little
+        ([[-1.0, -3.0], [-0.9, -3.2]], 0),
+    ],
+)
+def test_state_is_returned_if_it_is_clearly_better(checked: list[list[float]], step: int) -> None:
+    module = nn.Linear(1, 1)
+    compared = HeldOut(lambda one, place: torch.tensor(checked[int(one.bias)][place]), range(len(checked[0])))
+    for number in range(len(checked)):
+        nn.init.constant_(module.bias, number)
+        compared.check(module, number)
+    gain = compared.finish(module, trained_on=False)
+    assert gain.step == step
+    assert int(module.bias) == step
+    assert gain.after == pytest.approx(sum(checked[step]) / len(checked[step]))

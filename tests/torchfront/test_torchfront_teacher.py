@@ -92,15 +92,26 @@ def test_teacher_cuts_off_again_what_relu_let_pass(stage: str) -> None:
             assert (float_copy(one)(x) - model(x)).abs().max() > 0.1  # without the bounds
 
 
-def test_training_without_labels_recovers_what_conversions_cost(recipe: Recipe) -> None:
-    model, x = SmallNet().eval(), torch.cat(batches())
+@pytest.mark.parametrize(
+    ("options", "held_out"),
+    [
+        (QatOptions(steps=16, learning_rate=1e-2, decay=None), []),  # the last step, trained on all
+        (QatOptions(steps=100), None),
+    ],
+    ids=["unchecked", "default"],
+)
+def test_training_without_labels_recovers_what_conversions_cost(
+    recipe: Recipe, options: QatOptions, held_out: list[Tensor] | None
+) -> None:
+    model, x, unseen = SmallNet().eval(), torch.cat(batches()), torch.cat(batches(40)[4:])
     module = quantized_as(model, recipe)
 
-    def error() -> float:
+    def error(x: Tensor) -> float:
         with torch.no_grad():
             return float((module(x) - model(x)).square().mean())
 
     assert set(DistillationLoss(module, tensors="all").tensors) <= set(float_teacher(module).layout.quantizers)
-    before = error()
-    qat(module, batches(), options=QatOptions(steps=16, learning_rate=1e-2, decay=None))
-    assert error() < 0.5 * before
+    before, before_unseen = error(x), error(unseen)
+    qat(module, batches(), options=options, held_out=held_out)
+    assert error(x) < 0.5 * before
+    assert error(unseen) < 0.6 * before_unseen

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from quantry.errors import DataError
+from quantry.errors import DataError, RecipeError
 
 _SHARE, _MOST = 5, 8
 """One batch in five is held out, at most eight: more would only cost time."""
 
 _ERRORS, _LEAST = 1.5, 0.005
 """A gain must exceed this many standard errors of itself, and this share of the loss."""
+
+_FEW, _LARGE = 5, 0.5
+"""The standard error of fewer numbers is hardly known, so there a gain of this share of the loss is enough as well."""
 
 CHECKS = 8
 """How often a run is compared with its start."""
@@ -67,7 +70,10 @@ class Batches:
         self._source = batches
         self._started: Iterator[Any] = iter(())
         self._skipped = 0
+        self._taken = 0
         if held_out is not None:
+            if not isinstance(held_out, Iterable):
+                raise DataError(f"held_out must be a list of batches or None, got {type(held_out).__name__}; in qat")
             self.held_out = list(held_out)
         elif isinstance(batches, Sequence):
             places = set(range(len(batches))[_SHARE - 1 :: _SHARE][:_MOST] or range(len(batches))[-1:])
@@ -83,9 +89,10 @@ class Batches:
         count = len(self._source) if isinstance(self._source, Sized) else 1
         self._started = iter(self._source)
         self.held_out = list(islice(self._started, min(_MOST, max(1, count // _SHARE))))
+        self._taken = len(self.held_out)
         sampler = getattr(self._source, "sampler", None)
         if not isinstance(sampler, torch.utils.data.RandomSampler):
-            self._skipped = len(self.held_out)
+            self._skipped = self._taken
 
     def __iter__(self) -> Iterator[Any]:
         count = 0
@@ -98,10 +105,12 @@ class Batches:
                 count += 1
                 yield batch
             if count == before:
-                if self._skipped and not count and self.held_out:
-                    self._skipped, self.trained_on = 0, True
+                if self._taken and not count:  # there are no others
+                    count, self._taken, self._skipped, self.trained_on = self._taken, 0, 0, True
+                    yield from self.held_out
                     continue
-                given = f"{count} that can be read only once, as from a generator; make a list" if count else "none"
+                read = count + self._taken
+                given = f"{read} that can be read only once, as from a generator; make a list" if read else "none"
                 raise DataError(f"training needs at least one batch, and must read all repeatedly, got {given}; in qat")
 
 
@@ -114,8 +123,31 @@ def single_samples(batch: Any) -> list[Any]:
     return [tree_unflatten([leaf[at : at + 1] for leaf in leaves], form) for at in range(lengths.pop())]
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A state of a module, with its losses on the held-out batches."""
+
+    step: int
+    losses: list[float]
+    state: dict[str, Any]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+    def is_clearly_better_than(self, other: "_Measured") -> bool:
+        """Return whether the losses are lower by more than chance explains."""
+        count = len(self.losses)
+        gains = [theirs - ours for ours, theirs in zip(self.losses, other.losses, strict=True)]
+        mean = sum(gains) / count
+        if count < _FEW and mean > _LARGE * abs(other.mean):
+            return True
+        spread = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / max(1, count - 1) / count)
+        return mean > max(_ERRORS * spread, _LEAST * abs(other.mean))
+
+
 class HeldOut:
-    """Compares a module with its start, and remembers the best of its states.
+    """Compares a module with its start, and remembers the start, the best and the last of its states.
 
     Args:
         loss: From the module and a batch to the loss.
@@ -124,42 +156,46 @@ class HeldOut:
 
     def __init__(self, loss: Callable[[Any, Any], Tensor], batches: Sequence[Any]) -> None:
         self._loss, self._batches = loss, batches
-        self._start: list[float] = []
-        self._best: list[float] = []
-        self._states: list[dict[str, Any]] = []
-        self._step = 0
+        self._start: _Measured | None = None
 
     def check(self, module: nn.Module, step: int) -> None:
-        """Measure a module after a number of steps; 0 is its start."""
-        losses = self._losses(module)
-        if not self._start:
-            self._start = self._best = losses
-        elif not sum(losses) < sum(self._best):
-            return
-        else:
-            self._best, self._step = losses, step
-        self._states = [*self._states[:1], _copied(module.state_dict())]
+        """Measure a module after a number of steps; the first call measures its start."""
+        self._last = _Measured(step, self._losses(module), _copied(module.state_dict()))
+        if self._start is None:
+            self._start = self._best = self._last
+        elif self._last.mean < self._best.mean:
+            self._best = self._last
 
     def finish(self, module: nn.Module, *, trained_on: bool) -> Gain:
-        """Give the module its best state, or its first one unless the best is clearly better, and return the gain."""
-        count = len(self._start)
-        gains = [before - after for before, after in zip(self._start, self._best, strict=True)]
-        mean = sum(gains) / count
-        spread = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / max(1, count - 1) / count)
-        before, best = (sum(losses) / count for losses in (self._start, self._best))
-        # The smallest of several noisy numbers looks better than it is.
-        step = self._step if self._step and mean > max(_ERRORS * spread, _LEAST * before) else 0
-        module.load_state_dict(self._states[-1 if step else 0])
-        return Gain(before, best if step else before, step, count, trained_on)
+        """Give the module its last state, a clearly better earlier one, or its start if none is better than that."""
+        assert self._start is not None
+        start, best, last = self._start, self._best, self._last
+        # The smallest of several noisy numbers looks better than it is, and the last step has the lowest rate.
+        order = (best, last) if best.is_clearly_better_than(last) else (last, best)
+        chosen = next((one for one in order if one.is_clearly_better_than(start)), start)
+        module.load_state_dict(chosen.state)
+        return Gain(start.mean, chosen.mean, chosen.step, len(start.losses), trained_on)
 
     def _losses(self, module: nn.Module) -> list[float]:
         modes = {part: part.training for part in module.modules()}
         module.eval()
         with torch.no_grad():
-            losses = [float(self._loss(module, batch)) for batch in self._batches]
+            losses = [one_number(self._loss(module, batch)) for batch in self._batches]
         for part, training in modes.items():
             part.training = training
         return [loss if math.isfinite(loss) else math.inf for loss in losses]
+
+
+def one_number(value: Any) -> float:
+    """Return the number in what a loss returned.
+
+    Raises:
+        RecipeError: It is not a tensor with one number.
+    """
+    if not torch.is_tensor(value) or value.numel() != 1:
+        given = f"one of shape {list(value.shape)}" if torch.is_tensor(value) else type(value).__name__
+        raise RecipeError(f"a loss must return one number as a tensor, got {given}; take its mean; in qat")
+    return float(value.detach())
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from quantry.recipe.checked import Checked
 from quantry.torchfront.distillation import DistillationLoss
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.graph_capture import call_error
-from quantry.torchfront.held_out import CHECKS, Batches, HeldOut, single_samples
+from quantry.torchfront.held_out import CHECKS, Batches, HeldOut, one_number, single_samples
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, learn_scales, start_observers
 
@@ -136,7 +136,8 @@ def qat(
 
     Returns:
         The trained module in evaluation mode: the moving average unless `decay` is None. Its `gain` says what training
-        gained on the held-out batches. If no step is clearly better there, the module is as it was before.
+        gained on the held-out batches. An earlier step is returned if it is clearly better there than the last one. If
+        no step is clearly better than the start, the module is as it was before.
 
     Raises:
         DataError: There are no batches, they do not fit the module, or the loss is not finite.
@@ -339,12 +340,10 @@ def _check_call(loss: Loss, module: QuantizedModule) -> None:
 
 
 def _check_loss(value: Any, step: int) -> None:
-    if not torch.is_tensor(value) or value.numel() != 1:
-        given = f"one of shape {list(value.shape)}" if torch.is_tensor(value) else type(value).__name__
-        raise RecipeError(f"a loss must return one number as a tensor, got {given}; take its mean; in qat")
-    if not math.isfinite(float(value.detach())):
+    number = one_number(value)
+    if not math.isfinite(number):
         raise DataError(
-            f"a loss must be a finite number, got {float(value.detach())} at step {step}: the batch may contain NaN, "
+            f"a loss must be a finite number, got {number} at step {step}: the batch may contain NaN, "
             "or the learning rate is too high; in qat"
         )
 
