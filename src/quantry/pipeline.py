@@ -18,7 +18,7 @@ from quantry.memo import Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics, observe
-from quantry.plan import FollowedNames, kept_by_choice, names_are_found, plan
+from quantry.plan import FollowedNames, final_pools, kept_by_choice, names_are_found, plan
 from quantry.prepare import convert, named_model, prepare
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, TuneOptions, to_plain
 from quantry.scale import scale
@@ -85,12 +85,14 @@ def follow_names(source: ModelSource, prepared: Handle[FloatModel], recipe: Reci
 
 
 def run_convert(prepared: Handle[FloatModel], recipe: Recipe, memo: Memo) -> Handle[FloatModel]:
-    """Run the conversions for the target, if any, except on nodes that the user keeps in float."""
+    """Run the conversions for the target, if any, except on nodes that stay float by choice: they run elsewhere."""
     npu, options = recipe.prepare.npu, recipe.plan
     if npu is None:
         return prepared
     chosen = options.selection != Selection() or options.layers
     kept = kept_by_choice(prepared.value, options) if chosen else ()
+    if options.float_final_pools:
+        kept = tuple(sorted({*kept, *final_pools(prepared.value.model.graph)}))
     converted = memo.run(convert, prepared, npu, kept)
     if not kept or names_are_found(converted.value, options):
         return converted

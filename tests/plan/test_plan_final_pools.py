@@ -5,6 +5,7 @@ import onnx
 import pytest
 from tests.onnx_oracle import from_text
 
+import quantry
 from quantry.graph.load import model_source
 from quantry.plan import plan
 from quantry.plan.stay_float import FINAL_POOL_REASON
@@ -43,3 +44,17 @@ def test_pools_after_the_last_layer_stay_float(tail: str, kept: set[str]) -> Non
 def test_only_the_recommended_recipe_for_npus_asks_for_it() -> None:
     asking = {name for name, preset in PRESETS.items() if preset.recipe.plan.float_final_pools}
     assert asking == {name for name in PRESETS if name.startswith("RECOMMENDED-NPU")}
+
+
+def test_a_pool_that_stays_float_computes_the_mean() -> None:
+    """On an NPU 49 values are divided by a rounded factor; elsewhere they are not."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,7,7] x) => (float y)
+        { a = Conv(x, w) r = Relu(a) y = GlobalAveragePool(r) }"""
+    model = from_text(text, w=np.random.default_rng(0).standard_normal((6, 3, 1, 1)).astype(np.float32))
+    samples = [{"x": np.random.default_rng(1).standard_normal((1, 3, 7, 7)).astype(np.float32)}]
+    operators = {
+        recipe: [node.op_type for node in quantry.quantize(model, samples, recipe, store=None).model.graph]
+        for recipe in ("XINT8", "RECOMMENDED-NPU")
+    }
+    assert "Mul" in operators["XINT8"]
+    assert "Mul" not in operators["RECOMMENDED-NPU"]

@@ -339,7 +339,6 @@ _ROWS: tuple[Operator, ...] = (
     Operator("MaxRoiPool", _F.OTHER, homogeneous=True),
     Operator("ReverseSequence", _F.OTHER, homogeneous=True),
     Operator("Compress", _F.OTHER, homogeneous=True),
-    Operator("Col2Im", _F.OTHER, homogeneous=True),
     Operator("Unique", _F.OTHER),
     Operator("Det", _F.OTHER, wide_range=True),
 
@@ -380,7 +379,7 @@ _ROWS: tuple[Operator, ...] = (
     Operator("TopK", _F.OTHER, "indexing.top_k", ("k",), foldable=True),
     Operator("NonMaxSuppression", _F.OTHER, "indexing.suppress"),
     Operator("GridSample", _F.OTHER, "sampling.grid_sample"),
-    Operator("Col2Im", _F.OTHER, "sampling.column_to_image", ("image_shape", "block_shape")),
+    Operator("Col2Im", _F.OTHER, "sampling.column_to_image", ("image_shape", "block_shape"), homogeneous=True),
 
     # Normalizations.
     Operator("BatchNormalization", _F.NORMALIZATION, "normalization.batch_norm", learned=(1, 2), homogeneous=False,

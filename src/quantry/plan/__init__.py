@@ -3,10 +3,12 @@
 from quantry.plan.follow import FollowedNames
 from quantry.plan.overview import NodeOverview, overview
 from quantry.plan.planner import kept_by_choice, names_are_found, plan
+from quantry.plan.stay_float import final_pools
 
 __all__ = [
     "FollowedNames",
     "NodeOverview",
+    "final_pools",
     "kept_by_choice",
     "names_are_found",
     "overview",
