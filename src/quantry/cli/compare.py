@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import current_output
-from quantry.cli.image_arguments import given_images
+from quantry.cli.image_arguments import Color, CropFraction, Mean, PixelScale, Resize, Std, given_images
 from quantry.cli.model_data import samples_for
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _TARGET = "Target with a backend: the second model runs there."
 _DATA = typer.Option("--data", "-d", help="Images or arrays, as for `quantry quantize`.")
 _FLOAT = typer.Argument(help="The model to compare with, usually the float model.")
-_SCALE = typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")
 
 
 def compare(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -31,12 +30,12 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
     samples: Annotated[int, typer.Option(help="Maximum number of samples.")] = 100,
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
     latency: Annotated[int, typer.Option(help="Timed runs of both, interleaved, on the target or ort-cpu.")] = 0,
-    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
-    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
-    pixel_scale: Annotated[str | None, _SCALE] = None,
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
-    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
-    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
+    mean: Mean = None,
+    std: Std = None,
+    pixel_scale: PixelScale = None,
+    color: Color = None,
+    resize: Resize = None,
+    crop_fraction: CropFraction = None,
 ) -> None:
     """Compare the outputs, size and speed of two models, whatever tools wrote them."""
     from quantry.targets import measure_on_target, place, slow_because

@@ -10,7 +10,17 @@ from rich.markup import escape
 from quantry.cli.compare import diagnose_models
 from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
-from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
+from quantry.cli.image_arguments import (
+    Color,
+    CropFraction,
+    Mean,
+    PixelScale,
+    Resize,
+    Size,
+    Std,
+    given_images,
+    warn_of_default_pixels,
+)
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, from_plain, resolve_recipe
 
@@ -36,13 +46,13 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     fix: Annotated[bool, typer.Option("--fix", help=_FIX)] = False,
     effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
-    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
-    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
-    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
-    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
-    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
-    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    mean: Mean = None,
+    std: Std = None,
+    pixel_scale: PixelScale = None,
+    color: Color = None,
+    resize: Resize = None,
+    crop_fraction: CropFraction = None,
+    size: Size = None,
     store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
 ) -> None:
     """Find out where a quantized model loses accuracy and why; with --fix, act on it."""

@@ -7,7 +7,17 @@ import typer
 from rich.markup import escape
 
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
+from quantry.cli.image_arguments import (
+    Color,
+    CropFraction,
+    Mean,
+    PixelScale,
+    Resize,
+    Size,
+    Std,
+    given_images,
+    warn_of_default_pixels,
+)
 from quantry.cli.search_job import METRIC, SearchJob
 from quantry.errors import DataError, RecipeError
 
@@ -32,13 +42,13 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     max_drop: Annotated[
         float | None, typer.Option(help="Exit with 3 if the score is worse than the float model's by more than this.")
     ] = None,
-    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
-    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
-    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
-    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
-    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
-    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    mean: Mean = None,
+    std: Std = None,
+    pixel_scale: PixelScale = None,
+    color: Color = None,
+    resize: Resize = None,
+    crop_fraction: CropFraction = None,
+    size: Size = None,
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
 ) -> None:
     """Score a model on labelled data, or compare its outputs with the float model's."""

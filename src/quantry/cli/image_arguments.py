@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     from quantry.data.images import ImageOptions
 
 SIZE = "Height and width of images, such as 480x640, for a model with dynamic sides; default: those of its input."
+
+# Parameters of the commands that read images; `quantry quantize` also shows their defaults.
+Mean = Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")]
+Std = Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")]
+PixelScale = Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")]
+Color = Annotated[str | None, typer.Option(help="RGB or BGR.")]
+Resize = Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")]
+CropFraction = Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")]
+Size = Annotated[str | None, typer.Option(help=SIZE)]
 
 
 def number(option: str, text: str) -> float:

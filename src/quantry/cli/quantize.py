@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from quantry.cli.console import check_output
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import SIZE, given_images, image_notes, warn_of_default_pixels
+from quantry.cli.image_arguments import Size, given_images, image_notes, warn_of_default_pixels
 from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
@@ -66,7 +66,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")
     ] = None,
     crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None,
-    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    size: Size = None,
     evaluate: Annotated[bool, typer.Option(help="Compare with the float model.")] = True,
     latency: Annotated[int, typer.Option(help="Number of timed runs to compare latency; 0 for none.")] = 0,
     report: Annotated[

@@ -14,7 +14,17 @@ import typer
 from rich.console import Console
 
 from quantry.cli.frame import FRAME_OPTIONS, ExitCode, current_output
-from quantry.cli.image_arguments import SIZE, given_images, warn_of_default_pixels
+from quantry.cli.image_arguments import (
+    Color,
+    CropFraction,
+    Mean,
+    PixelScale,
+    Resize,
+    Size,
+    Std,
+    given_images,
+    warn_of_default_pixels,
+)
 from quantry.cli.search_advice import advice_for
 from quantry.cli.search_job import METRIC, SearchJob, load_job
 from quantry.cli.search_table import search_json, show_search
@@ -91,13 +101,13 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     ] = None,
     log_to: Annotated[list[str] | None, typer.Option(help="Also record trials in mlflow or wandb.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Serve a page that grows while the search runs.")] = False,
-    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None,
-    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None,
-    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None,
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None,
-    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None,
-    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None,
-    size: Annotated[str | None, typer.Option(help=SIZE)] = None,
+    mean: Mean = None,
+    std: Std = None,
+    pixel_scale: PixelScale = None,
+    color: Color = None,
+    resize: Resize = None,
+    crop_fraction: CropFraction = None,
+    size: Size = None,
 ) -> None:
     """Find the recipe whose quantized model is best; run it again to resume an interrupted search."""
     images = given_images(
