@@ -11,18 +11,23 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from golden_models import EXACT, MODELS, conv, rough, samples, uneven
 
 import quantry
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
+from quantry.data.sample_cache import SampleCache
 from quantry.emit import emit
 from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
 from quantry.evaluate import evaluate, guard
+from quantry.evaluate.tasks.float_agreement import Closeness, FloatAgreement, ModelFile, closeness
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan
+from quantry.graph.quantized_model import QuantizedModel
+from quantry.graph.save import write_model
 from quantry.memo import Digest, Stage, fingerprint
 from quantry.mix import MixRequest, candidates, mix, sensitivity, target_options
 from quantry.numerics.rounding import quantize_array
@@ -296,4 +301,13 @@ def _evaluate_digests() -> Iterator[tuple[str, str, Digest]]:
     assert result.metrics["l1"].value == 0
     yield "evaluate", "movement", fingerprint(result)
     model, seen = _prepared("movement"), _statistics("movement")
+    yield "closeness", "movement", fingerprint(_closeness(written))
     yield "guard", "movement", fingerprint(guard(model, model, written, (planned, params), seen, _data("movement")))
+
+
+def _closeness(written: QuantizedModel) -> Closeness:
+    with TemporaryDirectory() as folder:
+        ours, theirs = Path(folder) / "float.onnx", Path(folder) / "quantized.onnx"
+        write_model(_prepared("movement").model, ours)
+        written.save(theirs)
+        return closeness(FloatAgreement(ours, SampleCache(_data("movement"))), ModelFile(theirs))

@@ -60,7 +60,7 @@ def fix(result: QuantizationResult, *, target: Target | str | None = None, effor
             trials = Trials(inputs, find_effort(effort), Path(folder))
             outcome = Loop(trials, deployed).run_fixes(Proposal("the given recipe", without_fallback(result.recipe)))
             diagnosis = diagnose(result) if outcome.diagnosis is None else outcome.diagnosis
-            return Fixed(_ordered(diagnosis, outcome), with_outcome(given, outcome, inputs))
+            return Fixed(_ordered(diagnosis, outcome), with_outcome(given, outcome, trials))
 
 
 def _inputs(result: QuantizationResult, folder: Path) -> AutoInputs:

@@ -15,7 +15,12 @@ CONFIDENCE = 0.95
 FREE_GAIN, COSTLY_GAIN = 0.1, 0.5
 """Least gain in dB that is worth a change: of one that costs nothing at run time, and of one in float or 16 bits."""
 
-# With one or two samples there is no variance to test; a bit of resolution is 6 dB, so 1 dB is no accident.
+SPLIT_GAIN = 3.0
+"""Further gain in dB, half a bit, that is worth one more piece of the graph where float nodes run on another device."""
+
+# With few samples no test can reach the confidence: the chance that four differences out of four are positive is 1/16.
+# A bit of resolution is 6 dB, so 1 dB on each sample is no accident.
+_LEAST_TESTED = 5
 _UNTESTED_GAIN = 1.0
 
 GOOD_AGREEMENT, GOOD_DB = 0.99, 30.0
@@ -62,17 +67,23 @@ class Gain:
             surely_agrees=_surely_positive(agreed, 1.0),
         )
 
-    def supports(self, *, is_free: bool) -> bool:
+    def supports(self, *, is_free: bool, pieces: int = 0) -> bool:
         """Return whether the change is worth keeping.
 
         Either the decibels rise and the agreement does not fall, or the agreement rises and the decibels do not fall.
 
         Args:
             is_free: Whether it costs nothing at run time.
+            pieces: How many more pieces the graph falls into.
         """
-        least = FREE_GAIN if is_free else COSTLY_GAIN
+        least = (FREE_GAIN if is_free else COSTLY_GAIN) + SPLIT_GAIN * pieces
         closer = self.surely_closer and self.decibels >= least and not self.surely_disagrees
-        return closer or (self.surely_agrees and self.decibels >= 0)
+        return closer or (self.surely_agrees and self.decibels >= SPLIT_GAIN * pieces)
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the second model is worse, as far as these samples tell."""
+        return self.decibels < 0 or self.surely_disagrees
 
 
 def is_good(closeness: Closeness) -> bool:
@@ -89,11 +100,11 @@ def _surely_positive(differences: NDArray[np.float64], untested: float) -> bool:
     """Return whether differences are above zero by Wilcoxon's signed-rank test, one-sided.
 
     Ranks, because decibels of single samples have heavy tails: a sample on which both models fail may differ by 20 dB.
-    With less than four samples no test can reach the confidence, so every difference must exceed a limit.
+    With less than five samples no test can reach the confidence, so every difference must exceed a limit.
     """
     nonzero = differences[differences != 0]
     count = len(nonzero)
-    if len(differences) < 4:
+    if len(differences) < _LEAST_TESTED:
         return len(differences) > 0 and bool((differences >= untested).all())
     if count == 0 or differences.mean() <= 0:
         return False

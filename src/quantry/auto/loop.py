@@ -42,9 +42,13 @@ class Outcome:
         steps: What was tried, in order.
         diagnosis: The last diagnosis; None if there was no time for one.
         gains: Titles of findings to the dB that the best of their fixes gains alone; only after `Loop.run_fixes`.
-        refused: Changes that the target does not allow, with the reason.
+        refused: Changes that were not allowed, by the target or by the number of samples, with the reason.
         skipped: Changes that there was no time for.
+        kept: What led to the recipe, in order: the labels of the changes.
+        uses_all: Whether the final model is calibrated on all samples; otherwise it is that of the best trial, which is
+            closer to the float model.
         calibrated, compared: Number of samples that trials were calibrated and compared on.
+        is_swapped: Whether the samples of both swapped roles, so that all were compared on.
         seconds: CPU time of all trials.
     """
 
@@ -56,8 +60,11 @@ class Outcome:
     gains: Mapping[str, float]
     refused: tuple[tuple[str, str], ...]
     skipped: tuple[str, ...]
+    kept: tuple[str, ...]
+    uses_all: bool
     calibrated: int
     compared: int
+    is_swapped: bool
     seconds: float
 
 
@@ -81,6 +88,8 @@ class Loop:
         self._diagnosis: Diagnosis | None = None
         self._best: Attempt
         self._begun: Attempt
+        self._others: list[Attempt] = []
+        self._kept: list[str] = []
         self._gains: dict[str, float] = {}
         # Recipes that were only measured; none was kept yet.
         self._measured: set[Recipe] = set()
@@ -98,6 +107,8 @@ class Loop:
         Raises:
             NothingWorksError: None of these recipes works.
         """
+        if self._trials.is_single and start.recipe.tune.steps:
+            start = replace(start, label=f"{start.label}, not tuned", recipe=untuned(start.recipe))
         self._begin(start, others)
         self._choose_trials()
         self._consider(simpler)
@@ -161,6 +172,7 @@ class Loop:
             raise NothingWorksError(f"no recipe could quantize this model; {start.label}: {attempts[0].error}")
         self._best = self._begun = working[0]
         self._record(working[0], None, accepted=True)
+        self._others = working[1:]
         for attempt in attempts:
             if attempt is not working[0]:
                 self._decide(attempt, self._best)
@@ -224,7 +236,7 @@ class Loop:
         attempt = self._trials.run(replace(proposal, recipe=changed))
         if changed == proposal.recipe:
             return self._decide(attempt, before)
-        if not _gain(before, attempt).supports(is_free=proposal.is_free):
+        if not self._supports(_gain(before, attempt), proposal):
             return self._decide(attempt, before)
         # It helps without tuning; what counts is whether it helps with it.
         return self._decide(self._trials.run(proposal), self._best)
@@ -233,7 +245,9 @@ class Loop:
         """Return whether the target and the time allow a trial, and remember what they do not."""
         conflicts = () if self._target is None else self._target.conflicts(self._target.adapted(proposal.recipe))
         if conflicts:
-            self._refused[proposal.label] = conflicts[0]
+            self._refused[proposal.label] = f"the target rules it out: {conflicts[0]}"
+        elif self._trials.is_single and len(proposal.recipe.tune.steps) > len(self._best.recipe.tune.steps):
+            self._refused[proposal.label] = "one sample cannot show whether tuning on it helps on others"
         elif not self._trials.affords(self._expected_seconds):
             self._skipped[proposal.label] = None
         else:
@@ -252,13 +266,30 @@ class Loop:
             self._record(attempt, None, accepted=False, reason=attempt.error)
             return False
         gain = _gain(before, attempt)
-        accepted = attempt.recipe != before.recipe and gain.supports(is_free=attempt.proposal.is_free)
+        accepted = attempt.recipe != before.recipe and self._supports(gain, attempt.proposal)
         if accepted and before.recipe != self._best.recipe:
-            accepted = _gain(self._best, attempt).supports(is_free=attempt.proposal.is_free)
+            accepted = self._supports(_gain(self._best, attempt), attempt.proposal)
         self._record(attempt, gain, accepted=accepted)
         if accepted:
-            self._best = attempt
+            self._keep(attempt)
+        elif self._splits(attempt.proposal) and gain.supports(is_free=False):
+            pieces = f"{attempt.proposal.pieces} more piece{'s' if attempt.proposal.pieces > 1 else ''}"
+            self._refused[attempt.proposal.label] = (
+                f"{gain.decibels:+.1f} dB do not make up for a graph in {pieces}, because float nodes run elsewhere"
+            )
         return accepted
+
+    def _keep(self, attempt: Attempt) -> None:
+        self._best = attempt
+        # Another recipe to start from replaces everything that was kept before.
+        self._kept = [*([] if attempt in self._others else self._kept), attempt.proposal.label]
+
+    def _supports(self, gain: Gain, proposal: Proposal) -> bool:
+        return gain.supports(is_free=proposal.is_free, pieces=self._splits(proposal))
+
+    def _splits(self, proposal: Proposal) -> int:
+        """Return how many more pieces of the graph the target would run because of a proposal."""
+        return proposal.pieces if self._target is not None and self._target.float_elsewhere else 0
 
     def _record(self, attempt: Attempt, gain: Gain | None, *, accepted: bool, reason: str = "") -> None:
         closeness = attempt.closeness
@@ -278,8 +309,12 @@ class Loop:
         _LOG.info("auto: %s: %s%s", tried.label, shown, ", kept" if accepted else "")
 
     def _outcome(self) -> Outcome:
+        for other in self._others:
+            # A recipe that the test does not prefer may still be better on average, and it is the simpler one.
+            if other is not self._best and _gain(other, self._best).is_loss:
+                self._keep(other)
         assert self._best.closeness is not None
-        fit, held_out = self._trials.fit.size, self._trials.held_out.size
+        uses_all = self._compare_on_all()
         return Outcome(
             recipe=self._best.recipe,
             closeness=self._best.closeness,
@@ -289,10 +324,26 @@ class Loop:
             gains=self._gains,
             refused=tuple(self._refused.items()),
             skipped=tuple(self._skipped),
-            calibrated=fit or 0,
-            compared=held_out or len(self._best.closeness.decibels),
+            kept=tuple(self._kept),
+            uses_all=uses_all,
+            calibrated=self._trials.calibrated,
+            compared=len(self._best.closeness.decibels),
+            is_swapped=self._trials.is_swapped,
             seconds=self._trials.seconds,
         )
+
+    def _compare_on_all(self) -> bool:
+        """Calibrate the best recipe on all samples; return whether that model is not worse than the best trial's."""
+        if self._trials.fit is self._trials.inputs.data:
+            return True
+        proposal = Proposal("calibration on all samples", self._best.recipe)
+        attempt = self._trials.run_on_all(proposal)
+        if attempt.closeness is None:
+            self._record(attempt, None, accepted=False, reason=attempt.error)
+            return False
+        gain = _gain(self._best, attempt)
+        self._record(attempt, gain, accepted=not gain.is_loss)
+        return not gain.is_loss
 
 
 def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Proposal]:

@@ -36,12 +36,14 @@ class Proposal:
         recipe: The recipe.
         is_free: Whether it costs nothing at run time compared with the recipe it was derived from.
         cause: Title of the finding that suggested it; empty if none did.
+        pieces: How many more pieces its float nodes cut the quantized graph into.
     """
 
     label: str
     recipe: Recipe
     is_free: bool = True
     cause: str = ""
+    pieces: int = 0
 
 
 def recommended(target: Target) -> Recipe:
@@ -129,7 +131,7 @@ def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
             changed = apply_fix(recipe, fix)
         except RecipeError:
             continue  # such as 16 bits for a type that has none
-        yield Proposal(fix.label, changed, fix.is_free, cause)
+        yield Proposal(fix.label, changed, fix.is_free, cause, fix.pieces)
 
 
 def tunings(recipe: Recipe) -> Iterator[Proposal]:

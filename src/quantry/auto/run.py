@@ -13,7 +13,7 @@ from quantry.auto.proposals import Proposal, plain, recommended
 from quantry.auto.summary import summary_lines
 from quantry.auto.trials import TrialInputs, Trials
 from quantry.data.images import ImageOptions
-from quantry.data.open_data import calibration_data
+from quantry.data.open_data import calibration_data, pixel_notes
 from quantry.errors import RecipeError, known_keywords
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
@@ -188,8 +188,8 @@ def quantize_auto(
             outcome = Loop(trials, target).run(start, [Proposal("the plain preset", simple)])
         except NothingWorksError:
             # Quantizing again raises the error itself, which says what the user can change.
-            return _final(given, simple, inputs.data)
-        return with_outcome(given, outcome, inputs)
+            return _final(given, simple, given.data)
+        return with_outcome(given, outcome, trials)
 
 
 def without_fallback(recipe: Recipe) -> Recipe:
@@ -197,17 +197,21 @@ def without_fallback(recipe: Recipe) -> Recipe:
     return replace(recipe, evaluate=replace(recipe.evaluate, fall_back=False))
 
 
-def with_outcome(given: AutoInputs, outcome: Outcome, inputs: TrialInputs) -> AutoResult:
-    """Quantize with the recipe that was found, on all samples.
+def with_outcome(given: AutoInputs, outcome: Outcome, trials: Trials) -> AutoResult:
+    """Quantize with the recipe that was found, on all samples or on those of its trial.
 
     Args:
         given: What the user gave.
         outcome: What was found.
-        inputs: What the trials shared.
+        trials: The trials.
     """
-    result = _final(given, replace(outcome.recipe, name=AUTO), inputs.data)
+    inputs = trials.inputs
+    # Opened before: image options of the user's are for files, not for opened data.
+    opened = replace(given, evaluation_data=inputs.evaluation or inputs.data, images=None)
+    result = _final(opened, replace(outcome.recipe, name=AUTO), inputs.data if outcome.uses_all else trials.fit)
+    of_data = () if outcome.uses_all else pixel_notes(inputs.data)
     known = {part.name: getattr(result, part.name) for part in fields(QuantizationResult)}
-    return AutoResult(**{**known, "_notes": (*known["_notes"], *summary_lines(outcome))}, auto=outcome)
+    return AutoResult(**{**known, "_notes": (*of_data, *known["_notes"], *summary_lines(outcome))}, auto=outcome)
 
 
 class trial_inputs:  # noqa: N801 - used as a function, in a with statement
@@ -230,13 +234,16 @@ class trial_inputs:  # noqa: N801 - used as a function, in a with statement
         # A recipe may fix sizes of inputs, so samples are checked against the prepared model.
         prepared = run_prepare(source, self._recipe, Memo(store)).value
         data = calibration_samples(calibration_data(given.data, prepared.inputs, given.images), self._recipe)
+        evaluation = None
+        if given.evaluation_data is not None:
+            evaluation = calibration_data(given.evaluation_data, prepared.inputs, given.images)
         if isinstance(given.model, str | os.PathLike):
             path = Path(given.model)
         else:
             self._folder = tempfile.TemporaryDirectory()
             path = Path(self._folder.name) / "float.onnx"
             write_model(source.load(), path)
-        return TrialInputs(source, path, data, store)
+        return TrialInputs(source, path, data, store, evaluation)
 
     def __exit__(self, *_: object) -> None:
         if self._folder is not None:
@@ -249,7 +256,7 @@ def _final(given: AutoInputs, recipe: Recipe, data: Any) -> QuantizationResult:
         data,
         recipe,
         evaluation_data=given.evaluation_data,
-        images=given.images if data is None or data is given.data else None,
+        images=given.images,
         store=given.store,
         verify=given.verify,
     )

@@ -48,6 +48,9 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
     return {
         "calibrated_on": outcome.calibrated,
         "compared_on": outcome.compared,
+        "both_ways": outcome.is_swapped,
+        "kept": list(outcome.kept),
+        "final_calibrated_on_all": outcome.uses_all,
         "cpu_seconds": outcome.seconds,
         "decibels": {"first": outcome.start.mean_decibels, "last": outcome.closeness.mean_decibels},
         "agreement": {"first": outcome.start.mean_agreement, "last": outcome.closeness.mean_agreement},
@@ -70,12 +73,12 @@ def _further(outcome: Outcome) -> Iterator[str]:
         yield "nothing: the decisions are those of the float model on the held-out samples"
         return
     for label, reason in outcome.refused:
-        yield f"{label}: the target rules it out: {reason}"
+        yield f"{label}: {reason}"
     if outcome.skipped:
         yield f"more time (a higher effort): there was none for {', '.join(outcome.skipped)}"
     else:
         yield "training without labels (effort high)"
-    samples = outcome.calibrated + outcome.compared
+    samples = outcome.compared if outcome.is_swapped else outcome.calibrated + outcome.compared
     if samples < _FEW_SAMPLES:
         yield f"more calibration samples: there were {samples}; small gains show from {2 * _FEW_SAMPLES} on"
     falls = () if outcome.diagnosis is None else outcome.diagnosis.falls[:3]
@@ -90,13 +93,16 @@ def summary_lines(outcome: Outcome) -> tuple[str, ...]:
     Args:
         outcome: What was found.
     """
-    kept = [step.label for step in outcome.steps[1:] if step.accepted]
     counts = f"calibrated on {outcome.calibrated} and compared on {outcome.compared} other samples"
+    if outcome.is_swapped:
+        counts = f"calibrated on half of the {outcome.compared} samples and compared on the other half, both ways"
     if outcome.compared == 1:
-        counts = "compared on one sample"
-    changes = "; ".join(kept) or "no change of the recommended recipe"
+        counts = "calibrated and compared on the only sample, so nothing was tuned"
+    changes = "; ".join(outcome.kept) or "no change of the recommended recipe"
     found = (
         f"auto tried {len(outcome.steps)} recipes in {outcome.seconds:.0f} s of CPU time, {counts}: "
         f"{closeness_text(outcome.start)} at first, {closeness_text(outcome.closeness)} now; kept: {changes}"
     )
+    if not outcome.uses_all:
+        found += "; the model of that trial was closer than the one calibrated on all samples, so it is the result"
     return (found, *(f"further gain would need {line}" for line in further_gain(outcome)))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.sample_cache import SampleCache
 from quantry.evaluate.tasks import Closeness, FloatAgreement
 from quantry.graph.load import ModelSource
-from quantry.memo import Store
+from quantry.memo import Memo, Store
 from quantry.recipe import Recipe
 
 
@@ -54,19 +54,83 @@ class TrialInputs:
         path: Its file.
         data: All calibration samples.
         store: Results of stages.
+        evaluation: Data of the comparison with the float model; None if the user gave none.
     """
 
     source: ModelSource
     path: Path
     data: CalibrationData
     store: Store
+    evaluation: CalibrationData | None = None
+
+
+# With fewer samples than this, half of them are too few to compare on: the halves then swap roles, and every sample is
+# compared on once. A trial takes twice the time, which is short with so few samples.
+_SWAPPED_BELOW = 16
+
+
+class _Half:
+    """Trials that are calibrated on some samples and compared on others.
+
+    Args:
+        inputs: What all trials share.
+        fit: The samples that trials calibrate and tune on.
+        held_out: The samples that they are compared on.
+        folder: A folder for the models under evaluation.
+    """
+
+    def __init__(self, inputs: TrialInputs, fit: CalibrationData, held_out: CalibrationData, folder: Path) -> None:
+        self.fit = fit
+        self.held_out = held_out
+        self._evaluator = FloatAgreement(inputs.path, SampleCache(held_out), memo=Memo(inputs.store))
+        self._directory = OutputDirectory(folder)
+        context = SearchContext(
+            source=inputs.source,
+            float_path=inputs.path,
+            data=fit,
+            evaluator=EvaluatorAdapter.of(self._evaluator),
+            objectives=("accuracy",),
+            sample_order=np.arange(self._evaluator.size),
+            directory=self._directory,
+            store=inputs.store,
+        )
+        self._runner = TrialRunner(context)
+        self._final_runner = TrialRunner(replace(context, data=inputs.data))
+        self._count = 0
+        self._numbers: dict[str, int] = {}
+        self._closeness: dict[int, Closeness] = {}
+
+    def run(self, recipe: Recipe, *, on_all: bool) -> tuple[Closeness | None, str]:
+        """Return how close the model of a recipe is, and why it failed.
+
+        Args:
+            recipe: The recipe.
+            on_all: Whether to calibrate on all samples.
+        """
+        number, self._count = self._count, self._count + 1
+        runner = self._final_runner if on_all else self._runner
+        trial = runner.run(Trial(number, recipe), known=KnownModels(self._numbers))
+        closeness = self._measured(trial)
+        self._directory.delete_model(number)
+        return closeness, trial.error or ""
+
+    def _measured(self, trial: Trial) -> Closeness | None:
+        if trial.state != "complete":
+            return None
+        if trial.same_as is not None:
+            return self._closeness[trial.same_as]
+        measured: Mapping[Path, Closeness] = self._evaluator.measured
+        closeness = self._closeness[trial.number] = measured[self._directory.model(trial.number)]
+        if trial.content is not None:
+            self._numbers[trial.content] = trial.number
+        return closeness
 
 
 class Trials:
     """Quantizes with some of the samples and compares with the float model on others.
 
-    Trials run in the search engine: a stage that an earlier trial ran is not repeated, and a model that equals an
-    earlier one is not evaluated again.
+    Trials run in the search engine: a stage that an earlier trial ran is not repeated, a model that equals an earlier
+    one is not evaluated again, and what was measured is stored.
 
     Args:
         inputs: What all trials share.
@@ -76,6 +140,7 @@ class Trials:
     Attributes:
         fit: The samples that trials calibrate and tune on.
         held_out: The samples that they are compared on; the same if there is only one.
+        is_swapped: Whether every recipe is tried a second time with both swapped, because there are few samples.
         effort: How much work is allowed.
         inputs: What all trials share.
     """
@@ -84,25 +149,23 @@ class Trials:
         self.fit, self.held_out = spread_split(inputs.data, effort.fit, effort.held_out)
         self.effort = effort
         self.inputs = inputs
-        self._evaluator = FloatAgreement(inputs.path, SampleCache(self.held_out))
-        self._directory = OutputDirectory(folder)
-        size = self._evaluator.size
-        self._runner = TrialRunner(
-            SearchContext(
-                source=inputs.source,
-                float_path=inputs.path,
-                data=self.fit,
-                evaluator=EvaluatorAdapter.of(self._evaluator),
-                objectives=("accuracy",),
-                sample_order=np.arange(size),
-                directory=self._directory,
-                store=inputs.store,
-            )
-        )
+        compared = _Half(inputs, self.fit, self.held_out, folder / "first")
+        self._halves = [compared]
+        self.is_swapped = not self.is_single and _size(self.fit) + _size(self.held_out) < _SWAPPED_BELOW
+        if self.is_swapped:
+            self._halves.append(_Half(inputs, self.held_out, self.fit, folder / "second"))
         self._started = time.process_time()
         self._known: dict[Recipe, Attempt] = {}
-        self._numbers: dict[str, int] = {}
-        self._closeness: dict[int, Closeness] = {}
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one sample for everything, so that no trial shows what happens on others."""
+        return self.fit is self.held_out
+
+    @property
+    def calibrated(self) -> int:
+        """Number of samples that a trial is calibrated on."""
+        return _size(self.fit)
 
     @property
     def seconds(self) -> float:
@@ -126,25 +189,30 @@ class Trials:
         known = self._known.get(proposal.recipe)
         if known is not None:
             return Attempt(proposal, known.closeness, 0.0, known.error)
-        started = time.process_time()
-        number = len(self._known)
-        trial = self._runner.run(Trial(number, proposal.recipe), known=KnownModels(self._numbers))
-        closeness = self._measured(trial)
-        self._directory.delete_model(number)
-        attempt = Attempt(proposal, closeness, time.process_time() - started, trial.error or "")
-        self._known[proposal.recipe] = attempt
+        attempt = self._known[proposal.recipe] = self._run(proposal, on_all=False)
         return attempt
 
-    def _measured(self, trial: Trial) -> Closeness | None:
-        if trial.state != "complete":
-            return None
-        if trial.same_as is not None:
-            return self._closeness[trial.same_as]
-        measured: Mapping[Path, Closeness] = self._evaluator.measured
-        closeness = self._closeness[trial.number] = measured[self._directory.model(trial.number)]
-        if trial.content is not None:
-            self._numbers[trial.content] = trial.number
-        return closeness
+    def run_on_all(self, proposal: Proposal) -> Attempt:
+        """Calibrate and tune on all samples, also those that trials are compared on.
+
+        Args:
+            proposal: What to try.
+        """
+        return self._run(proposal, on_all=True)
+
+    def _run(self, proposal: Proposal, *, on_all: bool) -> Attempt:
+        started = time.process_time()
+        parts: list[Closeness] = []
+        for half in self._halves:
+            closeness, error = half.run(proposal.recipe, on_all=on_all)
+            if closeness is None:
+                return Attempt(proposal, None, time.process_time() - started, error)
+            parts.append(closeness)
+        return Attempt(proposal, Closeness.joined(parts), time.process_time() - started)
+
+
+def _size(data: CalibrationData) -> int:
+    return data.size if data.size is not None else sum(1 for _ in data)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Diagnose a quantized model: the error of each tensor alone, the accumulated error, and its causes."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -10,7 +10,7 @@ from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
-from quantry.diagnosis.fix import Fix, first_layers, float_fix
+from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, node_name
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
 from quantry.evaluate.measured_errors import measured_errors
@@ -109,9 +109,22 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
     closeness = _closeness(result)
     ties = closeness.mean_ties or 0.0
     evidence = Evidence(model, result.recipe, result.plan, health, errors, falls, converted, ties)
-    return Diagnosis(
-        health, gathered, falls, find_causes(evidence), len(feeds), closeness, tuple(_general_fixes(evidence))
-    )
+    findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in find_causes(evidence))
+    general = _with_pieces(evidence, _general_fixes(evidence))
+    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general)
+
+
+def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """Return fixes with the number of pieces that their float nodes cut the graph into."""
+    quantized = set(evidence.plan.quantized_nodes)
+    names = {node_name(node): node.name or "" for node in evidence.model.graph}
+    before = count_pieces(evidence.model, quantized)
+
+    def added(fix: Fix) -> int:
+        kept = quantized - {names.get(name, name) for name in fix.float_nodes}
+        return max(0, count_pieces(evidence.model, kept) - before)
+
+    return tuple(replace(fix, pieces=added(fix)) if fix.float_nodes else fix for fix in fixes)
 
 
 def _general_fixes(evidence: Evidence) -> Iterator[Fix]:

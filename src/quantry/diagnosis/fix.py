@@ -1,12 +1,12 @@
 """`Fix`: a change of the recipe that may remove a cause, as data that a search can try."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
-from quantry.graph.operators import LINEAR
+from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import TuneStep
 
@@ -21,6 +21,8 @@ class Fix:
         float_nodes: Nodes to keep in float.
         wide_tensors: Activations that get 16 bits.
         steps: Tuning steps to append.
+        pieces: How many more pieces the quantized part of the graph falls into because of the float nodes. Each of them
+            is a detour on a device that runs no float nodes.
     """
 
     label: str
@@ -28,6 +30,7 @@ class Fix:
     float_nodes: tuple[str, ...] = ()
     wide_tensors: tuple[str, ...] = ()
     steps: tuple[TuneStep, ...] = ()
+    pieces: int = 0
 
     @property
     def is_free(self) -> bool:
@@ -62,6 +65,9 @@ def node_name(node: ir.Node) -> str:
 def last_nodes(model: ir.Model, plan: QuantPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the quantized nodes after the last layers with weights, and these last layers themselves.
 
+    A function that is fused with its layer, such as Relu after Conv, is part of the layer: integer kernels compute both
+    at once.
+
     Args:
         model: The float model that was quantized.
         plan: What is quantized.
@@ -76,8 +82,9 @@ def last_nodes(model: ir.Model, plan: QuantPlan) -> tuple[tuple[str, ...], tuple
         node = waiting.pop()
         if node in after or node in layers:
             continue
-        if node.op_type in LINEAR:
-            layers[node] = None
+        fused = _fused_layer(node)
+        if node.op_type in LINEAR or fused is not None:
+            layers |= dict.fromkeys((node,) if fused is None else (node, fused))
             continue
         after[node] = None
         waiting += list(_producers(node))
@@ -105,6 +112,38 @@ def first_layers(model: ir.Model, plan: QuantPlan, depth: int = 1) -> tuple[str,
         if own <= depth and node.name in quantized:
             found.append(node_name(node))
     return tuple(found)
+
+
+def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:
+    """Return how many quantized pieces a graph is cut into by float nodes, along its longest chain of pieces.
+
+    Float nodes before the first and after the last quantized node cut nothing.
+
+    Args:
+        model: The float model.
+        quantized: Names of the quantized nodes.
+    """
+    # By node, the piece it is in or comes after, from 1; 0 before the first piece.
+    after: dict[ir.Node, int] = {}
+    last = 0
+    for node in model.graph:
+        is_quantized = node.name in quantized
+        own = 1 if is_quantized else 0
+        for producer in _producers(node):
+            place = after.get(producer, 0)
+            cut = is_quantized and place > 0 and producer.name not in quantized
+            own = max(own, place + cut)
+        after[node] = own
+        last = max(last, own if is_quantized else 0)
+    return last
+
+
+def _fused_layer(node: ir.Node) -> ir.Node | None:
+    """Return the layer that a function is fused with, if any."""
+    if node.op_type not in FUSIBLE or node.inputs[0] is None or len(node.inputs[0].uses()) != 1:
+        return None
+    producer = node.inputs[0].producer()
+    return producer if producer is not None and producer.op_type in LINEAR else None
 
 
 def _producers(node: ir.Node) -> Iterator[ir.Node]:

@@ -93,9 +93,10 @@ def _auto(auto: Plain) -> str:
         )
         for step in auto["steps"]
     )
+    compared = "the other half, both ways" if auto["both_ways"] else f"{auto['compared_on']} others"
     hint = (
-        f"<p>Calibrated on {auto['calibrated_on']} samples and compared with the float model on "
-        f"{auto['compared_on']} others. A change is kept if a paired test on these supports it.</p>"
+        f"<p>Calibrated on {auto['calibrated_on']} samples and compared with the float model on {compared}. "
+        "A change is kept if a paired test on these supports it.</p>"
     )
     headings = ("tried", "dB", "gain in dB", "agreement", "gain in points", "", "CPU s")
     return hint + table(headings, rows) + "<p>Further gain would need:</p>" + bullets(auto["further_gain_needs"])

@@ -12,7 +12,7 @@ from quantry.targets.rules import AnyRule
 from quantry.targets.target import Target
 
 SUFFIXES = (".yaml", ".yml", ".py")
-_FIELDS = ("name", "summary", "recommended", "rules", "backend", "notes")
+_FIELDS = ("name", "summary", "recommended", "rules", "backend", "float_elsewhere", "notes")
 
 
 def load_target(path: Path) -> Target:

@@ -22,6 +22,7 @@ class Target(Checked):
         recommended: Names of the presets to start from, best first.
         rules: What it wants of a quantized model.
         backend: The backend that runs models for it, or its name; empty if only its rules are known.
+        float_elsewhere: Whether float nodes run on another device, so that one in the middle cuts the graph in two.
         notes: What else a user should know.
         file: The file that defines it; empty for built-in targets.
     """
@@ -31,6 +32,7 @@ class Target(Checked):
     recommended: tuple[str, ...]
     rules: tuple[Rule, ...] = ()
     backend: str | Backend = ""
+    float_elsewhere: bool = False
     notes: tuple[str, ...] = ()
     file: str = field(default="", compare=False)
 

@@ -3,15 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantry.evaluate.decisions import agreement, output_decibels, score_rows, tied
 from quantry.evaluate.metrics.metric import Pair
+from quantry.evaluate.stage import machine_environment
 from quantry.evaluate.tasks.output_distance import OutputComparison
 from quantry.graph.load import model_source
+from quantry.memo import Blob, Digest, Memo, fingerprint, stage
 
 LEAST_DB, MOST_DB = -20.0, 80.0
 """Limits of one output's decibels: beyond them nothing changes for a user, and one output must not hide the others."""
@@ -42,6 +44,25 @@ class Closeness:
         rows = np.array([_measured(pairs) for pairs in samples], dtype=np.float64).reshape(-1, 3)
         return cls(*rows.T)
 
+    @classmethod
+    def joined(cls, parts: Iterable["Closeness"]) -> "Closeness":
+        """Return what was measured on several sets of samples as one.
+
+        Args:
+            parts: What was measured on each.
+        """
+        columns = zip(*((one.decibels, one.agreement, one.ties) for one in parts), strict=True)
+        return cls(*(np.concatenate(column) for column in columns))
+
+    def to_blob(self) -> Blob:
+        """Return the stored form."""
+        return Blob(arrays={name: getattr(self, name) for name in ("decibels", "agreement", "ties")})
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Return the value that `to_blob` was called on."""
+        return cls(*(blob.arrays[name] for name in ("decibels", "agreement", "ties")))
+
     @property
     def mean_decibels(self) -> float:
         """The mean over samples."""
@@ -67,6 +88,7 @@ class FloatAgreement(OutputComparison):
 
     Attributes:
         measured: What was measured on all samples, by path of the model.
+        memo: Stores what was measured on all samples, so that a search that continues does not run a model again.
 
     Example:
         >>> evaluator = FloatAgreement("model.onnx", SampleCache(data))  # doctest: +SKIP
@@ -78,10 +100,15 @@ class FloatAgreement(OutputComparison):
     name: ClassVar[str] = "dB"
     reference_score: ClassVar[float] = MOST_DB
     measured: dict[Path, Closeness] = field(default_factory=dict, repr=False, kw_only=True)
+    memo: Memo = field(default_factory=lambda: Memo(None), repr=False, kw_only=True)
 
     def __getstate__(self) -> dict[str, object]:
         """Drop what was measured and cached: a spawned process measures its own models."""
-        return {**super().__getstate__(), "measured": {}}
+        return {**super().__getstate__(), "measured": {}, "memo": Memo(None)}
+
+    def __fingerprint__(self) -> Digest:
+        """Return the digest of everything that a score depends on, except the model."""
+        return fingerprint(self.fingerprint)
 
     def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
         """Return the decibels of each sample.
@@ -99,14 +126,45 @@ class FloatAgreement(OutputComparison):
         wanted = list(indices)
         if self.is_reference(model_path):
             return np.full(len(wanted), self.reference_score)
-        found = dict(self.pairs(model_path, wanted))
-        closeness = Closeness.of(found[index] for index in wanted)
-        if wanted == list(range(self.size)):
-            self.measured[Path(model_path)] = closeness
-        return closeness.decibels
+        if wanted != list(range(self.size)):
+            return self.closeness(model_path, wanted).decibels
+        known = self.measured[Path(model_path)] = self.memo.run(closeness, self, ModelFile(Path(model_path))).value
+        return known.decibels
+
+    def closeness(self, model: str | Path, indices: Iterable[int]) -> Closeness:
+        """Run a model and compare it with the float model.
+
+        Args:
+            model: The model.
+            indices: Indices of the samples.
+        """
+        wanted = list(indices)
+        found = dict(self.pairs(model, wanted))
+        return Closeness.of(found[index] for index in wanted)
 
     def _identity(self) -> tuple[object, ...]:
         return model_source(self.reference), self.samples.data
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A model file, identified by its content."""
+
+    path: Path
+
+    def __fingerprint__(self) -> Digest:
+        return fingerprint(model_source(self.path))
+
+
+@stage(name="closeness", version=1, environment=machine_environment)
+def closeness(evaluator: FloatAgreement, model: ModelFile) -> Closeness:
+    """Compare a model with the float model on all samples.
+
+    Args:
+        evaluator: The float model and the samples.
+        model: The model.
+    """
+    return evaluator.closeness(model.path, range(evaluator.size))
 
 
 def _measured(pairs: list[Pair | None]) -> tuple[float, float, float]:

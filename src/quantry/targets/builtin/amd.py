@@ -44,6 +44,7 @@ NPU_INT8 = Target(
     summary="any integer NPU with power-of-two int8: the rules of its arithmetic only",
     recommended=("RECOMMENDED-NPU",),
     rules=_ARITHMETIC,
+    float_elsewhere=True,
 )
 
 VITISAI = Target(
@@ -69,4 +70,5 @@ VITISAI = Target(
             refused=(DataType.BFLOAT16,), source="RyzenAI-SW issue 374", consequence="the compiler rejects the model"
         ),
     ),
+    float_elsewhere=True,
 )

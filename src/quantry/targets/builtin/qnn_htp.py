@@ -81,6 +81,7 @@ QNN_HTP = Target(
         ),
     ),
     backend="qnn",
+    float_elsewhere=True,
     notes=(
         "16-bit weights of Conv need HTP architecture v73 or later.",
         "onnxruntime-qnn 2.7 computes a 16-bit MatMul wrongly before Tanh, and after LayerNormalization per channel.",

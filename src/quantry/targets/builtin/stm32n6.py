@@ -25,4 +25,5 @@ STM32N6 = Target(
         Granularity(weights_per_channel=True, source=_ST, consequence=_CORE),
         NoOverflow(source=_ST, consequence="sums wrap around silently"),
     ),
+    float_elsewhere=True,
 )
