@@ -81,9 +81,9 @@ def sqnr(reference: np.ndarray, other: np.ndarray) -> float:
     return float(10 * np.log10((reference**2).sum() / ((reference - other) ** 2).sum()))
 
 
-# Powers of two and four bits are coarse, and averaged extremes cut off the rare ones.
+# Powers of two, four bits and E5M2 are coarse, and averaged extremes cut off the rare ones.
 FOUR_BITS = ("RECOMMENDED-CPU-W4A8", "RECOMMENDED-NPU-W4A8")
-COARSE = ("XINT8", "VINT8", "INT8_TRANSFORMER_DEFAULT", "INT16_TRANSFORMER_DEFAULT", *FOUR_BITS)
+COARSE = ("XINT8", "VINT8", "INT8_TRANSFORMER_DEFAULT", "INT16_TRANSFORMER_DEFAULT", *FOUR_BITS, "FP8_E5M2")
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_range_made_from_a_power_of_two_comes_back_as_it(grid, exponent, place):
 
 
 def test_grid_of_a_float_type_raises():
-    with pytest.raises(RecipeError, match="need an integer type, got bfloat16; in the scale stage"):
+    with pytest.raises(RecipeError, match="need an integer type or an 8-bit float, got bfloat16; in the scale stage"):
         Grid.of(TensorSpec(DataType.BFLOAT16))
 
 

@@ -56,7 +56,7 @@ def test_given_arrays_stay_the_callers():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((DataType.FLOAT16, 1.0, 0), "must be an integer type, got float16"),
+        ((DataType.FLOAT16, 1.0, 0), "must be an integer type or an 8-bit float, got float16"),
         ((DataType.INT8, 0.0, 0), "must be positive, normal and finite"),
         ((DataType.INT8, np.nan, 0), "must be positive, normal and finite"),
         ((DataType.INT8, 1e-40, 0), "must be positive, normal and finite"),

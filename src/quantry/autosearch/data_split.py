@@ -142,7 +142,7 @@ def require_data(data: Any, evaluator: Any, space: AnySpace) -> Any:
 
 def _needs_calibration(space: AnySpace) -> bool:
     recipe = example_recipe(spaces_of(space))
-    calibrated = not recipe.plan.weights_only and recipe.plan.activation.dtype.is_integer
+    calibrated = not recipe.plan.weights_only and recipe.plan.activation.dtype.has_scale
     return calibrated or bool(recipe.tune.steps) or recipe.mix.mixed is not None or recipe.equalize.smooth is not None
 
 

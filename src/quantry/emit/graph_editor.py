@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from quantry.numerics.float8 import CONTAINERS
 from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
 
@@ -43,9 +44,13 @@ ONNX_TYPE: dict[DataType, ir.DataType] = {
     DataType.UINT32: ir.DataType.UINT32,
     DataType.FLOAT16: ir.DataType.FLOAT16,
     DataType.BFLOAT16: ir.DataType.BFLOAT16,
+    DataType.FLOAT8E4M3FN: ir.DataType.FLOAT8E4M3FN,
+    DataType.FLOAT8E5M2: ir.DataType.FLOAT8E5M2,
 }
 
 FIRST_OPSET: dict[DataType, int] = {
+    DataType.FLOAT8E4M3FN: 19,
+    DataType.FLOAT8E5M2: 19,
     DataType.INT4: 21,
     DataType.UINT4: 21,
     DataType.INT16: 21,
@@ -61,17 +66,18 @@ WIDE_TYPES_SINCE_OPSET: dict[ir.DataType, int] = {ONNX_TYPE[dtype]: opset for dt
 
 
 def as_tensor(values: np.ndarray, dtype: DataType, name: str) -> ir.TensorProtocol:
-    """Return integers as an ONNX tensor.
+    """Return integers or 8-bit floats as an ONNX tensor.
 
     Args:
-        values: Integers within the type's range, in any NumPy type.
+        values: Levels within the type's range, in any NumPy type.
         dtype: Type of the tensor.
         name: Its name.
 
     Returns:
         The tensor.
     """
-    container = {DataType.INT4: ml_dtypes.int4, DataType.UINT4: ml_dtypes.uint4}.get(dtype, np.dtype(dtype.value))
+    narrow = {DataType.INT4: ml_dtypes.int4, DataType.UINT4: ml_dtypes.uint4, **CONTAINERS}
+    container = narrow[dtype] if dtype in narrow else np.dtype(dtype.value)
     return ir.Tensor(np.ascontiguousarray(values).reshape(values.shape).astype(container), ONNX_TYPE[dtype], name=name)
 
 

@@ -154,6 +154,6 @@ def _unknown() -> bytes:
 
 
 def _packed(integers: np.ndarray, dtype: DataType) -> bytes:
-    if dtype.bits < _SMALLEST_WHOLE_BYTES:
+    if dtype.bits < _SMALLEST_WHOLE_BYTES or dtype.is_float8:
         return as_tensor(integers, dtype, "packed").tobytes()
     return integers.astype(np.dtype(dtype.value).newbyteorder("<"), copy=False).tobytes()

@@ -56,7 +56,7 @@ class _Writers:
 
     def of(self, spec: TensorSpec) -> PairWriter | FloatWriter | BlockWriter:
         """Return the writer of a specification."""
-        if spec.dtype.is_integer:
+        if spec.dtype.has_scale:
             return self._integers
         if spec not in self._others:
             extended = self._dialect is QUARK

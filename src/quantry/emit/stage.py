@@ -51,6 +51,7 @@ _TEMPLATES = TemplateCache()
 
 # onnxruntime 1.20 is the oldest supported runtime; it reads IR 10 and opset 21.
 _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
+_FIRST_IR_WITH_FLOAT8 = 9
 
 
 # Writing the graph takes less time than storing it and reading it back would.
@@ -113,6 +114,8 @@ def _written(
     copy.metadata_props.update(sorted(metadata.items()))
     if copy.opset_imports[""] <= _OLDEST_RUNTIME_OPSET:
         copy.ir_version = min(copy.ir_version, _OLDEST_RUNTIME_IR)
+    if any(spec.dtype.is_float8 for spec in plan.specs()):
+        copy.ir_version = max(copy.ir_version, _FIRST_IR_WITH_FLOAT8)
     return copy, origins
 
 
@@ -151,5 +154,10 @@ def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
         notes.append(
             "onnxruntime up to 1.31 computes 4-bit activations wrongly at ORT_ENABLE_ALL; run the model at "
             "ORT_ENABLE_BASIC"
+        )
+    if any(spec.dtype.is_float8 for spec in plan.specs()):
+        notes.append(
+            "onnxruntime up to 1.31 takes 8-bit floats for integers when it optimizes a model for CPUs; to try the "
+            "model there, open sessions at ORT_ENABLE_BASIC with the entry session.disable_quant_qdq=1"
         )
     return tuple(notes)

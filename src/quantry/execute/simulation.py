@@ -17,8 +17,10 @@ import onnx_ir as ir
 
 from quantry.execute.quantized_view import QuantizedView, Quantizer
 from quantry.graph.edit import FreshNames
+from quantry.graph.passes import convert_opset
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.weights import new_initializer, tensor_from_array
+from quantry.numerics.float8 import CONTAINERS
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import DataType
 
@@ -28,6 +30,11 @@ CONTRIB = "com.microsoft"
 _CASTS = {DataType.FLOAT16: ir.DataType.FLOAT16, DataType.BFLOAT16: ir.DataType.BFLOAT16}
 # numpy has no 4-bit arrays: narrower types are clipped first and stored in one byte.
 _BYTE = {True: ir.DataType.INT8, False: ir.DataType.UINT8}
+_FLOAT8 = {
+    DataType.FLOAT8E4M3FN: ir.DataType.FLOAT8E4M3FN,
+    DataType.FLOAT8E5M2: ir.DataType.FLOAT8E5M2,
+}
+_FLOAT8_SINCE_OPSET = 19
 _WIDE = {DataType.INT16: ir.DataType.INT16, DataType.UINT16: ir.DataType.UINT16}
 
 
@@ -73,6 +80,8 @@ def simulate(
         constants: Values of weights and biases that differ from the model's.
     """
     copy = model.clone()
+    if any(spec.dtype.is_float8 for spec in plan.specs()) and copy.opset_imports[""] < _FLOAT8_SINCE_OPSET:
+        copy = convert_opset(copy, _FLOAT8_SINCE_OPSET)
     copy.opset_imports.setdefault(CONTRIB, 1)
     copy.graph.opset_imports.setdefault(CONTRIB, 1)
     view = QuantizedView(plan, params)
@@ -162,6 +171,8 @@ class _Writer:
         params = quantizer.params
         if params is None or dtype.bits > 16 or params.axis is not None:
             return None
+        if dtype.is_float8:
+            return self._float8_pair(name, params)
         stored = _WIDE.get(dtype, _BYTE[dtype.is_signed])
         scale = self._constant(f"{name}_scale", np.asarray(params.scale))
         zero_point = self._constant(f"{name}_zero_point", params.zero_point.astype(stored.numpy()))
@@ -176,6 +187,21 @@ class _Writer:
             return self._node("DequantizeLinear", [integers, scale, zero_point], {}, ir.DataType.FLOAT, CONTRIB)
 
         return _Pair(quantize, dequantize)
+
+    def _float8_pair(self, name: str, params: TensorParams) -> "_Pair":
+        """Return a pair in the standard domain, which is the only one with 8-bit floats.
+
+        It quantizes and dequantizes at once, because arrays of 8-bit floats cannot be fed to a session.
+        """
+        scale = self._constant(f"{name}_scale", np.asarray(params.scale))
+        zero_point = self._constant(f"{name}_zero_point", params.zero_point.astype(CONTAINERS[params.dtype]))
+
+        def quantize(value: ir.Value) -> list[ir.Node]:
+            made = self._node("QuantizeLinear", [value, scale, zero_point], {}, _FLOAT8[params.dtype])
+            inputs = [made.outputs[0], scale, zero_point]
+            return [made, self._node("DequantizeLinear", inputs, {}, ir.DataType.FLOAT)]
+
+        return _Pair(quantize, lambda value: self._node("Identity", [value], {}, ir.DataType.FLOAT))
 
     def _clip(self, name: str, value: ir.Value, params: TensorParams) -> ir.Node:
         levels = np.array([params.lowest, params.highest]) - params.zero_point

@@ -33,6 +33,7 @@ from quantry.numerics.torch_quantizer import (
     derived_bias_scale,
     fake_quantize,
     fake_quantize_bias,
+    fake_quantize_float8,
     round_to_float,
 )
 from quantry.recipe import PowerOfTwoScale
@@ -265,6 +266,11 @@ class _FakeQuantizer:
         if self.params is None:
             return round_to_float(values, self._dtype)
         axis = self.params.axis
+        if self._dtype.is_float8:
+            trained = self.log2_scale is not None
+            return fake_quantize_float8(
+                values, self.log2_scale if trained else self._scale, self._dtype, axis, log2=trained
+            )
         if self.log2_scale is not None:
             gradient = Gradient.TQT if self._power_of_two else Gradient.LOG2
             return fake_quantize(values, self.log2_scale, self._zero_point, self._limits, axis, gradient)

@@ -154,7 +154,7 @@ class QuantPlan:
         """Whether the scale of an activation must be computed from data."""
         own = [plan.spec for plan in self.activations.values() if isinstance(plan, OwnRange)]
         converted = [conversion.spec for conversion in self.conversions.values()]
-        return any(spec.dtype.is_integer for spec in (*own, *converted))
+        return any(spec.dtype.has_scale for spec in (*own, *converted))
 
     def spec_of(self, tensor: str) -> TensorSpec | None:
         """Return the specification of a tensor; None if it stays float, or is a bias derived from others."""

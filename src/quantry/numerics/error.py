@@ -145,7 +145,8 @@ def mean_error(moments: Moments, scale: Floats, zero_point: Floats, grid: Grid, 
     Returns:
         Mean errors, [M].
     """
-    by_levels = grid.highest - grid.lowest < len(moments.counts)
+    # Levels of 8-bit floats are not evenly spaced, which the sums over bins assume.
+    by_levels = grid.dtype.is_float8 or grid.highest - grid.lowest < len(moments.counts)
     total = (_error_by_levels if by_levels else _error_by_bins)(moments, scale, zero_point, grid, power)
     return np.asarray(total / moments.total)
 
@@ -166,12 +167,12 @@ def mean_clipping(moments: Moments, low: Floats, high: Floats) -> Floats:
 
 
 def _error_by_levels(moments: Moments, scale: Floats, zero_point: Floats, grid: Grid, power: int) -> Floats:
-    integers = np.arange(grid.lowest, grid.highest + 1) - zero_point[:, None]
-    levels = integers * scale[:, None]
+    steps = grid.levels - zero_point[:, None]
+    levels = steps * scale[:, None]
     edges = np.concatenate(
         [
             np.full_like(levels[:, :1], -np.inf),
-            (integers[:, :-1] + 0.5) * scale[:, None],
+            (steps[:, :-1] + steps[:, 1:]) / 2 * scale[:, None],
             np.full_like(levels[:, :1], np.inf),
         ],
         axis=1,

@@ -7,18 +7,24 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.errors import RecipeError
+from quantry.numerics.float8 import float8_levels
 from quantry.recipe import DataType, PowerOfTwoScale, TensorSpec
+
+# What the end of a range becomes in E5M2. The scale of a float only chooses which exponents are used, so 57344 / 2**8
+# loses nothing: 22 octaves remain below it. Values beyond the observed range do not saturate, and biases that
+# onnxruntime quantizes on its own, with the product of two scales, stay within int32.
+_E5M2_STEPS = 224
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The integers that a tensor may use, and which scales are allowed.
+    """The integers, or the values of an 8-bit float, that a tensor may use, and which scales are allowed.
 
     Values beyond the ends are clipped to `lowest` and `highest`, as QuantizeLinear does. The error of an int8 tensor
     therefore counts -128 as representable, although a symmetric scale is computed from 127 steps on either side.
 
     Attributes:
-        dtype: Integer type.
+        dtype: Integer type or 8-bit float.
         symmetric: Whether the zero point is fixed at `centre`.
         power_of_two: Whether the scale must be a power of two.
         reduced: Whether one bit less is used, such as ``-64..64`` or ``0..127`` of 8 bits.
@@ -38,10 +44,14 @@ class Grid:
             reduced: Use one bit less.
 
         Raises:
-            RecipeError: The type has no integer grid.
+            RecipeError: The type has no scale, or has no bit to spare.
         """
-        if not spec.dtype.is_integer:
-            raise RecipeError(f"scales need an integer type, got {spec.dtype.value}; in the scale stage")
+        if not spec.dtype.has_scale:
+            raise RecipeError(
+                f"scales need an integer type or an 8-bit float, got {spec.dtype.value}; in the scale stage"
+            )
+        if reduced and not spec.dtype.is_integer:
+            raise RecipeError(f"scale.reduce_range needs integer weights, got {spec.dtype.value}; in the scale stage")
         return cls(spec.dtype, spec.symmetric, isinstance(spec.scale, PowerOfTwoScale), reduced)
 
     @cached_property
@@ -59,6 +69,13 @@ class Grid:
         return 1 << (self.dtype.bits - 2) if self.dtype.is_signed else (1 << (self.dtype.bits - 1)) - 1
 
     @cached_property
+    def levels(self) -> npt.NDArray[np.float64]:
+        """All values in use, ascending, in units of the scale."""
+        if self.dtype.is_float8:
+            return float8_levels(self.dtype)
+        return np.arange(self.lowest, self.highest + 1, dtype=np.float64)
+
+    @cached_property
     def centre(self) -> int:
         """Zero point of a symmetric tensor."""
         return 0 if self.dtype.is_signed else (self.highest + 1) // 2
@@ -66,6 +83,8 @@ class Grid:
     @cached_property
     def steps(self) -> int:
         """Number of steps between the ends, or on either side of the centre if symmetric."""
+        if self.dtype is DataType.FLOAT8E5M2:
+            return _E5M2_STEPS
         if self.symmetric:
             return min(self.centre - self.lowest, self.highest - self.centre)
         return self.highest - self.lowest

@@ -21,7 +21,7 @@ class TensorParams:
     """How the real numbers of one tensor map to integers: ``real = (integer - zero_point) * scale``.
 
     Attributes:
-        dtype: Integer type of the quantized values.
+        dtype: Type of the quantized values: integers or 8-bit floats.
         scale: float32, shape () for one scale, [C] for one scale per index along `axis`; for groups, the tensor's shape
             with `axis` divided by the group size, rounded up. Normal, and positive except for groups.
         zero_point: int64, same shape as `scale`; within the limits, so that 0.0 is represented exactly.
@@ -62,8 +62,8 @@ class TensorParams:
         return replace(self, scale=np.array(scale_at(position), np.float32))
 
     def _check(self) -> None:
-        if not self.dtype.is_integer:
-            raise InternalError(f"TensorParams.dtype must be an integer type, got {self.dtype.value}")
+        if not self.dtype.has_scale:
+            raise InternalError(f"TensorParams.dtype must be an integer type or an 8-bit float, got {self.dtype.value}")
         dimensions = 0 if self.axis is None else 1
         fits = self.scale.ndim == dimensions if self.group is None else self.axis in range(self.scale.ndim)
         if not fits or self.zero_point.shape != self.scale.shape:

@@ -27,10 +27,13 @@ import torch
 from torch import Tensor
 
 from quantry.numerics import torch_kernels
+from quantry.numerics.tensor_params import TensorParams
 from quantry.recipe import DataType
 
 FLOAT_TYPES = {DataType.FLOAT16: torch.float16, DataType.BFLOAT16: torch.bfloat16}
 """Narrow float types and their torch names."""
+
+_FLOAT8 = {DataType.FLOAT8E4M3FN: torch.float8_e4m3fn, DataType.FLOAT8E5M2: torch.float8_e5m2}
 
 
 class Gradient(enum.Enum):
@@ -96,6 +99,39 @@ def fake_quantize(
     else:
         result = _FixedScale.apply(wide, scale.detach(), zero_point, limits)
     return result.to(values.dtype)
+
+
+def fake_quantize_float8(
+    values: Tensor, scale: Tensor, dtype: DataType, axis: int | None = None, *, log2: bool = False
+) -> Tensor:
+    """Quantize to an 8-bit float and dequantize, as ``quantry.numerics.float8`` does.
+
+    The values get the gradient 1 inside the range and 0 where they saturate; the scale gets that of `Gradient.LOG2`.
+
+    Args:
+        values: Floats of any shape.
+        scale: float32, positive, of shape () or one per index along `axis`; its binary logarithm if `log2`.
+        dtype: The 8-bit float.
+        axis: The channel axis; None for one scale.
+        log2: Whether `scale` is a logarithm.
+    """
+    scale = _broadcast(torch.exp2(scale) if log2 else scale, values, axis)
+    exact = torch.clamp(values.float() / scale, dtype.lowest, dtype.highest)
+    rounded: Tensor = _PassGradient.apply(exact, exact.detach().to(_FLOAT8[dtype]).float())
+    return (rounded * scale).to(values.dtype)
+
+
+def fake_quantize_as(values: Tensor, params: TensorParams) -> Tensor:
+    """Quantize and dequantize with given parameters, of integers or of 8-bit floats.
+
+    Args:
+        values: Floats of any shape.
+        params: Type, scale and zero point: one scale, or one per index along an axis.
+    """
+    scale, zero_point = (torch.tensor(part, device=values.device) for part in (params.scale, params.zero_point))
+    if params.dtype.is_float8:
+        return fake_quantize_float8(values, scale, params.dtype, params.axis)
+    return fake_quantize(values, scale, zero_point.float(), (params.lowest, params.highest), params.axis)
 
 
 def derived_bias_scale(source_scale: Tensor, weight_scale: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class Draft:
             self._add_weight(node, annotation.weight, types.weight or self.options.weight, annotation.weight_axis)
         if annotation.bias is not None:
             self._biased.append((node, annotation))
-        if annotation.output is not None:
+        if annotation.output is not None and not self.options.inputs_only:
             for output in node.outputs:
                 if is_float(output) and (output.uses() or output.is_graph_output()):
                     self._activations.setdefault(_name(output), self._output_plan(node, annotation))

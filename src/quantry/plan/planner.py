@@ -22,6 +22,7 @@ from quantry.plan.stay_float import (
     keep_sums_float,
     masked_tensors,
     normalized_sums,
+    pixel_readers,
     post_processing,
     variance_nodes,
     weight_only,
@@ -51,10 +52,11 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     kept = {name: entry.float_reason for name, entry in types.items() if entry.float_reason is not None}
     joins |= post_processing(graph) if options.float_post_processing else {}
     joins |= final_pools(graph) if options.float_final_pools else {}
+    joins |= pixel_readers(graph) if options.float_pixels else {}
     excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     sums = normalized_sums(graph) if options.float_residuals else frozenset()
-    divisors = divisor_tensors(graph, options) if options.activation.dtype.is_integer else frozenset()
+    divisors = divisor_tensors(graph, options) if options.activation.dtype.has_scale else frozenset()
     draft = Draft(options, types)
     for node in graph:
         answer = _answer(node, excluded, options)

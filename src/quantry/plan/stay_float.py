@@ -9,6 +9,7 @@ computes divisors is in `quantry.plan.divisors`, everything else here:
 `final_joins`               joins at the very end of a model: each part keeps its own scale
 `post_processing`           decoding of boxes after the last layer: pixels must be exact
 `final_pools`               average pools that compute the outputs: NPUs give them too few levels
+`pixel_readers`             convolutions that read an image: 8-bit floats have too few digits
 `masked_tensors`            attention masks: the scale of minus infinity leaves nothing for the scores
 `normalized_sums`           residual sums in front of a normalization: outliers in few channels
 `weight_only`               weight-only plans keep every activation float
@@ -21,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.edit import int_of
 from quantry.graph.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
 from quantry.recipe import DerivedBias, PlanOptions
@@ -376,6 +378,36 @@ def final_pools(graph: ir.Graph) -> dict[str, str]:
 
 
 # ---- Every operator, and weights only --------------------------------------------------------------------------------
+
+
+_IMAGE_CHANNELS = 4
+
+
+def pixel_readers(graph: ir.Graph) -> dict[str, str]:
+    """Return the convolutions that read an image, and why they stay float; none if there is no other convolution.
+
+    Args:
+        graph: The sorted graph.
+    """
+    convolutions = [node for node in graph if node.op_type == "Conv"]
+    found = [node for node in convolutions if _reads_image(node)]
+    reason = "it reads an image, and 8-bit floats lose differences between bright pixels (plan.float_pixels)"
+    return {} if len(found) == len(convolutions) else dict.fromkeys((node.name or "" for node in found), reason)
+
+
+def _reads_image(node: ir.Node) -> bool:
+    weight, value = node.inputs[1], node.inputs[0]
+    if weight is None or weight.shape is None or not isinstance(weight.shape[1], int):
+        return False
+    if weight.shape[1] * int_of(node, "group", 1) > _IMAGE_CHANNELS:
+        return False
+    # Normalization and changes of layout lie between the input and the first layer.
+    while value is not None and (producer := value.producer()) is not None:
+        computed = [source for source in producer.inputs if source is not None and source.const_value is None]
+        if len(computed) != 1 or producer.op_type in LINEAR:
+            return False
+        value = computed[0]
+    return value is not None and value.is_graph_input()
 
 
 def is_left_float(node: ir.Node, rule: Rule | None, options: PlanOptions) -> bool:

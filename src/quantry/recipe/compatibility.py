@@ -43,6 +43,7 @@ from quantry.recipe.tensor_spec import (
 _BYTES = (DataType.INT8, DataType.UINT8)
 _INTEGERS = (DataType.INT4, DataType.UINT4, *_BYTES, DataType.INT16, DataType.UINT16)
 _FLOATS = (DataType.FLOAT16, DataType.BFLOAT16)
+_FLOATS8 = (DataType.FLOAT8E4M3FN, DataType.FLOAT8E5M2)
 _WIDE = (DataType.INT32, DataType.UINT32)
 _BIASES = (DataType.INT8, DataType.INT16, DataType.INT32)
 _NPU_BIAS = "the NPU stores 8-bit biases with their own scale"
@@ -281,9 +282,9 @@ def _weight_rules(options: _Options) -> Iterator[_Rule]:
 def _types(emitted: Format) -> tuple[tuple[DataType, ...], str]:
     """Return the types of activations and weights that a format has, and why it has no others."""
     if isinstance(emitted, Qdq):
-        return (*_INTEGERS, *_FLOATS), "standard ONNX has Q/DQ pairs and casts for no other types"
+        return (*_INTEGERS, *_FLOATS, *_FLOATS8), "standard ONNX has Q/DQ pairs and casts for no other types"
     if emitted == _QUARK:
-        return tuple(DataType), ""
+        return tuple(dtype for dtype in DataType if not dtype.is_float8), "8-bit floats are standard ONNX"
     if isinstance(emitted, Dynamic):
         return _BYTES, "ConvInteger and MatMulInteger have 8-bit weights"
     if isinstance(emitted, MatMulNBits):
@@ -347,7 +348,8 @@ def _bias_rules(options: _Options) -> Iterator[_Rule]:
         )
         if not can_derive_bias(plan.activation, plan.weight):
             own = OwnBias(TensorSpec(DataType.INT32) if integers else plan.weight)
-            yield _Rule("plan.bias", (own, FloatBias()), reason, types)
+            float8 = any(dtype in _FLOATS8 for _, dtype in types)  # whose products are summed in float
+            yield _Rule("plan.bias", (FloatBias(),) if float8 else (own, FloatBias()), reason, types)
 
 
 def _variants(plan: PlanOptions, mix: MixOptions) -> Iterator[tuple[str, PlanOptions]]:

@@ -276,6 +276,28 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
     ),
 )
 
+
+def _float8(name: str, dtype: DataType, digits: str) -> Preset:
+    """Return a preset of 8-bit floats for the products that GPUs compute in fp8; the rest of the model stays float."""
+    plan = PlanOptions(
+        activation=TensorSpec(dtype),
+        weight=TensorSpec(dtype, granularity=PerChannel()),
+        bias=FloatBias(),
+        selection=Selection(operators=("Conv", *MATRIX_PRODUCTS)),
+        float_pixels=True,
+        inputs_only=True,  # GPUs return the results of these products in 16 or 32 bits
+    )
+    summary = f"only inputs and weights of Conv, Gemm and MatMul: 8-bit floats ({digits}), per-channel weights"
+    return Preset(
+        Recipe(name=name, plan=plan, scale=_MIN_MAX), f"{summary}, float biases, MinMax; for GPUs", in_quark=False
+    )
+
+
+_FLOAT8: tuple[Preset, ...] = (
+    _float8("FP8_E4M3", DataType.FLOAT8E4M3FN, "E4M3FN"),
+    _float8("FP8_E5M2", DataType.FLOAT8E5M2, "E5M2"),
+)
+
 # The limit of AMD Quark's mixed presets (MetricThreshold 0.001 of the cosine distance).
 _COSINE = 0.999
 
@@ -310,7 +332,7 @@ _MIXED: tuple[Preset, ...] = (
 )
 
 _BASE: dict[str, Preset] = {
-    preset.recipe.name: preset for preset in (*_INTEGERS, *_UNCALIBRATED, *_FLOAT_ACTIVATIONS, *_MIXED)
+    preset.recipe.name: preset for preset in (*_INTEGERS, *_FLOAT8, *_UNCALIBRATED, *_FLOAT_ACTIVATIONS, *_MIXED)
 }
 
 _RECOMMENDED = tuple(

@@ -20,10 +20,15 @@ _BLOCK_FORMATS = {
     "mxint8": (8, 32),
 }
 
+# Largest finite values of the 8-bit floats, as OCP's "8-bit floating point specification" defines them.
+_FLOAT8_MAXIMA = {"float8e4m3fn": 448, "float8e5m2": 57344}
+
 
 def _bits(name: str) -> int:
     if name in _BLOCK_FORMATS:
         return _BLOCK_FORMATS[name][0]
+    if name in _FLOAT8_MAXIMA:
+        return 8
     return int("".join(letter for letter in name if letter.isdigit()))
 
 
@@ -40,6 +45,8 @@ class DataType(enum.Enum):
     UINT32 = "uint32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
+    FLOAT8E4M3FN = "float8e4m3fn"
+    FLOAT8E5M2 = "float8e5m2"
     BFP16 = "bfp16"
     MX4 = "mx4"
     MX6 = "mx6"
@@ -54,7 +61,17 @@ class DataType(enum.Enum):
     @property
     def is_integer(self) -> bool:
         """Whether the type is an integer, with a scale and a zero point from calibration."""
-        return self not in (DataType.FLOAT16, DataType.BFLOAT16) and not self.is_block
+        return self not in (DataType.FLOAT16, DataType.BFLOAT16) and not self.is_block and not self.is_float8
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether the type is an 8-bit float, with a scale from calibration and zero point 0."""
+        return self.value in _FLOAT8_MAXIMA
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether the type has a scale from calibration: integers and 8-bit floats."""
+        return self.is_integer or self.is_float8
 
     @property
     def is_block(self) -> bool:
@@ -78,12 +95,16 @@ class DataType(enum.Enum):
 
     @property
     def lowest(self) -> int:
-        """Smallest integer of the type; integer types only."""
+        """Smallest integer of the type, or the smallest finite value of an 8-bit float; types with a scale only."""
+        if self.is_float8:
+            return -self.highest
         return -(1 << (self.bits - 1)) if self.is_signed else 0
 
     @property
     def highest(self) -> int:
-        """Largest integer of the type; integer types only."""
+        """Largest integer of the type, or the largest finite value of an 8-bit float; types with a scale only."""
+        if self.is_float8:
+            return _FLOAT8_MAXIMA[self.value]
         return (1 << (self.bits - 1)) - 1 if self.is_signed else (1 << self.bits) - 1
 
 
@@ -187,9 +208,10 @@ class TensorSpec(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.dtype.is_integer and (not self.symmetric or isinstance(self.scale, PowerOfTwoScale)):
+            lacking = "no zero point" if self.dtype.is_float8 else "no zero point and no scale"
             raise RecipeError(
                 f"TensorSpec of {self.dtype.value} must have symmetric=True and scale=FloatScale(), because the type "
-                f"has no zero point and no scale; got symmetric={self.symmetric} and scale={self.scale}"
+                f"has {lacking}; got symmetric={self.symmetric} and scale={self.scale}"
             )
         if self.dtype.is_block != isinstance(self.granularity, PerBlock):
             raise RecipeError(

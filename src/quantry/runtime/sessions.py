@@ -14,12 +14,13 @@ import enum
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -49,6 +50,8 @@ CPU = (CPU_PROVIDER,)
 # the speed of the float model.
 _UNFAITHFUL_OPTIMIZERS = ("ReluQuantRewrite", "ClipQuantRewrite", "WeightBiasQuantization", "DoubleQDQPairsRemover")
 _KEEP_QDQ = ("session.disable_quant_qdq", "1")
+
+_FLOAT8_TYPES = (onnx.TensorProto.FLOAT8E4M3FN, onnx.TensorProto.FLOAT8E5M2)
 
 # While onnxruntime copies a model from bytes, the weights are in memory twice. A file is mapped instead.
 INLINE_LIMIT_BYTES = 256_000_000
@@ -221,6 +224,8 @@ def open_session(model: SessionModel, options: SessionOptions) -> "onnxruntime.I
                 **arguments,
             )
         except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            if not options.exact and _has_float8(source):
+                return open_session(model, replace(options, exact=True))
             where = f"in {model}" if isinstance(model, str | Path) else "in a model in memory"
             raise ModelError(f"onnxruntime must be able to load the model, got {error}; {where}") from error
 
@@ -268,8 +273,22 @@ def load_error(model: bytes | Path, *, optimized: bool = False) -> Exception | N
             model if isinstance(model, bytes) else str(model), options, providers=[CPU_PROVIDER]
         )
     except Exception as error:  # onnxruntime's exceptions share no base class below Exception
-        return error
+        return load_error(model) if optimized and _has_float8(model) else error
     return None
+
+
+def _has_float8(source: str | bytes | Path) -> bool:
+    """Return whether a model has constants of 8-bit floats.
+
+    onnxruntime's CPU provider (1.19 to 1.31) fuses pairs of 8-bit floats into integer kernels and then refuses the
+    model (https://github.com/microsoft/onnxruntime/issues/22269); without these fusions it runs.
+    """
+    content = source if isinstance(source, bytes) else Path(source).read_bytes()
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception:  # protobuf's exceptions; onnxruntime's message then says what is wrong
+        return False
+    return any(weight.data_type in _FLOAT8_TYPES for weight in model.graph.initializer)
 
 
 def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions":

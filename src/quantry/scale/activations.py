@@ -36,7 +36,7 @@ Functions = Mapping[str, tuple[ScalarFunction, ...]]
 def activation_params(
     plans: Mapping[str, ActivationPlan], statistics: Statistics, method: Method, functions: Functions | None = None
 ) -> dict[str, TensorParams]:
-    """Return the parameters of every planned activation of an integer type, in the order of the plan.
+    """Return the parameters of every planned activation whose type has a scale, in the order of the plan.
 
     Args:
         plans: The plan of each activation.
@@ -51,14 +51,14 @@ def activation_params(
     own = {
         name: _own_params(name, plan, statistics, method, (functions or {}).get(name, ()))
         for name, plan in plans.items()
-        if not isinstance(plan, SharedRange) and plan.spec.dtype.is_integer
+        if not isinstance(plan, SharedRange) and plan.spec.dtype.has_scale
     }
     roots = {name: plan.source if isinstance(plan, SharedRange) else name for name, plan in plans.items()}
     return {name: own[root] for name, root in roots.items() if root in own}
 
 
 def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -> dict[str, TensorParams]:
-    """Return the parameters of every conversion to an integer type, by the conversion's name.
+    """Return the parameters of every conversion to a type with a scale, by the conversion's name.
 
     Args:
         plan: Its conversions, and the plans of the tensors before them.
@@ -67,7 +67,7 @@ def conversion_params(plan: QuantPlan, statistics: Statistics, method: Method) -
     """
     found = {}
     for name, conversion in plan.conversions.items():
-        if conversion.spec.dtype.is_integer:
+        if conversion.spec.dtype.has_scale:
             root = plan.root(conversion.tensor)
             source = plan.activations[root]
             assert not isinstance(source, SharedRange)

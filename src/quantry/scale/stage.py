@@ -52,7 +52,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     tensors |= fixed_params(model.model.graph, plan, options.fixed)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():
-        if not weight.spec.dtype.is_integer:
+        if not weight.spec.dtype.has_scale:
             continue
         tensors[name] = cached_constant_params(
             model.model, name, weight.spec, weight.axis, options.weight, reduced=options.reduce_range
@@ -60,7 +60,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     tensors |= _ruled_weights(model, plan, tensors, options)
     _make_room_for_biases(model, plan, tensors)
     for name, bias in plan.biases.items():
-        if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.is_integer:
+        if isinstance(bias, OwnBiasPlan) and not bias.spec.dtype.has_scale:
             continue
         if isinstance(bias, OwnBiasPlan):
             tensors[name] = cached_constant_params(model.model, name, bias.spec, None, options.weight)

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from quantry.numerics.error import Moments, mean_clipping, mean_error
 from quantry.numerics.grid import Grid, Range
 from quantry.numerics.histogram import TensorStats, magnitude_quantile, quantile
-from quantry.numerics.rounding import round_and_clip
+from quantry.numerics.rounding import round_to_levels
 from quantry.numerics.scalar_function import ScalarFunction
+from quantry.recipe import DataType
 
 Floats = npt.NDArray[np.float64]
 
@@ -202,7 +203,7 @@ class ExactValues:
             for groups, values in self._blocks():
                 for candidate in range(scale.shape[1]):
                     at = (groups, slice(candidate, candidate + 1))
-                    sums[at] += _block_error(values, step[at], (low[at], high[at]), power)
+                    sums[at] += _block_error(values, step[at], (grid.dtype, low[at], high[at]), power)
         return np.asarray(sums / self._rows.shape[1] * step.astype(np.float64) ** power)
 
     def clipping(self, low: Floats, high: Floats) -> Floats:
@@ -230,11 +231,11 @@ class ExactValues:
                 yield groups, self._rows[groups, first : first + _BLOCK]
 
 
-def _block_error(values: Values, step: Values, ends: tuple[Values, Values], power: int) -> Floats:
+def _block_error(values: Values, step: Values, levels: tuple[DataType, Values, Values], power: int) -> Floats:
     """Return the sum of errors in units of a step, [C, 1]; float32 is precise enough for these."""
     position = values / step
     # Everything happens in one array, because this is the inner loop of the search for the best range.
-    distance = round_and_clip(position, *ends, out=np.empty_like(position))
+    distance = round_to_levels(position, *levels, out=np.empty_like(position))
     np.subtract(distance, position, out=distance)
     np.abs(distance, out=distance) if power == 1 else np.square(distance, out=distance)
     return np.asarray(distance.sum(axis=1, keepdims=True), np.float64)
@@ -307,10 +308,10 @@ class ResponseValues(BinnedValues):
         """Return the mean error of each candidate after the functions, [1, M]."""
         values, mass = self._points
         # With fewer levels than values, it is cheaper to evaluate the functions at the levels.
-        by_levels = grid.highest - grid.lowest < len(values)
+        by_levels = grid.dtype.is_integer and grid.highest - grid.lowest < len(values)
         errors = np.zeros((1, scale.shape[1]))
         for column, (step, zero) in enumerate(zip(scale[0], zero_point[0], strict=True)):
-            level = round_and_clip(values / step, grid.lowest - zero, grid.highest - zero) + zero
+            level = round_to_levels(values / step, grid.dtype, grid.lowest - zero, grid.highest - zero) + zero
             if not by_levels:
                 errors[0, column] = self._distance((level - zero) * step, power)
                 continue

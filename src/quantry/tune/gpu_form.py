@@ -18,7 +18,7 @@ from quantry.execute.simulation import Simulation
 from quantry.execute.torch_stream import TorchStream
 from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.numerics.tensor_params import TensorParams
-from quantry.numerics.torch_quantizer import fake_quantize
+from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTuning
 from quantry.tune.layer_matrix import LayerMatrix, Window, window_of
 from quantry.tune.layer_problem import LayerProblem
@@ -301,17 +301,17 @@ class TensorInputs:
         for quantizer in self._simulation.view.path(layer.source, layer.name):
             if quantizer.params is None:
                 continue
-            scale, zero_point, limits = _parts(quantizer.params, values.device)
             if quantizer.role is Role.CONVERSION:
-                values = fake_quantize(values.float(), scale, zero_point, limits, quantizer.params.axis)
+                values = fake_quantize_as(values.float(), quantizer.params)
             elif not values.is_floating_point():
+                scale, zero_point = _parts(quantizer.params, values.device)
                 values = (values.float() - zero_point) * scale
         return values.float()
 
 
-def _parts(params: TensorParams, device: Any) -> tuple[Any, Any, tuple[int, int]]:
+def _parts(params: TensorParams, device: Any) -> tuple[Any, Any]:
     scale, zero_point = (torch.tensor(part, device=device) for part in (params.scale, params.zero_point))
-    return scale, zero_point.float(), (params.lowest, params.highest)
+    return scale, zero_point.float()
 
 
 def _mixed(values: Any, exact: Any, part: float, seed: tuple[int, int]) -> Any:

@@ -15,7 +15,7 @@ import torch
 from quantry.execute.interpreter import interpretable, torch_call
 from quantry.execute.trainable_graph import torch_device
 from quantry.graph.operators import MATRIX_PRODUCTS
-from quantry.numerics.torch_quantizer import fake_quantize
+from quantry.numerics.torch_quantizer import fake_quantize_as
 from quantry.recipe import LayerTraining
 from quantry.tune.gpu_rows import TorchRows, tensor_backend, trained_rows
 from quantry.tune.layer_problem import LayerProblem
@@ -105,8 +105,7 @@ class MiniBatches:
         params = self._output_params
         if params is None or not quantized:
             return values
-        scale, zero = (torch.tensor(part, device=self._device) for part in (params.scale, params.zero_point))
-        return fake_quantize(values, scale, zero, (params.lowest, params.highest), params.axis)
+        return fake_quantize_as(values, params)
 
     def _original(self, weight: Any) -> Any:
         """Return a weight in the operator's own shape."""

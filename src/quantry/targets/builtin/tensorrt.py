@@ -8,15 +8,15 @@ _REJECTED = "the parser rejects the model"
 
 TENSORRT = Target(
     name="tensorrt",
-    summary="NVIDIA TensorRT: symmetric int8 with zero point 0; int4 for weights only",
+    summary="NVIDIA TensorRT: symmetric int8 with zero point 0, or 8-bit floats (E4M3FN); int4 for weights only",
     recommended=("RECOMMENDED-TENSORRT",),
     rules=(
         StaticFormats(source="ModelOpt onnx/quantization", consequence=_REJECTED),
         Types(
-            activation=(DataType.INT8,),
-            weight=(DataType.INT8, DataType.INT4),
+            activation=(DataType.INT8, DataType.FLOAT8E4M3FN),
+            weight=(DataType.INT8, DataType.FLOAT8E4M3FN, DataType.INT4),
             bias=(),
-            source="TensorRT issues 2774 and 4698, ModelOpt onnx/quantization",
+            source="TensorRT issues 2774 and 4698, ModelOpt onnx/quantization; its parser has E4M3FN and no E5M2",
             consequence=_REJECTED,
         ),
         Centred(unsigned=False, source="TensorRT issue 2774", consequence=_REJECTED),
