@@ -27,6 +27,9 @@ from quantry.tune import Tuned, on_this_machine, tune, tuned_model, tuned_params
 DataLike = CalibrationData | Callable[[], CalibrationData]
 """Calibration data, or a function that opens it, called only if a stage reads the data."""
 
+EVALUATION_STATISTICS = 32
+"""Evaluation samples that are observed to see whether the ranges hold for them."""
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -174,6 +177,11 @@ def _run_equalize(
 def run_evaluate(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Evaluation]:
     """Compare the quantized model with the prepared float model on data."""
     return memo.run(evaluate, stages.prepared, stages.quantized, _opened(data), recipe.evaluate)
+
+
+def run_evaluation_statistics(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[Statistics]:
+    """Observe the model that was quantized on some of the evaluation data."""
+    return memo.run(observe, stages.equalized, _opened(data).take(EVALUATION_STATISTICS), recipe.observe)
 
 
 def run_guard(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Handle[GuardReport] | None:

@@ -34,12 +34,14 @@ from quantry.memo import DirectoryStore, Memo, Store, Trace
 from quantry.mix import Score, check_goal
 from quantry.notebook import html_details, html_table
 from quantry.numerics.tensor_params import QuantParams
+from quantry.observe import Statistics
 from quantry.pipeline import (
     DataLike,
     Stages,
     calibration_samples,
     follow_names,
     run_evaluate,
+    run_evaluation_statistics,
     run_guard,
     run_prepare,
     run_with_fallback,
@@ -174,6 +176,19 @@ class QuantizationResult:
         """The data that `evaluation` uses."""
         data = self._data.evaluation
         return data if isinstance(data, CalibrationData) else data()
+
+    @property
+    def calibration_data(self) -> CalibrationData | None:
+        """The data that ranges were found in; None if none were given or needed."""
+        data = self._data.calibration
+        return data if data is None or isinstance(data, CalibrationData) else data()
+
+    @property
+    def evaluation_statistics(self) -> Statistics | None:
+        """Statistics of some evaluation data; None if these are the calibration data, or nothing was calibrated."""
+        if self.stages.statistics is None or self._data.evaluation is self._data.calibration:
+            return None
+        return run_evaluation_statistics(self.stages, self._data.evaluation, self.recipe, self._memo).value
 
     def to_bytes(self) -> bytes:
         """Return the quantized ONNX file's bytes, after checking that onnxruntime loads them.

@@ -144,6 +144,8 @@ def _json(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
                 "fix": finding.fix,
                 "fixes": [fix.label for fix in finding.fixes],
                 "gain": finding.gain,
+                "cost": finding.cost,
+                "decisions": finding.decisions,
             }
             for finding in diagnosis.findings
         ],

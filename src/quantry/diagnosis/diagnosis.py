@@ -9,6 +9,7 @@ import onnx_ir as ir
 from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
+from quantry.diagnosis.counterfactual import Counterfactual
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
 from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, node_name
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
@@ -26,6 +27,9 @@ _TOLD_FALLS = 5
 
 # Only outputs are compared on these, which is much cheaper than all tensors; ties of a few percent show up.
 _COMPARED = 64
+
+# Each cause is measured on these, by a run of the outputs without it.
+_MEASURED = 8
 
 # Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
 # not. They are at most this share of all layers.
@@ -107,9 +111,22 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
         converted = {name: error.sqnr for name, error in changed.items()}
     falls = find_falls(model, gathered)
     closeness = _closeness(result)
-    ties = closeness.mean_ties or 0.0
-    evidence = Evidence(model, result.recipe, result.plan, health, errors, falls, converted, ties)
-    findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in find_causes(evidence))
+    held_out = result.evaluation_statistics
+    evidence = Evidence(
+        model,
+        result.recipe,
+        result.plan,
+        health,
+        errors,
+        falls,
+        converted,
+        closeness.mean_ties or 0.0,
+        result.params,
+        () if held_out is None else tensor_health(model, held_out, result.plan, result.params),
+    )
+    measured = Counterfactual(stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels)
+    causes = find_causes(evidence, measured)
+    findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in causes)
     general = _with_pieces(evidence, _general_fixes(evidence))
     return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general)
 

@@ -10,6 +10,7 @@ from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.evaluate.measured_errors import MeasuredError
 from quantry.graph.operators import LINEAR
 from quantry.graph.quant_plan import QuantPlan
+from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Recipe
 
 GOOD_SQNR = 40.0
@@ -22,6 +23,7 @@ POOR_SQNR = 20.0
 """dB below which a tensor alone is reported: an eighth of the usual 8-bit resolution is lost."""
 
 _NAMED = 5
+_SHOWN_COST = 0.05
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Finding:
         fix: Suggested change of the recipe.
         fixes: The same as data, most promising first; `quantry.auto` tries them.
         gain: dB that the best of them gains on held-out samples; None if none was tried.
+        cost: dB that this cause takes from the outputs, measured by a run without it; None if that cannot be measured.
+        decisions: Share of the decisions, 0 to 1, that this cause turns away from those of the float model.
+        rounded: What a run without the cause leaves unrounded; empty means `tensors`.
     """
 
     title: str
@@ -41,11 +46,17 @@ class Finding:
     fix: str
     fixes: tuple[Fix, ...] = field(default=(), repr=False)
     gain: float | None = None
+    cost: float | None = None
+    decisions: float = 0.0
+    rounded: tuple[str, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         where = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
+        shares = [f"{self.cost:.1f} dB"] if self.cost is not None and self.cost >= _SHOWN_COST else []
+        shares += [f"{self.decisions:.0%} of the decisions"] if self.decisions > 0 else []
+        cost = f"; it costs {' and '.join(shares)}" if shares else ""
         measured = "" if self.gain is None else f" [{self.gain:+.1f} dB on held-out samples]"
-        return f"{self.title}{f' ({where})' if where else ''}: {self.fix}{measured}"
+        return f"{self.title}{f' ({where})' if where else ''}{cost}: {self.fix}{measured}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +93,10 @@ class Evidence:
         falls: The nodes that lose most, worst first.
         converted: Output SQNR in dB of the converted and equalized float model compared with the user's; by output.
         ties: Share of samples in which rounding makes several classes share the highest score; 0 without classes.
+        params: Scales and zero points.
+        held_out: The quantized activations with the values of the evaluation data; empty if these are the calibration
+            data.
+        harmless: Tensors whose rounding was found not to change the outputs; rules ignore them.
     """
 
     model: ir.Model
@@ -92,11 +107,14 @@ class Evidence:
     falls: Sequence[Fall] = ()
     converted: Mapping[str, float] = field(default_factory=dict)
     ties: float = 0.0
+    params: QuantParams = QuantParams({}, ())
+    held_out: Sequence[TensorHealth] = ()
+    harmless: frozenset[str] = frozenset()
 
     @property
     def activations(self) -> Iterator[TensorHealth]:
-        """The quantized activations."""
-        return (tensor for tensor in self.tensors if tensor.kind == "activation")
+        """The quantized activations that may do harm."""
+        return (one for one in self.tensors if one.kind == "activation" and one.name not in self.harmless)
 
     def layers(self) -> Iterator[ir.Node]:
         """Yield the linear nodes that read a quantized weight, in graph order."""

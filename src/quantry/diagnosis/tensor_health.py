@@ -12,7 +12,7 @@ from quantry.evaluate.metrics.metric import unlimited_decibels
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.grid import Grid
-from quantry.numerics.histogram import TensorStats
+from quantry.numerics.histogram import Distribution, TensorStats
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
 from quantry.scale import BinnedValues
@@ -37,6 +37,7 @@ class TensorHealth:
         clipped: Fraction of that noise, 0 to 1, that comes from values outside the range.
         peak: Largest magnitude divided by the root mean square: large if few values stretch the range.
         shared_with: The tensor whose range it must use, or empty.
+        vanishing: Fraction of the values, 0 to 1, that are not zero but round to it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TensorHealth:
     clipped: float
     peak: float
     shared_with: str = ""
+    vanishing: float = 0.0
 
 
 def tensor_health(
@@ -102,7 +104,13 @@ def _activation_noise(stats: TensorStats, params: TensorParams) -> dict[str, Any
         "sqnr": unlimited_decibels(power, noise),
         "clipped": min(clipping / noise, 1.0) if noise > 0 else 0.0,
         "peak": max(-stats.minimum, stats.maximum) / math.sqrt(power) if power > 0 else 0.0,
+        "vanishing": _vanishing(spread, float(params.scale.max()) / 2),
     }
+
+
+def _vanishing(spread: Distribution, half_step: float) -> float:
+    inside = (spread.lower >= -half_step) & (spread.upper <= half_step) & ((spread.lower != 0) | (spread.upper != 0))
+    return float(spread.counts[inside].sum()) / spread.total
 
 
 def _weights(model: ir.Model, view: QuantizedView) -> Iterator[TensorHealth]:

@@ -86,12 +86,22 @@ def keep_divisors_float(node: ir.Node, annotation: Annotation, divisors: frozens
     return Declined(DIVISOR_REASON) if written or read else annotation
 
 
-def _singular_inputs(node: ir.Node) -> Iterator[ir.Value]:
+def singular_operand(node: ir.Node) -> ir.Value | None:
+    """Return the float activation that a node divides by, or takes a root or a logarithm of; None for other nodes.
+
+    Args:
+        node: The node.
+    """
     index = 0 if node.op_type in _SINGULAR else 1 if node.op_type == "Div" else None
     if node.op_type == "Pow" and not _is_whole_power(node):
         index = 0
     value = None if index is None else node.inputs[index]
-    if value is not None and is_float(value) and not is_constant(value) and not _is_read_by_a_layer(value):
+    return value if value is not None and is_float(value) and not is_constant(value) else None
+
+
+def _singular_inputs(node: ir.Node) -> Iterator[ir.Value]:
+    value = singular_operand(node)
+    if value is not None and not _is_read_by_a_layer(value):
         yield value
 
 

@@ -3,35 +3,145 @@
 To add one: a new file with a function from `Evidence` to findings, and a line in `CAUSES`.
 """
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from quantry.diagnosis.causes.coarse_outputs import coarse_outputs
+from quantry.diagnosis.causes.collapsed_divisors import collapsed_divisors
 from quantry.diagnosis.causes.conversions import conversions
 from quantry.diagnosis.causes.joined_ranges import joined_ranges
-from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers
-from quantry.diagnosis.causes.shifted_means import shifted_means
+from quantry.diagnosis.causes.poor_biases import poor_biases
+from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers, saturated_ranges
+from quantry.diagnosis.causes.shifted_means import BIAS_CORRECTION, shifted_means
 from quantry.diagnosis.causes.starved_activations import starved_activations
 from quantry.diagnosis.causes.starved_weights import starved_weights
 from quantry.diagnosis.causes.unexplained import unexplained
+from quantry.diagnosis.counterfactual import Counterfactual, Gain
 from quantry.diagnosis.evidence import Evidence, Finding
 
-CAUSES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
-    conversions,
-    coarse_outputs,
-    starved_activations,
-    shifted_means,
-    starved_weights,
-    outliers,
-    joined_ranges,
-    coarse_ranges,
+NOTABLE_GAIN = 0.2
+"""dB that the outputs must gain without a cause; runs on other samples differ by about as much."""
+
+# dB that losing all decisions counts for.
+_DECIBELS_OF_DECISIONS = 20.0
+
+_CHEAP = 1.5
+
+# With more tensors than this, they are measured together only: each of them costs a run or two.
+_MEASURED_TENSORS = 8
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A rule, and how to measure what its findings cost.
+
+    Attributes:
+        find: Returns what it finds in the evidence.
+        gain: What the outputs gain without the cause, given the tensors that other causes blame; None leaves the
+            tensors of a finding unrounded.
+    """
+
+    find: Callable[[Evidence], Iterator[Finding]]
+    gain: Callable[[Counterfactual, frozenset[str]], Gain | None] | None = None
+
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(conversions, lambda measure, _: measure.without_conversions()),
+    Cause(collapsed_divisors),
+    Cause(coarse_outputs),
+    Cause(starved_activations),
+    Cause(poor_biases),
+    Cause(starved_weights),
+    Cause(saturated_ranges),
+    Cause(outliers),
+    Cause(joined_ranges),
+    Cause(coarse_ranges),
+    # Last, because its cost is what other causes leave: ranges that cut values off shift means, too.
+    Cause(shifted_means, lambda measure, blamed: measure.with_corrected_biases(blamed)),
 )
-"""Every known cause, most severe first."""
+"""Every known cause; findings are ranked by what they cost."""
 
 
-def find_causes(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return what the rules find, in their order; if none finds anything, the nodes that lose most."""
-    found = tuple(finding for rule in CAUSES for finding in rule(evidence))
-    return found or tuple(unexplained(evidence))
+def find_causes(evidence: Evidence, measure: Counterfactual | None = None) -> tuple[Finding, ...]:
+    """Return what costs the outputs accuracy, most expensive first; if no rule knows it, the nodes that lose most.
+
+    Args:
+        evidence: What the rules read.
+        measure: Measures what a cause costs; None returns what the rules find, in their order.
+    """
+    able = measure if measure is not None and measure.is_able else None
+    weights = evidence.plan.weights
+    found: list[Finding] = []
+    for cause in CAUSES:
+        # Without weights: that their rounding shifts means is what the last cause is about.
+        blamed = frozenset(name for one in found for name in one.rounded or one.tensors if name not in weights)
+        found += list(_findings(cause, evidence, able, blamed))
+    # What cannot be measured comes first and keeps the order of the rules.
+    found.sort(key=lambda finding: -math.inf if finding.cost is None else -_rank(finding))
+    return tuple(found) or tuple(_findings(Cause(unexplained), evidence, able, frozenset()))
 
 
-__all__ = ["CAUSES", "find_causes"]
+def _rank(finding: Finding) -> float:
+    # Decisions decide where the outputs' decibels do not show the loss, as with one class that is far below all others.
+    rank = (finding.cost or 0.0) + _DECIBELS_OF_DECISIONS * max(finding.decisions, 0.0)
+    # A bias costs nothing in the deployed model, so it comes first among causes of similar cost.
+    return rank * (_CHEAP if any(fix.label == BIAS_CORRECTION for fix in finding.fixes) else 1.0)
+
+
+def _findings(
+    cause: Cause, evidence: Evidence, measure: Counterfactual | None, blamed: frozenset[str]
+) -> Iterator[Finding]:
+    for finding in cause.find(evidence):
+        if measure is None or not (finding.rounded or finding.tensors):
+            yield finding
+        elif cause.gain is not None:
+            yield from _with_cost(finding, cause.gain(measure, blamed))
+        else:
+            yield from _worthwhile(cause, evidence, finding, measure)
+
+
+def _worthwhile(cause: Cause, evidence: Evidence, finding: Finding, measure: Counterfactual) -> Iterator[Finding]:
+    """Yield a finding with its cost, without the tensors whose rounding changes nothing."""
+    rounded = finding.rounded or finding.tensors
+    harmless = _harmless(finding.tensors, measure) if not finding.rounded else frozenset()
+    if not harmless:
+        yield from _with_cost(finding, measure.without_rounding(rounded))
+        return
+    # The rule runs again, so that its title counts and names the remaining tensors only.
+    for again in cause.find(replace(evidence, harmless=evidence.harmless | harmless)):
+        yield from _with_cost(again, measure.without_rounding(again.rounded or again.tensors))
+
+
+def _harmless(tensors: tuple[str, ...], measure: Counterfactual) -> frozenset[str]:
+    if not 1 < len(tensors) <= _MEASURED_TENSORS:
+        return frozenset()
+    together = measure.without_rounding(tensors)
+    # Two tensors in a row hide each other: one alone changes nothing as long as the other is rounded. So a tensor is
+    # harmless only if it also changes nothing where all others are left unrounded.
+    return frozenset(
+        tensor
+        for tensor in tensors
+        if not _is_notable(measure.without_rounding([tensor]))
+        and not _is_notable(_difference(together, measure.without_rounding(set(tensors) - {tensor})))
+    )
+
+
+def _difference(one: Gain | None, other: Gain | None) -> Gain | None:
+    if one is None or other is None:
+        return None
+    return Gain(one.decibels - other.decibels, one.agreement - other.agreement)
+
+
+def _with_cost(finding: Finding, gain: Gain | None) -> Iterator[Finding]:
+    if gain is None:
+        yield finding
+    elif _is_notable(gain):
+        yield replace(finding, cost=gain.decibels, decisions=gain.agreement)
+
+
+def _is_notable(gain: Gain | None) -> bool:
+    return gain is None or gain.decibels >= NOTABLE_GAIN or gain.agreement > 0
+
+
+__all__ = ["CAUSES", "Cause", "find_causes"]

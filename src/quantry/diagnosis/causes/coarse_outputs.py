@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from quantry.diagnosis.evidence import Evidence, Finding
-from quantry.diagnosis.fix import Fix, float_fix, last_nodes
+from quantry.diagnosis.fix import Fix, float_fix, last_nodes, node_name
 
 NOTABLE_TIES = 0.01
 """Share of samples with equal highest scores, where the float model has one, above which outputs are too coarse."""
@@ -23,7 +23,19 @@ def coarse_outputs(evidence: Evidence) -> Iterator[Finding]:
         outputs,
         "keep the last nodes in float (plan.selection.exclude), or use more bits for these tensors (plan.tensors)",
         last_node_fixes(evidence),
+        rounded=_last_tensors(evidence),
     )
+
+
+def _last_tensors(evidence: Evidence) -> tuple[str, ...]:
+    """Return the outputs and what the last layers and the nodes after them compute and read as weights."""
+    after, layers = last_nodes(evidence.model, evidence.plan)
+    names = {value.name: None for value in evidence.model.graph.outputs if value.name}
+    for node in evidence.model.graph:
+        if node_name(node) in after or node_name(node) in layers:
+            constants = [value for value in node.inputs if value is not None and value.const_value is not None]
+            names |= {value.name: None for value in (*node.outputs, *constants) if value.name}
+    return tuple(names)
 
 
 def last_node_fixes(evidence: Evidence) -> tuple[Fix, ...]:

@@ -1,8 +1,8 @@
-"""Cause: activations that lose much on their own, because of outliers or of a range that is too coarse."""
+"""Cause: activations that lose much on their own: values cut off, outliers, or a range that is too coarse."""
 
 from collections.abc import Iterator
 
-from quantry.diagnosis.evidence import POOR_SQNR, Evidence, Finding, counted, worst_first
+from quantry.diagnosis.evidence import HARMED_SQNR, POOR_SQNR, Evidence, Finding, counted, worst_first
 from quantry.diagnosis.fix import Fix, float_fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.graph.operators import operators_where
@@ -11,14 +11,60 @@ from quantry.recipe import MinMax, MinMSE, NonOverflow
 OUTLIER_PEAK = 25.0
 """Largest magnitude divided by root mean square above which few values stretch the range of all."""
 
+CUT_OFF = 0.5
+"""Fraction of a tensor's own error that comes from values outside of its range, above which the range is too small."""
+
+# dB that a tensor must lose on the evaluation data compared with the calibration data.
+_NOTABLE_LOSS = 3.0
+
 _SQUASHING = (*operators_where(lambda row: row.operands == 1 and row.homogeneous is False), "Clip")
 
 _MORE_BITS = "16 bits for these layers (plan.layers, mixed precision)"
 
 
+def saturated_ranges(evidence: Evidence) -> Iterator[Finding]:
+    """Find activations whose range cuts off values, in the calibration data or only in the evaluation data."""
+    found = {tensor.name: tensor for tensor in _poor(evidence) if tensor.clipped > CUT_OFF}
+    new = {tensor.name: tensor for tensor in _cut_off_later(evidence)}
+    both = found | new
+    if not both:
+        return
+    names = worst_first(list(both.values()))
+    worst = both[names[0]]
+    where = "of the evaluation data " if worst.name in new else ""
+    yield Finding(
+        f"values are cut off in {counted(len(both), 'activation')}: {worst.name} has values {where}from "
+        f"{worst.seen[0]:.3g} to {worst.seen[1]:.3g}, and its range ends at {worst.range[0]:.3g} and "
+        f"{worst.range[1]:.3g}",
+        names,
+        "calibrate on more samples that resemble the evaluation data; `quantry diagnose --calibration` compares them"
+        if worst.name in new
+        else "a method that keeps them (scale.activation: MinMSE or MinMax)",
+        _wider(evidence) + _more(evidence, list(both.values())),
+    )
+
+
+def _wider(evidence: Evidence) -> tuple[Fix, ...]:
+    method = evidence.recipe.scale.activation
+    fixes = () if isinstance(method, MinMSE) else (Fix("ranges by MinMSE", {"scale.activation": MinMSE()}),)
+    return (*fixes, *(() if isinstance(method, MinMax) else (Fix("ranges by MinMax", {"scale.activation": MinMax()}),)))
+
+
+def _cut_off_later(evidence: Evidence) -> Iterator[TensorHealth]:
+    """Yield the activations that are cut off in the evaluation data, although they were not when calibrated."""
+    before = {tensor.name: tensor.sqnr for tensor in evidence.activations}
+    squashed = _measured_after_functions(evidence)
+    for tensor in evidence.held_out:
+        known = before.get(tensor.name)
+        if known is None or tensor.clipped <= CUT_OFF or tensor.name in squashed or tensor.sqnr >= HARMED_SQNR:
+            continue
+        if known - tensor.sqnr > _NOTABLE_LOSS:
+            yield tensor
+
+
 def outliers(evidence: Evidence) -> Iterator[Finding]:
     """Find activations in which few values stretch the range of all."""
-    found = [tensor for tensor in _poor(evidence) if tensor.peak > OUTLIER_PEAK]
+    found = [tensor for tensor in _poor(evidence) if tensor.peak > OUTLIER_PEAK and tensor.clipped <= CUT_OFF]
     if not found:
         return
     worst = min(found, key=lambda tensor: tensor.sqnr)
@@ -36,7 +82,7 @@ def outliers(evidence: Evidence) -> Iterator[Finding]:
 
 def coarse_ranges(evidence: Evidence) -> Iterator[Finding]:
     """Find activations with low SQNR but without outliers."""
-    found = [tensor for tensor in _poor(evidence) if tensor.peak <= OUTLIER_PEAK]
+    found = [tensor for tensor in _poor(evidence) if tensor.peak <= OUTLIER_PEAK and tensor.clipped <= CUT_OFF]
     if found:
         yield Finding(
             f"{counted(len(found), 'activation')} with less than {POOR_SQNR:.0f} dB, without any outlier",

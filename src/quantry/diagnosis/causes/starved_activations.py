@@ -11,6 +11,7 @@ from quantry.diagnosis.evidence import Evidence, Finding, counted
 from quantry.diagnosis.fix import Fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
+from quantry.graph.operators import LINEAR
 from quantry.recipe import SmoothQuant
 
 STARVED_SHARE = 0.1
@@ -23,6 +24,7 @@ _WIDENED = 3
 class _Starved:
     share: float
     channels: int
+    layer: LinearLayer
     tensor: TensorHealth
     deviation: NDArray[np.float64]
 
@@ -57,7 +59,28 @@ def starved_activations(evidence: Evidence) -> Iterator[Finding]:
         else "SmoothQuant (equalize.smooth: {}), which moves the scale of large channels into the weights that read "
         "them, also through SiLU; else 16 bits for these layers (plan.layers, mixed precision)",
         tuple(_fixes(evidence, tuple(one.tensor.name for one in worst_first))),
+        rounded=tuple(dict.fromkeys(name for one in worst_first for name in _of_these_channels(one.layer))),
     )
+
+
+def _of_these_channels(layer: LinearLayer) -> Iterator[str]:
+    """Yield the tensors in which the same channels have the same size, back to the layers that compute them.
+
+    Rounding any of them alone loses the small channels, so only a run without all of them shows what they cost. These
+    are also the tensors that SmoothQuant changes.
+    """
+    yield layer.weight.name or ""
+    waiting: list[ir.Value | None] = [layer.node.inputs[0]]
+    met: set[ir.Value] = set()
+    while waiting:
+        value = waiting.pop()
+        if value is None or value in met:
+            continue
+        met.add(value)
+        yield value.name or ""
+        producer = value.producer()
+        if producer is not None:
+            waiting += producer.inputs[1:] if producer.op_type in LINEAR else producer.inputs
 
 
 def _fixes(evidence: Evidence, tensors: tuple[str, ...]) -> Iterator[Fix]:
@@ -78,8 +101,10 @@ def _starved(evidence: Evidence, layer: LinearLayer, tensor: TensorHealth) -> _S
     if error is None or len(error.deviation) != layer.layout.inputs or not _harms(evidence, layer.node):
         return None
     starved = error.deviation < tensor.scales[0]
+    if starved.all():
+        return None  # The range is too coarse for the whole tensor, which is another cause.
     share = float(_read_shares(layer, error.deviation)[starved].sum())
-    return _Starved(share, int(starved.sum()), tensor, error.deviation) if share > STARVED_SHARE else None
+    return _Starved(share, int(starved.sum()), layer, tensor, error.deviation) if share > STARVED_SHARE else None
 
 
 def _harms(evidence: Evidence, node: ir.Node) -> bool:

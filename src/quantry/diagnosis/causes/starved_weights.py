@@ -86,6 +86,8 @@ def _spreads(evidence: Evidence) -> Iterator[_Spread]:
             constant = value.const_value if value is not None else None
             if planned is None or constant is None or len(constant.shape) < 2:
                 continue
+            if value is not None and value.name in evidence.harmless:
+                continue
             if not isinstance(planned.spec.granularity, PerTensor):
                 continue
             axis = output_channel_axis(node, len(constant.shape))

@@ -40,7 +40,11 @@ def _largest_fall(evidence: Evidence, worst: list[Fall]) -> Finding:
     if first.node in layers:
         fix = _MORE_BITS if _is_tuned(evidence) else f"{_MORE_BITS}, or {_BETTER_ROUNDING}"
         return Finding(
-            f"no known cause, but {first.operator} {first.node} {lost}", _outputs(alike), fix, fall_fixes(evidence)
+            f"no known cause, but {first.operator} {first.node} {lost}",
+            _outputs(alike),
+            fix,
+            fall_fixes(evidence),
+            rounded=tuple(dict.fromkeys(name for fall in alike for name in (*_touched(evidence, fall), fall.tensor))),
         )
     return Finding(
         f"no known cause, but rounding the inputs of {first.operator} {first.node} {lost}",
@@ -72,7 +76,11 @@ def _outputs(falls: list[Fall]) -> tuple[str, ...]:
 
 
 def _read(evidence: Evidence, fall: Fall) -> list[str]:
+    return [name for name in _touched(evidence, fall) if name in evidence.plan.activations]
+
+
+def _touched(evidence: Evidence, fall: Fall) -> list[str]:
+    """Return what the node of a fall reads: activations, weights and biases."""
     node = next((node for node in evidence.model.graph if node.name == fall.node), None)
     inputs = () if node is None else node.inputs
-    names = [value.name or "" for value in inputs if value is not None]
-    return [name for name in names if name in evidence.plan.activations]
+    return [value.name for value in inputs if value is not None and value.name]

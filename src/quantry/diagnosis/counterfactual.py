@@ -1,0 +1,191 @@
+"""What the outputs would gain without a cause: the model runs with parts of it unrounded, or with corrected biases.
+
+A rule that blames a tensor looks at that tensor alone. Whether its error reaches the outputs is another question, which
+only a run without the error answers. Findings are ranked by this gain, and dropped where there is none.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from quantry.data.arrays import SequenceSource
+from quantry.data.calibration_data import CalibrationData
+from quantry.diagnosis.evidence import GOOD_SQNR
+from quantry.errors import QuantryError
+from quantry.evaluate.metrics.metric import pair_outputs
+from quantry.evaluate.tasks.float_agreement import Closeness
+from quantry.execute.quantized_view import QuantizedView
+from quantry.execute.simulation import simulate
+from quantry.graph.operators import Family, of_family, operators_where
+from quantry.graph.quant_plan import ActivationPlan, OwnRange, QuantPlan, SharedRange
+from quantry.numerics.tensor_params import QuantParams
+from quantry.pipeline import Stages
+from quantry.recipe import BiasCorrection
+from quantry.runtime.sessions import run_session, simulation_session
+from quantry.tune import tune
+
+_COPYING = operators_where(lambda row: row.copies is not None)
+_JOINING = of_family(Family.JOIN)
+
+Outputs = list[dict[str, NDArray[Any]]]
+
+# The simulation rounds what the plan rounds. Formats that compute otherwise, such as scales found at run time, differ
+# from it by more than this, and then nothing is known about their causes.
+_SIMULATED_WITHIN = 1.0
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What the outputs gain.
+
+    Attributes:
+        decibels: Gain of the signal-to-noise ratio in dB, ignoring what is above `GOOD_SQNR`.
+        agreement: Gain of the share of decisions that are those of the float model; 0 without decisions.
+    """
+
+    decibels: float
+    agreement: float = 0.0
+
+
+class Counterfactual:
+    """Runs variants of a quantized model on a few samples.
+
+    Args:
+        stages: The stages of the quantized model.
+        feeds: The samples.
+        emitted: Decibels of the written model on these samples, shape (n,).
+    """
+
+    def __init__(self, stages: Stages, feeds: Sequence[Mapping[str, NDArray[Any]]], emitted: NDArray[np.float64]):
+        self._stages = stages
+        self._feeds = [dict(feed) for feed in feeds]
+        self._emitted = float(np.mean(emitted[: len(feeds)]))
+        self._known: dict[frozenset[str], Closeness | None] = {}
+
+    @cached_property
+    def is_able(self) -> bool:
+        """Whether the simulation computes what the written model computes."""
+        base = self._base
+        return base is not None and abs(base.mean_decibels - self._emitted) <= _SIMULATED_WITHIN
+
+    def without_rounding(self, tensors: Iterable[str]) -> Gain | None:
+        """Return the gain if activations, weights or biases are not rounded; None if it cannot be measured."""
+        return _gain(self._base, self._unrounded(self._with_copies(tensors)))
+
+    def without_conversions(self) -> Gain | None:
+        """Return the gain if the operators had not been replaced for the target."""
+        outputs = self._simulated(self._stages.plan.value)
+        return None if outputs is None else _gain(self._base, _closeness(self._converted, outputs))
+
+    def with_corrected_biases(self, apart_from: Iterable[str] = ()) -> Gain | None:
+        """Return the gain of a bias correction on the same samples.
+
+        Args:
+            apart_from: Tensors that are not rounded, with and without the correction: a shift that goes away with
+                another cause is no cause of its own.
+        """
+        stages, tensors = self._stages, self._with_copies(apart_from)
+        before, plan = self._unrounded(tensors), _plan_without(stages.plan.value, tensors)
+        data = CalibrationData(SequenceSource(self._feeds), stages.prepared.value.inputs)
+        written, params = stages.written.value, stages.params.value
+        tuned = tune(stages.equalized.value, written, plan, params, data, BiasCorrection())
+        outputs = self._simulated(plan, tuned.weights, tuned.params)
+        return None if outputs is None else _gain(before, _closeness(self._reference, outputs))
+
+    def _with_copies(self, tensors: Iterable[str]) -> frozenset[str]:
+        """Return tensors and what holds the same values: a copy that is rounded alike would lose the same again."""
+        model = self._stages.written.value.model
+        values = {value.name: value for node in model.graph for value in (*node.inputs, *node.outputs) if value}
+        waiting = [values[name] for name in tensors if name in values]
+        met = set(waiting)
+        while waiting:
+            value = waiting.pop()
+            readers = [use.node for use in value.uses() if use.node.op_type in (*_COPYING, *_JOINING)]
+            near = [output for reader in readers for output in reader.outputs]
+            producer = value.producer()
+            if producer is not None and producer.op_type in _COPYING and producer.inputs[0] is not None:
+                near.append(producer.inputs[0])
+            new = [one for one in near if one not in met]
+            met.update(new)
+            waiting += new
+        return frozenset(tensors) | {value.name for value in met if value.name}
+
+    @cached_property
+    def _base(self) -> Closeness | None:
+        return self._unrounded(frozenset())
+
+    @cached_property
+    def _reference(self) -> Outputs:
+        return self._run(self._stages.prepared.value.model)
+
+    @cached_property
+    def _converted(self) -> Outputs:
+        return self._run(self._stages.equalized.value.model)
+
+    def _unrounded(self, tensors: frozenset[str]) -> Closeness | None:
+        if tensors not in self._known:
+            outputs = self._simulated(_plan_without(self._stages.plan.value, tensors))
+            self._known[tensors] = None if outputs is None else _closeness(self._reference, outputs)
+        return self._known[tensors]
+
+    def _simulated(
+        self,
+        plan: QuantPlan,
+        constants: Mapping[str, NDArray[np.float32]] | None = None,
+        params: QuantParams | None = None,
+    ) -> Outputs | None:
+        """Return the outputs of a variant; None if onnxruntime cannot run it."""
+        scales = self._stages.params.value if params is None else params
+        try:
+            outputs = self._run(simulate(self._stages.written.value.model, plan, scales, constants).model)
+        except QuantryError:
+            return None
+        # The simulation rounds a tensor in front of its readers, and outputs of the model have none.
+        view = QuantizedView(plan, scales)
+        return [{name: _rounded(view, name, values) for name, values in sample.items()} for sample in outputs]
+
+    def _run(self, model: ir.Model) -> Outputs:
+        session = simulation_session(model, interleaved=True)
+        return [run_session(session, feed) for feed in self._feeds]
+
+
+def _rounded(view: QuantizedView, name: str, values: NDArray[Any]) -> NDArray[Any]:
+    quantizer = view.get(name)
+    return values if quantizer is None else quantizer.round(values)
+
+
+def _gain(before: Closeness | None, after: Closeness | None) -> Gain | None:
+    if before is None or after is None:
+        return None
+    agreed = [(one.mean_agreement or 0.0) for one in (after, before)]
+    capped = [float(np.minimum(one.decibels, GOOD_SQNR).mean()) for one in (after, before)]
+    return Gain(capped[0] - capped[1], agreed[0] - agreed[1])
+
+
+def _plan_without(plan: QuantPlan, tensors: Container[str]) -> QuantPlan:
+    """Return a plan that leaves tensors in float and changes nothing else, so that all parameters stay valid."""
+    activations: dict[str, ActivationPlan] = {}
+    for name, planned in plan.activations.items():
+        if name not in tensors:
+            spec = plan.spec_of(name)
+            lost = isinstance(planned, SharedRange) and planned.source in tensors
+            activations[name] = OwnRange(spec) if lost and spec is not None else planned
+    return replace(
+        plan,
+        activations=activations,
+        weights={name: planned for name, planned in plan.weights.items() if name not in tensors},
+        biases={name: planned for name, planned in plan.biases.items() if name not in tensors},
+        conversions={name: one for name, one in plan.conversions.items() if one.tensor not in tensors},
+    )
+
+
+def _closeness(reference: Outputs, outputs: Outputs) -> Closeness:
+    return Closeness.of(
+        [pair_outputs(ours[name], theirs[name]) for name in ours]
+        for ours, theirs in zip(reference, outputs, strict=True)
+    )
