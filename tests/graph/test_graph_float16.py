@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from onnx_oracle import from_text, graph_from_text, random_feeds, run
 from quantry.graph.load import model_source
-from quantry.graph.passes.float16_to_float32 import float16_to_float32
+from quantry.graph.passes.float16 import float16_to_float32
 from quantry.graph.save import serialize
 from quantry.prepare import prepare
 from quantry.recipe import PrepareOptions

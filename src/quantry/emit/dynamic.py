@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from quantry.emit.fused_dynamic import write_fused
 from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, as_tensor, describe
 from quantry.emit.local_functions import STANDARD, FunctionCollector
 from quantry.emit.pairs import PairWriter
@@ -47,7 +48,8 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, params: QuantParams, options:
     ]
     for product in products:
         writer.write(product)
-    write_other_weights(editor, plan, params, {product.name for product in products})
+    fused = write_fused(editor, plan, params, writer.data)
+    write_other_weights(editor, plan, params, fused | {product.name for product in products})
 
 
 def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParams, written: set[str]) -> None:
@@ -88,7 +90,7 @@ class _Writer:
         if before:
             assert product.node.graph is not None
             product.node.graph.insert_before(product.node, before)
-        integers, scale, zero_point = self._data(data, product)
+        integers, scale, zero_point = self.data(data, product.node)
         is_conv = product.node.op_type == "Conv"
         weight = self._weight(product)
         attributes = {key: value.value for key, value in product.node.attributes.items()} if is_conv else {}
@@ -108,8 +110,8 @@ class _Writer:
             describe(node.outputs[0], ir.DataType.FLOAT, shape)
         product.replace_by([multiply, cast, scales, result, *product.bias_node(editor, result.outputs[0])])
 
-    def _data(self, data: ir.Value, product: ProductNode) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Return integers, scale and zero point of a tensor, written once for all products that read it."""
+    def data(self, data: ir.Value, reader: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Return integers, scale and zero point of a tensor, written once for all nodes that read it."""
         if data not in self._quantized:
             stem = data.name or ""
             node = ir.node(
@@ -120,9 +122,9 @@ class _Writer:
             )
             for output, suffix in zip(node.outputs, ("quantized", "scale", "zero_point"), strict=True):
                 output.name = self._editor.fresh(f"{stem}_{suffix}")
-            graph = product.node.graph
+            graph = reader.graph
             assert graph is not None
-            graph.insert_before(product.node, [node])
+            graph.insert_before(reader, [node])
             describe(node.outputs[0], ir.DataType.UINT8, data.shape)
             describe(node.outputs[1], ir.DataType.FLOAT, ir.Shape([]))
             describe(node.outputs[2], ir.DataType.UINT8, ir.Shape([]))

@@ -156,7 +156,7 @@ class GraphEditor:
         Args:
             name: The name; `insert_after` and `values` accept it from now on.
             tensor: Name of a tensor after which nodes were inserted.
-            readers: Names of the nodes.
+            readers: Names of the nodes; the empty name stands for the model's output.
         """
         self.values[name] = self._last[tensor]
         self._readers[name] = frozenset(readers)
@@ -185,7 +185,7 @@ class GraphEditor:
                 use.node.replace_input_with(use.idx, last)
         self._last[tensor] = last
         # An input that is also an output is returned unchanged: callers feed and read it by that name.
-        if value.is_graph_output() and producer is not None and readers is None:
+        if value.is_graph_output() and producer is not None and (readers is None or "" in readers):
             self._hand_output_name_over(value, last)
 
     def replace_constant(

@@ -8,8 +8,8 @@ Relu, Clip             Clip on the integers. Rounding never changes the order of
                        ``Q(clip(y, a, b)) = clip(Q(y), Q(a), Q(b))`` exactly, for every scale and zero point
 Sigmoid, LeakyRelu,    look-up tables over the 256 integers, so the results are those of the float operator
 Softmax
-Add, Mul, Concat       each operand is rescaled to the output's scale, in float32 inside the kernel, in another order
-                       than DequantizeLinear; a result within a float32 error of a tie may differ by one step
+Add, Mul, Concat,      each operand is rescaled to the output's scale, in float32 inside the kernel, in another order
+Where                  than DequantizeLinear; a result within a float32 error of a tie may differ by one step
 data movement          the same operator on integers
 averages               summed as integers, then rescaled to the output's scale
 Conv, MatMul, Gemm     integer multiply-add, then one multiplication back to eight bits
@@ -249,6 +249,18 @@ def concat(unit: QuantizedOperator) -> ir.Node | None:
     return unit.make((_CONTRIB, "QLinearConcat"), inputs, {"axis": unit.node.attributes.get_int("axis", 0)})
 
 
+def where(unit: QuantizedOperator) -> ir.Node | None:
+    """Return QLinearWhere, which rescales both branches to the output's scale."""
+    branches = [side for side in unit.inputs[1:3] if side is not None and side.axis is None]
+    if len(branches) < 2 or {side.dtype for side in (*branches, unit.output)} - {unit.output.dtype}:
+        return None
+    if unit.output.dtype not in BYTES:
+        return None
+    condition = unit.node.inputs[0]
+    inputs = (condition, *branches[0].triple, *branches[1].triple, *unit.output.pair)
+    return unit.make((_CONTRIB, "QLinearWhere"), inputs)
+
+
 def _binary(unit: QuantizedOperator, operator: str) -> ir.Node | None:
     sides = unit.sides(2)
     if sides is None:
@@ -267,16 +279,22 @@ def move(unit: QuantizedOperator) -> ir.Node | None:
 
 
 def pad(unit: QuantizedOperator) -> ir.Node | None:
-    """Return Pad on integers, which fills with the zero point instead of zero."""
+    """Return Pad on integers, which fills with the integer of the constant, the zero point for zero."""
     source = unit.inputs[0]
     if source is None or source.dtype not in BYTES or not source.same_grid(unit.output):
         return None
     rest = list(unit.node.inputs[1:])
     if unit.node.attributes.get_string("mode", "constant") == "constant":
         fill = rest[1] if len(rest) > 1 else None
-        if fill is not None and (fill.const_value is None or fill.const_value.numpy().any()):
+        if fill is not None and fill.const_value is None:
             return None
-        rest = [rest[0], source.zero_point, *rest[2:]]
+        number = 0.0 if fill is None else float(array(fill).reshape(-1)[0])
+        constant = source.zero_point
+        if number:
+            assert source.dtype is not None
+            level = np.array(_integer(number, source), source.dtype.numpy())
+            constant = unit.editor.constant(level, f"{unit.node.name}_quant_fill")
+        rest = [rest[0], constant, *rest[2:]]
     return _copy(unit, (source.integers, *rest))
 
 
@@ -419,6 +437,7 @@ KERNELS: dict[str, Kernel] = {
     "Add": add,
     "Mul": multiply,
     "Concat": concat,
+    "Where": where,
     "Sigmoid": sigmoid,
     "LeakyRelu": leaky_relu,
     "Softmax": softmax,

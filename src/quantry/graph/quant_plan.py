@@ -48,7 +48,8 @@ class Conversion:
     Attributes:
         tensor: Name of the tensor.
         spec: Type and scale that its readers need.
-        readers: Names of the nodes that read it; other readers read the tensor itself.
+        readers: Names of the nodes that read it; other readers read the tensor itself. The empty name stands for a
+            model output of the tensor's name.
     """
 
     tensor: str

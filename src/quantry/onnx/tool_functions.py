@@ -20,7 +20,7 @@ from quantry.errors import DataError, RecipeError
 from quantry.evaluate.metrics import find_metric
 from quantry.graph.edit import FreshNames, bypass, constant_of
 from quantry.graph.passes.convert_opset import convert_opset
-from quantry.graph.passes.float16_to_float32 import float16_to_float32
+from quantry.graph.passes.float16 import float16_to_float32
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer
@@ -114,7 +114,7 @@ def _restore(model: ir.Model, node: ir.Node) -> None:
     axis = node.attributes.get_int("axis", 1)
     shape = [-1 if index == axis % integers.ndim else 1 for index in range(integers.ndim)] if scale.ndim == 1 else []
     offset = 0 if zero is None else zero.astype(np.float64).reshape(shape)
-    floats = ((integers.astype(np.float64) - offset) * scale.astype(np.float64).reshape(shape)).astype(np.float32)
+    floats = ((integers.astype(np.float64) - offset) * scale.astype(np.float64).reshape(shape)).astype(scale.dtype)
     restored = new_initializer(FreshNames(model).value(f"{node.outputs[0].name}_float"), floats)
     model.graph.register_initializer(restored)
     bypass(node, restored)

@@ -13,6 +13,7 @@ from quantry.onnx.translate import Job
 from quantry.quantization import QuantizationResult
 from quantry.recipe import GivenRange
 from quantry.runtime.range_files import StoredRanges, load_ranges, save_ranges
+from quantry.scale.given import represented_range, spec_of
 
 _LOG = logging.getLogger("quantry")
 
@@ -54,9 +55,8 @@ def store_ranges(result: QuantizationResult, path: Path, method: str) -> None:
     ranges = {}
     for name in result.plan.activations:
         if name in tensors:
-            params = tensors[name]
-            scale, zero = float(params.scale), int(params.zero_point)
-            ranges[name] = ((params.lowest - zero) * scale, (params.highest - zero) * scale)
+            low, high = represented_range(tensors[name], spec_of(result.plan, name))
+            ranges[name] = (float(low), float(high))
     smooth = result.recipe.equalize.smooth is not None
     path.parent.mkdir(parents=True, exist_ok=True)
     save_ranges(path, StoredRanges(method, ranges, smooth))

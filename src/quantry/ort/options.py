@@ -17,7 +17,7 @@ _TYPES = {
 }
 _RENAMED = {"SmoothQuantAlpha": "SmoothAlpha", "scenario": "Scenario"}
 _NO_EFFECT = ("extra.Sigmoid.nnapi", "QDQKeepRemovableActivations", "CalibStridedMinMax", "CalibMaxIntermediateOutputs")
-"""Options about how onnxruntime works inside: Relu and Clip are always kept, and ranges never depend on batches."""
+"""Options about how onnxruntime works inside; the facade itself reads whether to keep Relu and Clip."""
 
 
 def own_type(given: Any) -> Any:
@@ -42,4 +42,7 @@ def own_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _typed(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: own_type(value) if key == "quant_type" else value for key, value in entry.items()}
+    typed = {key: own_type(value) if key == "quant_type" else value for key, value in entry.items()}
+    if isinstance(entry.get("convert"), Mapping):
+        typed["convert"] = _typed(entry["convert"])
+    return typed

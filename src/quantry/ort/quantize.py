@@ -21,9 +21,8 @@ from quantry.onnx.enums import (
     QuantType,
     own_member,
 )
-from quantry.onnx.model_tools import TOOLS
 from quantry.onnx.quantizer import ModelInput, job_result, save_result
-from quantry.onnx.translate import translate
+from quantry.onnx.translate import Job, translate
 from quantry.ort.calibration import (
     HalfReader,
     is_half,
@@ -32,10 +31,19 @@ from quantry.ort.calibration import (
     with_half_ends,
     with_stored_ranges,
 )
-from quantry.ort.files import type_small_tensors
+from quantry.ort.files import write_as_half, write_as_onnxruntime, write_without_saturated_bounds
 from quantry.ort.options import own_options, own_type
+from quantry.ort.stored_parameters import unquantized, with_stored
+from quantry.recipe import Qdq, QOperator
 
 _LOG = logging.getLogger("quantry")
+
+_NORMALIZATIONS = ("InstanceNormalization", "LayerNormalization")
+_EXTRA = ("TopK", *_NORMALIZATIONS)
+"""Operators around which onnxruntime writes pairs although quantry's rules leave them, or their constants, float."""
+
+_AFTER_QUANTIZED = ("Clip", "Relu", "TopK", "Where")
+"""Operators that onnxruntime leaves float after a float tensor, unless ForceQuantizeNoInputCheck is set."""
 
 
 @dataclass
@@ -142,14 +150,18 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
     Raises:
         UserError: The model, the data or an argument cannot be used; the message says why.
     """
+    weight_type = own_type(weight_type)
+    # onnxruntime's own members compare unequal to ours.
+    if per_channel and (_name(quant_format), _name(weight_type)) == ("QOperator", "QUInt8"):
+        _LOG.warning("weights are int8: integer convolutions have one zero point for all channels")
+        weight_type = QuantType.QInt8
     config = QuantizationConfig(
         calibrate_method=calibrate_method,
         quant_format=quant_format,
         activation_type=own_type(activation_type),
-        weight_type=own_type(weight_type),
+        weight_type=weight_type,
         op_types_to_quantize=list(op_types_to_quantize or ()),
-        # onnxruntime quantizes around it although it has no integer kernel.
-        extra_op_types_to_quantize=["TopK"] if op_types_to_quantize is None else [],
+        extra_op_types_to_quantize=_extra(op_types_to_quantize),
         nodes_to_quantize=list(nodes_to_quantize or ()),
         nodes_to_exclude=list(nodes_to_exclude or ()),
         execution_providers=list(calibration_providers or ["CPUExecutionProvider"]),
@@ -159,7 +171,9 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
         include_sq=bool((extra_options or {}).get("SmoothQuant")),
         extra_options=own_options(extra_options),
     )
-    _run(config, model_input, Path(model_output), calibration_data_reader, _path(calibration_cache_path))
+    keeps = bool((extra_options or {}).get("QDQKeepRemovableActivations"))
+    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
+    _run(config, model_input, Path(model_output), calibration_data_reader, cache, keeps_bounds=keeps)
 
 
 @known_keywords("quantry.ort.quantize_dynamic")
@@ -201,9 +215,10 @@ def quantize_dynamic(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
         reduce_range=reduce_range,
         use_external_data_format=use_external_data_format,
         use_dynamic_quant=True,
+        extra_op_types_to_quantize=["Attention", "EmbedLayerNormalization"] if op_types_to_quantize is None else [],
         extra_options=own_options(extra_options),
     )
-    _run(config, model_input, Path(model_output), None, None)
+    _run(config, model_input, Path(model_output))
 
 
 @known_keywords("quantry.ort.quantize")
@@ -229,33 +244,58 @@ def quantize(model_input: ModelInput, model_output: str | os.PathLike[str], quan
     function(model_input, model_output, **known)
 
 
-def _path(given: str | os.PathLike[str] | None) -> Path | None:
-    return None if given is None else Path(given)
+def _extra(chosen: Sequence[str] | None) -> list[str]:
+    return list(_EXTRA) if chosen is None else [name for name in chosen if name in _EXTRA]
 
 
-def _run(config: QuantizationConfig, model: ModelInput, output: Path, reader: Any, cache: Path | None) -> None:
+def _name(member: Any) -> str:
+    return str(getattr(member, "name", member))
+
+
+def _run(
+    config: QuantizationConfig,
+    model: ModelInput,
+    output: Path,
+    reader: Any = None,
+    cache: Path | None = None,
+    *,
+    keeps_bounds: bool = True,
+) -> None:
     """Quantize a model; what onnxruntime accepts and quantry's pipeline does not is brought into its form first."""
     original = model if isinstance(model, onnx.ModelProto) else onnx.load(model, load_external_data=False)
     config = replace(config, nodes_to_exclude=_known(config.nodes_to_exclude, original))
-    source: Any = model
-    if is_partly_quantized(original):
-        # Stored weights become the floats they stand for, so that all tensors go one way.
-        source = TOOLS["remove_qdq"].run(model)
+    stored = unquantized(model) if is_partly_quantized(original) else None
     half = is_half(original)
     if half:
         config = replace(config, convert_fp16_to_fp32=True)
         reader = None if reader is None else HalfReader(reader)
-    job = translate(config)
+    job = _with_pass_through(translate(config))
+    if stored is not None:
+        job = with_stored(job, stored)
     method = own_member(config.calibrate_method, METHODS, "calibrate_method").name
     if not config.use_dynamic_quant:
         job, reader = with_stored_ranges(job, cache, method, reader)
-    result = job_result(job, source, reader)
+    result = job_result(job, model if stored is None else stored.model, reader)
     if cache is not None:
         store_ranges(result, cache, method)
     save_result(result, output, job.draft)
-    if half:
+    has_pairs = isinstance(result.recipe.emit.format, Qdq)
+    if has_pairs and not keeps_bounds:
+        write_without_saturated_bounds(output)
+    if half and has_pairs:
+        write_as_half(output)
+    elif half:
+        # The integer operators have float32 scales only.
         onnx.save(with_half_ends(onnx.load(output), original), output)
-    type_small_tensors(output)
+    names = {} if stored is None else {weight.tensor: weight.names for weight in stored.weights}
+    write_as_onnxruntime(output, result.plan, names)
+
+
+def _with_pass_through(job: Job) -> Job:
+    """Return the job in which some operators are quantized only after quantized ones, as in onnxruntime."""
+    integer = isinstance(job.recipe.emit.format, QOperator)
+    names = (*_AFTER_QUANTIZED, "GlobalAveragePool") if integer else _AFTER_QUANTIZED
+    return replace(job, recipe=replace(job.recipe, plan=replace(job.recipe.plan, pass_through=names)))
 
 
 def _known(names: Sequence[str], model: onnx.ModelProto) -> list[str]:

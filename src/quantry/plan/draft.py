@@ -21,7 +21,7 @@ from quantry.graph.quant_plan import (
 )
 from quantry.plan.rules import Annotation, SameAs, Within, is_float
 from quantry.plan.types import NodeTypes, Read, Resolution, TensorPins, finest, resolve_types
-from quantry.recipe import FloatBias, OwnBias, PerChannel, PerGroup, PlanOptions, TensorSpec, nearest_bias
+from quantry.recipe import FloatBias, OwnBias, PerChannel, PerGroup, PerTensor, PlanOptions, TensorSpec, nearest_bias
 from quantry.recipe.layers import check_activation
 
 
@@ -67,6 +67,9 @@ class Draft:
             self._reads.append(Read(node.name or "", tensor, types.input(index), annotation.moves_data))
         for index in annotation.constants:
             self._add_weight(node, index, types.activation or self.options.activation, None)
+        for index in annotation.tables:
+            table = replace(types.weight or self.options.weight, granularity=PerTensor())
+            self._add_weight(node, index, table, None)
         if annotation.weight is not None:
             self._add_weight(node, annotation.weight, types.weight or self.options.weight, annotation.weight_axis)
         if annotation.bias is not None:
@@ -90,7 +93,7 @@ class Draft:
                 self._fuse(node)
         for tensor in self._activations:
             check_activation(f"plan.tensors of {tensor!r}", self._pins.spec(tensor))
-        resolved = resolve_types(self._activations, self._reads, self._written, self._pins.spec)
+        resolved = resolve_types(self._activations, self._reads, self._written, self._pins.entry)
         biases = {
             name: bias
             for name, bias in (self._bias(node, annotation, resolved) for node, annotation in self._biased)

@@ -89,7 +89,7 @@ class FollowedNames:
         for entry in tensors:
             match = tuple(dict.fromkeys(name for given in entry.match for name in self._tensor(given)))
             if match:
-                yield replace(entry, match=match)
+                yield replace(entry, match=match, readers=self._all(entry.readers))
 
     def _all(self, entries: Iterable[str], side: "_Side | None" = None) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for entry in entries for name in self._nodes(entry, side)))

@@ -70,6 +70,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
             answer = keep_divisors_float(node, answer, divisors)
         if isinstance(answer, Annotation) and answer.moves_data and not draft.may_pass_through(node, answer):
             answer = Declined("it only moves data, and its input is not quantized")
+        if isinstance(answer, Annotation) and node.op_type in options.pass_through:
+            answer = answer if draft.may_pass_through(node, answer) else Declined("its input is not quantized")
         if isinstance(answer, Declined):
             draft.decline(node, answer.reason)
         else:

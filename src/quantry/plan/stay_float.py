@@ -446,7 +446,7 @@ def weight_only(annotation: Annotation, options: PlanOptions) -> Annotation | De
         annotation: What a rule returned for a node.
         options: Which kind of bias is quantized.
     """
-    if annotation.weight is None:
+    if annotation.weight is None and not annotation.tables:
         return Declined("it has no constant weight, and only weights are quantized")
     derived = isinstance(options.bias, DerivedBias)
     return replace(annotation, activations=(), constants=(), bias=None if derived else annotation.bias, output=None)

@@ -90,21 +90,24 @@ class TensorPins:
 
     def __init__(self, entries: Sequence[TensorTypes]) -> None:
         self._wanted = [
-            (name, entry.spec, f"plan.tensors[{index}].match")
-            for index, entry in enumerate(entries)
-            for name in entry.match
+            (name, entry, f"plan.tensors[{index}].match") for index, entry in enumerate(entries) for name in entry.match
         ]
         self._patterns = [name_pattern(name, where) for name, _, where in self._wanted]
         self._used = [False] * len(self._wanted)
 
-    def spec(self, tensor: str) -> TensorSpec | None:
-        """Return the type that the last matching entry chooses for a quantized tensor, or None."""
+    def entry(self, tensor: str) -> TensorTypes | None:
+        """Return the last entry that matches a quantized tensor, or None."""
         found = None
-        for index, (pattern, (_, spec, _)) in enumerate(zip(self._patterns, self._wanted, strict=True)):
+        for index, (pattern, (_, entry, _)) in enumerate(zip(self._patterns, self._wanted, strict=True)):
             if pattern(tensor):
                 self._used[index] = True
-                found = spec
+                found = entry
         return found
+
+    def spec(self, tensor: str) -> TensorSpec | None:
+        """Return the type that the last matching entry chooses for a quantized tensor, or None."""
+        entry = self.entry(tensor)
+        return None if entry is None else entry.spec
 
     def check_all_used(self, quantized: Iterable[str]) -> None:
         """Raise if an entry matched nothing.
@@ -115,8 +118,8 @@ class TensorPins:
         Raises:
             SelectionError: An entry matched no quantized tensor.
         """
-        for (name, _, where), used in zip(self._wanted, self._used, strict=True):
-            if not used:
+        for (name, entry, where), used in zip(self._wanted, self._used, strict=True):
+            if not used and not entry.optional:
                 known = list(quantized)
                 raise SelectionError(
                     f"{where} must name quantized tensors, got {name!r}, which matches none of {len(known)}"
@@ -160,7 +163,7 @@ def resolve_types(
     activations: Mapping[str, ActivationPlan],
     reads: Iterable[Read],
     written: Mapping[str, TensorSpec],
-    pinned: Callable[[str], TensorSpec | None],
+    pinned: Callable[[str], TensorTypes | None],
 ) -> Resolution:
     """Return the type of every activation and the conversions between them.
 
@@ -168,7 +171,10 @@ def resolve_types(
         activations: The plan of each tensor so far, with the type that the whole model has.
         reads: Which node reads which tensor.
         written: Output types that the user chose, by tensor.
-        pinned: Returns the type that the user chose for a tensor by name, or None.
+        pinned: Returns the types that the user chose for a tensor by name, or None.
+
+    Raises:
+        SelectionError: A node that is to read a converted tensor does not read it.
     """
     groups: dict[str, list[str]] = defaultdict(list)
     for tensor, plan in activations.items():
@@ -183,7 +189,8 @@ def resolve_types(
         own = activations[root]
         assert not isinstance(own, SharedRange)
         members_reads = [read for member in members for read in reads_of[member]]
-        pins = [spec for member in members if (spec := pinned(member)) is not None]
+        entries = [(member, entry) for member in members if (entry := pinned(member)) is not None]
+        pins = [entry.spec for _, entry in entries]
         outputs = [written[member] for member in members if member in written]
         chosen, follow = _chosen(pins, outputs, members_reads, own.spec)
         final[root] = replace(own, spec=chosen)
@@ -191,7 +198,22 @@ def resolve_types(
             wanted = read.wanted if follow or read.moves else read.wanted or own.spec
             if wanted is not None and wanted != chosen:
                 splits[read.tensor, wanted].append(read.node)
+        for member, entry in entries:
+            if entry.convert is not None:
+                splits[member, entry.convert] += _converted_readers(member, entry, reads_of[member])
     return _with_names(final, splits)
+
+
+def _converted_readers(tensor: str, entry: TensorTypes, reads: list[Read]) -> list[str]:
+    """Return the nodes that read a converted tensor, with the empty name for the model's output if all nodes do."""
+    known = list(dict.fromkeys(read.node for read in reads))
+    for name in entry.readers:
+        if name not in known:
+            raise SelectionError(
+                f"plan.tensors of {tensor!r} must name readers of the tensor, got {name!r}; it is read by "
+                f"{', '.join(map(repr, known)) or 'no quantized node'}{meant(name, known)}"
+            )
+    return [*known, ""] if not entry.readers or set(entry.readers) >= set(known) else list(entry.readers)
 
 
 def _chosen(

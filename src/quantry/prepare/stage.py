@@ -11,7 +11,7 @@ from quantry.graph.load import ModelSource
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.convert_opset import convert_opset, ir_version_for
 from quantry.graph.passes.fix_dimensions import fix_dimensions
-from quantry.graph.passes.float16_to_float32 import check_float_type, float16_to_float32
+from quantry.graph.passes.float16 import check_float_type, float16_to_float32
 from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
 from quantry.graph.passes.infer_shapes import infer_shapes
@@ -40,7 +40,7 @@ OLDEST_OPSET = 13
 _ROUNDS = 8  # folding one shape reveals the next; real models need two or three rounds
 
 
-@stage(name="prepare", version=4, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
+@stage(name="prepare", version=5, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     """Return the prepared float model.
 

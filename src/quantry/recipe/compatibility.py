@@ -365,6 +365,8 @@ def _variants(plan: PlanOptions, mix: MixOptions) -> Iterator[tuple[str, PlanOpt
             yield f"plan.layers[{index}].output", _with_types(whole, layer.output, None, None)
     for index, tensor in enumerate(plan.tensors):
         yield f"plan.tensors[{index}]", _with_tensor(whole, tensor)
+        if tensor.convert is not None:
+            yield f"plan.tensors[{index}].convert", _with_types(whole, tensor.convert, None, None)
     for index, target in enumerate(() if mix.mixed is None else mix.mixed.targets):
         yield f"mix.mixed.targets[{index}]", _with_types(whole, target.activation, target.weight, target.bias)
 

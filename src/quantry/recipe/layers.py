@@ -109,20 +109,31 @@ class LayerTypes(Checked):
 
 @dataclass(frozen=True)
 class TensorTypes(Checked):
-    """Types of single tensors, for all of their readers.
+    """Types of single tensors, for all of their readers unless ``convert`` is given.
 
     Attributes:
         match: Names of quantized activations, weights or biases; a name that starts with ``^`` is a regular expression.
         spec: Their type.
+        convert: The type to which activations are converted, by a second Q/DQ pair, for ``readers``; None for no
+            conversion.
+        readers: Names of the nodes that read the converted tensor; empty means all of them. If all nodes read it, a
+            model output of that name is the converted tensor too.
+        optional: Whether the tensors may be absent or float.
     """
 
     match: tuple[str, ...]
     spec: TensorSpec
+    convert: TensorSpec | None = None
+    readers: tuple[str, ...] = ()
+    optional: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.match:
             raise RecipeError("TensorTypes.match must name tensors, got none")
+        check_activation("TensorTypes.convert", self.convert)
+        if self.readers and self.convert is None:
+            raise RecipeError(f"TensorTypes.readers needs a type to convert to, got only {self.readers}")
 
 
 def check_activation(where: str, spec: TensorSpec | None) -> None:

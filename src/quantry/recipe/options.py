@@ -116,6 +116,8 @@ class PlanOptions(Checked):
         inputs_only: Quantize what the selected operators read; their results stay float unless another one reads them.
         float_pixels: Keep a Conv that reads an image (a model input of at most 4 channels) in float, unless it is the
             only Conv: the few digits of 8-bit floats lose differences between bright pixels.
+        pass_through: Operator types that are quantized only if a tensor they read is quantized already, as those that
+            only move data are.
     """
 
     activation: TensorSpec = TensorSpec(symmetric=False)
@@ -136,6 +138,7 @@ class PlanOptions(Checked):
     extra_operators: tuple[str, ...] = ()
     inputs_only: bool = False
     float_pixels: bool = False
+    pass_through: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,7 +35,7 @@ def with_given(
     found = dict(tensors)
     present = set(names)
     for entry in given:
-        known = (*plan.activations, *plan.weights, *plan.biases)
+        known = (*plan.activations, *plan.conversions, *plan.weights, *plan.biases)
         if entry.tensor not in known and not entry.optional:
             raise SelectionError(
                 f"ScaleOptions.given must name quantized tensors, got {entry.tensor!r}, which stays float or is not "
@@ -53,9 +53,23 @@ def spec_of(plan: QuantPlan, name: str) -> TensorSpec:
         return bias.spec if isinstance(bias, OwnBiasPlan) else TensorSpec(DataType.INT32)
     if name in plan.weights:
         return plan.weights[name].spec
+    if name in plan.conversions:
+        return plan.conversions[name].spec
     owner = plan.activations[plan.root(name)]
     assert not isinstance(owner, SharedRange)
     return owner.spec
+
+
+def represented_range(params: TensorParams, spec: TensorSpec) -> tuple[Ends, Ends]:
+    """Return the ranges from which scales and zero points were computed, up to rounding.
+
+    A symmetric int8 tensor represents -128 steps too, but its scale is computed from 127 on either side.
+    """
+    scale = params.scale.astype(np.float64)
+    if spec.symmetric:
+        end = Grid.of(spec, reduced=params.limits is not None).steps * scale
+        return -end, end
+    return (params.lowest - params.zero_point) * scale, (params.highest - params.zero_point) * scale
 
 
 def _params(params: TensorParams, spec: TensorSpec, entry: GivenRange) -> TensorParams:
@@ -69,10 +83,8 @@ def _params(params: TensorParams, spec: TensorSpec, entry: GivenRange) -> Tensor
         return replace(params, scale=scale, zero_point=_numbers(entry.zero_point, params.zero_point, np.int64))
     if not entry.lowest and not entry.highest and not entry.reduced:
         return params
-    limits = params.limits
-    low = (params.lowest - params.zero_point) * params.scale.astype(np.float64)
-    high = (params.highest - params.zero_point) * params.scale.astype(np.float64)
-    grid = Grid.of(spec, reduced=entry.reduced or limits is not None)
+    low, high = represented_range(params, spec)
+    grid = Grid.of(spec, reduced=entry.reduced or params.limits is not None)
     return _of_range(params, grid, _numbers(entry.lowest, low, np.float64), _numbers(entry.highest, high, np.float64))
 
 

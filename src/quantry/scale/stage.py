@@ -28,7 +28,7 @@ from quantry.scale.parameter_cache import cached_constant_params
 from quantry.scale.weights import measure_constant
 
 
-@stage(name="scale", version=6, environment=depends_on("numpy"))
+@stage(name="scale", version=7, environment=depends_on("numpy"))
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
     """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 
@@ -49,6 +49,7 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
         tensors = aligned(model.model.graph, plan, tensors, options.align)
     tensors = _ruled_activations(plan, statistics, tensors, options)
     tensors |= conversion_params(plan, statistics, options.activation)
+    tensors = with_given(tensors, plan, options.given, plan.conversions)
     tensors |= fixed_params(model.model.graph, plan, options.fixed)
     notes = list(unusual_values(plan.activations, statistics))
     for name, weight in plan.weights.items():

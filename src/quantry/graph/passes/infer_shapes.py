@@ -8,6 +8,24 @@ import onnx_ir as ir
 from quantry.graph.shapes.solve_shapes import solve_shapes
 from quantry.graph.weights import structure_proto
 
+_TYPE_OF_INPUT = {
+    "Attention": 0,
+    "BiasGelu": 0,
+    "BiasSplitGelu": 0,
+    "EmbedLayerNormalization": 2,
+    "FastGelu": 0,
+    "FusedMatMul": 0,
+    "Gelu": 0,
+    "GroupQueryAttention": 0,
+    "MatMulNBits": 0,
+    "MultiHeadAttention": 0,
+    "QuickGelu": 0,
+    "RotaryEmbedding": 0,
+    "SkipLayerNormalization": 0,
+    "SkipSimplifiedLayerNormalization": 0,
+}
+"""Operators of com.microsoft, unknown to ONNX's inference, whose first output has the type of an input."""
+
 _ROUNDS = 4  # a second round carries shapes into subgraphs and functions, a third past annotated custom operators
 
 
@@ -53,11 +71,21 @@ def _infer(model: ir.Model, hints: frozenset[str]) -> frozenset[str]:
         for node, inferred_node in zip(graph, inferred_graph, strict=True):
             if _is_opaque(model, inferred_node):
                 only_annotated.update(value.name for value in node.outputs if value.name and value.shape is not None)
+            if node.domain == "com.microsoft" and node.op_type in _TYPE_OF_INPUT:
+                only_annotated |= _typed_by_input(node)
             # Outputs that are omitted at the end get lost on the way.
             for value, found in zip(node.outputs, inferred_node.outputs, strict=False):
                 value.shape = _merged_shape(found.shape, value.shape, symbols)
                 value.type = found.type or value.type
     return hints | only_annotated
+
+
+def _typed_by_input(node: ir.Node) -> set[str]:
+    """Give the first output of a node the type of an input and return the name if it has a type."""
+    source, output = node.inputs[_TYPE_OF_INPUT[node.op_type]], node.outputs[0]
+    if output.type is None and source is not None and source.type is not None:
+        output.type = source.type
+    return {output.name} if output.type is not None and output.name else set()
 
 
 def _is_opaque(model: ir.Model, node: ir.Node) -> bool:

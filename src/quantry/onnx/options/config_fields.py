@@ -174,7 +174,7 @@ def _dynamic(draft: RecipeDraft, value: bool) -> RecipeDraft:
     if not value:
         return draft
     # The operators that have an integer kernel with a dynamic input scale.
-    chosen = draft.plan.selection.operators or _DYNAMIC_OPERATORS
+    chosen = draft.plan.selection.operators or (*_DYNAMIC_OPERATORS, *draft.plan.extra_operators)
     plan = replace(draft.plan, weights_only=True, selection=replace(draft.plan.selection, operators=chosen))
     return replace(draft, plan=plan, bias=FloatBias(), format=Dynamic())
 

@@ -263,7 +263,7 @@ class RecipeDraft:
             self.plan.activation,
             self.plan.weight,
             *singles,
-            *(entry.spec for entry in self.plan.tensors),
+            *(spec for entry in self.plan.tensors for spec in (entry.spec, entry.convert) if spec is not None),
         )
         # com.microsoft has pairs for integers up to 16 bits; all other types need com.amd.quark.
         plain = all(spec.dtype.is_integer and spec.dtype.bits <= 16 for spec in specs)

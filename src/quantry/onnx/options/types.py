@@ -31,8 +31,8 @@ from quantry.recipe import (
 
 _TYPED = ("quant_type", "symmetric", "axis")
 _RANGES = ("scale", "zero_point", "rmin", "rmax", "reduce_range")
-_KNOWN = (*_TYPED, *_RANGES)
-_UNSUPPORTED = {"convert": "pairs that convert between types are inserted automatically where types change"}
+_KNOWN = (*_TYPED, *_RANGES, "convert")
+_CONVERT = ("quant_type", "symmetric", *_RANGES, "recv_nodes")
 
 
 def _mixed(draft: RecipeDraft, value: Mapping[Any, Iterable[str]]) -> RecipeDraft:
@@ -58,25 +58,42 @@ def _overrides(draft: RecipeDraft, value: Mapping[str, Any]) -> RecipeDraft:
                 f"{where} must have an 'axis' in its first dict if there is one for each channel, got none"
             )
         for entry in listed:
-            _check_override(entry, where)
-        if any(key in listed[0] for key in _TYPED):
+            _check_override(entry, where, _KNOWN)
+        if "convert" in listed[0]:
+            draft = _with_conversion(draft, name, listed[0], where)
+        elif any(key in listed[0] for key in _TYPED):
             draft = _with(draft, (name,), _overridden(draft, listed[0], where))
         draft = _with_ranges(draft, name, listed)
     return draft
 
 
-def _check_override(entry: Mapping[str, Any], where: str) -> None:
+def _with_conversion(draft: RecipeDraft, name: str, entry: Mapping[str, Any], where: str) -> RecipeDraft:
+    """Convert a tensor to a second type for some of its readers, or for all of them."""
+    given, where = entry["convert"], f"{where}['convert']"
+    if not isinstance(given, Mapping) or "quant_type" not in given:
+        raise RecipeError(f"{where} must be a dict with 'quant_type', got {given!r}")
+    if "axis" in entry:
+        raise RecipeError(f"{where} must be for a tensor with one scale, got 'axis' as well")
+    _check_override(given, where, _CONVERT)
+    converted = _overridden(draft, given, where)
+    readers = tuple(sorted(given.get("recv_nodes") or ()))
+    entries = TensorTypes((name,), _overridden(draft, entry, where), converted, readers)
+    draft = replace(draft, plan=replace(draft.plan, tensors=(*draft.plan.tensors, entries)))
+    # The plan gives a conversion the name of the tensor and the type.
+    return _with_ranges(draft, f"{name}_{converted.dtype.value}", [given])
+
+
+def _check_override(entry: Mapping[str, Any], where: str, known: tuple[str, ...]) -> None:
     for key in entry:
-        if key in _UNSUPPORTED:
-            raise RecipeError(f"{where}[{key!r}] is not supported: {_UNSUPPORTED[key]}; leave it out")
-        if key not in _KNOWN:
-            raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), _KNOWN)}")
+        if key not in known:
+            raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), known)}")
     if ("scale" in entry) != ("zero_point" in entry):
-        raise RecipeError(f"{where} must have 'scale' and 'zero_point' together, got only one of them")
+        raise RecipeError(f"Must provide both 'scale' and 'zero_point' in {where}, got only one of them")
     invalid = [key for key in ("symmetric", "reduce_range", "rmax", "rmin") if key in entry]
     if "scale" in entry and invalid:
         raise RecipeError(
-            f"{where} must not have {', '.join(invalid)} together with a scale, which says everything, got both"
+            f"option(s) [{', '.join(invalid)}] are invalid with 'scale' and 'zero_point' in {where}, because these say "
+            "everything"
         )
 
 
@@ -105,9 +122,10 @@ def _overridden(draft: RecipeDraft, entry: Mapping[str, Any], where: str) -> Ten
     if "quant_type" in entry:
         typed = spec_of(own_member(entry["quant_type"], TYPES, f"{where}['quant_type']"), where)
         spec = replace(_symmetric(typed, draft), scale=spec.scale if typed.dtype.is_integer else typed.scale)
-    if "symmetric" in entry:
-        spec = replace(spec, symmetric=bool(entry["symmetric"]))
-    return replace(spec, granularity=PerChannel(entry["axis"])) if "axis" in entry else spec
+    if "axis" in entry:
+        # onnxruntime's scales per channel are symmetric unless the entry says otherwise.
+        spec = replace(spec, symmetric=True, granularity=PerChannel(entry["axis"]))
+    return replace(spec, symmetric=bool(entry["symmetric"])) if "symmetric" in entry else spec
 
 
 def _symmetric(spec: TensorSpec, draft: RecipeDraft) -> TensorSpec:
@@ -147,7 +165,8 @@ _TENSOR_TYPES = (
         "{}",
         "Types and ranges of single tensors, by name: [{'quant_type', 'symmetric', 'axis', 'rmin', 'rmax', "
         "'reduce_range'}] or [{'quant_type', 'axis', 'scale', 'zero_point'}]; with 'axis', for weights, one dict for "
-        "all channels or one for each.",
+        "all channels or one for each. 'convert': {'quant_type', 'recv_nodes', ...} converts an activation to a second "
+        "type for these nodes, or for all.",
         "plan.tensors, scale.given",
         _overrides,
     ),

@@ -19,6 +19,7 @@ from quantry.plan.rules.annotation import (
 )
 from quantry.plan.rules.arithmetic import ArithmeticRule, ConcatRule, DivRule, WhereRule
 from quantry.plan.rules.convolution import ConvRule, ConvTransposeRule
+from quantry.plan.rules.fused import AttentionRule, EmbedLayerNormRule
 from quantry.plan.rules.matrix import GemmRule, MatMulRule
 from quantry.plan.rules.movement import GatherRule, MovementRule, PadRule, ResizeRule
 from quantry.plan.rules.normalization import NormalizationRule
@@ -47,6 +48,8 @@ RULES: tuple[Rule, ...] = (
     ResizeRule(),
     NormalizationRule(),
     WideRangeRule(),
+    EmbedLayerNormRule(),
+    AttentionRule(),
     RecurrentRule(),
     ControlFlowRule(),
 )

@@ -45,6 +45,7 @@ class Annotation:
         weight: The constant weight, quantized to the type of weights.
         weight_axis: Its axis of output channels; None if it must have a single scale.
         bias: The constant bias.
+        tables: Constants quantized to the type of weights, each with one scale.
         output: How every float output is quantized; None if it stays float.
     """
 
@@ -53,6 +54,7 @@ class Annotation:
     weight: int | None = None
     weight_axis: int | None = None
     bias: int | None = None
+    tables: tuple[int, ...] = ()
     output: OutputRange | None = Own()
 
     @property
