@@ -75,8 +75,8 @@ def test_given_scale_range_and_channels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "text"),
     [
-        ([{"scale": 0.5}], "Must provide both 'scale' and 'zero_point'"),
-        ([{"scale": 0.5, "zero_point": 0, "rmax": 1.0}], "option\\(s\\) \\[rmax\\] are invalid with 'scale'"),
+        ([{"scale": 0.5}], "'scale' and 'zero_point' together"),
+        ([{"scale": 0.5, "zero_point": 0, "rmax": 1.0}], "rmax together with a scale"),
         ([{"rmin": 0.0}, {"rmin": 1.0}], "an 'axis' in its first dict"),
         ([{"scal": 1}], "did you mean 'scale'"),
     ],

@@ -88,12 +88,16 @@ def _check_override(entry: Mapping[str, Any], where: str, known: tuple[str, ...]
         if key not in known:
             raise RecipeError(f"{where} must hold known keys, got {key!r}{nearest_spelling(str(key), known)}")
     if ("scale" in entry) != ("zero_point" in entry):
-        raise RecipeError(f"Must provide both 'scale' and 'zero_point' in {where}, got only one of them")
+        raise RecipeError(
+            f"Must provide both 'scale' and 'zero_point': {where} must have 'scale' and 'zero_point' together, got "
+            "only one of them"
+        )
     invalid = [key for key in ("symmetric", "reduce_range", "rmax", "rmin") if key in entry]
     if "scale" in entry and invalid:
+        named = ", ".join(invalid)
         raise RecipeError(
-            f"option(s) [{', '.join(invalid)}] are invalid with 'scale' and 'zero_point' in {where}, because these say "
-            "everything"
+            f"option(s) [{named}] are invalid with 'scale' and 'zero_point': {where} must not have {named} together "
+            "with a scale, which says everything, got both"
         )
 
 
