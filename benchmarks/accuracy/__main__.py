@@ -1,6 +1,6 @@
 """Compares the quality of quantized models on labelled data.
 
-Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--who TEXT ...] [--resume] [--publish]
+Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--who TEXT ...] [--limit N] [--resume] [--publish]
 """
 
 import argparse
@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two models, few samples, under two minutes")
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], help="models")
     parser.add_argument("--who", nargs="+", default=[], help="contestants, such as 'quark*'; float is always in")
+    parser.add_argument("--limit", type=int, help="number of held-out samples, for a first look")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has scored")
     parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
     given = parser.parse_args(arguments)
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         who = tuple(
             one for one in everybody if not given.who or any(fnmatch(one.label, name) for name in ("float", *given.who))
         )
-        limit = _QUICK_LIMITS[suite.name] if given.quick else None
+        limit = _QUICK_LIMITS[suite.name] if given.quick and given.limit is None else given.limit
         try:
             run_suite(suite, who, limit, known.get(suite.name, {}), partial(store.put, suite.name), _tell)
         except (NotAvailable, Failure) as reason:

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 import quantry
-from quantry.auto import EFFORTS, AutoResult, Gain, find_effort, is_good
+from quantry.auto import EFFORTS, AutoResult, Effort, Gain, find_effort, is_good
 from quantry.autosearch.data_split import spread_split
 from quantry.data.open_data import calibration_data
 from quantry.diagnosis.fix import count_pieces, last_nodes
@@ -20,7 +20,7 @@ from quantry.evaluate.tasks import Closeness, FloatAgreement
 from quantry.graph.float_model import InputSignature
 from quantry.graph.load import model_source
 from quantry.memo import MemoryStore
-from quantry.recipe import find_preset
+from quantry.recipe import Brecq, Distill, find_preset
 from quantry.targets import check_model, find_target
 
 
@@ -321,3 +321,12 @@ def test_pixel_options_are_those_of_the_evaluation_images_too(tmp_path: Path) ->
         store=None,
     )
     assert max(float(sample["x"].max()) for sample in result.evaluation_data) <= 1.0
+
+
+def test_training_that_does_not_fit_into_the_time_is_skipped_and_named() -> None:
+    pytest.importorskip("torch")
+    short = Effort("high", 0.01, 8, 8, trained=True)
+    result = quantry.quantize(pooled(4), pictures(16), target="vitisai", effort=short, store=None)
+    assert isinstance(result, AutoResult)
+    assert {"block reconstruction", "distillation"} <= set(result.auto.skipped)
+    assert not any(isinstance(step, Brecq | Distill) for step in result.recipe.tune.steps)

@@ -10,7 +10,7 @@ import pytest
 from tune_models import chain, inputs, task_of
 
 from quantry.memo import DirectoryStore, Memo
-from quantry.recipe import AdaQuant, AdaRound, DataType, PerBlock, PerTensor, TensorSpec
+from quantry.recipe import AdaQuant, AdaRound, DataType, Distill, PerBlock, PerTensor, TensorSpec
 from quantry.tune import adaround_and_adaquant, tune
 
 KILLED = """
@@ -53,6 +53,29 @@ def test_killed_run_resumes_after_the_last_finished_layer(tmp_path: Path, monkey
     monkeypatch.setattr(adaround_and_adaquant, "train_layer", counted)
     resumed = Memo(DirectoryStore(tmp_path)).run(tune, *arguments).value
     assert visited == ["wc"]
+    assert resumed.to_blob() == tune(*arguments).to_blob()
+
+
+def test_interrupted_distillation_resumes_in_the_middle_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph_training = pytest.importorskip("quantry.tune.graph_training")
+    task = task_of(chain(), inputs((3, 8, 8), 4))
+    arguments = (task.reference, task.model, task.plan, task.params, task.data, Distill(iterations=20, evaluations=10))
+    original, evaluated = graph_training.evaluate, []
+
+    def counted(*given):  # type: ignore[no-untyped-def]
+        evaluated.append(given)
+        if len(evaluated) == 7:
+            raise KeyboardInterrupt
+        return original(*given)
+
+    monkeypatch.setattr(graph_training, "evaluate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        Memo(DirectoryStore(tmp_path)).run(tune, *arguments)
+    # At the start, then after 2, 4, .. 12 iterations: two of four parts are stored.
+    resumed = Memo(DirectoryStore(tmp_path)).run(tune, *arguments).value
+    assert len(evaluated) == 7 + 1 + 5
     assert resumed.to_blob() == tune(*arguments).to_blob()
 
 

@@ -5,6 +5,7 @@ It is a search with a small, adaptive space::
     run.py         `quantize`, whose default recipe is "auto", and its result
     effort.py      how much work is allowed
     proposals.py   what is tried: the recommended recipe, simpler variants, fixes from the diagnosis, tuning
+    training.py    training without labels, as much as fits into the time
     trials.py      runs a trial in the search engine: quantizes on one half of the samples, compares on the other
     gain.py        the paired test that decides what is kept
     loop.py        the order of trials

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quantry.auto.gain import Gain, is_good
-from quantry.auto.proposals import Proposal, fixes, simpler, trainings, tunings, untuned
+from quantry.auto.proposals import Proposal, fixes, simpler, tunings, untuned
+from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import Attempt, Trials, Tried
 from quantry.diagnosis import Diagnosis, diagnose
 from quantry.errors import QuantryError, StageError
 from quantry.evaluate.tasks import Closeness
-from quantry.quantization import quantize
+from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import Recipe
+from quantry.runtime.progress import tell
 from quantry.targets import Target
 
 _LOG = logging.getLogger(__name__)
@@ -117,9 +119,24 @@ class Loop:
                 break
         self._lightened = _unchanged
         self._consider(tunings)
-        if self._trials.effort.trained:
-            self._consider(trainings)
+        if self._trials.effort.trained and not self._trials.is_single:
+            self._train()
         return self._outcome()
+
+    def _train(self) -> None:
+        """Try training without labels, as much of it as fits into the time."""
+        if not can_train():
+            self._skipped["training, which needs quantry[torch]"] = None
+            return
+        trials = self._trials
+        seconds = trials.effort.seconds / (2 if trials.is_swapped else 1)
+        try:
+            trainings = affordable_trainings(self._quantized(untuned(self._best.recipe)), seconds, trials.calibrated)
+        except QuantryError as error:
+            _LOG.warning("auto goes on without training: %s", error)
+            return
+        self._skipped |= dict.fromkeys(trainings.skipped)
+        self._consider(trainings)
 
     def run_fixes(self, start: Proposal) -> Outcome:
         """Measure every fix that the diagnosis suggests, and combine those that help, largest gain first.
@@ -200,15 +217,17 @@ class Loop:
         self._diagnosis = None
         if not self._trials.affords(self._expected_seconds):
             return
-        recipe = self._lightened(self._best.recipe)
-        inputs = self._trials.inputs
         try:
-            result = quantize(
-                inputs.path, self._trials.fit, recipe, evaluation_data=self._trials.held_out, store=inputs.store
-            )
-            self._diagnosis = diagnose(result)
+            self._diagnosis = diagnose(self._quantized(self._lightened(self._best.recipe)))
         except QuantryError as error:
             _LOG.warning("auto goes on without a diagnosis: %s", error)
+
+    def _quantized(self, recipe: Recipe) -> QuantizationResult:
+        """Return the model of a trial."""
+        trials = self._trials
+        return quantize(
+            trials.inputs.path, trials.fit, recipe, evaluation_data=trials.held_out, store=trials.inputs.store
+        )
 
     def _consider(self, propose: Callable[[Recipe], Iterable[Proposal]], *, always: bool = False) -> bool:
         """Try proposals one after the other, each on top of the best so far; return whether any was accepted."""
@@ -306,7 +325,9 @@ class Loop:
         )
         self._steps.append(tried)
         shown = "failed" if tried.decibels is None else f"{tried.decibels:.2f} dB"
-        _LOG.info("auto: %s: %s%s", tried.label, shown, ", kept" if accepted else "")
+        line = f"auto: {tried.label}: {shown}{', kept' if accepted else ''}"
+        _LOG.info(line)
+        tell(f"{line} ({self._trials.seconds:.0f} of {self._trials.effort.seconds:.0f} s of CPU time)")
 
     def _outcome(self) -> Outcome:
         for other in self._others:

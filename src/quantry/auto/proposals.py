@@ -9,9 +9,7 @@ from quantry.errors import RecipeError
 from quantry.recipe import (
     BestPercentile,
     BiasCorrection,
-    Brecq,
     DataType,
-    Distill,
     Gptq,
     MinMax,
     MinMSE,
@@ -21,7 +19,6 @@ from quantry.recipe import (
     TuneOptions,
     find_preset,
 )
-from quantry.runtime.devices import best_device
 from quantry.targets import Target
 
 _WIDE = {DataType.INT8: DataType.INT16, DataType.UINT8: DataType.UINT16}
@@ -154,19 +151,3 @@ def tunings(recipe: Recipe) -> Iterator[Proposal]:
             yield Proposal(label, replace(recipe, tune=TuneOptions(changed)))
     if steps and not any(isinstance(step, BiasCorrection) for step in steps):
         yield Proposal("bias correction", replace(recipe, tune=TuneOptions((*steps, BiasCorrection()))))
-
-
-def trainings(recipe: Recipe) -> Iterator[Proposal]:
-    """Yield training without labels on top of a recipe: block reconstruction, then distillation of the whole model.
-
-    Args:
-        recipe: The recipe.
-    """
-    device = best_device()
-    steps = recipe.tune.steps
-    if not any(isinstance(step, Brecq) for step in steps):
-        blocks = Brecq(device=device)
-        yield Proposal("block reconstruction", replace(recipe, tune=TuneOptions((*steps, blocks))))
-    if not any(isinstance(step, Distill) for step in steps):
-        whole = Distill(device=device, iterations=1000, held_out=0.2, train_scales=False)
-        yield Proposal("distillation", replace(recipe, tune=TuneOptions((*steps, whole))))

@@ -163,10 +163,12 @@ def _as_current(output: Output) -> Iterator[None]:
     logging.basicConfig(level=logging.DEBUG if output.verbose else logging.WARNING, format="%(levelname)s %(message)s")
     _outputs.append(output)
     progress.set_enabled(not output.quiet)
+    progress.set_lines(not output.quiet)
     try:
         yield
     finally:
         progress.set_enabled(True)
+        progress.set_lines(False)
         _outputs[1:] = []
 
 

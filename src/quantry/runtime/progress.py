@@ -1,4 +1,4 @@
-"""A progress bar on a terminal or in a notebook, nothing elsewhere."""
+"""A progress bar on a terminal or in a notebook, and lines of long commands on standard error."""
 
 import sys
 import time
@@ -11,11 +11,41 @@ T = TypeVar("T")
 
 _enabled = True
 
+# Seconds of silence after which a long command says where it is.
+_SILENCE = 10.0
+
+# When a command last said something; None outside of commands, where a library prints nothing by itself.
+_told: float | None = None
+
 
 def set_enabled(enabled: bool) -> None:
     """Show progress bars on a terminal, or nowhere."""
     global _enabled  # noqa: PLW0603  one terminal, one setting
     _enabled = enabled
+
+
+def set_lines(shown: bool) -> None:
+    """Show the lines of `tell` from now on, or not.
+
+    Args:
+        shown: Whether to show them.
+    """
+    global _told  # noqa: PLW0603  one standard error, one setting
+    _told = time.monotonic() if shown else None
+
+
+def tell(line: str) -> None:
+    """Print where a long job is on standard error, unless something was said within the last seconds.
+
+    Args:
+        line: What to say.
+    """
+    global _told  # noqa: PLW0603  one standard error, one setting
+    if _told is None or time.monotonic() - _told < _SILENCE or sys.stderr is None:
+        return
+    _told = time.monotonic()
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def progress(items: Iterable[T], title: str, total: int | None) -> Iterator[T]:

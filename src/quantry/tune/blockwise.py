@@ -25,7 +25,7 @@ from quantry.graph.segments import values_used
 from quantry.memo import checkpoint
 from quantry.numerics.tensor_params import QuantParams
 from quantry.recipe import Brecq, DistillLoss, Tqt
-from quantry.runtime.progress import progress
+from quantry.runtime.progress import progress, tell
 from quantry.tune.graph_training import Fitted, Loss, Tensors, TrainingData, fit
 from quantry.tune.task import Tuned, TuneTask
 
@@ -163,6 +163,7 @@ class BlockTrainer:
         blocks = cut_into_blocks(self._part.nodes, self._part.targets, self._step.layers)
         at = 0
         for number, block in enumerate(progress(blocks, f"tune: {self._title}", len(blocks))):
+            tell(f"{self._title}: block {number + 1} of {len(blocks)}")
             nodes = self._reference[at : at + len(block.nodes)]
             at += len(block.nodes)
             self._advance_float(block, nodes)

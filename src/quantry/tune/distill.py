@@ -33,7 +33,7 @@ def run(task: TuneTask, step: Distill) -> Tuned:
     data = task.data if step.samples is None else task.data.take(step.samples)
     batches = SampleBatches(data, graph, task.model.model, device)
     training = _training_data(task, step, _shared_targets(task, part.targets), batches, device)
-    fitted = fit(graph, training, Loss(step.loss, training), step, step.evaluations)
+    fitted = fit(graph, training, Loss(step.loss, training), step, step.evaluations, "distill")
     params = QuantParams({**task.params.tensors, **graph.trained_params()})
     count = len(training.held_out)
     note = f"distill: loss of the outputs {fitted.before:.4g} -> {fitted.after:.4g} over {count} samples"

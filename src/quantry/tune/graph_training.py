@@ -4,15 +4,18 @@ This module imports torch, so it is imported inside functions only.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from quantry.execute.trainable_graph import TrainableGraph
+from quantry.memo import Blob, checkpoint
 from quantry.recipe import DistillLoss, GraphTraining
+from quantry.runtime.progress import tell
 from quantry.runtime.threads import threads_for
 
 _LOG = logging.getLogger("quantry.tune")
@@ -94,7 +97,9 @@ class Loss:
         return (error.square() / power).mean()
 
 
-def fit(graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
+def fit(
+    graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraining, evaluations: int, title: str = ""
+) -> Fitted:
     """Train the constants and scales of a graph in place and keep the best state that was evaluated.
 
     Args:
@@ -103,41 +108,126 @@ def fit(graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraini
         loss: The loss.
         step: Iterations, batch size, learning rates and seed.
         evaluations: How often the state is evaluated.
+        title: Name of a long training. It says where it is, and its state is stored a few times, so that an interrupted
+            run resumes there.
     """
     if not graph.constants and not graph.log2_scales:
         return Fitted(0.0, 0.0)
     shown = graph.run(data.inputs(data.held_out[:1]), loss.names, quantized=False)
     with threads_for(step.batch_size * sum(tensor.numel() for tensor in shown.values())):
-        return _fit(graph, data, loss, step, evaluations)
+        training = _Training(graph, data, loss, step, evaluations, title)
+        return training.run()
 
 
-def _fit(graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraining, evaluations: int) -> Fitted:
-    parameters = [*graph.constants.values(), *graph.log2_scales.values()]
-    optimizer = torch.optim.Adam(_groups(graph, step))
-    rates = [group["lr"] for group in optimizer.param_groups]
-    draws = _draws(data.samples, step)
-    period = max(1, step.iterations // evaluations)
-    before = best = evaluate(graph, data, loss)
-    kept = [parameter.detach().clone() for parameter in parameters]
-    for iteration in range(step.iterations):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * _schedule(iteration / step.iterations)
-        optimizer.zero_grad()
-        batch = next(draws)
-        for part in _parts(batch, data.together):
-            outputs = graph.run(data.inputs(part), loss.names, quantized=True)
-            (loss(outputs, data.targets(part)) * (len(part) / len(batch))).backward()
-        optimizer.step()
-        if (iteration + 1) % period == 0 or iteration + 1 == step.iterations:
-            now = evaluate(graph, data, loss)
-            _LOG.debug("iteration %d: loss %.5g", iteration + 1, now)
-            if now < best:
-                best = now
-                kept = [parameter.detach().clone() for parameter in parameters]
-    with torch.no_grad():
-        for parameter, value in zip(parameters, kept, strict=True):
-            parameter.copy_(value)
-    return Fitted(before, best)
+class _Training:
+    """One training: its parameters, its optimizer and the best state so far."""
+
+    def __init__(
+        self, graph: TrainableGraph, data: TrainingData, loss: Loss, step: GraphTraining, evaluations: int, title: str
+    ) -> None:
+        self._graph, self._data, self._loss, self._step, self._title = graph, data, loss, step, title
+        self._parameters = [*graph.constants.values(), *graph.log2_scales.values()]
+        self._optimizer = torch.optim.Adam(_groups(graph, step))
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._period = max(1, step.iterations // evaluations)
+        self._draws = _draws(data.samples, step)
+        self._iteration = 0
+        self._best = 0.0
+        self._kept = [parameter.detach().clone() for parameter in self._parameters]
+
+    def run(self) -> Fitted:
+        """Train, and leave the best state in the graph."""
+        before = self._best = evaluate(self._graph, self._data, self._loss)
+        parts = _STORED_PARTS if self._title else 1
+        for number in range(1, parts + 1):
+            end = self._step.iterations * number // parts
+            if number == parts:
+                self._train(end)
+            else:
+                self._resume(checkpoint(f"{self._title} part {number} of {parts}", _State, partial(self._state, end)))
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, self._kept, strict=True):
+                parameter.copy_(value)
+        return Fitted(before, self._best)
+
+    def _train(self, end: int) -> None:
+        step, data = self._step, self._data
+        while self._iteration < end:
+            for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate * _schedule(self._iteration / step.iterations)
+            self._optimizer.zero_grad()
+            batch = next(self._draws)
+            for part in _parts(batch, data.together):
+                outputs = self._graph.run(data.inputs(part), self._loss.names, quantized=True)
+                (self._loss(outputs, data.targets(part)) * (len(part) / len(batch))).backward()
+            self._optimizer.step()
+            self._iteration += 1
+            if self._iteration % self._period == 0 or self._iteration == step.iterations:
+                now = evaluate(self._graph, data, self._loss)
+                _LOG.debug("iteration %d: loss %.5g", self._iteration, now)
+                if self._title:
+                    tell(f"{self._title}: {self._iteration} of {step.iterations} iterations, loss {now:.4g}")
+                if now < self._best:
+                    self._best = now
+                    self._kept = [parameter.detach().clone() for parameter in self._parameters]
+
+    def _state(self, end: int) -> "_State":
+        """Train up to an iteration and return everything that the rest depends on."""
+        self._train(end)
+        arrays: dict[str, np.ndarray] = {}
+        for number, (parameter, kept) in enumerate(zip(self._parameters, self._kept, strict=True)):
+            # A parameter that no output depends on has no moments.
+            moments = self._optimizer.state.get(parameter, {})
+            none = torch.zeros_like(kept)
+            values = (parameter.detach(), kept, moments.get("exp_avg", none), moments.get("exp_avg_sq", none))
+            arrays |= {f"{number}/{name}": value.cpu().numpy() for name, value in zip(_PARTS, values, strict=True)}
+        return _State(arrays, end, self._best)
+
+    def _resume(self, state: "_State") -> None:
+        """Continue from a state; nothing changes if it was computed just now."""
+        if self._iteration == state.iteration:
+            return
+        for _ in range(self._iteration, state.iteration):
+            next(self._draws)
+        self._iteration, self._best = state.iteration, state.best
+        with torch.no_grad():
+            for number, parameter in enumerate(self._parameters):
+                now, kept, mean, square = (
+                    torch.from_numpy(np.array(state.arrays[f"{number}/{name}"])).to(parameter.device) for name in _PARTS
+                )
+                parameter.copy_(now)
+                self._kept[number] = kept
+                count = torch.tensor(float(state.iteration))
+                self._optimizer.state[parameter] = {"step": count, "exp_avg": mean, "exp_avg_sq": square}
+
+
+# A state has four times the bytes of the weights, so it is stored a few times only.
+_STORED_PARTS = 4
+_PARTS = ("now", "kept", "mean", "square")
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """An unfinished training.
+
+    Attributes:
+        arrays: Parameters, those of the best state, and moments of the optimizer.
+        iteration: Iterations done.
+        best: Loss of the best state.
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    iteration: int
+    best: float
+
+    def to_blob(self) -> Blob:
+        """Return the stored form."""
+        return Blob(meta={"iteration": self.iteration, "best": self.best}, arrays=dict(self.arrays))
+
+    @classmethod
+    def from_blob(cls, blob: Blob) -> Self:
+        """Return the value that `to_blob` was called on."""
+        return cls(blob.arrays, int(blob.meta["iteration"]), float(blob.meta["best"]))
 
 
 def evaluate(graph: TrainableGraph, data: TrainingData, loss: Loss) -> float:
