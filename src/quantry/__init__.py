@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from quantry.auto import fix, quantize
     from quantry.autosearch import search
     from quantry.data.images import ImageOptions
-    from quantry.diagnosis import Diagnosis, diagnose
+    from quantry.diagnosis import CalibrationCheck, Diagnosis, check_calibration, diagnose
     from quantry.memo import DirectoryStore, MemoryStore
     from quantry.quantization import QuantizationResult
     from quantry.recipe import Recipe
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CalibrationCheck",
     "Diagnosis",
     "DirectoryStore",
     "ImageOptions",
@@ -30,6 +31,7 @@ __all__ = [
     "QuantizationResult",
     "Recipe",
     "__version__",
+    "check_calibration",
     "diagnose",
     "errors",
     "fix",
@@ -41,12 +43,14 @@ __all__ = [
 
 # Names are loaded on first use, so that `import quantry` costs nothing and needs none of the heavy libraries.
 _HOME = {
+    "CalibrationCheck": "quantry.diagnosis",
     "Diagnosis": "quantry.diagnosis",
     "DirectoryStore": "quantry.memo",
     "ImageOptions": "quantry.data",
     "MemoryStore": "quantry.memo",
     "QuantizationResult": "quantry.quantization",
     "Recipe": "quantry.recipe",
+    "check_calibration": "quantry.diagnosis",
     "diagnose": "quantry.diagnosis",
     "fix": "quantry.auto",
     "quantize": "quantry.auto",

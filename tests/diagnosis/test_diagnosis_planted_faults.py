@@ -150,16 +150,21 @@ def tight() -> Recipe:
     return replace(Recipe(), scale=ScaleOptions(activation=Percentile(80.0)))
 
 
+def three() -> list[np.ndarray]:
+    return [size * sample for size, sample in zip((0.5, 0.1, 0.05), samples(3), strict=True)]
+
+
 FAULTS = {
     "weight channel": Fault("of very different size", "w2", one_large_weight),
     "activation channels": Fault("activation: channels of", "ar", one_large_input_channel),
     "outlier in the data": Fault("outliers in", "x", calibration=with_outliers, evaluation=samples),
     "tight percentile": Fault("values are cut off", "x", recipe=tight),
-    "other evaluation data": Fault("of the evaluation data", "x", calibration=darker, evaluation=samples),
+    "other evaluation data": Fault("values of the evaluation data", "x", calibration=darker, evaluation=samples),
     "shared range": Fault("of a shared range in use", "c", large_branch, JOINED, npu),
     "bias": Fault("bias does not fit", "b2", one_large_bias, recipe=npu),
     "coarse last layer": Fault("coarse outputs", "y", one_hopeless_class),
     "divisor": Fault("round to zero", "s", small_divisor, NORMALIZED),
+    "too few samples": Fault("too few samples", "x", calibration=three, evaluation=lambda: samples(12, 5)),
     "shifted means": Fault("shifts the mean", "c", mean_of_inputs),
 }
 

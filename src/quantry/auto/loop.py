@@ -218,7 +218,9 @@ class Loop:
         if not self._trials.affords(self._expected_seconds):
             return
         try:
-            self._diagnosis = diagnose(self._quantized(self._lightened(self._best.recipe)))
+            recipe = self._lightened(self._best.recipe)
+            # The data are the same in every round, so the rounds do not check them again.
+            self._diagnosis = diagnose(self._quantized(recipe), calibration=False)
         except QuantryError as error:
             _LOG.warning("auto goes on without a diagnosis: %s", error)
 

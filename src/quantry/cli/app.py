@@ -86,6 +86,7 @@ _add(
     _MAIN,
     "quantry diagnose model.onnx --data images/ --pixel-scale 1/255 --recipe XINT8",
     "quantry diagnose model.onnx --data images/ --recipe model.int8.onnx --fix -o model.fixed.onnx",
+    "quantry diagnose model.onnx --data images/ --pixel-scale 1/255 --calibration --evaluation-data photos/",
     "quantry diagnose model.onnx other.int8.onnx --data images/ --target qnn-htp",
 )
 _add(report, _MAIN, "quantry report quantry_search", "quantry report first_search second_search -o both.html")

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from quantry.cli.compare import diagnose_models
 from quantry.cli.console import check_output
-from quantry.cli.frame import current_output
+from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import (
     Color,
     CropFraction,
@@ -26,11 +26,17 @@ from quantry.recipe import Recipe, from_plain, resolve_recipe
 
 if TYPE_CHECKING:
     from quantry.auto import Fixed
-    from quantry.diagnosis import Diagnosis
+    from quantry.diagnosis import CalibrationCheck, Diagnosis
 
 _RECIPE = "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
 _QUANTIZED = "Quantized model of any tool: compare its tensors with the float model's instead of quantizing."
 _FIX = "Try every suggested fix on held-out samples, combine those that help and write the fixed model."
+_CALIBRATION = (
+    "Only check the calibration data: enough samples, similar to --evaluation-data, right colours and pixels."
+)
+_EVALUATION = (
+    "Other data, in the same forms: errors are measured on them, and they are compared with the calibration data."
+)
 _EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
 _OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
 
@@ -43,6 +49,8 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     ] = None,
     recipe: Annotated[str | None, typer.Option("--recipe", "-r", "--preset", "-p", help=_RECIPE)] = None,
     target: Annotated[str | None, typer.Option(help="Deployment target, which may rule out fixes.")] = None,
+    evaluation_data: Annotated[Path | None, typer.Option(help=_EVALUATION)] = None,
+    calibration: Annotated[bool, typer.Option("--calibration", help=_CALIBRATION)] = False,
     fix: Annotated[bool, typer.Option("--fix", help=_FIX)] = False,
     effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
@@ -56,14 +64,11 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
 ) -> None:
     """Find out where a quantized model loses accuracy and why; with --fix, act on it."""
-    if not model.is_file():
-        raise ModelError(f"the model file must exist, found nothing; at {model}")
-    if data is None:
-        raise RecipeError("a diagnosis needs --data, got none")
-    if quantized is not None and (fix or recipe is not None):
-        raise RecipeError(f"--fix and --recipe quantize the float model, got them with the quantized model {quantized}")
+    _check(model, quantized, data, quantizes=fix or recipe is not None or calibration or evaluation_data is not None)
     if not fix and (output is not None or effort != "default"):
         raise RecipeError("--output and --effort are about the fixed model and need --fix, got one of them without it")
+    if calibration and fix:
+        raise RecipeError("--calibration checks the data alone, got it with --fix")
     given = given_images(
         mean=mean,
         std=std,
@@ -73,6 +78,7 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
         crop_fraction=crop_fraction,
         size=size,
     )
+    assert data is not None
     if quantized is not None:
         diagnose_models(model, quantized, data, given, target)
         return
@@ -82,18 +88,42 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     wanted = _recipe(recipe, target)
     from quantry.auto import fix as run_fix
     from quantry.data.images import ImageOptions
+    from quantry.diagnosis import check_calibration
     from quantry.diagnosis import diagnose as run_diagnosis
     from quantry.quantization import quantize
 
     if not given:
         warn_of_default_pixels(model, data)
     images = ImageOptions(**given) if given else None
-    result = quantize(model, data, wanted, target=target, images=images, store=None if store == "none" else store)
+    result = quantize(
+        model,
+        data,
+        wanted,
+        target=target,
+        evaluation_data=evaluation_data,
+        images=images,
+        store=None if store == "none" else store,
+    )
+    if calibration:
+        _show_calibration(check_calibration(result))
+        return
     if not fix:
         _show(run_diagnosis(result), None, ())
         return
     fixed = run_fix(result, target=target, effort=effort)
     _show(fixed.diagnosis, fixed, fixed.result.save(written_to))
+
+
+def _check(model: Path, quantized: Path | None, data: Path | None, *, quantizes: bool) -> None:
+    if not model.is_file():
+        raise ModelError(f"the model file must exist, found nothing; at {model}")
+    if data is None:
+        raise RecipeError("a diagnosis needs --data, got none")
+    if quantized is not None and quantizes:
+        raise RecipeError(
+            "--fix, --recipe, --calibration and --evaluation-data quantize the float model, got one of them with the "
+            f"quantized model {quantized}"
+        )
 
 
 def _recipe(name: str | None, target: str | None) -> Recipe:
@@ -129,6 +159,36 @@ def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
     out.result(_json(diagnosis, fixed, written))
 
 
+def _show_calibration(check: "CalibrationCheck | None") -> None:
+    out = current_output()
+    if check is None:
+        raise RecipeError("--calibration needs a recipe that calibrates activations, got one that does not")
+    out.answer.print(escape(str(check)), highlight=False, soft_wrap=True)
+    out.result(calibration_facts(check), ExitCode.NOT_GOOD_ENOUGH if check.findings else ExitCode.GOOD)
+
+
+def calibration_facts(check: "CalibrationCheck") -> dict[str, Any]:
+    """Return a check of calibration data as plain data."""
+    pixels = check.pixels
+    return {
+        "samples": check.samples,
+        "half": check.half,
+        "settled_after": check.settled_after,
+        "growing": check.growing,
+        "evaluated": check.evaluated,
+        "outside": check.outside,
+        "exceeded": check.exceeded,
+        "similarity": check.similarity,
+        "pixels": None
+        if pixels is None
+        else [
+            {"label": choice.label, "certainty": choice.certainty, "first_layer": choice.first_layer}
+            for choice in (pixels.given, *pixels.alternatives)
+        ],
+        "findings": [{"title": one.title, "tensors": one.tensors, "fix": one.fix} for one in check.findings],
+    }
+
+
 def _json(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> dict[str, Any]:
     from quantry.auto import outcome_facts
 
@@ -149,6 +209,7 @@ def _json(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
             }
             for finding in diagnosis.findings
         ],
+        "calibration": None if diagnosis.calibration is None else calibration_facts(diagnosis.calibration),
         "falls": [vars(fall) for fall in diagnosis.falls],
         "fixed": None if fixed is None else outcome_facts(fixed.result.auto),
         "written": written,

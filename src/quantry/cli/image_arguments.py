@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from quantry.cli.frame import current_output
 from quantry.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -75,6 +74,8 @@ def sides(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
+_GUESSED_ON = 8
+
 # Each option of the command line: the field of `ImageOptions`, and how its text is read.
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "mean": ("mean", lambda text: numbers("--mean", text)),
@@ -113,8 +114,19 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
     from quantry.graph.float_model import input_signatures
     from quantry.graph.load import model_source
 
-    for note in pixel_notes(calibration_data(data, input_signatures(model_source(model).load()))):
-        Console(stderr=True).print(f"[bold yellow]warning:[/] {escape(note)}", soft_wrap=True)
+    loaded = model_source(model).load()
+    opened = calibration_data(data, input_signatures(loaded))
+    notes = pixel_notes(opened)
+    for note in notes:
+        current_output().warn(note)
+    if notes:
+        from quantry.diagnosis import check_pixels, command_line
+
+        # Without any option the user knows least, so a guess from the model's own outputs is worth a few seconds.
+        check = check_pixels(loaded, opened, _GUESSED_ON)
+        if check is not None and check.better is not None:
+            advice = "the model is more certain of these images with other pixel values; probably it was trained with "
+            current_output().warn(f"{advice}{command_line(check.better.options)}")
 
 
 def holds_arrays(data: Path) -> bool:

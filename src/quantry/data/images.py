@@ -228,10 +228,23 @@ class ImageSource(SampleSource):
         starts = range(0, len(self._files), self._group)
         return tuple(self._files[start : start + self._group] for start in starts)
 
-    def read(self) -> Iterator[object]:
+    @property
+    def frame(self) -> "Frame":
+        """The shape of the model's input."""
+        return self._frame
+
+    def read(self) -> Iterator[Array]:
         """Yield the images, in groups of the model's batch size."""
+        return self.read_as(self._options)
+
+    def read_as(self, options: ImageOptions) -> Iterator[Array]:
+        """Yield the images with other options, in groups of the model's batch size.
+
+        Args:
+            options: How images become inputs.
+        """
         for start in range(0, len(self._files), self._group):
-            group = [load_image(path, self._options, self._frame) for path in self._files[start : start + self._group]]
+            group = [load_image(path, options, self._frame) for path in self._files[start : start + self._group]]
             yield np.stack(group) if self._frame.batched else group[0]
 
     def digest(self, limit: int | None) -> Digest:

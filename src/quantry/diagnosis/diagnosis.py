@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
 from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
@@ -51,6 +52,7 @@ class Diagnosis:
             and the share of ties.
         general_fixes: What helps many models whatever the cause: the last nodes, the first layers or the nodes that
             lose most in float or with more bits.
+        calibration: The check of the calibration data; None if it was skipped or nothing was calibrated.
     """
 
     tensors: tuple[TensorHealth, ...]
@@ -60,6 +62,7 @@ class Diagnosis:
     samples: int
     closeness: Closeness = field(repr=False)
     general_fixes: tuple[Fix, ...] = field(default=(), repr=False)
+    calibration: CalibrationCheck | None = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the causes with their fixes, and the nodes that lose most."""
@@ -79,7 +82,7 @@ class Diagnosis:
         return "\n".join(lines)
 
 
-def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
+def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool = True) -> Diagnosis:
     """Find out where a quantized model loses accuracy, and why.
 
     The error of each tensor alone follows from the statistics; the accumulated error is measured by running both.
@@ -87,6 +90,8 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
     Args:
         result: The result of `quantry.quantize`.
         samples: Number of evaluation samples to run.
+        calibration: Also check the calibration data; what is wrong with them is listed first, because it makes
+            everything else uncertain.
 
     Raises:
         RecipeError: ``samples`` is less than 1.
@@ -126,9 +131,11 @@ def diagnose(result: QuantizationResult, samples: int = 4) -> Diagnosis:
     )
     measured = Counterfactual(stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels)
     causes = find_causes(evidence, measured)
+    checked = check_calibration(result) if calibration else None
+    causes = (*(() if checked is None else checked.findings), *causes)
     findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in causes)
     general = _with_pieces(evidence, _general_fixes(evidence))
-    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general)
+    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general, checked)
 
 
 def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
