@@ -75,7 +75,10 @@ def test_htp_takes_the_whole_graph_of_accepted_presets_and_names_refused_nodes()
     backend = installed("qnn")
     for preset in ("A8W8", "RECOMMENDED-HTP-16"):
         model = quantry.quantize(network(), samples(), preset, target="qnn-htp", store=None).to_bytes()
-        assert {entry.device for entry in backend.placement(model, samples(1)[0])} == {"HTP"}
+        table = backend.placement(model, samples(1)[0])
+        assert {entry.device for entry in table} == {"HTP"}
+        assert "float" not in {entry.precision for entry in table}
+    assert by_operator(table, "Relu")[0].unit == by_operator(table, "Conv")[1].node
     refused = quantry.quantize(network(), samples(), "A16W8", target="ort-cpu", store=None).to_bytes()
     with pytest.raises(ModelError):
         backend.open(refused)

@@ -15,7 +15,7 @@ from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import TrialRunner
 from quantry.errors import QuantryError
-from quantry.targets import Backend, backend_of, find_target, on_target
+from quantry.targets import Backend, backend_of, find_target, on_target, simulated_for
 
 LEADERS = 3
 """How many of the best trials run on the target."""
@@ -91,7 +91,8 @@ def _scored(trial: Trial, context: SearchContext) -> _Ranked:
     with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
         path = Path(folder) / "model.onnx"
         TrialRunner(context).write_model(trial.recipe, path)
-        simulated = _score(context.evaluator, path)
+        with simulated_for(trial.recipe.target):
+            simulated = _score(context.evaluator, path)
         with on_target(trial.recipe.target, context.store):
             return _Ranked(trial, simulated, _score(context.evaluator, path))
 

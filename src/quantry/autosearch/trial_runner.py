@@ -30,7 +30,7 @@ from quantry.pipeline import Stages, follow_names, run_prepare, run_quantize
 from quantry.recipe import EmitOptions, Recipe
 from quantry.runtime.sessions import deployment_session
 from quantry.runtime.threads import one_torch_thread
-from quantry.targets import backend_of, measure_on_target
+from quantry.targets import backend_of, measure_on_target, simulated_for
 
 # Trials whose stage results stay in memory, so that the next trials do not read them from disk: a search of 16
 # calibration trials on the demo detector takes 2.5 s of CPU time instead of 6.3 s. Neighbours share most stages, and
@@ -172,7 +172,8 @@ class TrialRunner:
             return model_size(stages.quantized.value.save(path))
 
     def _evaluated(self, trial: Trial, samples: int | None, path: Path) -> Trial:
-        score = self._score(trial.number, samples, path)
+        with simulated_for(trial.recipe.target):
+            score = self._score(trial.number, samples, path)
         count = None if score.per_sample is None else len(score.per_sample)
         return replace(
             trial, state="complete", score=score.value, interval=score.interval, samples=count, scores=score.named

@@ -67,7 +67,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
         warn_of_default_pixels(model, data)
     job = SearchJob(reference or model, data, data, labels, metric, decoder, images=images)
     adapter = _adapter(job, reference)
-    simulated = adapter.score(model)
+    simulated = _simulated(adapter, model, target)
     scores = {"model": _plain(model, simulated)}
     difference = None
     if target is not None:
@@ -77,6 +77,13 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if reference is not None:
         scores["float"] = _plain(reference, adapter.float_score(reference))
     _show(job.metric_name, scores, _drop(adapter.direction, scores), max_drop, difference)
+
+
+def _simulated(adapter: "EvaluatorAdapter", model: Path, target: str | None) -> "Score":
+    from quantry.targets import simulated_for
+
+    with simulated_for(target):
+        return adapter.score(model)
 
 
 def _on_target(adapter: "EvaluatorAdapter", model: Path, target: str) -> "Score":

@@ -17,7 +17,7 @@ from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes
 from quantry.graph.save import serialize
 from quantry.targets import Backend, Target, find_target
-from quantry.targets.arithmetic import RunnerSession, require_backend
+from quantry.targets.arithmetic import RunnerSession, require_backend, simulated_model
 from quantry.targets.compare import ModelComparison, compare_models, runnable
 from quantry.targets.pairs import is_dequantize, is_quantize
 
@@ -82,7 +82,7 @@ def diagnose_pair(
         return PairDiagnosis(outputs, gathered, falls, len(feeds))
     backend = require_backend(find_target(target))
     departures = _departures(theirs, feeds, find_target(target))
-    on_target = compare_models(serialize(theirs), serialize(theirs), feeds, backend)
+    on_target = compare_models(serialize(simulated_model(theirs, backend)), serialize(theirs), feeds, backend)
     return PairDiagnosis(outputs, gathered, falls, len(feeds), departures, on_target)
 
 
@@ -94,7 +94,8 @@ def _departures(model: ir.Model, feeds: list[dict[str, NDArray[Any]]], target: T
         quantize = node.inputs[0].producer() if is_dequantize(node) and node.inputs[0] is not None else None
         if quantize is not None and is_quantize(quantize) and quantize.inputs[0] is not None:
             sources[str(node.outputs[0].name)] = str(quantize.inputs[0].name)
-    errors = measured_errors(model, model, [*sources], feeds, len(feeds), partial(_open_on, backend))
+    simulated = simulated_model(model, backend)
+    errors = measured_errors(simulated, model, [*sources], feeds, len(feeds), partial(_open_on, backend))
     return find_falls(model, {sources[name]: error.sqnr for name, error in errors.items()})
 
 

@@ -1,6 +1,6 @@
 """What deployment targets want of a quantized model, and whether a model keeps to it."""
 
-from quantry.targets.arithmetic import on_target
+from quantry.targets.arithmetic import on_target, simulated_for
 from quantry.targets.backends import BACKENDS, Backend, PlacedNode, Runner
 from quantry.targets.check import check_model
 from quantry.targets.placement import Placement, place
@@ -31,6 +31,7 @@ __all__ = [
     "on_target",
     "place",
     "prove_accumulators",
+    "simulated_for",
     "slow_because",
     "target_of_model",
 ]

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from quantry.errors import RecipeError
 from quantry.evaluate.evaluation_session import opened_by
+from quantry.graph.load import read_model
+from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Blob, Digest, Memo, Store, fingerprint, fingerprint_file, stage
+from quantry.runtime.sessions import simulation_session
 from quantry.targets.backends import Backend, Runner
 from quantry.targets.registry import backend_of, find_target
 from quantry.targets.target import Target
@@ -55,6 +60,44 @@ def on_target(target: Target | str, store: Store | None = None) -> Iterator[Back
     backend = require_backend(target)
     with opened_by(partial(_session, backend, Memo(store))):
         yield backend
+
+
+@contextmanager
+def simulated_for(target: Target | str | None) -> Iterator[None]:
+    """Let the evaluators of quantry simulate models with the rounding of a target, inside of the block.
+
+    It is as fast as any simulation, needs no backend, and is close to the target where its rounding is known: HTP.
+
+    Args:
+        target: The target or its name; None or empty simulates exact rounding.
+    """
+    backend = backend_of(target) if target else None
+    if backend is None or type(backend).write_arithmetic is Backend.write_arithmetic:
+        yield
+        return
+    with opened_by(partial(_simulation, backend)):
+        yield
+
+
+def simulated_model(model: ir.Model, backend: Backend | None) -> ir.Model:
+    """Return a copy of a quantized model that rounds as a backend does.
+
+    Args:
+        model: The model.
+        backend: The backend; None returns the model itself.
+    """
+    if backend is None:
+        return model
+    copy = model.clone()
+    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
+    infer_shapes(copy)
+    backend.write_arithmetic(copy)
+    return copy
+
+
+def _simulation(backend: Backend, model: str | Path | QuantizedModel) -> Any:
+    loaded = model.model if isinstance(model, QuantizedModel) else read_model(Path(model))
+    return simulation_session(simulated_model(loaded, backend), interleaved=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.runtime.sessions import SessionModel
@@ -101,6 +102,16 @@ class Backend(ABC):
             ModelError: The backend refuses the model; the message is its own.
             MissingExtraError: The library is not installed.
         """
+
+    def write_arithmetic(self, model: ir.Model) -> None:
+        """Let a simulation of a quantized model compute as this backend does, as far as its arithmetic is known.
+
+        By default nothing is changed: the simulation rounds the float result of every operator.
+
+        Args:
+            model: A model with Q/DQ pairs; it is changed in place.
+        """
+        del model
 
     @abstractmethod
     def placement(self, model: SessionModel, feeds: Arrays) -> tuple[PlacedNode, ...]:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from quantry.errors import ModelError
 from quantry.runtime.sessions import PluginProvider, SessionModel, SessionOptions, open_session
 from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
+from quantry.targets.backends.htp_arithmetic import write_htp_arithmetic
 from quantry.targets.backends.ort_cpu import (
     SessionRunner,
     installed_version,
@@ -41,6 +42,10 @@ class Qnn(Backend):
     def open(self, model: SessionModel, threads: int | None = None) -> Runner:
         """Open a session that runs every node on HTP; a node that does not fit is an error."""
         return SessionRunner(self._session(model))
+
+    def write_arithmetic(self, model: ir.Model) -> None:
+        """Write out how HTP rounds; see `quantry.targets.backends.htp_arithmetic`."""
+        write_htp_arithmetic(model)
 
     def placement(self, model: SessionModel, feeds: Arrays) -> tuple[PlacedNode, ...]:
         """Return the device of every node, and why it is the CPU.
@@ -94,8 +99,18 @@ class Qnn(Backend):
 
 
 def _on_htp(node: ir.Node) -> PlacedNode:
-    name = node.name or ""
-    return PlacedNode(name, node.op_type, "QNN", name, _precision(node), "HTP")
+    unit = _unit(node)
+    return PlacedNode(node.name or "", node.op_type, "QNN", unit.name or "", _precision(unit), "HTP")
+
+
+def _unit(node: ir.Node) -> ir.Node:
+    """Return the operator that a function without a pair before it is part of, such as the Conv before a Clip."""
+    value = node.inputs[0] if node.inputs else None
+    source = None if value is None else value.producer()
+    if value is None or source is None or is_dequantize(source) or len(value.uses()) > 1:
+        return node
+    readers = [use.node for output in node.outputs for use in output.uses()]
+    return _unit(source) if readers and all(map(is_quantize, readers)) else node
 
 
 def _precision(node: ir.Node) -> str:

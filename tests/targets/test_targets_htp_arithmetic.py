@@ -1,0 +1,98 @@
+"""The written-out arithmetic of HTP gives the integers of Qualcomm's emulator."""
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from target_models import installed, network, noise, samples
+
+import quantry
+from quantry.graph.load import read_model
+from quantry.runtime.sessions import run_session, simulation_session
+from quantry.targets import TARGETS, simulated_for
+from quantry.targets.arithmetic import simulated_model
+from quantry.targets.backends.htp_arithmetic import cut_multiplier, short_multiplier
+
+HEAD = '<ir_version: 9, opset_import: ["": 17]>'
+PARAMETERS = """<float sx = {0.0187}, uint8 zx = {114}, float sz = {0.0231}, uint8 zz = {7}, float sy = {0.0291},
+    uint8 zy = {121}>"""
+READ = "xq = QuantizeLinear(x, sx, zx) xd = DequantizeLinear(xq, sx, zx)"
+WRITE = "yq = QuantizeLinear(c, sy, zy) y = DequantizeLinear(yq, sy, zy)"
+WEIGHT = "wd = DequantizeLinear<axis = 0>(w, sw, zw)"
+
+
+def convolution(attributes: str, shape: tuple[int, ...], sides: tuple[int, int]) -> onnx.ModelProto:
+    into, out = sides
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[1,8,{into},{into}] x) => (float[1,8,{out},{out}] y) {PARAMETERS} "
+        f"{{ {READ} {WEIGHT} c = Conv<{attributes}>(xd, wd) {WRITE} }}"
+    )
+    generator = np.random.default_rng(0)
+    scales = np.geomspace(0.002, 0.05, 8).astype(np.float32)
+    arrays = {"w": generator.integers(-127, 128, shape).astype(np.int8), "sw": scales, "zw": np.zeros(8, np.int8)}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model
+
+
+def elementwise(body: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f"{HEAD} g (float[1,8,24,24] x, float[1,8,24,24] z) => (float[1,8,24,24] y) {PARAMETERS} "
+        f"{{ {READ} zq = QuantizeLinear(z, sz, zz) zd = DequantizeLinear(zq, sz, zz) {body} {WRITE} }}"
+    )
+
+
+MODELS = {
+    "dense": convolution("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", (8, 8, 3, 3), (24, 24)),
+    "depthwise": convolution("kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 8", (8, 1, 3, 3), (24, 24)),
+    "strided depthwise": convolution("kernel_shape = [3, 3], strides = [2, 2], group = 8", (8, 1, 3, 3), (25, 12)),
+    "sum": elementwise("c = Add(xd, zd)"),
+}
+
+
+def levels(model: onnx.ModelProto, *, rounded: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    backend = installed("qnn")
+    generator = np.random.default_rng(1)
+    feeds = {
+        value.name: generator.normal(0, 1, [d.dim_value for d in value.type.tensor_type.shape.dim]).astype(np.float32)
+        for value in model.graph.input
+    }
+    loaded = read_model(model.SerializeToString())
+    simulated = simulated_model(loaded, backend if rounded else None)
+    ours = run_session(simulation_session(simulated), feeds)["y"]
+    theirs = backend.open(model.SerializeToString()).run(feeds)["y"]
+    return np.rint(ours / np.float64(np.float32(0.0291))), np.rint(theirs / np.float64(np.float32(0.0291)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_simulation_has_the_integers_of_the_emulator(name: str) -> None:
+    ours, theirs = levels(MODELS[name], rounded=True)
+    assert (ours != theirs).mean() < 5e-4
+    plain, _ = levels(MODELS[name], rounded=False)
+    assert (plain != theirs).mean() > 2e-3
+
+
+def test_multipliers_have_few_bits() -> None:
+    ratio = np.array([0.3, 0.0123, 1e-5])
+    step, multiplier = cut_multiplier(ratio)
+    assert np.all((multiplier > 1 / 16) & (multiplier <= 1 / 8))
+    assert np.all(multiplier * 2**15 == np.rint(multiplier * 2**15))
+    assert multiplier / step == pytest.approx(ratio, rel=3e-4)
+    assert short_multiplier(ratio, 15) == pytest.approx(ratio, rel=2**-15)
+
+
+def test_scores_for_htp_come_from_its_arithmetic() -> None:
+    backend = installed("qnn")
+    model = quantry.quantize(network(), samples(), "CPU_INT8", target="qnn-htp", store=None)
+    sample = samples(1)[0]
+    device = backend.open(model.to_bytes()).run(sample)["y"]
+    plain = run_session(simulation_session(model.to_bytes()), sample)["y"]
+    rounded = run_session(simulation_session(simulated_model(read_model(model.to_bytes()), backend)), sample)["y"]
+    assert noise(device, rounded) >= noise(device, plain)
+
+
+def test_targets_without_a_known_arithmetic_are_simulated_as_before() -> None:
+    from quantry.evaluate.evaluation_session import _OPENER
+
+    for target in (None, "", *(name for name in TARGETS if name != "qnn-htp")):
+        with simulated_for(target):
+            assert _OPENER.get() is None
