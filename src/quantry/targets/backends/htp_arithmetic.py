@@ -202,7 +202,7 @@ def _readers(node: ir.Node) -> list[tuple[ir.Node, int]]:
 
 
 def _output_scale(node: ir.Node) -> float | None:
-    """Return the 8-bit scale of the quantizer after a node, also behind a Relu or Clip; None if it has no such."""
+    """Return the 8-bit scale of the quantizer after a node, also after a Relu or Clip; None if it has no such."""
     value = node.outputs[0]
     readers = [use.node for use in value.uses()]
     if len(readers) == 1 and readers[0].op_type in _BOUNDING:
