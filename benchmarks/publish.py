@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.locations import CHARTS, README, RESULTS
-from benchmarks.markdown import replace_section
+from benchmarks.markdown import replace_section, table
 from benchmarks.plot import plot_accuracy, plot_speed
 from benchmarks.speed_table import losses, measures_table, missed_goals, ratios_table
 
@@ -47,6 +47,40 @@ def publish_accuracy(content: dict[str, Any], table: str) -> None:
     text = "\n\n".join((_origin(content), table, "![Quality](charts/accuracy.png)"))
     _into_readme("accuracy", text)
     _page("accuracy", text)
+
+
+def publish_deployment(content: dict[str, Any]) -> None:
+    """Store the results on deployment targets and put their table into README.md."""
+    _store("deployment", content)
+    headings = (
+        "model",
+        "target",
+        "preset",
+        "nodes elsewhere",
+        "metric: float, simulation, target",
+        "target - simulation, 95 %",
+        "dB: float, simulation",
+        "dB: float, target",
+        "dB: simulation, target",
+        "speed-up",
+    )
+    rows = [_deployment_row(name, entry) for name, entry in content["entries"].items()]
+    _into_readme("deployment", f"{_origin(content)}\n\n{table(headings, rows)}")
+
+
+def _deployment_row(name: str, entry: dict[str, Any]) -> tuple[str, ...]:
+    quality, latency = entry.get("quality"), entry.get("latency")
+    scores, interval, ratios = "", "", [""] * 3
+    if quality is not None:
+        values = ", ".join(f"{value:.4f}" for value in quality["scores"].values())
+        scores = f"{quality['metric']} {values} ({quality['samples']})"
+        low, high = quality["target_minus_simulation"]
+        interval = f"{low:+.4f} .. {high:+.4f}"
+        ratios = [f"{value:.1f}" for value in quality["decibels"].values()]
+    speed = "" if latency is None else f"{latency['speedup']:.2f}x"
+    elsewhere = str(entry.get("elsewhere", ""))
+    model = name.partition(" ")[0]
+    return (model, entry["target"], entry["preset"], elsewhere, scores, interval, *ratios, speed)
 
 
 def _store(name: str, content: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.accuracy.evaluation_script import input_name, load_script
-from benchmarks.accuracy.score import Score, bootstrap
-from benchmarks.locations import shared
+from benchmarks.accuracy.score import Run, Score, bootstrap
+from benchmarks.locations import NotAvailable, shared
 from benchmarks.workloads.sample_folder import Sample
 
 
@@ -44,8 +44,8 @@ class DetectionSuite:
         yield from self._images("images", mirrored=False)
         yield from self._images("images", mirrored=True)
 
-    def score(self, model: Path, limit: int | None) -> Score:
-        """Evaluate a model on held-out images."""
+    def score(self, model: Path, limit: int | None, run: Run | None = None) -> Score:
+        """Evaluate a model, or what runs it, on held-out images."""
         script = self._script()
         kept: list[Any] = []
 
@@ -57,7 +57,7 @@ class DetectionSuite:
                 return super().evaluate(results)
 
         script.CocoVal = Recording
-        count, (ap, ap50, ap75) = self._evaluate(script, model, limit)
+        count, (ap, ap50, ap75) = self._evaluate(script, run or model, limit)
         dataset, results = kept[0]
         replicates = (0.0,) * self.resampled
         if results:
@@ -75,8 +75,9 @@ class DetectionSuite:
             pixels = cv2.imread(str(path))
             yield {name: self._prepared(script, pixels[:, ::-1].copy() if mirrored else pixels)}
 
-    def _evaluate(self, script: Any, model: Path, limit: int | None) -> Any:
-        return script.evaluate(script.onnx_run(str(model)), str(shared(self.data)), limit)
+    def _evaluate(self, script: Any, model: Path | Run, limit: int | None) -> Any:
+        run = script.onnx_run(str(model)) if isinstance(model, Path) else model
+        return script.evaluate(run, str(shared(self.data)), limit)
 
     def _prepared(self, script: Any, pixels: Any) -> Any:
         prepared, _ = script.preprocess(pixels)
@@ -88,7 +89,9 @@ class DetectionSuite:
 class FastestDetSuite(DetectionSuite):
     """FastestDet, whose script opens the model itself and whose input is 0..1."""
 
-    def _evaluate(self, script: Any, model: Path, limit: int | None) -> Any:
+    def _evaluate(self, script: Any, model: Path | Run, limit: int | None) -> Any:
+        if not isinstance(model, Path):
+            raise NotAvailable(f"the script of {self.name} runs models by itself, so no target can run them for it")
         return script.evaluate(str(model), str(shared(self.data)), limit)
 
     def _prepared(self, script: Any, pixels: Any) -> Any:

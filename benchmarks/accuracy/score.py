@@ -2,9 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+Run = Callable[[Any], Any]
+"""Runs a model: a batch in, its first output out."""
 
 _SEED = 20260101
 _CONFIDENCE = 0.95

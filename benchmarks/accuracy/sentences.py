@@ -9,8 +9,8 @@ import numpy as np
 
 from benchmarks.accuracy.classification import exported
 from benchmarks.accuracy.evaluation_script import load_script
-from benchmarks.accuracy.score import Score, bootstrap
-from benchmarks.locations import shared
+from benchmarks.accuracy.score import Run, Score, bootstrap
+from benchmarks.locations import NotAvailable, shared
 from benchmarks.workloads.sample_folder import Sample
 
 _CALIBRATED, _RESAMPLED = 128, 1000
@@ -43,10 +43,12 @@ class SentenceSuite:
         for ids in sentences:
             yield {"ids": ids[None], "mask": np.ones_like(ids)[None]}
 
-    def score(self, model: Path, limit: int | None) -> Score:
+    def score(self, model: Path, limit: int | None, run: Run | None = None) -> Score:
         """Evaluate a model on the test split."""
         import onnxruntime
 
+        if run is not None:
+            raise NotAvailable("sentences have two inputs of any length, which no target with static shapes runs")
         script = load_script(shared(self.name, "eval.py"))
         session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
 

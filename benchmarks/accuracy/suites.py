@@ -6,7 +6,7 @@ from typing import Protocol
 
 from benchmarks.accuracy.classification import CifarSuite, ImageNetSuite
 from benchmarks.accuracy.detection import DetectionSuite, FastestDetSuite
-from benchmarks.accuracy.score import Score
+from benchmarks.accuracy.score import Run, Score
 from benchmarks.accuracy.sentences import SentenceSuite
 from benchmarks.workloads.sample_folder import Sample
 
@@ -34,8 +34,8 @@ class Suite(Protocol):
     def more_samples(self) -> Iterator[Sample]:
         """Yield held-out samples for timing and evaluation; never to calibrate a model whose quality is reported."""
 
-    def score(self, model: Path, limit: int | None) -> Score:
-        """Evaluate a model on the first ``limit`` held-out samples, or on all."""
+    def score(self, model: Path, limit: int | None, run: Run | None = None) -> Score:
+        """Evaluate a model on the first ``limit`` held-out samples, or on all; ``run`` replaces onnxruntime."""
 
 
 SUITES: tuple[Suite, ...] = (
