@@ -155,7 +155,7 @@ from local_module import helper
 config = get_default_config("XINT9")
 method = vai_q_onnx.PowerOfTwoMethod.MinMES
 vai_q_onnx.quantize_static("a", "b", None, enable_npu_cn=True, extra_options={
-    "ActivationSymetric": True, "EnableSubgraph": True, "FastFinetune": {"LearnRate": 1}})
+    "ActivationSymetric": True, "DedicateDQNode": True, "FastFinetune": {"LearnRate": 1}})
 try:
     from quark.onnx import nothing_of_the_kind
 except ImportError:
@@ -200,7 +200,7 @@ def test_missing_names_are_reported_with_line_and_nearest_spelling(tmp_path: Pat
         "script.py:10: vai_q_onnx.PowerOfTwoMethod.MinMES does not exist; did you mean 'MinMSE'?",
         "script.py:11: vai_q_onnx.quantize_static(enable_npu_cn=...) does not exist; did you mean 'enable_npu_cnn'?",
         "script.py:11: extra_options['ActivationSymetric'] does not exist; did you mean 'ActivationSymmetric'?",
-        "script.py:11: extra_options['EnableSubgraph'] = True is not supported: ",
+        "script.py:11: extra_options['DedicateDQNode'] = True is not supported: ",
         "script.py:11: extra_options['FastFinetune']['LearnRate'] does not exist; did you mean 'LearningRate'?",
     )
     assert len(found) == len(wanted)

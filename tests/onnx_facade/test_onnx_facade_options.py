@@ -101,6 +101,7 @@ OPTIONS: dict[str, Case] = {
     "Int32Bias": ({}, False, "recipe.plan.bias.spec.dtype", DataType.INT8),
     "Int16Bias": ({}, True, "recipe.plan.bias.spec.dtype", DataType.INT16),
     "ForceQuantizeNoInputCheck": ({}, True, "recipe.plan.force_pass_through", True),
+    "EnableSubgraph": ({}, False, "recipe.plan.body_weights", False),
     "MatMulConstBOnly": ({}, True, "recipe.plan.constant_right_operand_only", True),
     "AddQDQPairToWeight": ({}, False, "recipe.emit.format", Qdq()),
     "UseQDQVitisCustomOps": ({}, True, "recipe.emit.format", VitisQdq(VitisDialect.VITIS)),

@@ -6,7 +6,8 @@
 
 as onnxruntime's quantize_dynamic writes it, so that the runtime fuses the same chains. DynamicQuantizeLinear returns
 uint8. The weight of a ConvInteger is always written as uint8 (int8 with its zero point moved to 128), because
-onnxruntime before 1.22 has no int8 kernel for it; the results are the same.
+onnxruntime before 1.22 has no int8 kernel for it; the results are the same. An LSTM becomes DynamicQuantizeLSTM of
+com.microsoft, which has no counterpart for GRU and RNN: their weights are stored as integers and dequantized.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from quantry.emit.local_functions import STANDARD, FunctionCollector
 from quantry.emit.pairs import PairWriter
 from quantry.emit.product_node import ProductNode, product_nodes
 from quantry.execute.quantized_view import QuantizedView
+from quantry.graph.edit import int_of
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.rounding import quantize_array
 from quantry.numerics.tensor_params import QuantParams, TensorParams
@@ -49,7 +51,11 @@ def emit_dynamic(model: ir.Model, plan: QuantPlan, params: QuantParams, options:
     for product in products:
         writer.write(product)
     fused = write_fused(editor, plan, params, writer.data)
-    write_other_weights(editor, plan, params, fused | {product.name for product in products})
+    layers = [node for node in model.graph if _is_dynamic_lstm(node, plan)]
+    for node in layers:
+        _write_lstm(editor, node, params)
+    written = fused | {product.name for product in products} | {node.name or "" for node in layers}
+    write_other_weights(editor, plan, params, written)
 
 
 def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParams, written: set[str]) -> None:
@@ -68,6 +74,57 @@ def write_other_weights(editor: GraphEditor, plan: QuantPlan, params: QuantParam
         if users:
             pairs.write_constant(weight.name, users)
     pairs.finish(FunctionCollector(editor.model))
+
+
+def _is_dynamic_lstm(node: ir.Node, plan: QuantPlan) -> bool:
+    """Return whether onnxruntime's DynamicQuantizeLSTM can replace a node: both weights planned in 8 bits, layout 0."""
+    if node.op_type != "LSTM" or node.domain != "" or int_of(node, "layout", 0):
+        return False
+    planned = [None if value is None else plan.weights.get(value.name or "") for value in node.inputs[1:3]]
+    return all(
+        entry is not None and node.name in entry.users and entry.spec.dtype in (DataType.INT8, DataType.UINT8)
+        for entry in planned
+    )
+
+
+def _write_lstm(editor: GraphEditor, node: ir.Node, params: QuantParams) -> None:
+    """Replace an LSTM by DynamicQuantizeLSTM, whose weights are [directions, inputs, gates * hidden]."""
+    stored: list[ir.Value] = []
+    grids: list[ir.Value] = []
+    for value in node.inputs[1:3]:
+        assert value is not None
+        tensors = _recurrent_weight(editor, value, params.tensors[value.name or ""])
+        stored.append(tensors[0])
+        grids += tensors[1:]
+    optional = [*node.inputs[3:8], *[None] * (8 - len(node.inputs))]
+    inputs = [node.inputs[0], *stored, *optional, *grids]
+    attributes = [value for name, value in node.attributes.items() if name != "layout"]
+    replacement = ir.Node("com.microsoft", "DynamicQuantizeLSTM", inputs, attributes, num_outputs=len(node.outputs))
+    replacement.name = editor.fresh(f"{node.name}_quant")
+    for old, new in zip(node.outputs, replacement.outputs, strict=True):
+        new.name, new.type, new.shape = old.name, old.type, old.shape
+    graph = node.graph
+    assert graph is not None
+    editor.model.opset_imports.setdefault("com.microsoft", 1)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [replacement], node.outputs, replacement.outputs)
+
+
+def _recurrent_weight(editor: GraphEditor, value: ir.Value, params: TensorParams) -> tuple[ir.Value, ...]:
+    """Return integers, scale and zero point of a weight [directions, gates * hidden, inputs]."""
+    source = value.const_value
+    assert source is not None
+    directions, rows, width = source.shape.numpy()
+
+    def integers(name: str) -> ir.TensorProtocol:
+        levels = quantize_array(source.numpy(), params).transpose(0, 2, 1)
+        return as_tensor(np.ascontiguousarray(levels), params.dtype, name)
+
+    stored = editor.lazy(f"{value.name}_quantized", (directions, width, rows), ONNX_TYPE[params.dtype], integers)
+    # One scale for each direction, or one for each direction and row; directions share the scales of rows.
+    shape = (directions,) if params.axis is None else (directions, rows)
+    scale, zero = (np.broadcast_to(part, shape) for part in (params.scale, params.zero_point))
+    offset = as_tensor(zero, params.dtype, editor.fresh(f"{value.name}_zero_point"))
+    return stored, editor.constant(np.ascontiguousarray(scale), f"{value.name}_scale"), editor.initializer(offset)
 
 
 @dataclass(frozen=True)

@@ -200,10 +200,10 @@ class GraphEditor:
         """
         graph = self.model.graph
         value = graph.initializers[name]
-        # The plan is about the main graph; a reader inside a subgraph keeps the float constant.
-        uses = [use for use in value.uses() if use.node.graph is graph and (users is None or use.node.name in users)]
+        # A reader inside a body keeps the float constant unless the plan names it.
+        uses = [use for use in value.uses() if (use.node.graph is graph if users is None else use.node.name in users)]
         chain = restore(value)
-        anchor = uses[0].node if len(uses) == 1 else graph[0]
+        anchor = uses[0].node if len(uses) == 1 and uses[0].node.graph is graph else graph[0]
         graph.insert_before(anchor, chain)
         for use in uses:
             use.node.replace_input_with(use.idx, chain[-1].outputs[0])

@@ -149,7 +149,9 @@ class _Writer:
             return
         rounded = self._constant(f"{name}_rounded", quantizer.round(value.const_value.numpy()))
         for use in tuple(value.uses()):
-            if use.node.graph is self._graph and quantizer.reads(use.node.name or ""):
+            # A reader inside a body is quantized only if the plan names it.
+            inside = use.node.graph is not self._graph
+            if quantizer.reads(use.node.name or "") and not (inside and quantizer.readers is None):
                 use.node.replace_input_with(use.idx, rounded)
         self._simulation.rounded[name] = rounded.name or ""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import onnx_ir as ir
 
 from quantry.errors import RecipeError
-from quantry.graph.operators import facts
+from quantry.graph.operators import Family, facts
 from quantry.graph.quant_plan import (
     ActivationPlan,
     BiasPlan,
@@ -70,8 +70,7 @@ class Draft:
         for index in annotation.tables:
             table = replace(types.weight or self.options.weight, granularity=PerTensor())
             self._add_weight(node, index, table, None)
-        if annotation.weight is not None:
-            self._add_weight(node, annotation.weight, types.weight or self.options.weight, annotation.weight_axis)
+        self.add_weights(node, annotation)
         if annotation.bias is not None:
             self._biased.append((node, annotation))
         if annotation.output is not None and not self.options.inputs_only:
@@ -80,6 +79,13 @@ class Draft:
                     self._activations.setdefault(_name(output), self._output_plan(node, annotation))
                     if types.output is not None:
                         self._written[_name(output)] = types.output
+
+    def add_weights(self, node: ir.Node, annotation: Annotation) -> None:
+        """Add the weights of a node and nothing else; the node may be inside the body of another one."""
+        if annotation.weight is not None:
+            wanted = self._types(node).weight or self.options.weight
+            for index in (annotation.weight, *annotation.other_weights):
+                self._add_weight(node, index, wanted, annotation.weight_axis)
 
     def finish(self) -> QuantPlan:
         """Drop the tensors between fused operators, resolve all types and return the plan.
@@ -136,7 +142,8 @@ class Draft:
         if isinstance(spec.granularity, PerChannel) and rule_axis is not None:
             axis = _channel_axis(node, value, spec.granularity, rule_axis)
         if isinstance(spec.granularity, PerGroup) and rule_axis is not None:
-            axis = 1 - rule_axis  # axes 0 and 1 are output and input channels; groups lie along the inputs
+            # Groups lie along the inputs: the last axis of recurrent layers, else the other one of axes 0 and 1.
+            axis = 2 if facts(node).family is Family.RECURRENT else 1 - rule_axis
         users = () if known is None else known.users
         self._weights[name] = WeightPlan(spec, axis, (*users, node.name or ""))
 

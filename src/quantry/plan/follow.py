@@ -40,8 +40,8 @@ class FollowedNames:
         """
         self.notes: list[str] = []
         self._load = load
-        self._prepared = {str(node.name): node for node in prepared}
-        self._names = {name for node in prepared for name in _names(node)}
+        self._prepared = {str(node.name): node for node in ir.traversal.RecursiveGraphIterator(prepared)}
+        self._names = {name for node in self._prepared.values() for name in _names(node)}
         self._tensors = {*prepared.initializers, *(str(value.name) for value in prepared.inputs), *self._names}
         self._constant: dict[ir.Node, bool] = {}
 

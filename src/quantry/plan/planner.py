@@ -9,6 +9,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
+from quantry.plan.bodies import body_layers
 from quantry.plan.divisors import divisor_tensors, keep_divisors_float
 from quantry.plan.draft import Draft
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
@@ -31,7 +32,7 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=8)
+@stage(name="plan", version=9)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 
@@ -76,6 +77,8 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
             draft.decline(node, answer.reason)
         else:
             draft.add(node, answer)
+    for node, answer in body_layers(graph, options, excluded) if options.body_weights else ():
+        draft.add_weights(node, answer)
     return draft.finish()
 
 

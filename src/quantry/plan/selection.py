@@ -66,16 +66,16 @@ def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
     """Return the nodes that the selection leaves float.
 
     Args:
-        graph: The graph; every node has a unique name.
+        graph: The graph; every node has a unique name, also inside the bodies of control flow.
         selection: The user's selection.
 
     Returns:
-        Node name to reason.
+        Node name to reason; for nodes inside bodies too.
 
     Raises:
         SelectionError: An entry matches no node.
     """
-    nodes = list(graph)
+    nodes = list(ir.traversal.RecursiveGraphIterator(graph))
     groups = [*_excluded(nodes, selection), *_outside(nodes, selection)]
     reasons: dict[str, str] = {}
     for chosen, reason in groups:

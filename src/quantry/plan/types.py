@@ -59,7 +59,7 @@ def types_of_nodes(graph: ir.Graph, layers: Iterable[LayerTypes]) -> dict[str, N
     Raises:
         SelectionError: An entry matches no node; a known operator type may be absent.
     """
-    nodes = list(graph)
+    nodes = list(ir.traversal.RecursiveGraphIterator(graph))
     found: dict[str, NodeTypes] = {}
     for index, entry in enumerate(layers):
         where = f"plan.layers[{index}]"

@@ -16,6 +16,7 @@ from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.inline_constant_if import inline_constant_if
+from quantry.graph.passes.lift_body_weights import lift_body_weights
 from quantry.graph.passes.remove_identities import remove_identities
 from quantry.graph.passes.split_shared_weights import split_shared_weights
 from quantry.graph.passes.tidy import (
@@ -64,6 +65,7 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         notes += fold_batch_norm(model)
     if options.clip6_to_relu:
         notes += clip6_to_relu(model)
+    notes += lift_body_weights(model)
     notes += split_shared_weights(model)
     notes += remove_unused(model)
     model.ir_version = ir_version_for(model.opset_imports[""], model.ir_version)

@@ -52,8 +52,8 @@ ACCURACY_LEVELS = (0, 1, 2, 3, 4)
 class Dynamic:
     """Dynamic quantization: activations are quantized at run time, each tensor by its own extremes.
 
-    Written as DynamicQuantizeLinear, ConvInteger and MatMulInteger. Needs no calibration. Use it with
-    ``PlanOptions.weights_only``.
+    Written as DynamicQuantizeLinear, ConvInteger, MatMulInteger and DynamicQuantizeLSTM. Needs no calibration. Use it
+    with ``PlanOptions.weights_only``.
     """
 
 

@@ -113,6 +113,8 @@ class PlanOptions(Checked):
         layers: Layers with other types; later entries win.
         tensors: Tensors with other types, with priority over ``layers``; later entries win.
         extra_operators: Operator types to which ``every_operator`` applies if it is off for the others.
+        body_weights: Quantize the weights of layers inside the bodies of If, Loop and Scan; activations there stay
+            float.
         inputs_only: Quantize what the selected operators read; their results stay float unless another one reads them.
         float_pixels: Keep a Conv that reads an image (a model input of at most 4 channels) in float, unless it is the
             only Conv: the few digits of 8-bit floats lose differences between bright pixels.
@@ -136,6 +138,7 @@ class PlanOptions(Checked):
     layers: tuple[LayerTypes, ...] = ()
     tensors: tuple[TensorTypes, ...] = ()
     extra_operators: tuple[str, ...] = ()
+    body_weights: bool = True
     inputs_only: bool = False
     float_pixels: bool = False
     pass_through: tuple[str, ...] = ()

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.graph.operators import LINEAR
+from quantry.graph.operators import LINEAR, Family, of_family
 from quantry.numerics.power_of_two import position_of
+
+_RECURRENT = of_family(Family.RECURRENT)
 
 
 def is_quantize(node: ir.Node | None) -> bool:
@@ -125,6 +127,8 @@ def _read(node: ir.Node, constant: bool) -> QuantizedTensor:
 
 
 def _role(value: ir.Value) -> str:
+    if any(use.node.op_type in _RECURRENT for use in value.uses()):
+        return "weight"
     indices = {use.idx for use in value.uses() if use.node.op_type in LINEAR}
     if 2 in indices:
         return "bias"

@@ -9,6 +9,7 @@ from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.inline_constant_if import inline_constant_if
+from quantry.graph.passes.lift_body_weights import lift_body_weights
 from quantry.graph.passes.remove_identities import remove_identities
 from quantry.graph.passes.split_shared_weights import split_shared_weights
 from quantry.graph.passes.tidy import (
@@ -34,6 +35,7 @@ __all__ = [
     "inline_constant_if",
     "inputs_without_initializers",
     "ir_version_for",
+    "lift_body_weights",
     "name_nodes",
     "remove_identities",
     "remove_unused",

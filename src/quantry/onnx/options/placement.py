@@ -74,7 +74,14 @@ ROWS = (
         "plan.every_operator",
         sets("plan.every_operator"),
     ),
-    _not_written("EnableSubgraph", "Quantize the bodies of If and Loop.", "bodies of If and Loop stay float"),
+    OptionRow(
+        "EnableSubgraph",
+        Kind.BOOL,
+        "True",
+        "Quantize the weights inside the bodies of If, Loop and Scan; activations there stay float.",
+        "plan.body_weights",
+        sets("plan.body_weights"),
+    ),
     OptionRow(
         "ForceQuantizeNoInputCheck",
         Kind.BOOL,

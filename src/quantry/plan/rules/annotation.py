@@ -47,6 +47,7 @@ class Annotation:
         bias: The constant bias.
         tables: Constants quantized to the type of weights, each with one scale.
         output: How every float output is quantized; None if it stays float.
+        other_weights: Further constant weights with the same axis, as recurrent layers have.
     """
 
     activations: tuple[int, ...]
@@ -56,6 +57,7 @@ class Annotation:
     bias: int | None = None
     tables: tuple[int, ...] = ()
     output: OutputRange | None = Own()
+    other_weights: tuple[int, ...] = ()
 
     @property
     def moves_data(self) -> bool:

@@ -1,23 +1,29 @@
-"""Recurrent layers and control flow, which stay float."""
+"""Recurrent layers, of which the weights are quantized, and control flow, whose activations stay float."""
 
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from quantry.graph.operators import Family, of_family
-from quantry.plan.rules.annotation import Annotation, Declined
+from quantry.plan.rules.annotation import Annotation, Declined, input_at, is_constant
 from quantry.recipe import PlanOptions
 
 
 @dataclass(frozen=True)
 class RecurrentRule:
-    """Recurrent layers, whose state never leaves the operator."""
+    """Recurrent layers: weights [directions, gates * hidden, inputs], with one scale per row of a gate.
+
+    Their state never leaves the operator, so activations stay float.
+    """
 
     operators: tuple[str, ...] = of_family(Family.RECURRENT)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Decline."""
-        return Declined("its state stays inside the operator, where no Q/DQ pair can be placed")
+        """Quantize the weights of the input and of the state."""
+        first, *others = [index for index in (1, 2) if is_constant(input_at(node, index))] or (None,)
+        if first is None:
+            return Declined("its weights are computed, and its state stays inside where no Q/DQ pair can be placed")
+        return Annotation((), weight=first, weight_axis=1, other_weights=tuple(others), output=None)
 
 
 @dataclass(frozen=True)
@@ -27,5 +33,7 @@ class ControlFlowRule:
     operators: tuple[str, ...] = of_family(Family.CONTROL_FLOW)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Decline."""
-        return Declined("tensors inside its body cannot be observed, so they have no ranges")
+        """Decline; the planner quantizes the weights inside."""
+        return Declined(
+            "tensors inside its body cannot be observed, so they have no ranges; only weights are quantized"
+        )
