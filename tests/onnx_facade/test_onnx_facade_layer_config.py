@@ -129,7 +129,6 @@ def test_options_are_keywords_or_a_dictionary() -> None:
             QLayerConfig(UInt8Spec(), weight=Int8Spec(quant_granularity=QuantGranularity.Group)),
             "weight.quant_granularity",
         ),
-        (QLayerConfig(Int8Spec(calibration_method=CalibMethod.Distribution)), "calibration_method"),
     ],
 )
 def test_unsupported_specification_names_the_field(layer: QLayerConfig, field: str) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from facade_models import run
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantFormat, QuantType
+from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType
 
 import quantry.ort as ours
 from quantry.errors import RecipeError, SelectionError
@@ -331,3 +332,31 @@ def test_stored_ranges_of_a_symmetric_model_do_not_grow(tmp_path: Path) -> None:
         )
         scales.append(float(arrays(path)["x_scale"]))
     np.testing.assert_allclose(scales, scales[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
+def test_eight_bit_floats_are_pairs_in_both_forms(tmp_path: Path, form: QuantFormat) -> None:
+    path, feed = tmp_path / "q.onnx", Feed("x", [2, 8])
+    weight = RNG.normal(size=(8, 4)).astype(np.float32)
+    product = model([helper.make_node("MatMul", ["x", "w"], ["y"], name="product")], {"w": weight}, shape=[2, 8])
+    ours.quantize_static(
+        product,
+        path,
+        feed,
+        quant_format=form,
+        activation_type=QuantType.QFLOAT8E4M3FN,
+        weight_type=QuantType.QFLOAT8E4M3FN,
+        calibrate_method=CalibrationMethod.Distribution,
+        extra_options={"scenario": "p3"},
+    )
+    types = {tensor.data_type for tensor in onnx.load(path).graph.initializer if tensor.name.endswith("_zero_point")}
+    assert types == {TensorProto.FLOAT8E4M3FN}
+
+
+def test_symmetric_convolutions_before_a_function_run_on_integers(tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    ours.quantize_static(bounded(), path, Feed("x", [1, 3, 8, 8]), extra_options={"ActivationSymmetric": True})
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    assert counted(tmp_path / "optimized.onnx")["QLinearConv"] == 2

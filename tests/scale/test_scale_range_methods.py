@@ -9,6 +9,7 @@ from quantry.numerics.grid import Grid
 from quantry.recipe import (
     BestPercentile,
     DataType,
+    Distribution,
     Entropy,
     LayerWisePercentile,
     MinMax,
@@ -57,6 +58,12 @@ class TestLayerWisePercentile(RangeMethodSuite):
         return request.param
 
 
+class TestDistribution(RangeMethodSuite):
+    @pytest.fixture(params=[Distribution(), Distribution(power=1 / 3)], ids=str)
+    def method(self, request):
+        return request.param
+
+
 class TestBestPercentile(RangeMethodSuite):
     @pytest.fixture(params=[BestPercentile(), BestPercentile(90.0, symmetric=False)], ids=str)
     def method(self, request):
@@ -93,3 +100,13 @@ def test_every_method_of_the_recipe_is_in_the_table():
 def test_unknown_method_raises_with_the_known_ones():
     with pytest.raises(RecipeError, match=r"one of MinMax, Percentile.*got 'minmax'; in the scale stage"):
         find_range(ExactValues(SAMPLES["normal"]), "minmax", Grid(DataType.INT8, symmetric=True))
+
+
+def test_distribution_gives_values_the_spread_of_the_type() -> None:
+    values = np.random.default_rng(0).normal(0.0, 3.0, 20_000).astype(np.float32)
+    grid = Grid(DataType.FLOAT8E4M3FN, symmetric=True)
+    found = affine(find_range(ExactValues(values.reshape(1, -1)), Distribution(), grid), grid)
+    # onnxruntime divides by the deviation of all finite values of the type.
+    assert float(found.scale[0]) == pytest.approx(3.0 / float(np.std(grid.levels)), rel=0.02)
+    with pytest.raises(RecipeError, match="power"):
+        Distribution(power=0.0)

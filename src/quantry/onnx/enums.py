@@ -10,6 +10,7 @@ from typing import TypeAlias
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
     DataType,
+    Distribution,
     Entropy,
     LayerWisePercentile,
     Method,
@@ -94,16 +95,17 @@ _METHODS: dict[Enum, Method] = {
     CalibrationMethod.MinMax: MinMax(),
     CalibrationMethod.Entropy: Entropy(),
     CalibrationMethod.Percentile: Percentile(),
+    CalibrationMethod.Distribution: Distribution(),
     LayerWiseMethod.LayerWisePercentile: LayerWisePercentile(),
     ExtendedCalibrationMethod.MinMSE: MinMSE(),
     CalibMethod.MinMax: MinMax(),
     CalibMethod.MinMSE: MinMSE(),
     CalibMethod.Percentile: Percentile(),
+    CalibMethod.Distribution: Distribution(),
     CalibMethod.Entropy: Entropy(),
     CalibMethod.LayerwisePercentile: LayerWisePercentile(),
 }
 _NO_METHOD = {
-    "Distribution": "it is for float8 only, which is not supported; the nearest is CalibrationMethod.Percentile",
     "MinMax": "scales are float32 or powers of two, not M / 2**N; the nearest is CalibrationMethod.MinMax",
 }
 
@@ -116,6 +118,7 @@ _DATA_TYPES = {
     "QUInt16": DataType.UINT16,
     "QInt32": DataType.INT32,
     "QUInt32": DataType.UINT32,
+    "QFLOAT8E4M3FN": DataType.FLOAT8E4M3FN,
     "QFloat16": DataType.FLOAT16,
     "QBFloat16": DataType.BFLOAT16,
     "QBFP": DataType.BFP16,
@@ -192,10 +195,7 @@ def spec_of(member: Enum, where: str) -> TensorSpec:
     """
     dtype = _DATA_TYPES.get(member.name)
     if dtype is None:
-        raise RecipeError(
-            f"{where} cannot be {member}: float8 with a scale is not supported; the nearest is ExtendedQuantType.QMX "
-            "with MXAttributes {'element_dtype': 'fp8_e4m3'}"
-        )
+        raise RecipeError(f"{where} cannot be {member}: quantry does not have the type")
     return TensorSpec(dtype, granularity=PerBlock()) if dtype.is_block else TensorSpec(dtype)
 
 

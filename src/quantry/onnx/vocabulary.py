@@ -121,7 +121,9 @@ class OptionWords(Vocabulary):
             return "omitted"
         if PowerOfTwoScale() in conflict.allowed and not self._is_spec(conflict.field):
             return "a PowerOfTwoMethod"
-        return super().allowed(conflict)
+        # E5M2 has no name in AMD's and onnxruntime's enumerations.
+        named = tuple(value for value in conflict.allowed if value is not DataType.FLOAT8E5M2)
+        return super().allowed(replace(conflict, allowed=named))
 
     def given_value(self, conflict: Conflict) -> str:
         """Return the value that the caller gave, or the default that took its place."""

@@ -14,6 +14,7 @@ _TYPES = {
     TensorProto.INT16: QuantType.QInt16,
     TensorProto.UINT4: QuantType.QUInt4,
     TensorProto.INT4: QuantType.QInt4,
+    TensorProto.FLOAT8E4M3FN: QuantType.QFLOAT8E4M3FN,
 }
 _RENAMED = {"SmoothQuantAlpha": "SmoothAlpha", "scenario": "Scenario"}
 _NO_EFFECT = ("extra.Sigmoid.nnapi", "QDQKeepRemovableActivations", "CalibStridedMinMax", "CalibMaxIntermediateOutputs")

@@ -152,6 +152,9 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
     """
     weight_type = own_type(weight_type)
     # onnxruntime's own members compare unequal to ours.
+    if _name(quant_format) == "QOperator" and "QFLOAT8E4M3FN" in (_name(own_type(activation_type)), _name(weight_type)):
+        _LOG.warning("Q/DQ pairs are written: there are no operators on 8-bit floats")
+        quant_format = QuantFormat.QDQ
     if per_channel and (_name(quant_format), _name(weight_type)) == ("QOperator", "QUInt8"):
         _LOG.warning("weights are int8: integer convolutions have one zero point for all channels")
         weight_type = QuantType.QInt8
@@ -269,7 +272,7 @@ def _run(
     if half:
         config = replace(config, convert_fp16_to_fp32=True)
         reader = None if reader is None else HalfReader(reader)
-    job = _with_pass_through(translate(config))
+    job = _placed_as_in_onnxruntime(translate(config))
     if stored is not None:
         job = with_stored(job, stored)
     method = own_member(config.calibrate_method, METHODS, "calibrate_method").name
@@ -291,11 +294,21 @@ def _run(
     write_as_onnxruntime(output, result.plan, names)
 
 
-def _with_pass_through(job: Job) -> Job:
-    """Return the job in which some operators are quantized only after quantized ones, as in onnxruntime."""
+def _placed_as_in_onnxruntime(job: Job) -> Job:
+    """Return the job in which pairs stand where onnxruntime's kernels need them.
+
+    Some operators are quantized only after quantized ones. A Relu after symmetric pairs cannot be removed, and
+    onnxruntime computes a Conv with integers only if a QuantizeLinear follows it directly, so the tensor between the
+    two is quantized as well.
+    """
+    plan = job.recipe.plan
     integer = isinstance(job.recipe.emit.format, QOperator)
     names = (*_AFTER_QUANTIZED, "GlobalAveragePool") if integer else _AFTER_QUANTIZED
-    return replace(job, recipe=replace(job.recipe, plan=replace(job.recipe.plan, pass_through=names)))
+    fused = (
+        () if plan.activation.symmetric and plan.activation.dtype.is_integer and not integer else plan.fused_activations
+    )
+    plan = replace(plan, pass_through=names, fused_activations=fused)
+    return replace(job, recipe=replace(job.recipe, plan=plan))
 
 
 def _known(names: Sequence[str], model: onnx.ModelProto) -> list[str]:

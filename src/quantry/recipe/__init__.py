@@ -36,6 +36,7 @@ from quantry.recipe.formats import (
 from quantry.recipe.layers import LayerTypes, Selection, Subgraph, TensorTypes, nearest_bias
 from quantry.recipe.methods import (
     BestPercentile,
+    Distribution,
     Entropy,
     LayerWisePercentile,
     Method,
@@ -132,6 +133,7 @@ __all__ = [
     "Dimension",
     "Distill",
     "DistillLoss",
+    "Distribution",
     "Dynamic",
     "EmitOptions",
     "Entropy",

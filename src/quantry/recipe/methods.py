@@ -137,7 +137,23 @@ class BestPercentile(Checked):
             raise RecipeError(f"BestPercentile.metric must be 'mae' or 'mse', got {self.metric!r}")
 
 
-Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercentile | BestPercentile
+@dataclass(frozen=True)
+class Distribution(Checked):
+    """For 8-bit floats: the scale with which values spread as the values of the type do; for integers as `MinMax`.
+
+    Attributes:
+        power: Power of the magnitudes whose spread is measured; 1/3 gives large values less weight.
+    """
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.power <= 1:
+            raise RecipeError(f"Distribution.power must be in (0, 1], got {self.power!r}")
+
+
+Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercentile | BestPercentile | Distribution
 
 
 def _check_percent(where: str, given: float) -> None:

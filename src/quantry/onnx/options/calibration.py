@@ -8,7 +8,7 @@ from quantry.errors import RecipeError
 from quantry.onnx.enums import METHODS, method_of, own_member
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
 from quantry.onnx.options.recipe_draft import RandomInputs, RecipeDraft, refuse
-from quantry.recipe import Entropy, LayerWisePercentile, Method, MinMax, NonOverflow, Percentile
+from quantry.recipe import Distribution, Entropy, LayerWisePercentile, Method, MinMax, NonOverflow, Percentile
 
 _BOUNDED = "the float pass keeps histograms instead of activations, so memory is bounded in any case"
 _DEFAULT_AVERAGE = 0.01  # onnxruntime's averaging constant.
@@ -49,6 +49,13 @@ def _symmetric_range(draft: RecipeDraft, value: bool) -> RecipeDraft:
         value,
         f"only Percentile supports both values, got {type(current).__name__}; use ActivationSymmetric={value}",
     )
+
+
+def _scenario(current: Distribution, value: str) -> Distribution:
+    powers = {"same": 1.0, "p3": 1.0 / 3.0}
+    if value not in powers:
+        raise RecipeError(f"extra_options['Scenario'] must be 'same' or 'p3', got {value!r}")
+    return replace(current, power=powers[value])
 
 
 def _bins(draft: RecipeDraft, value: int) -> RecipeDraft:
@@ -195,12 +202,13 @@ ROWS = (
         "scale.activation = Entropy(bins=...)",
         _bins,
     ),
-    _only(
+    OptionRow(
         "Scenario",
         Kind.TEXT,
-        "Variant of the Distribution method.",
-        "the Distribution method is for float8 only, which is not supported; use CalibrationMethod.Percentile",
-        harmless="same",
+        "'same'",
+        "Distribution: 'same' measures the spread of the values, 'p3' that of their cube roots.",
+        "scale.activation = Distribution(power=...)",
+        _method_option("Scenario", Distribution, "CalibrationMethod.Distribution", _scenario),
     ),
     _only(
         "MinMSEModePof2Scale",

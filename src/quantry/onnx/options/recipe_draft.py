@@ -241,8 +241,10 @@ class RecipeDraft:
         found = (self.gptq, self.bias_correction, self.finetune)
         return tuple(step for step in found if step is not None)
 
-    def _default_bias(self) -> DerivedBias | OwnBias:
+    def _default_bias(self) -> DerivedBias | OwnBias | FloatBias:
         activation, weight = self.plan.activation, self.plan.weight
+        if activation.dtype.is_float8 or weight.dtype.is_float8:
+            return FloatBias()  # Products of 8-bit floats are summed in float.
         if self.plan.weights_only:
             return DerivedBias()  # It stays float: no activation has a scale to derive it from.
         # The NPU stores 8-bit biases, and FixNeuron is its format.

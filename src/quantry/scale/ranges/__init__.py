@@ -11,6 +11,7 @@ from quantry.errors import RecipeError
 from quantry.numerics.grid import Grid, Range
 from quantry.recipe import (
     BestPercentile,
+    Distribution,
     Entropy,
     LayerWisePercentile,
     Method,
@@ -19,6 +20,7 @@ from quantry.recipe import (
     NonOverflow,
     Percentile,
 )
+from quantry.scale.ranges.distribution import distribution_range
 from quantry.scale.ranges.entropy import entropy_range
 from quantry.scale.ranges.min_max import min_max_range
 from quantry.scale.ranges.min_mse import min_mse_range
@@ -36,6 +38,7 @@ RANGE_METHODS: tuple[tuple[type[Method], RangeFunction], ...] = (
     (NonOverflow, non_overflow_range),
     (LayerWisePercentile, layer_wise_percentile_range),
     (BestPercentile, best_percentile_range),
+    (Distribution, distribution_range),
 )
 """The type of the options, and the function that it selects."""
 
