@@ -158,7 +158,7 @@ def test_cost_counts_only_stages_that_no_trial_has_run() -> None:
     computed = {"prepare": 1, "observe": 8, "scale": 1, "emit": 1}
     costs.learn(Trial(0, first, state="complete", seconds=12.0, computed=computed))
     assert costs.estimate(second) == pytest.approx(1 + 1 + 1)
-    assert costs.estimate_all([second, second]) == pytest.approx(3)
+    assert sum(costs.estimates([second, second])) == pytest.approx(3)
 
 
 def test_recipes_that_differ_in_method_share_everything_before_it() -> None:

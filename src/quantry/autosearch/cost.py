@@ -1,8 +1,9 @@
 """Estimates how long a trial will take, from the stages its recipe shares with earlier trials."""
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from statistics import fmean
 from typing import Any
 
 from quantry.autosearch.trial import Trial
@@ -11,20 +12,41 @@ from quantry.recipe import EqualizeOptions, Recipe
 StageKey = tuple[str, Any]
 """A stage and a key that is equal for two recipes if they share the stage's result."""
 
-# Seconds of each stage relative to the others, measured on a small convolutional network; used until a stage has run.
+# Seconds of each kind of work relative to the others, measured on a small convolutional network; used until it has run.
 _PRIOR_SECONDS = {
     "prepare": 1.0,
     "convert": 0.5,
     "equalize": 0.5,
     "plan": 0.1,
-    "observe": 5.0,
+    "observe": 3.0,
     "mix": 20.0,
     "scale": 1.0,
+    # Steps without iterations, and 1000 iterations of the others.
     "tune": 60.0,
+    "tune BiasCorrection": 6.0,
+    "tune Gptq": 10.0,
+    "tune AdaRound": 18.0,
+    "tune AdaQuant": 16.0,
     "emit": 0.5,
     "evaluate": 3.0,
+    # No kernel computes with these formats: every operator is followed by a function that rounds.
+    "evaluate block": 12.0,
 }
 _TYPICAL_ITERATIONS = 1000
+
+# Stages that a trace names and a chain counts as part of another one.
+_PART_OF = {
+    "smooth": "equalize",
+    "absorb": "equalize",
+    "split_outliers": "equalize",
+    "group_channels": "equalize",
+    "sensitivity": "mix",
+    "tuned_model": "tune",
+    "tuned_params": "tune",
+}
+
+# Seconds of work that took no measurable time; its share of a sum is never divided by zero.
+_SHORTEST = 1e-9
 
 # Trials that the assumption counts for that every stage runs whose options are new.
 _CERTAIN = 0.5
@@ -38,6 +60,9 @@ def stage_chain(recipe: Recipe) -> tuple[StageKey, ...]:
         # Nodes that stay float are not converted, so the selection is part of the key.
         prepared = (prepared, recipe.prepare.npu, recipe.plan.selection, recipe.plan.layers)
         chain.append(("convert", prepared))
+    if recipe.equalize.smooth is not None or recipe.equalize.absorb is not None:
+        # They need a float pass of their own, with the ranges of channels.
+        chain.append(("observe", (prepared, recipe.observe, "channels")))
     if recipe.equalize != EqualizeOptions():
         prepared = (prepared, recipe.equalize)
         chain.append(("equalize", prepared))
@@ -54,11 +79,26 @@ def stage_chain(recipe: Recipe) -> tuple[StageKey, ...]:
     return (*chain, ("emit", recipe), ("evaluate", recipe))
 
 
-def tuning_work(key: Any) -> float:
-    """Return the work of the last step in the key of a tune stage, relative to a step of 1000 iterations."""
-    step = key[1][-1]
-    # Steps without iterations (GPTQ, bias correction) take about as long as 100 iterations of the others.
-    return float(getattr(step, "iterations", _TYPICAL_ITERATIONS / 10)) / _TYPICAL_ITERATIONS
+def kind_of_work(stage: str, key: Any) -> str:
+    """Return what the time of a stage depends on: its name, the tuning algorithm, whether a format is simulated."""
+    if stage == "tune":
+        return f"tune {type(key[1][-1]).__name__}"
+    if stage == "evaluate":
+        block = key.plan.activation.dtype.is_block or key.plan.weight.dtype.is_block
+        return "evaluate block" if block else f"evaluate {key.plan.activation.dtype.value}"
+    return stage
+
+
+def amount_of_work(stage: str, key: Any) -> float:
+    """Return the work of a stage relative to others of its kind: training takes longer the more iterations it has."""
+    if stage != "tune":
+        return 1.0
+    return float(getattr(key[1][-1], "iterations", _TYPICAL_ITERATIONS)) / _TYPICAL_ITERATIONS
+
+
+def prior_cost(stage: str, key: Any) -> float:
+    """Return the expected cost of a stage before anything has run, in units that only compare with each other."""
+    return _prior(kind_of_work(stage, key)) * amount_of_work(stage, key)
 
 
 def _shareable_work(recipe: Recipe) -> tuple[StageKey, ...]:
@@ -72,7 +112,8 @@ class CostModel:
 
     def __init__(self) -> None:
         self._done: set[StageKey] = set()
-        self._seconds: dict[str, list[float]] = {}
+        # Measured seconds of each kind of work, by stage and kind, for an amount of 1.
+        self._seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         # Equalizations that did not change the model: their trials repeat those without.
         self._inert: set[EqualizeOptions] = set()
         # How often each stage was expected to run, and ran: an equalization that changes nothing spares all later ones.
@@ -82,20 +123,20 @@ class CostModel:
     def estimate(self, recipe: Recipe) -> float:
         """Return the expected seconds of a trial, counting only stages that no trial has run yet."""
         return sum(
-            self.typical(stage) * self._rate(stage) * (tuning_work(key) if stage == "tune" else 1.0)
+            self.typical(stage, kind_of_work(stage, key)) * self._rate(stage) * amount_of_work(stage, key)
             for stage, key in stage_chain(self._effective(recipe))
             if (stage, key) not in self._done
         )
 
-    def estimate_all(self, recipes: Iterable[Recipe]) -> float:
-        """Return the expected seconds of several trials in sequence; stages they share count once."""
+    def estimates(self, recipes: Iterable[Recipe]) -> list[float]:
+        """Return the expected seconds of each of several trials in sequence; stages they share count once."""
         done = set(self._done)
-        total = 0.0
+        found = []
         for recipe in recipes:
-            total += self.estimate(recipe)
+            found.append(self.estimate(recipe))
             self._done |= set(stage_chain(self._effective(recipe)))
         self._done = done
-        return total
+        return found
 
     def unfinished(self, recipe: Recipe) -> set[StageKey]:
         """Return the work a trial needs that no recorded trial has done: stages, and ranges of activations.
@@ -115,24 +156,43 @@ class CostModel:
         if same is not None and same.recipe == dataclasses.replace(trial.recipe, equalize=same.recipe.equalize):
             self._inert |= {trial.recipe.equalize, same.recipe.equalize}
         chain = stage_chain(trial.recipe)
+        new = [(stage, key) for stage, key in chain if (stage, key) not in self._done]
         if trial.state != "failed":
             ran = {*trial.computed, *(("evaluate",) if trial.same_as is None else ())}
-            new = {stage for stage, key in chain if (stage, key) not in self._done}
-            self._expected.update(new)
-            self._ran.update(new & ran)
+            expected = {stage for stage, _ in new}
+            self._expected.update(expected)
+            self._ran.update(expected & ran)
         self._done |= {*_shareable_work(trial.recipe), *stage_chain(self._effective(trial.recipe))}
-        if trial.state == "failed" or trial.same_as is not None:
-            return
-        work = sum(tuning_work(key) for stage, key in chain if stage == "tune") or 1.0
-        for stage, seconds in trial.computed.items():
-            self._seconds.setdefault(stage, []).append(seconds / work if stage == "tune" else seconds)
-        # Whatever is not spent in a stage is evaluation.
-        self._seconds.setdefault("evaluate", []).append(max(trial.seconds - sum(trial.computed.values()), 0.0))
+        if trial.state != "failed" and trial.same_as is None:
+            self._learn_seconds(trial, new or list(chain))
 
-    def typical(self, stage: str) -> float:
-        """Return the mean seconds of a stage; if it has not run yet, the prior scaled to the speed of the others."""
-        taken = self._seconds.get(stage)
-        return sum(taken) / len(taken) if taken else _PRIOR_SECONDS[stage] * self._slowdown()
+    def _learn_seconds(self, trial: Trial, ran: list[StageKey]) -> None:
+        """Add the seconds of a trial's stages to those of the same kind of work."""
+        spent: Counter[str] = Counter()
+        for stage, seconds in trial.computed.items():
+            spent[_PART_OF.get(stage, stage)] += seconds
+        # Whatever is not spent in a stage is evaluation.
+        spent["evaluate"] += max(trial.seconds - sum(trial.computed.values()), 0.0)
+        for stage, seconds in spent.items():
+            works = [(kind_of_work(stage, key), amount_of_work(stage, key)) for name, key in ran if name == stage]
+            # Only the sum of several steps of tuning is known; it is divided as they are estimated so far.
+            known = {kind: max(self.typical(stage, kind), _SHORTEST) for kind, _ in works}
+            expected = sum(known[kind] * amount for kind, amount in works)
+            for kind, _ in works:
+                self._seconds[stage][kind].append(known[kind] * seconds / expected)
+
+    def typical(self, stage: str, kind: str) -> float:
+        """Return the mean seconds of a kind of work for an amount of 1.
+
+        Work that has not run yet gets its prior, scaled to the speed of the same stage with other options, or of all.
+        """
+        known = self._seconds.get(stage, {})
+        if kind in known:
+            return fmean(known[kind])
+        measured = known or {name: times for kinds in self._seconds.values() for name, times in kinds.items()}
+        prior = sum(_prior(name) for name in measured)
+        slowdown = sum(fmean(times) for times in measured.values()) / prior if prior else 1.0
+        return _prior(kind) * slowdown
 
     def _effective(self, recipe: Recipe) -> Recipe:
         """Return the recipe without an equalization that is known not to change the model."""
@@ -143,11 +203,6 @@ class CostModel:
         """Return how often a stage runs that no trial with the same options has run; at first, always."""
         return (self._ran[stage] + _CERTAIN) / (self._expected[stage] + _CERTAIN)
 
-    def _slowdown(self) -> float:
-        """Return how many times slower than the prior the stages were that have run."""
-        known = [
-            (sum(taken) / len(taken), _PRIOR_SECONDS[name])
-            for name, taken in self._seconds.items()
-            if name in _PRIOR_SECONDS
-        ]
-        return sum(taken for taken, _ in known) / sum(prior for _, prior in known) if known else 1.0
+
+def _prior(kind: str) -> float:
+    return _PRIOR_SECONDS.get(kind) or _PRIOR_SECONDS[kind.split()[0]]

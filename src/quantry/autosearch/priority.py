@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from quantry.autosearch.cost import stage_chain, tuning_work
+from quantry.autosearch.cost import amount_of_work, kind_of_work, prior_cost, stage_chain
 from quantry.autosearch.space import Space
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import NOT_NUMBERED, Trial
@@ -126,7 +126,7 @@ def grid_order(trials: Sequence[Trial], spaces: Sequence[Space]) -> list[Trial]:
         if prior is not None:
             return (prior(trial.assignment),)
         chain = stage_chain(trial.recipe)
-        work = sum(tuning_work(key) for stage, key in chain if stage == "tune")
+        work = sum(prior_cost(stage, key) for stage, key in chain if stage == "tune")
         expensive = [(stage, key) for stage, key in chain if stage in _EXPENSIVE]
         return (work, len(expensive), *(place(entry) for entry in expensive))
 
@@ -169,9 +169,9 @@ class ValueForCost:
 
     def __init__(self, state: SearchState, known: Sequence[Recipe]) -> None:
         self._state = state
-        self._chains: dict[Recipe, tuple[tuple[str, float, int], ...]] = {}
+        self._chains: dict[Recipe, tuple[_Link, ...]] = {}
         self._numbers: dict[Any, int] = {}
-        self._seen = {number for recipe in known for _, _, number in self._chain(recipe)}
+        self._seen = {link.number for recipe in known for link in self._chain(recipe)}
 
     def pick(self, remaining: Sequence[Trial]) -> int:
         """Return the index of the trial to run next, and count its stages as seen.
@@ -180,7 +180,7 @@ class ValueForCost:
             remaining: At least one trial, in the order of the grid.
         """
         chosen = self._best(remaining) if self._is_short_of_time(remaining[0]) else 0
-        self._seen |= {number for _, _, number in self._chain(remaining[chosen].recipe)}
+        self._seen |= {link.number for link in self._chain(remaining[chosen].recipe)}
         return chosen
 
     def _is_short_of_time(self, upcoming: Trial) -> bool:
@@ -203,7 +203,9 @@ class ValueForCost:
         def value_for_cost(index: int) -> float:
             trial = remaining[index]
             cost = sum(
-                typical(stage) * work for stage, work, number in self._chain(trial.recipe) if number not in self._seen
+                typical(link.stage, link.kind) * link.amount
+                for link in self._chain(trial.recipe)
+                if link.number not in self._seen
             )
             return _odds(trial, ranks) / max(cost, 1e-9)
 
@@ -221,21 +223,28 @@ class ValueForCost:
                 found[name, str(value)].append(relative)
         return found
 
-    def _chain(self, recipe: Recipe) -> tuple[tuple[str, float, int], ...]:
-        """Return the stages of a recipe: name, work relative to a typical one, and a number that shared ones share.
-
-        Comparing recipes is slow; numbers make the choice among a thousand trials fast.
-        """
+    def _chain(self, recipe: Recipe) -> "tuple[_Link, ...]":
+        """Return the stages of a recipe; comparing recipes is slow, numbers make the choice among a thousand fast."""
         if recipe not in self._chains:
             self._chains[recipe] = tuple(
-                (
+                _Link(
                     stage,
-                    tuning_work(key) if stage == "tune" else 1.0,
+                    kind_of_work(stage, key),
+                    amount_of_work(stage, key),
                     self._numbers.setdefault((stage, key), len(self._numbers)),
                 )
                 for stage, key in stage_chain(recipe)
             )
         return self._chains[recipe]
+
+
+class _Link(NamedTuple):
+    """A stage of a recipe, what its time depends on, and a number that recipes share with the stage."""
+
+    stage: str
+    kind: str
+    amount: float
+    number: int
 
 
 def _odds(trial: Trial, ranks: dict[tuple[str, str], list[float]]) -> float:

@@ -169,18 +169,22 @@ class SampledProposer:
                 return self._study.add(number, waiting, flat=self._kind.flat)
         return None
 
-    def _upcoming(self, count: int) -> list[Recipe]:
-        """Return what is known to be tried next, at most this many recipes; for estimates of the time."""
-        found = [recipe for recipe in self._first.recipes if recipe not in self._numbers][:count]
+    def _upcoming(self, count: int) -> tuple[list[Recipe], int]:
+        """Return what is known to be tried next, at most this many recipes, and how many of them are proposed."""
+        done = len(self._state.trials)
+        found = [recipe for recipe, number in self._numbers.items() if number >= done]
+        proposed = len(found)
+        found += [recipe for recipe in self._first.recipes if recipe not in self._numbers]
+        known = {*self._numbers, *found}
         for index, assignment in self._suggestions:
             if len(found) >= count:
                 break
             build = self._study.spaces[index].build
             with suppress(RecipeError):
-                found.append(
-                    build.without_layers(assignment) if isinstance(build, TargetRecipes) else build(assignment)
-                )
-        return found
+                recipe = build.expected(assignment) if isinstance(build, TargetRecipes) else build(assignment)
+                if recipe not in known:
+                    found.append(recipe)
+        return found[:count], proposed
 
     def _is_worth(self, recipe: Recipe) -> bool:
         """Return whether there is time for a trial: expensive ones may take a small share of the time left only."""

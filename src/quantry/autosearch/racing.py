@@ -179,7 +179,7 @@ class RacingLoop:
             return True
         if not self._state.trials:
             return left > 0 and len(cohort) <= jobs
-        seconds = self._state.costs.estimate_all(trial.recipe for trial in cohort)
+        seconds = sum(self._state.costs.estimates(trial.recipe for trial in cohort))
         return seconds <= left if len(cohort) == 1 else seconds / jobs <= left / 2
 
     def _race(self, cohort: Sequence[Trial]) -> dict[int, Trial]:

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from quantry.autosearch.cost import CostModel
 from quantry.autosearch.evaluator import Direction, Score
+from quantry.autosearch.forecast import Forecast
 from quantry.autosearch.options import SearchOptions, accepted_drop
 from quantry.autosearch.output_directory import OutputDirectory, copy_model, disk_errors
 from quantry.autosearch.study import SearchStudy
@@ -42,7 +44,8 @@ class SearchState:
         stopped_by: Why the search stopped; None while it runs.
         costs: Estimates the time of trials.
         expected: Recipes that will be tried, in order, as far as that is known.
-        upcoming: Returns what is known to be tried next, at most a given number of recipes; None if `expected` has all.
+        upcoming: Returns what is known to be tried next, at most a given number of recipes, and how many of them are
+            proposed; None if `expected` has all.
         always: Recipes that are tried whatever the limits; see `Space.always`.
         restored: Numbers of the trials that finished before an interruption.
         resumed: Whether this search continues an earlier one.
@@ -74,9 +77,10 @@ class SearchState:
         self.costs = CostModel()
         self.expected: Sequence[Recipe] = ()
         self.always: frozenset[Recipe] = frozenset()
-        self.upcoming: Callable[[int], Sequence[Recipe]] | None = None
+        self.upcoming: Callable[[int], tuple[Sequence[Recipe], int]] | None = None
         self.restored: frozenset[int] = frozenset()
         self.resumed = False
+        self._forecast: tuple[int, Forecast | None] = (0, None)
         self._on_disk: set[int] = set()
         self._unwritten: Trial | None = None
         self.time = TimeLimit(options.seconds, study.seconds)
@@ -116,24 +120,36 @@ class SearchState:
 
     @property
     def seconds_left(self) -> float | None:
-        """Maximum time left; None if unknown."""
-        left = [seconds for seconds in (self.time.left, self.work_left) if seconds is not None]
-        return max(0.0, min(left)) if left else None
+        """Expected time left; None if unknown."""
+        left, forecast, work = self.time.left, self._current_forecast(), self.work_left
+        if left is None or forecast is None:
+            return left if work is None else work
+        left = max(0.0, forecast.until_refused(self.seconds, left))
+        return left if work is None else min(left, work)
 
     @property
     def work_left(self) -> float | None:
         """Expected seconds of the remaining trials, ignoring the time limit; None if unknown."""
-        total = self.expected_trials
-        if total is None or not self.trials:
-            return None
-        near = self.expected[len(self.trials) : total][:_ESTIMATED_ONE_BY_ONE]
+        forecast = self._current_forecast()
+        return None if forecast is None else forecast.work_left(self.seconds)
+
+    def _current_forecast(self) -> Forecast | None:
+        """Return the forecast as of the latest recorded trial; None before the first."""
+        if self._forecast[0] != len(self.trials):
+            self._forecast = len(self.trials), self._made_forecast()
+        return self._forecast[1]
+
+    def _made_forecast(self) -> Forecast:
+        total, done = self.expected_trials, len(self.trials)
+        count = _ESTIMATED_ONE_BY_ONE if total is None else min(total - done, _ESTIMATED_ONE_BY_ONE)
+        near, decided = self.expected[done : done + count], count
         if self.upcoming is not None:
-            near = self.upcoming(min(total - len(self.trials), _ESTIMATED_ONE_BY_ONE))
+            near, decided = self.upcoming(count)
+        estimates = self.costs.estimates(near)
         # The first trial also computes what all others share.
-        usual = [trial.seconds for trial in self.trials[1:] or self.trials]
-        mean = sum(usual) / len(usual)
-        work = self.costs.estimate_all(near) + mean * (total - len(self.trials) - len(near))
-        return work / self.options.n_jobs
+        usual = [*(trial.seconds for trial in self.trials[1:]), *estimates] or [self.trials[0].seconds]
+        others = None if total is None else fmean(usual) * (total - done - len(estimates))
+        return Forecast(self.seconds, self.options.n_jobs, estimates, decided, others)
 
     def out_of_time(self, upcoming: Recipe | None = None) -> str | None:
         """Return the reason to stop if the time is over, or too short for a trial.

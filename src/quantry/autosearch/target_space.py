@@ -89,12 +89,24 @@ class TargetRecipes:
         Raises:
             RecipeError: The combination is invalid, or the target refuses it.
         """
+        return self._built(assignment, self.ranking)
+
+    def expected(self, assignment: Assignment) -> Recipe:
+        """Return a recipe that takes as long as that of an assignment, without ranking layers, which takes time.
+
+        Raises:
+            RecipeError: The combination is invalid, or the target refuses it.
+        """
+        stand_in = RankedLayer(f"{assignment.get(SHARE)} of the layers", 0.0, ends=False)
+        return self._built(assignment, None if self.ranking is None else lambda _: (stand_in,))
+
+    def _built(self, assignment: Assignment, ranking: Ranking | None) -> Recipe:
         base = self.recipes[assignment[RECIPE]]
         changes = {
             path: value for path, value in assignment.items() if not _is_special(path) and not _is_kept(path, value)
         }
         recipe = with_fields(base, changes) if changes else base
-        recipe = self._with_layers(base, recipe, assignment)
+        recipe = recipe if ranking is None else _with_layers(base, recipe, assignment, ranking)
         if recipe == base:
             return base
         adapted = adapted_recipe(self.target, recipe, named=self.named)
@@ -103,31 +115,22 @@ class TargetRecipes:
             raise RecipeError(f"the target {self.target.name} refuses it: {conflicts[0]}")
         return adapted
 
-    def without_layers(self, assignment: Assignment) -> Recipe:
-        """Return the recipe of an assignment without types for single layers: they need data, and cost little.
 
-        Raises:
-            RecipeError: The combination is invalid, or the target refuses it.
-        """
-        return self({**assignment, LAYERS: KEPT})
-
-    def _with_layers(self, base: Recipe, recipe: Recipe, assignment: Assignment) -> Recipe:
-        """Return a recipe with other types for its most sensitive layers."""
-        how = assignment.get(LAYERS, KEPT)
-        if how == KEPT or self.ranking is None:
-            return recipe
-        if recipe.equalize.groups is not None:
-            raise RecipeError("layers cannot have types of their own where convolutions are split into groups")
-        ranked = self.ranking(base)
-        if how == ONE_BY_ONE:
-            chosen = [
-                (layer, assignment[single_layer(place)]) for place, layer in enumerate(ranked[:_SINGLE_LAYERS], 1)
-            ]
-        else:
-            count = max(1, round(assignment[SHARE] * len(ranked)))
-            chosen = [(layer, how) for layer in ranked[:count]]
-        entries = tuple(entry for layer, kind in chosen for entry in _types(layer, kind, recipe))
-        return replace(recipe, plan=replace(recipe.plan, layers=(*recipe.plan.layers, *entries)))
+def _with_layers(base: Recipe, recipe: Recipe, assignment: Assignment, ranking: Ranking) -> Recipe:
+    """Return a recipe with other types for its most sensitive layers."""
+    how = assignment.get(LAYERS, KEPT)
+    if how == KEPT:
+        return recipe
+    if recipe.equalize.groups is not None:
+        raise RecipeError("layers cannot have types of their own where convolutions are split into groups")
+    ranked = ranking(base)
+    if how == ONE_BY_ONE:
+        chosen = [(layer, assignment[single_layer(place)]) for place, layer in enumerate(ranked[:_SINGLE_LAYERS], 1)]
+    else:
+        count = max(1, round(assignment[SHARE] * len(ranked)))
+        chosen = [(layer, how) for layer in ranked[:count]]
+    entries = tuple(entry for layer, kind in chosen for entry in _types(layer, kind, recipe))
+    return replace(recipe, plan=replace(recipe.plan, layers=(*recipe.plan.layers, *entries)))
 
 
 def _is_special(path: str) -> bool:
