@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +18,12 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
+import quantry
 from quantry.autosearch import SearchOptions
 from quantry.cli.app import app
 from quantry.cli.search_job import SearchJob, load_job
 from quantry.cli.search_space_file import space_from_plain
+from quantry.data import ImageOptions
 from quantry.errors import DataError, RecipeError
 from quantry.recipe import CrossLayer, MinMax, Percentile, Recipe, load_recipe, resolve_recipe
 
@@ -160,6 +163,19 @@ def test_separate_evaluation_data_leave_all_data_for_calibration(folder: Path) -
     job = SearchJob(Path("net.onnx"), Path("images/a"), Path("images"), metric="top5")
     calibration, evaluator, _ = job.evaluation_parts()
     assert (len(calibration), evaluator.size, evaluator.k) == (4, 12, 5)
+
+
+@pytest.mark.parametrize("images", [{"scale": 1.0}, ImageOptions(scale=1.0)], ids=["dict", "options"])
+def test_python_takes_labels_like_the_command(folder: Path, images: Any) -> None:
+    files = [path.relative_to(folder / "images").as_posix() for path in sorted((folder / "images").rglob("*.png"))]
+    (folder / "labels.csv").write_text("".join(f"{file},{index % 3}\n" for index, file in enumerate(files)))
+    given: dict[str, Any] = {"labels": folder / "labels.csv", "images": images, "n_trials": 1}
+    found = quantry.search(folder / "net.onnx", folder / "images", **given, output_dir=folder / "python")
+    options = ("--labels", "labels.csv", "--pixel-scale", 1, "--n-trials", 1, "-o", "cli")
+    run("search", "net.onnx", "-d", "images", *options)
+    assert found.metric == "top-1"
+    read = [json.loads((folder / name / "search.json").read_text())["trials"][0] for name in ("python", "cli")]
+    assert read[0]["score"] == read[1]["score"]
 
 
 def test_coco_file_implies_a_detector(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

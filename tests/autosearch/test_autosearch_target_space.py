@@ -1,5 +1,6 @@
 """The default space: recommended recipes whatever the limits, presets, single changes, and decisions about layers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,17 @@ import pytest
 from small_network import Distance, random_samples
 
 import quantry
-from quantry.autosearch import SearchOptions, run_search, target_space
+from quantry.autosearch import Choice, SearchOptions, Space, run_search, target_space
+from quantry.autosearch.combinations import combined_improvements
 from quantry.autosearch.layer_ranking import LayerRanking, RankedLayer
 from quantry.autosearch.target_space import FLOAT, KEPT, LAYERS, ONE_BY_ONE, RECIPE, SHARE, WIDE
+from quantry.autosearch.trial import Trial
 from quantry.data.open_data import calibration_data
 from quantry.errors import RecipeError
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
 from quantry.memo import MemoryStore
-from quantry.recipe import DataType, Recipe, find_preset
+from quantry.recipe import DataType, EqualizeOptions, MinMSE, Percentile, PerChannel, Recipe, TensorSpec, find_preset
 from quantry.targets import Target, find_target
 
 TWO = Target("two", "two recommended recipes", recommended=("A8W8", "CPU_INT8"))
@@ -140,3 +143,72 @@ def test_recipe_that_the_target_refuses_is_invalid() -> None:
     assert space.build({**kept(space), RECIPE: "A8W8"}) == find_preset("A8W8").recipe
     with pytest.raises(RecipeError, match="the target vitisai refuses it"):
         space.build({**kept(space, **{LAYERS: FLOAT, SHARE: 0.01}), RECIPE: "A8W8"})
+
+
+def test_presets_that_are_slow_or_have_few_bits_come_after_single_changes() -> None:
+    space = target_space(find_target("ort-cpu"), None, ranking)
+    names = [suggestion[RECIPE] for suggestion in space.suggestions]
+    first_change = names.index("RECOMMENDED-CPU")
+    early, late = names[:first_change], names[space.combine_after :]
+    assert early[0] == "S16S8_ASWS"
+    assert early.index("CPU_INT8") < early.index("RECOMMENDED-HTP")
+    assert {"RECOMMENDED-CPU-W4A8", "MX6", "RECOMMENDED-NPU-MIXED", "A8W8_ADAROUND"} <= set(late)
+    assert {*early, *late, "RECOMMENDED-CPU"} == {name.upper() for name in find_target("ort-cpu").presets}
+
+
+def test_changes_that_helped_are_tried_together() -> None:
+    space = target_space(find_target("ort-cpu"), None, ranking)
+    start = space.first[0]
+
+    def trial(number: int, drop: float, **changes: Any) -> Trial:
+        return Trial(number, Recipe(), {**start, **changes}, state="complete", score=1 - drop, drop=drop)
+
+    trials = [
+        trial(0, 0.05),
+        trial(1, 0.04, **{"scale.weight": MinMSE()}),
+        trial(2, 0.03, **{LAYERS: WIDE, SHARE: 0.05}),
+        trial(3, 0.02, **{LAYERS: WIDE, SHARE: 0.2}),
+        trial(4, 0.06, equalize=EqualizeOptions()),
+        trial(5, 0.01, **{"scale.weight": MinMSE(), "tune.steps": ()}),
+        trial(6, 0.045, **{"tune.steps": ()}),
+    ]
+    wide = {**start, LAYERS: WIDE, SHARE: 0.2}
+    assert list(combined_improvements(space, trials)) == [
+        {**wide, "scale.weight": MinMSE()},
+        {**wide, "scale.weight": MinMSE(), "tune.steps": ()},
+    ]
+    assert list(combined_improvements(space, trials[1:])) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_combinations_are_tried_after_suggestions(network: Path, distance: Distance, tmp_path: Path, jobs: int) -> None:
+    plain, wide, fine = {"width": 8, "per": "tensor", "range": 0}, {"width": 16}, {"per": "channel"}
+
+    def build(values: Any) -> Recipe:
+        spec = TensorSpec(DataType.INT16 if values["width"] == 16 else DataType.INT8)
+        weight = TensorSpec(granularity=PerChannel()) if values["per"] == "channel" else TensorSpec()
+        return replace(
+            Recipe(),
+            plan=replace(Recipe().plan, activation=spec, weight=weight),
+            scale=replace(Recipe().scale, activation=Percentile(100 - values["range"])),
+        )
+
+    # Changes of the range make it worse. Three trials are always open, so the combination is based on the first three.
+    parameters = {"width": Choice([8, 16]), "per": Choice(["tensor", "channel"]), "range": Choice([0, 20, 30, 40])}
+    changes = [wide, fine, {"range": 20}, {"range": 30}, {"range": 40}]
+    suggestions = [plain | change for change in changes]
+    space = Space(parameters, build, first=[plain], suggestions=suggestions, combine_after=len(changes))
+    options = SearchOptions(n_trials=7, n_jobs=jobs, output_dir=tmp_path)
+    found = run_search(network, random_samples(4), distance, space, options)
+    assert [trial.assignment for trial in found.trials] == [plain, *suggestions, plain | wide | fine]
+    assert found.best is not None
+    assert found.best.number == 6
+
+
+def test_recipe_that_quantizes_nothing_is_no_result(network: Path, distance: Distance, tmp_path: Path) -> None:
+    options = SearchOptions(sampler="grid", output_dir=tmp_path)
+    nothing = {"plan.selection.operators": [("MatMul",), ("Conv",)]}
+    space = Space.of(find_preset("S8S8_AAWS").recipe, nothing)
+    found = run_search(network, random_samples(4), distance, space, options)
+    assert [trial.state for trial in found.trials] == ["failed", "complete"]
+    assert "must quantize at least one node" in (found.trials[0].error or "")

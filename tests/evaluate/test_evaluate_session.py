@@ -1,15 +1,17 @@
 """Evaluation sessions: the numbers of the graph, on integer kernels where the machine's are trusted."""
 
 import numpy as np
+import onnx
 import pytest
 
 import quantry
 from quantry import demo
 from quantry.demo.evaluation import image_tensor
 from quantry.demo.scenes import calibration_scenes
-from quantry.errors import ModelError
+from quantry.errors import DataError, ModelError
 from quantry.evaluate import evaluation_session as module
 from quantry.evaluate.evaluation_session import evaluation_session, integer_kernels_agree
+from quantry.evaluate.tasks.task_evaluator import run_samples
 from quantry.runtime.sessions import run_session, simulation_session
 
 
@@ -69,3 +71,29 @@ def test_float_models_and_broken_files(tmp_path):
     broken.write_bytes(b"not a model")
     with pytest.raises(ModelError, match=r"broken\.onnx"):
         evaluation_session(broken)
+
+
+def test_samples_that_run_together_have_the_outputs_of_one_by_one_in_order():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[n, 3] x) => (float[n, 3] y) { y = Softmax(x) }"""
+    )
+    session = simulation_session(model.SerializeToString(), threads=1)
+    generator = np.random.default_rng(0)
+    # Samples of very different sizes finish in another order than they start.
+    arrays = [generator.normal(size=(size, 3)).astype(np.float32) for size in (200_000, 1, 50_000, 2, 3)]
+    samples = [(index, {"x": array}) for index, array in enumerate(arrays)]
+    expected, got = (list(run_samples(session, samples, together)) for together in (1, 3))
+    assert [index for index, _, _ in got] == [0, 1, 2, 3, 4]
+    for (_, feeds, one), (_, _, other) in zip(expected, got, strict=True):
+        assert np.array_equal(one["y"], other["y"])
+        assert len(one["y"]) == len(feeds["x"])
+
+
+def test_sample_that_cannot_run_is_an_error_also_next_to_others():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[n, 3] x) => (float[n, 3] y) { y = Relu(x) }"""
+    )
+    session = simulation_session(model.SerializeToString(), threads=1)
+    samples = [(index, {"x": np.zeros((1, 3 if index != 2 else 4), np.float32)}) for index in range(6)]
+    with pytest.raises(DataError, match="the model must be able to run"):
+        list(run_samples(session, samples, 2))

@@ -48,8 +48,9 @@ _PART_OF = {
 # Seconds of work that took no measurable time; its share of a sum is never divided by zero.
 _SHORTEST = 1e-9
 
-# Trials that the assumption counts for that every stage runs whose options are new.
-_CERTAIN = 0.5
+# How often other options of a stage change the model, before trials show it, and how many trials that counts for.
+# Equalization finds nothing to do in many models, and conversions for NPUs nothing to convert.
+_CHANGES, _CHANGES_TRIALS = {"equalize": 0.6, "convert": 0.7}, 2.0
 
 
 def stage_chain(recipe: Recipe) -> tuple[StageKey, ...]:
@@ -116,17 +117,21 @@ class CostModel:
         self._seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         # Equalizations that did not change the model: their trials repeat those without.
         self._inert: set[EqualizeOptions] = set()
-        # How often each stage was expected to run, and ran: an equalization that changes nothing spares all later ones.
-        self._expected: Counter[str] = Counter()
-        self._ran: Counter[str] = Counter()
+        # By the first stage with new options: how many trials there were, and how many got another model by them.
+        self._tried: Counter[str] = Counter()
+        self._changed: Counter[str] = Counter()
 
     def estimate(self, recipe: Recipe) -> float:
         """Return the expected seconds of a trial, counting only stages that no trial has run yet."""
-        return sum(
-            self.typical(stage, kind_of_work(stage, key)) * self._rate(stage) * amount_of_work(stage, key)
-            for stage, key in stage_chain(self._effective(recipe))
-            if (stage, key) not in self._done
+        chain = stage_chain(self._effective(recipe))
+        new = [(stage, key) for stage, key in chain if (stage, key) not in self._done]
+        if not new:
+            return 0.0
+        first, *others = (
+            self.typical(stage, kind_of_work(stage, key)) * amount_of_work(stage, key) for stage, key in new
         )
+        # If the first new stage changes nothing, the others are known too.
+        return first + sum(others) * self._rate(new[0][0])
 
     def estimates(self, recipes: Iterable[Recipe]) -> list[float]:
         """Return the expected seconds of each of several trials in sequence; stages they share count once."""
@@ -157,18 +162,16 @@ class CostModel:
             self._inert |= {trial.recipe.equalize, same.recipe.equalize}
         chain = stage_chain(trial.recipe)
         new = [(stage, key) for stage, key in chain if (stage, key) not in self._done]
-        if trial.state != "failed":
-            ran = {*trial.computed, *(("evaluate",) if trial.same_as is None else ())}
-            expected = {stage for stage, _ in new}
-            self._expected.update(expected)
-            self._ran.update(expected & ran)
+        if trial.state != "failed" and new:
+            self._tried[new[0][0]] += 1
+            self._changed[new[0][0]] += trial.same_as is None
         self._done |= {*_shareable_work(trial.recipe), *stage_chain(self._effective(trial.recipe))}
         if trial.state != "failed" and trial.same_as is None:
             self._learn_seconds(trial, new or list(chain))
 
     def _learn_seconds(self, trial: Trial, ran: list[StageKey]) -> None:
         """Add the seconds of a trial's stages to those of the same kind of work."""
-        spent: Counter[str] = Counter()
+        spent: dict[str, float] = defaultdict(float)
         for stage, seconds in trial.computed.items():
             spent[_PART_OF.get(stage, stage)] += seconds
         # Whatever is not spent in a stage is evaluation.
@@ -200,9 +203,10 @@ class CostModel:
         return dataclasses.replace(recipe, equalize=EqualizeOptions()) if inert else recipe
 
     def _rate(self, stage: str) -> float:
-        """Return how often a stage runs that no trial with the same options has run; at first, always."""
-        return (self._ran[stage] + _CERTAIN) / (self._expected[stage] + _CERTAIN)
+        """Return how often new options of a stage change the model."""
+        assumed = _CHANGES.get(stage, 1.0) * _CHANGES_TRIALS
+        return (self._changed[stage] + assumed) / (self._tried[stage] + _CHANGES_TRIALS)
 
 
 def _prior(kind: str) -> float:
-    return _PRIOR_SECONDS.get(kind) or _PRIOR_SECONDS[kind.split()[0]]
+    return _PRIOR_SECONDS.get(kind) or _PRIOR_SECONDS[kind.split(maxsplit=1)[0]]

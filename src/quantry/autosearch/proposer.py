@@ -2,12 +2,14 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from quantry.autosearch.combinations import combined_improvements
 from quantry.autosearch.priority import ValueForCost, always_tried, enumerate_trials, first_trials, grid_order
 from quantry.autosearch.samplers import KINDS, SamplerKind, quiet_optuna, suggest
+from quantry.autosearch.space import Assignment, Space
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import SearchStudy
 from quantry.autosearch.target_space import TargetRecipes
@@ -121,7 +123,8 @@ class SampledProposer:
         self._draws = state.options.sampler in KINDS
         self._kind = KINDS[state.options.sampler if self._draws else "random"]
         self._first = ListProposer(study, first_trials(study.spaces), list(known), flat=self._kind.flat)
-        self._suggestions = [(index, each) for index, space in enumerate(study.spaces) for each in space.suggestions]
+        self._suggestions = [entry for index, space in enumerate(study.spaces) for entry in _suggestions(index, space)]
+        self._last_suggested = -1
         self._seed = state.options.seed
         state.upcoming = self._upcoming
         self._listed = listed
@@ -158,27 +161,44 @@ class SampledProposer:
         while self._suggestions:
             index, assignment = self._suggestions.pop(0)
             space = self._study.spaces[index]
+            if assignment is None:
+                combined = combined_improvements(space, self._seen_by(self._last_suggested + 1))
+                self._suggestions[:0] = [(index, each) for each in combined]
+                continue
             try:
                 recipe = space.build(assignment)
             except RecipeError as error:
                 self.invalid[str(error)] += 1
                 continue
-            if recipe not in self._numbers and self._is_worth(recipe):
-                self._numbers[recipe] = number
+            if recipe in self._numbers:
+                self._last_suggested = max(self._last_suggested, self._numbers[recipe])
+            elif self._is_worth(recipe):
+                self._numbers[recipe] = self._last_suggested = number
                 waiting = Trial(number, recipe, assignment, space.name, index)
                 return self._study.add(number, waiting, flat=self._kind.flat)
         return None
 
+    def _seen_by(self, number: int) -> list[Trial]:
+        """Return the trials that the proposal of a trial may depend on, whenever and by whom it is made.
+
+        A search that is resumed must combine the same trials as one that was not interrupted.
+        """
+        race = 2 * LOOK_AHEAD
+        seen = race * (number // race) if self._state.options.racing else number + 1 - LOOK_AHEAD
+        return self._state.trials[: max(seen, 0)]
+
     def _upcoming(self, count: int) -> tuple[list[Recipe], int]:
         """Return what is known to be tried next, at most this many recipes, and how many of them are proposed."""
-        done = len(self._state.trials)
-        found = [recipe for recipe, number in self._numbers.items() if number >= done]
+        done, finished = len(self._state.trials), self._state.finished
+        found = [recipe for recipe, number in self._numbers.items() if number >= done and number not in finished]
         proposed = len(found)
         found += [recipe for recipe in self._first.recipes if recipe not in self._numbers]
         known = {*self._numbers, *found}
         for index, assignment in self._suggestions:
             if len(found) >= count:
                 break
+            if assignment is None:
+                continue
             build = self._study.spaces[index].build
             with suppress(RecipeError):
                 recipe = build.expected(assignment) if isinstance(build, TargetRecipes) else build(assignment)
@@ -220,6 +240,16 @@ class SampledProposer:
             return None
         self._numbers[recipe] = number
         return self._study.adopt(drawn, Trial(number, recipe, assignment, spaces[index].name, index))
+
+
+def _suggestions(index: int, space: Space) -> Iterator[tuple[int, Assignment | None]]:
+    """Yield the suggestions of a space with its index; None stands for combinations of those before it."""
+    for place, assignment in enumerate(space.suggestions):
+        if place == space.combine_after:
+            yield index, None
+        yield index, assignment
+    if space.combine_after is not None and space.combine_after >= len(space.suggestions):
+        yield index, None
 
 
 def make_proposer(state: SearchState, known: Sequence[Trial]) -> tuple[Proposer, tuple[str, ...]]:

@@ -162,7 +162,9 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
         evaluator = EvaluatorAdapter.of(evaluator, metric)
     data = require_data(data, evaluator, wanted.example())
     chosen = images if isinstance(images, ImageOptions) or images is None else ImageOptions(**images)
-    calibration = calibration_data(data, input_signatures(model_source(path).load()), chosen)
+    calibration = data
+    if not isinstance(data, CalibrationData):  # labelled images are opened already
+        calibration = calibration_data(data, input_signatures(model_source(path).load()), chosen)
     if isinstance(evaluator, str):
         calibration, evaluation = _evaluation_data(calibration, evaluation_data, chosen)
         evaluator = OutputDistance(path, SampleCache(evaluation), evaluator)

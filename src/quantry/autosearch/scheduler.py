@@ -275,6 +275,7 @@ class SearchLoop:
         self._scheduler = scheduler
         self._proposed = len(known)
         self._finished = {trial.number: trial for trial in known if trial.is_finished}
+        state.finished = self._finished
         self._waiting = deque(trial for trial in known if not trial.is_finished)
         for trial in self._finished.values():
             scheduler.note_model(trial)
@@ -341,8 +342,10 @@ class SearchLoop:
         limit = self._state.options.n_trials
         if self._exhausted or (limit is not None and self._proposed >= limit):
             return False
-        if self._proposer.look_ahead is not None:
-            return self._proposed - len(self._state.trials) < self._proposer.look_ahead
-        # A few more than there are idle workers, so that each finds a trial that shares nothing with the others.
+        ahead = self._proposer.look_ahead
+        if ahead is not None and self._proposed - len(self._state.trials) >= ahead:
+            return False
+        # A few more than there are idle workers, so that each finds a trial that shares nothing with the others. No
+        # more than that: a proposal may take long, and the later it is made, the more is known about the time left.
         idle = self._scheduler.idle
         return idle > 0 and len(self._waiting) < idle + 2 * (self._scheduler.capacity - 1)

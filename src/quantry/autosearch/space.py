@@ -43,6 +43,8 @@ class Space:
             result is then never worse than any of them.
         suggestions: Assignments for the sampler to try and learn from after ``first``. Each is built when its turn
             comes, and skipped if it is an invalid combination, or expensive and there is too little time left.
+        combine_after: After this many suggestions, those that differ from the first entry of ``first`` in one parameter
+            and improved on it are tried together. None combines nothing.
         notes: What the user should know about the space; part of the notes of the search.
 
     Example:
@@ -58,6 +60,7 @@ class Space:
     first: Sequence[Assignment] = ()
     always: int = 0
     suggestions: Sequence[Assignment] = ()
+    combine_after: int | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:

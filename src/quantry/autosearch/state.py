@@ -46,6 +46,7 @@ class SearchState:
         expected: Recipes that will be tried, in order, as far as that is known.
         upcoming: Returns what is known to be tried next, at most a given number of recipes, and how many of them are
             proposed; None if `expected` has all.
+        finished: Trials with a result that are recorded when all before them are, by number.
         always: Recipes that are tried whatever the limits; see `Space.always`.
         restored: Numbers of the trials that finished before an interruption.
         resumed: Whether this search continues an earlier one.
@@ -80,6 +81,7 @@ class SearchState:
         self.upcoming: Callable[[int], tuple[Sequence[Recipe], int]] | None = None
         self.restored: frozenset[int] = frozenset()
         self.resumed = False
+        self.finished: dict[int, Trial] = {}
         self._forecast: tuple[int, Forecast | None] = (0, None)
         self._on_disk: set[int] = set()
         self._unwritten: Trial | None = None
@@ -141,14 +143,17 @@ class SearchState:
 
     def _made_forecast(self) -> Forecast:
         total, done = self.expected_trials, len(self.trials)
-        count = _ESTIMATED_ONE_BY_ONE if total is None else min(total - done, _ESTIMATED_ONE_BY_ONE)
-        near, decided = self.expected[done : done + count], count
-        if self.upcoming is not None:
+        left = None if total is None else max(total - done - len(self.finished), 0)
+        count = _ESTIMATED_ONE_BY_ONE if left is None else min(left, _ESTIMATED_ONE_BY_ONE)
+        if self.upcoming is None:
+            listed = enumerate(self.expected[done : done + count + len(self.finished)], done)
+            near, decided = [recipe for number, recipe in listed if number not in self.finished], count
+        else:
             near, decided = self.upcoming(count)
         estimates = self.costs.estimates(near)
         # The first trial also computes what all others share.
         usual = [*(trial.seconds for trial in self.trials[1:]), *estimates] or [self.trials[0].seconds]
-        others = None if total is None else fmean(usual) * (total - done - len(estimates))
+        others = None if left is None else fmean(usual) * (left - len(estimates))
         return Forecast(self.seconds, self.options.n_jobs, estimates, decided, others)
 
     def out_of_time(self, upcoming: Recipe | None = None) -> str | None:

@@ -5,6 +5,8 @@ The order of its trials is the order in which a user would try things::
     recommended recipes      the recommended recipes of the target, and the user's recipe; tried whatever the limits
     presets                  every other preset that the target accepts, cheapest first
     one change at a time     ranges, equalization, tuning, worst layers: the first recipe with one thing changed
+    what helped, together    the single changes that improved the first recipe, added one after another
+    slow presets             those that train, choose types, are simulated, or have fewer than 8 bits
     combinations             drawn by the sampler, which has learned from all of the above
 """
 
@@ -53,6 +55,7 @@ Ranking = Callable[[Recipe], Sequence[RankedLayer]]
 
 # The most sensitive layers, for each of which the sampler decides separately.
 _SINGLE_LAYERS = 6
+_BYTE = 8
 _SIXTEEN_BITS = {True: DataType.INT16, False: DataType.UINT16}
 
 # 64 samples and this damping are those of the recommended recipes; see recipe/presets.py.
@@ -204,20 +207,38 @@ def target_space(
     kept = {name: KEPT for name, parameter in parameters.items() if set(parameter.only_if) == {RECIPE}}
     first = [{RECIPE: name, **kept} for name in starts]
     by_cost = sorted(others, key=lambda name: _cost(others[name]))
-    trained = [name for name in by_cost if _cost(others[name])[0]]
-    suggestions = [
-        *({RECIPE: name} for name in by_cost if name not in trained),
-        *_one_change_at_a_time(parameters, first[0]),
-        *({RECIPE: name} for name in trained),
-    ]
-    return Space(parameters, build, name=target.name, first=first, always=len(first), suggestions=suggestions)
+    late = [name for name in by_cost if _is_late(others[name])]
+    early: list[Assignment] = [{RECIPE: name} for name in by_cost if name not in late]
+    early += _one_change_at_a_time(parameters, first[0])
+    return Space(
+        parameters,
+        build,
+        name=target.name,
+        first=first,
+        always=len(first),
+        suggestions=[*early, *({RECIPE: name} for name in late)],
+        combine_after=len(early),
+    )
 
 
-def _cost(recipe: Recipe) -> tuple[bool, ...]:
-    """Return what makes a trial of a preset slow: training, choosing types, and types that no kernel computes with."""
+def _cost(recipe: Recipe) -> tuple[float, ...]:
+    """Return the place of a preset: what makes its trial slow, then how likely it is to be far from the float model.
+
+    16-bit activations come first, because they are near the float model whatever the network; of those, 8-bit weights.
+    """
     trained = any(hasattr(step, "iterations") for step in recipe.tune.steps)
-    simulated = recipe.plan.activation.dtype.is_block or recipe.plan.weight.dtype.is_block
-    return trained, recipe.mix.mixed is not None, simulated
+    activation, weight = recipe.plan.activation.dtype, recipe.plan.weight.dtype
+    simulated = activation.is_block or weight.is_block
+    tuned = bool(recipe.tune.steps)
+    return trained, recipe.mix.mixed is not None, simulated, weight.bits < _BYTE, tuned, -activation.bits, weight.bits
+
+
+def _is_late(recipe: Recipe) -> bool:
+    """Return whether a preset trains, chooses types, has types that no kernel computes with, or few bits.
+
+    Those are slow, or far from the float model; single changes of the recommended recipe come before them.
+    """
+    return any(_cost(recipe)[:4])
 
 
 def _parameters(build: TargetRecipes, starts: tuple[str, ...]) -> dict[str, Parameter]:

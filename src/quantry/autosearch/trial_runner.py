@@ -22,7 +22,7 @@ from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.autosearch.trial import FLOAT_MODEL, Trial, found_recipe
 from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
-from quantry.errors import StoreError
+from quantry.errors import RecipeError, StoreError
 from quantry.evaluate import measure_latency
 from quantry.graph.quant_plan import QuantPlan, SharedRange
 from quantry.memo import Memo, Trace, fingerprint
@@ -118,6 +118,9 @@ class TrialRunner:
         if trial.content is not None and path.exists():
             return self._evaluated(trial, samples, path)
         stages = self._quantize(trial.recipe, trace)
+        if not stages.plan.value.quantized_nodes:
+            # It would win every search with the float model.
+            raise RecipeError("a recipe must quantize at least one node, got none that this model has")
         content = model_content(stages, trial.recipe.emit)
         trial = replace(trial, content=content)
         if content in known.earlier:

@@ -37,6 +37,11 @@ def opened_by(opener: _Opener) -> Iterator[None]:
         _OPENER.reset(token)
 
 
+def runs_elsewhere() -> bool:
+    """Return whether another runtime opens the models; it may run one sample at a time only."""
+    return _OPENER.get() is not None
+
+
 def evaluation_session(
     model: str | Path | QuantizedModel, threads: int | None = None
 ) -> "onnxruntime.InferenceSession":

@@ -14,7 +14,13 @@ from quantry.errors import ModelError
 from quantry.evaluate.evaluation_session import evaluation_session
 from quantry.evaluate.metrics import Metric, find_metric
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
-from quantry.evaluate.tasks.task_evaluator import Outputs, SampleMean
+from quantry.evaluate.tasks.task_evaluator import (
+    Outputs,
+    SampleMean,
+    run_samples,
+    samples_together,
+    threads_of_each,
+)
 from quantry.graph.load import model_source
 from quantry.runtime.sessions import deployment_session, run_session
 
@@ -50,8 +56,10 @@ class OutputComparison(SampleMean):
             float_model: The float model of the search.
         """
         reference = _Reference(self)
-        for index, feeds in self.samples.read(range(self.size)):
-            reference.outputs(index, feeds)
+        for index, _, outputs in run_samples(
+            reference.session, self.samples.read(range(self.size)), reference.together
+        ):
+            reference.keep(index, outputs)
             if reference.is_full:
                 return
 
@@ -66,9 +74,10 @@ class OutputComparison(SampleMean):
             ModelError: The model has other outputs than the float model.
         """
         reference = _Reference(self)
-        session = evaluation_session(model_path, self.threads)
-        for index, feeds in self.samples.read(indices):
-            expected, got = reference.outputs(index, feeds), run_session(session, feeds)
+        together = samples_together(self.threads)
+        session = evaluation_session(model_path, threads_of_each(together, self.threads))
+        for index, feeds, got in run_samples(session, self.samples.read(indices), together):
+            expected = reference.outputs(index, feeds)
             if expected.keys() != got.keys():
                 raise ModelError(
                     f"a model must have the float model's outputs {sorted(expected)} to be compared, got "
@@ -150,8 +159,15 @@ class _Reference:
         self._kept_bytes = sum(array.nbytes for outputs in owner._expected.values() for array in outputs.values())
 
     @cached_property
-    def _session(self) -> "onnxruntime.InferenceSession":
-        return deployment_session(Path(self._owner.reference), threads=self._owner.threads, interleaved=True)
+    def together(self) -> int:
+        """How many samples may run in the session at the same time."""
+        return samples_together(self._owner.threads)
+
+    @cached_property
+    def session(self) -> "onnxruntime.InferenceSession":
+        """A session of the float model."""
+        threads = threads_of_each(self.together, self._owner.threads)
+        return deployment_session(Path(self._owner.reference), threads=threads, interleaved=True)
 
     @property
     def is_full(self) -> bool:
@@ -163,8 +179,12 @@ class _Reference:
         kept = self._owner._expected.get(index)
         if kept is not None:
             return kept
-        outputs = run_session(self._session, feeds)
+        outputs = run_session(self.session, feeds)
+        self.keep(index, outputs)
+        return outputs
+
+    def keep(self, index: int, outputs: Outputs) -> None:
+        """Cache the outputs of one sample if there is room."""
         self._kept_bytes += sum(array.nbytes for array in outputs.values())
         if not self.is_full:
             self._owner._expected[index] = outputs
-        return outputs

@@ -1,19 +1,25 @@
 """Base classes of task evaluators, and running a model over samples."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantry.data.sample_cache import SampleCache
-from quantry.evaluate.evaluation_session import evaluation_session
+from quantry.data.sample_cache import Feeds, SampleCache
+from quantry.evaluate.evaluation_session import evaluation_session, runs_elsewhere
 from quantry.memo import fingerprint
 from quantry.runtime.sessions import run_session
+from quantry.runtime.threads import thread_count
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 
 class TaskEvaluator(ABC):
@@ -92,6 +98,10 @@ class SampleMean(TaskEvaluator):
 Outputs = dict[str, NDArray[Any]]
 
 
+# Samples that run at the same time, so that a machine with many cores does not need memory for as many samples.
+_MOST_TOGETHER = 4
+
+
 def run_model(
     model: str | Path, samples: SampleCache, indices: Iterable[int], threads: int | None = None
 ) -> Iterator[tuple[int, Outputs]]:
@@ -101,8 +111,61 @@ def run_model(
         model: Path of an ONNX file.
         samples: The samples.
         indices: Their indices.
-        threads: Threads inside one operator; None uses the default of the process.
+        threads: Threads inside one operator; None divides the threads of the process among several samples.
     """
-    session = evaluation_session(model, threads)
-    for index, feeds in samples.read(indices):
-        yield index, run_session(session, feeds)
+    together = samples_together(threads)
+    session = evaluation_session(model, threads_of_each(together, threads))
+    for index, _, outputs in run_samples(session, samples.read(indices), together):
+        yield index, outputs
+
+
+def samples_together(threads: int | None) -> int:
+    """Return how many samples run at the same time.
+
+    Two threads inside every operator of a small model wait for each other half of the time; two samples on one thread
+    each do not, and have the same results.
+
+    Args:
+        threads: Threads inside one operator, if the user has set them; then samples run one by one.
+    """
+    return 1 if threads is not None or runs_elsewhere() else min(thread_count(), _MOST_TOGETHER)
+
+
+def threads_of_each(together: int, threads: int | None) -> int | None:
+    """Return the threads inside one operator.
+
+    Args:
+        together: How many samples run at the same time.
+        threads: What the user has set; None is nothing.
+    """
+    return threads if together == 1 else thread_count() // together
+
+
+def run_samples(
+    session: "onnxruntime.InferenceSession", samples: Iterable[tuple[int, Feeds]], together: int
+) -> Iterator[tuple[int, Feeds, Outputs]]:
+    """Yield each sample with its index and a model's outputs, in the order of the samples.
+
+    Args:
+        session: A session of the model.
+        samples: Indices and inputs.
+        together: How many samples run at the same time.
+    """
+    if together == 1:
+        for index, feeds in samples:
+            yield index, feeds, run_session(session, feeds)
+        return
+    with ThreadPoolExecutor(together) as pool:
+        started: deque[tuple[int, Feeds, Future[Outputs]]] = deque()
+        for index, feeds in samples:
+            started.append((index, feeds, pool.submit(run_session, session, feeds)))
+            # One more than can run, so that no thread waits while the caller scores a sample.
+            if len(started) > together:
+                yield _finished(started)
+        while started:
+            yield _finished(started)
+
+
+def _finished(started: "deque[tuple[int, Feeds, Future[Outputs]]]") -> tuple[int, Feeds, Outputs]:
+    index, feeds, outputs = started.popleft()
+    return index, feeds, outputs.result()
