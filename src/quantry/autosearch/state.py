@@ -145,6 +145,7 @@ class SearchState:
         total, done = self.expected_trials, len(self.trials)
         left = None if total is None else max(total - done - len(self.finished), 0)
         count = _ESTIMATED_ONE_BY_ONE if left is None else min(left, _ESTIMATED_ONE_BY_ONE)
+        near: Sequence[Recipe]
         if self.upcoming is None:
             listed = enumerate(self.expected[done : done + count + len(self.finished)], done)
             near, decided = [recipe for number, recipe in listed if number not in self.finished], count
