@@ -19,7 +19,7 @@ def cache() -> Path:
     configured = os.environ.get("QUANTRY_BENCH_CACHE")
     if configured:
         return Path(configured)
-    return _user_cache() / "quantry-bench"
+    return user_cache() / "quantry-bench"
 
 
 def peer_environment() -> Path:
@@ -27,7 +27,7 @@ def peer_environment() -> Path:
     configured = os.environ.get("QUANTRY_PEER_VENV")
     if configured:
         return Path(configured)
-    return _user_cache() / "quantry-peer" / "venv"
+    return user_cache() / "quantry-peer" / "venv"
 
 
 def shared(*parts: str) -> Path:
@@ -43,5 +43,6 @@ def shared(*parts: str) -> Path:
     return path
 
 
-def _user_cache() -> Path:
+def user_cache() -> Path:
+    """Return the folder in which programs of this user keep what can be made again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

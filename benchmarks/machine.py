@@ -7,10 +7,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import quantry
 from benchmarks.locations import ROOT
 from benchmarks.peer_environment import REQUIREMENTS
 
-_LIBRARIES = ("quantry", "numpy", "onnx", "onnx-ir", "onnxruntime")
+_LIBRARIES = ("numpy", "onnx", "onnx-ir", "onnxruntime")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -25,9 +26,15 @@ def describe_machine() -> dict[str, Any]:
 
 def describe_versions() -> dict[str, str]:
     """Return the versions of both sides."""
-    ours = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     theirs = {f"peer {name}": version for name, version in (entry.split("==") for entry in REQUIREMENTS)}
-    return {"python": platform.python_version(), **ours, **theirs, "commit": _commit()}
+    return {**library_versions(*_LIBRARIES), **theirs}
+
+
+def library_versions(*names: str) -> dict[str, str]:
+    """Return the versions of Python, quantry and some libraries, and the commit."""
+    # quantry may be on the path without being installed.
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"python": platform.python_version(), "quantry": quantry.__version__, **found, "commit": _commit()}
 
 
 def _processor() -> str:

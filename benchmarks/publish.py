@@ -83,6 +83,12 @@ def _deployment_row(name: str, entry: dict[str, Any]) -> tuple[str, ...]:
     return (model, entry["target"], entry["preset"], elsewhere, scores, interval, *ratios, speed)
 
 
+def publish_zoo(content: dict[str, Any], text: str) -> None:
+    """Store the results of the sweep over architectures, and put its table into README.md."""
+    _store("zoo", content)
+    _into_readme("zoo", f"{_origin(content)}\n\n{text}")
+
+
 def _store(name: str, content: dict[str, Any]) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -26,10 +26,11 @@ class ResultFile:
         loaded: dict[str, Any] = json.loads(self.path.read_text())
         return loaded
 
-    def start(self, command: str, *, fresh: bool) -> None:
-        """Note what is about to run; ``fresh`` drops earlier entries."""
+    def start(self, command: str, *, fresh: bool, versions: dict[str, str] | None = None) -> None:
+        """Note what is about to run; ``fresh`` drops earlier entries, and the versions default to both sides'."""
         content = self.read()
-        content |= {"machine": describe_machine(), "versions": describe_versions(), "command": command}
+        versions = describe_versions() if versions is None else versions
+        content |= {"machine": describe_machine(), "versions": versions, "command": command}
         if fresh:
             content["entries"] = {}
         self._write(content)

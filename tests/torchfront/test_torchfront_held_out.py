@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quantry.errors import DataError
 from quantry.torchfront import QatOptions, QuantizedModule, capture, float_teacher, qat, quantize_graph
-from quantry.torchfront.held_out import Batches, HeldOut
+from quantry.torchfront.held_out import Batches, Gain, HeldOut
 
 
 def data(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -123,6 +123,48 @@ def test_loader_without_a_fixed_order_gives_its_first_batches() -> None:
     batches = Batches(loader, None)
     assert [int(batch) for batch in batches.held_out] == [0, 1]
     assert {int(batch) for batch, _ in zip(batches, range(30), strict=False)} == set(range(2, 10))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shuffle": True, "batch_size": 4},
+        {"shuffle": True, "batch_size": 4, "drop_last": True},
+        {"shuffle": True, "batch_size": 64},  # one batch: some of its samples are held out
+        {"shuffle": True, "batch_size": 30, "drop_last": True},
+        {"sampler": torch.utils.data.RandomSampler(range(40), replacement=True, num_samples=12), "batch_size": 2},
+        {"sampler": torch.utils.data.WeightedRandomSampler([1.0] * 40, 40), "batch_size": 4},
+        {"batch_sampler": [[30, 1, 2], [3, 4, 5], [6, 7, 8, 30]]},
+    ],
+)
+def test_samples_of_a_shuffling_loader_are_held_out_once(settings: dict[str, object]) -> None:
+    loader = torch.utils.data.DataLoader([{"x": torch.tensor(number)} for number in range(40)], **settings)
+    batches = Batches(loader, None)
+    held_out = {int(at) for batch in batches.held_out for at in batch["x"]}
+    trained_on = [int(at) for batch, _ in zip(batches, range(50), strict=False) for at in batch["x"]]
+    assert held_out
+    assert trained_on
+    assert held_out.isdisjoint(trained_on)
+    assert not batches.trained_on
+
+
+def test_shuffling_loader_of_one_sample_is_trained_on() -> None:
+    batches = Batches(torch.utils.data.DataLoader([7], shuffle=True), None)
+    assert [int(batch) for batch, _ in zip(batches, range(3), strict=False)] == [7, 7, 7]
+    assert batches.trained_on
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"),
+    [
+        (Gain(2.0, 1.0, 3, 8, by_sample=True), "on 8 held-out samples from 2 to 1, by 50 %"),
+        (Gain(2.0, 1.0, 3, 2), "on 2 held-out batches from 2"),
+        (Gain(2.0, 1.0, 3, 1), "on 1 held-out batch from 2"),
+        (Gain(2.0, 2.0, 0, 1, trained_on=True), "did not lower the loss on the training batch, 2:"),
+    ],
+)
+def test_gain_says_what_was_compared(gain: Gain, text: str) -> None:
+    assert text in str(gain)
 
 
 def test_gain_that_is_not_finite_is_none() -> None:

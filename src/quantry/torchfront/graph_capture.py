@@ -1,5 +1,7 @@
 """Captures a user's module as a graph, and explains why a capture failed."""
 
+import dataclasses
+import functools
 import inspect
 import io
 import linecache
@@ -58,7 +60,7 @@ def capture(
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         raise ModelError(f"the model must be a torch module in Python, got {type(model).__name__}; in capture")
     refuse_quantized(model, "capture")
-    arguments, named = _arguments(model, example, kwargs)
+    arguments, named = example_call(model, example, kwargs, where="capture")
     wide, shapes = (arguments, named), dynamic_shapes
     if isinstance(shapes, str):
         if shapes != "batch":
@@ -69,13 +71,14 @@ def capture(
     try:
         if not isinstance(model, fx.GraphModule):
             model.eval()
+        _register_dataclasses((arguments, named))
         try:
-            program = _exported(model, wide, shapes)
+            program = _exported_with_results(model, wide, shapes)
         except Exception:
             # Retry with the example's own batch size if the model fails only because of the batch of two.
             if not (_can_be_called(model, arguments, named) and not _can_be_called(model, *wide)):
                 raise
-            program = _exported(model, (arguments, named), None)
+            program = _exported_with_results(model, (arguments, named), None)
     except Exception as error:
         raise _capture_error(error, model, arguments, named) from error
     finally:
@@ -168,11 +171,60 @@ def call_error(model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str,
     return None
 
 
+def example_call(
+    model: nn.Module, example: Any, kwargs: Mapping[str, Any] | None = None, *, where: str
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and keyword arguments of an example, the latter in the order of the module's signature.
+
+    Args:
+        model: The module to call.
+        example: A tensor, a tuple of positional arguments, or a dict of keyword arguments. A dict without any of the
+            names of ``forward`` is a positional argument.
+        kwargs: Further keyword arguments.
+        where: The function that the user called, for the message.
+
+    Raises:
+        DataError: The example contains no tensor.
+    """
+    order = list(inspect.signature(model.forward).parameters)
+    by_name = isinstance(example, Mapping) and not set(order).isdisjoint(example)
+    named = {**(example if by_name else {}), **(kwargs or {})}
+    arguments = () if by_name else tuple(example) if isinstance(example, tuple | list) else (example,)
+    if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves((arguments, named))):
+        raise DataError(f"an example must contain at least one torch tensor, got {type(example).__name__}; in {where}")
+    known = {name: named[name] for name in order if name in named}
+    return arguments, known | named
+
+
 # -- the example -------------------------------------------------------------------------------------------------------
 
 
+def _exported_with_results(model: nn.Module, arguments: Any, shapes: Any) -> torch.export.ExportedProgram:
+    """Export a module; if that fails, try again after looking for dataclasses in its results."""
+    try:
+        return _exported(model, arguments, shapes)
+    except Exception:
+        try:
+            with torch.no_grad():
+                results = model(*arguments[0], **arguments[1])
+        except Exception:
+            results = None
+        if not _register_dataclasses(results):
+            raise
+    return _exported(model, arguments, shapes)
+
+
+def _register_dataclasses(values: Any) -> bool:
+    """Tell torch how to flatten the dataclasses among values; return whether it did not know one."""
+    kinds = {type(leaf) for leaf in torch.utils._pytree.tree_leaves(values) if dataclasses.is_dataclass(leaf)}
+    for kind in kinds:
+        torch.export.register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+    # A dataclass may hold others.
+    return bool(kinds) and (_register_dataclasses(values) or True)
+
+
 def _exported(model: nn.Module, arguments: Any, shapes: Any) -> torch.export.ExportedProgram:
-    with warnings.catch_warnings(), _quiet_torch():
+    with warnings.catch_warnings(), _quiet_torch(), _named_parameters(model, arguments[1]):
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor")  # raised inside torch at torch.cond
         # torch's own recurrent layers keep a list of their weights, which is not lost.
@@ -180,16 +232,35 @@ def _exported(model: nn.Module, arguments: Any, shapes: Any) -> torch.export.Exp
         return torch.export.export(model, *arguments, dynamic_shapes=shapes)
 
 
-def _arguments(model: nn.Module, example: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], Any]:
-    """Return the example's positional and keyword arguments, the latter in the order of the module's signature."""
-    order = list(inspect.signature(model.forward).parameters)
-    by_name = isinstance(example, Mapping) and not set(order).isdisjoint(example)
-    named = {**(example if by_name else {}), **(kwargs or {})}
-    arguments = () if by_name else tuple(example) if isinstance(example, tuple | list) else (example,)
-    if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves((arguments, named))):
-        raise DataError(f"an example must contain at least one torch tensor, got {type(example).__name__}; in capture")
-    known = {name: named[name] for name in order if name in named}
-    return arguments, known | named
+@contextmanager
+def _named_parameters(model: nn.Module, named: Mapping[str, Any]) -> Iterator[None]:
+    """Let a module's signature name the keyword arguments of a call that its ``forward`` takes as ``**kwargs``.
+
+    torch.export cannot match dynamic shapes with arguments that have no parameter of their own.
+    """
+    forward = model.forward
+    known = inspect.signature(forward).parameters
+    rest = next((name for name, kind in known.items() if kind.kind is inspect.Parameter.VAR_KEYWORD), None)
+    extra = [name for name in named if name not in known]
+    if rest is None or not extra or isinstance(model, fx.GraphModule):
+        yield
+        return
+
+    @functools.wraps(forward)
+    def call(*arguments: Any, **given: Any) -> Any:
+        return forward(*arguments, **given)
+
+    own = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
+    parameters = [*(kind for name, kind in known.items() if name != rest), *own]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    replaced = model.__dict__.get("forward")
+    model.forward = call
+    try:
+        yield
+    finally:
+        del model.forward
+        if replaced is not None:
+            model.forward = replaced
 
 
 def _batch_axes(arguments: Any) -> Any:

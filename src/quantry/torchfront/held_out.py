@@ -1,5 +1,6 @@
 """Keeps training honest: what it returns is better on batches it was not trained on, or is what it started from."""
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from quantry.errors import DataError, RecipeError
 
@@ -33,8 +35,9 @@ class Gain:
         before: Mean loss of the module that training started from.
         after: Mean loss of the module that it returned.
         step: The step that it returned, from 1 on; 0 for the start, because no step was better.
-        batches: Number of batches compared.
+        batches: Number of batches compared; single samples count as batches of one.
         trained_on: Whether there was only one batch, which was trained on as well.
+        by_sample: Whether the batches were compared sample by sample.
     """
 
     before: float
@@ -42,13 +45,18 @@ class Gain:
     step: int
     batches: int
     trained_on: bool = False
+    by_sample: bool = False
 
     def __str__(self) -> str:
-        where = "the training batch" if self.trained_on else f"{self.batches} held-out batches"
+        where = "the training batch" if self.trained_on else self._counted()
         if not self.step:
             return f"training did not lower the loss on {where}, {self.before:.4g}: the module is as it was before"
         change = 100 * (1 - self.after / self.before) if self.before else 0.0
         return f"training lowered the loss on {where} from {self.before:.4g} to {self.after:.4g}, by {change:.0f} %"
+
+    def _counted(self) -> str:
+        one, several = ("sample", "samples") if self.by_sample else ("batch", "batches")
+        return f"{self.batches} held-out {one if self.batches == 1 else several}"
 
 
 class Batches:
@@ -81,18 +89,32 @@ class Batches:
             self.trained_on = len(batches) == 1
             if not self.trained_on:
                 self._source = [batch for place, batch in enumerate(batches) if place not in places]
+        elif _shuffles(batches):
+            self._take_indices(batches)
         else:
             self._take_first()
 
     def _take_first(self) -> None:
-        """Hold out the first batches. A loader that shuffles mixes them into later passes."""
+        """Hold out the first batches, and skip them in every pass."""
         count = len(self._source) if isinstance(self._source, Sized) else 1
         self._started = iter(self._source)
         self.held_out = list(islice(self._started, min(_MOST, max(1, count // _SHARE))))
-        self._taken = len(self.held_out)
-        sampler = getattr(self._source, "sampler", None)
-        if not isinstance(sampler, torch.utils.data.RandomSampler):
-            self._skipped = self._taken
+        self._skipped = self._taken = len(self.held_out)
+
+    def _take_indices(self, loader: Any) -> None:
+        """Hold out the samples of some batches, drawn once: every pass mixes all samples."""
+        # A sampler may be endless, and need not know its length.
+        count = len(loader.batch_sampler) if isinstance(loader.batch_sampler, Sized) else _SHARE
+        wanted = min(_MOST, max(1, count // _SHARE))
+        drawn = [list(indices) for indices in islice(loader.batch_sampler, wanted + 1)]
+        chosen = drawn[:wanted]
+        if len(drawn) == 1:
+            chosen = [drawn[0][: max(1, len(drawn[0]) // _SHARE)]]
+            self.trained_on = len(drawn[0]) == 1
+        self._taken = len(chosen)
+        self.held_out = [loader.collate_fn([loader.dataset[at] for at in indices]) for indices in chosen]
+        if not self.trained_on:
+            self._source = _without(loader, {at for indices in chosen for at in indices})
 
     def __iter__(self) -> Iterator[Any]:
         count = 0
@@ -112,6 +134,45 @@ class Batches:
                 read = count + self._taken
                 given = f"{read} that can be read only once, as from a generator; make a list" if read else "none"
                 raise DataError(f"training needs at least one batch, and must read all repeatedly, got {given}; in qat")
+
+
+def _shuffles(batches: Any) -> bool:
+    """Return whether batches are a loader of a data set with indices whose order is not fixed."""
+    return (
+        isinstance(batches, DataLoader)
+        and batches.batch_sampler is not None
+        and not isinstance(batches.dataset, IterableDataset)
+        and not (type(batches.batch_sampler) is BatchSampler and isinstance(batches.sampler, SequentialSampler))
+    )
+
+
+class _Remaining:
+    """The indices of a sampler, or its batches of them, without those that are held out."""
+
+    def __init__(self, indices: Any, held_out: set[Any]) -> None:
+        self._indices, self._held_out = indices, held_out
+
+    def __iter__(self) -> Iterator[Any]:
+        for entry in self._indices:
+            if isinstance(entry, list | tuple):
+                left = [at for at in entry if at not in self._held_out]
+                if left:
+                    yield left
+            elif entry not in self._held_out:
+                yield entry
+
+
+def _without(loader: Any, held_out: set[Any]) -> Any:
+    """Return a copy of a loader, with all its settings, that leaves out some samples."""
+    sampler, batch_sampler = _Remaining(loader.sampler, held_out), _Remaining(loader.batch_sampler, held_out)
+    if type(loader.batch_sampler) is BatchSampler:
+        left = sum(1 for _ in islice(sampler, loader.batch_size))
+        # Whole batches again, unless the rest is less than one.
+        batch_sampler = BatchSampler(sampler, loader.batch_size, loader.drop_last and left >= loader.batch_size)
+    rest = copy.copy(loader)
+    # A loader does not let its samplers be replaced, but no pass over the copy has begun.
+    rest.__dict__.update(sampler=sampler, batch_sampler=batch_sampler, _iterator=None)
+    return rest
 
 
 def single_samples(batch: Any) -> list[Any]:
@@ -152,10 +213,11 @@ class HeldOut:
     Args:
         loss: From the module and a batch to the loss.
         batches: What the module is not trained on.
+        by_sample: Whether these are single samples.
     """
 
-    def __init__(self, loss: Callable[[Any, Any], Tensor], batches: Sequence[Any]) -> None:
-        self._loss, self._batches = loss, batches
+    def __init__(self, loss: Callable[[Any, Any], Tensor], batches: Sequence[Any], *, by_sample: bool = False) -> None:
+        self._loss, self._batches, self._by_sample = loss, batches, by_sample
         self._start: _Measured | None = None
 
     def check(self, module: nn.Module, step: int) -> None:
@@ -174,7 +236,7 @@ class HeldOut:
         order = (best, last) if best.is_clearly_better_than(last) else (last, best)
         chosen = next((one for one in order if one.is_clearly_better_than(start)), start)
         module.load_state_dict(chosen.state)
-        return Gain(start.mean, chosen.mean, chosen.step, len(start.losses), trained_on)
+        return Gain(start.mean, chosen.mean, chosen.step, len(start.losses), trained_on, self._by_sample)
 
     def _losses(self, module: nn.Module) -> list[float]:
         modes = {part: part.training for part in module.modules()}

@@ -1,7 +1,7 @@
 """Writes a quantized module, or a model that contains one, as ONNX and compares it with torch."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import nn
 
 import quantry
 from quantry.emit import emit
-from quantry.errors import DataError, ModelError, RecipeError, known_keywords
+from quantry.errors import ModelError, RecipeError, known_keywords
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.float_model import FloatModel
 from quantry.graph.passes import convert_opset
@@ -26,11 +26,14 @@ from quantry.runtime.sessions import run_session, simulation_session
 from quantry.targets import Violation, check_model
 from quantry.torchfront.exactness import rounded_operators
 from quantry.torchfront.freezing import freeze
-from quantry.torchfront.graph_capture import call_error, capture
+from quantry.torchfront.graph_capture import call_error, capture, example_call
 from quantry.torchfront.lowering import lower
 from quantry.torchfront.quantized_module import QuantizedModule
 from quantry.torchfront.submodules import MergedModel, frozen_inside, region_operators, regions
 from quantry.torchfront.switches import require_enabled
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""The positional and keyword arguments of a call."""
 
 
 @dataclass(frozen=True)
@@ -127,57 +130,52 @@ def export(
         model: A quantized module, frozen or not, or a model that contains some; it is not changed. Everything outside
             the quantized modules is written as float.
         path: The file.
-        example: Arguments to call the model with: a tensor, or a tuple.
+        example: Arguments to call the model with: a tensor, a tuple of positional arguments, or a dict of keyword
+            arguments.
         options: How to write it.
         samples: More arguments, with the sizes of the example, on which onnxruntime is compared with torch.
 
     Raises:
         ModelError: The model contains no quantized module, its quantizers are disabled, or torch cannot capture the
             rest of the model.
-        DataError: The example is not a tensor or a tuple.
+        DataError: The example contains no tensor, or does not fit the model.
     """
     options = options or ExportOptions()
     if not isinstance(options, ExportOptions):
         raise RecipeError(f"options must be ExportOptions(...), got {type(options).__name__}; in export")
     require_enabled(model, "export")
-    calls = [_arguments(call) for call in (example, *samples)]
+    calls = [_call(model, call) for call in (example, *samples)]
     if isinstance(model, QuantizedModule):
         return _export(_final(model), Path(path), calls, options)
     with frozen_inside(model):
         return _export(model, Path(path), calls, options)
 
 
-def _arguments(example: Any) -> tuple[Any, ...]:
-    if isinstance(example, Mapping):
-        raise DataError(
-            f"an example must be a tensor or a tuple of positional arguments, got a mapping of {', '.join(example)}; "
-            "in export"
-        )
-    arguments = tuple(example) if isinstance(example, tuple | list) else (example,)
-    moved: tuple[Any, ...] = torch.utils._pytree.tree_map(
-        lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, arguments
+def _call(model: nn.Module, example: Any) -> Call:
+    moved: Call = torch.utils._pytree.tree_map(
+        lambda leaf: leaf.cpu() if torch.is_tensor(leaf) else leaf, example_call(model, example, where="export")
     )
     return moved
 
 
-def _export(model: nn.Module, path: Path, calls: list[tuple[Any, ...]], options: ExportOptions) -> Exported:
-    arguments = calls[0]
+def _export(model: nn.Module, path: Path, calls: list[Call], options: ExportOptions) -> Exported:
     for call in calls:
-        wrong = call_error(model, call, {}, "export")
+        wrong = call_error(model, *call, "export")
         if wrong is not None:
             raise wrong
     expected = [_results(model, call) for call in calls]  # before writing, so that a wrong example leaves no file
-    whole, inside = _assembled(model, arguments, options)
+    whole, inside = _assembled(model, calls[0], options)
     if options.opset is not None and options.opset > whole.model.opset_imports[""]:
         whole.model = convert_opset(whole.model, options.opset)
-    _fix_sizes(whole.model, arguments, options)
+    _fix_sizes(whole.model, calls[0], options)
     whole.rename(_new_names(whole.model, options))
     recipe = inside[0].definition.recipe
     written = recipe.emit if options.format is None else EmitOptions(options.format)
     metadata = {"quantry.version": quantry.__version__}
     quantized = emit(FloatModel(whole.model), whole.plan, whole.params, written, metadata)
     files = quantized.save(path)
-    checked = recipe.scale.npu is not None and isinstance(written.format, Qdq | VitisQdq)
+    limited = recipe.scale.npu is not None and isinstance(written.format, Qdq | VitisQdq)
+    checked = limited and bool(whole.plan.quantized_nodes)  # nothing is where all operators belong to branches
     return Exported(
         path=path,
         files=files,
@@ -195,20 +193,18 @@ def _violations(whole: MergedModel, quantized: QuantizedModel) -> tuple[Violatio
     return tuple(entry for entry in check_model(quantized.model.clone(), "npu-int8") if entry.node not in outside)
 
 
-def _assembled(
-    model: nn.Module, arguments: tuple[Any, ...], options: ExportOptions
-) -> tuple[MergedModel, list[QuantizedModule]]:
+def _assembled(model: nn.Module, call: Call, options: ExportOptions) -> tuple[MergedModel, list[QuantizedModule]]:
     """Return the float graph of the whole model with the plan of its quantized parts, and these parts."""
     if isinstance(model, QuantizedModule):
         definition = model.definition
         return MergedModel(definition.model.model.clone(), definition.plan, definition.params), [model]
-    with _on_cpu(model), region_operators(model, arguments) as found:
+    with _on_cpu(model), region_operators(model, *call) as found:
         if not found:
             raise ModelError(
                 f"a model to export must be or contain a quantized module, got {type(model).__name__} without any; "
                 "quantize it first"
             )
-        graph = capture(model, arguments, dynamic_shapes="batch" if options.dynamic_batch else None)
+        graph = capture(model, *call, dynamic_shapes="batch" if options.dynamic_batch else None)
         first = next(iter(found))
         lowered = lower(graph, f"export the quantized module by itself: export_onnx(model.{first}, ...)")
     whole = MergedModel(lowered.model)
@@ -232,11 +228,10 @@ def _on_cpu(model: nn.Module) -> Iterator[None]:
         model.to(device)
 
 
-def _fix_sizes(model: ir.Model, arguments: tuple[Any, ...], options: ExportOptions) -> None:
+def _fix_sizes(model: ir.Model, call: Call, options: ExportOptions) -> None:
     if options.dynamic_batch:
         return
-    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(arguments) if torch.is_tensor(leaf)]
-    for value, tensor in zip(_inputs(model), tensors, strict=True):
+    for value, tensor in zip(_inputs(model), _tensors(call), strict=True):
         value.shape = ir.Shape(tensor.shape)
     for node in model.graph:
         for output in node.outputs:
@@ -261,24 +256,28 @@ def _inputs(model: ir.Model) -> list[ir.Value]:
     return [value for value in model.graph.inputs if value.name not in model.graph.initializers]
 
 
-def _results(model: nn.Module, arguments: tuple[Any, ...]) -> list[Any]:
+def _tensors(call: Call) -> list[torch.Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(call) if torch.is_tensor(leaf)]
+
+
+def _results(model: nn.Module, call: Call) -> list[Any]:
     """Return the model's results for the example, in evaluation mode."""
+    arguments, named = call
     modes = {part: part.training for part in model.modules()}
     with _on_cpu(model), torch.no_grad():
-        leaves = torch.utils._pytree.tree_leaves(model.eval()(*arguments))
+        leaves = torch.utils._pytree.tree_leaves(model.eval()(*arguments, **named))
     for part, training in modes.items():
         part.training = training
     return [leaf.numpy() for leaf in leaves if torch.is_tensor(leaf)]
 
 
 def _differences(
-    expected: list[list[Any]], calls: list[tuple[Any, ...]], quantized: QuantizedModel
+    expected: list[list[Any]], calls: list[Call], quantized: QuantizedModel
 ) -> tuple[OutputDifference, ...]:
     session = simulation_session(quantized.model)
     found: list[list[OutputDifference]] = []
-    for wanted, arguments in zip(expected, calls, strict=True):
-        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(arguments) if torch.is_tensor(leaf)]
-        feeds = {value.name: tensor.numpy() for value, tensor in zip(session.get_inputs(), tensors, strict=True)}
+    for wanted, call in zip(expected, calls, strict=True):
+        feeds = {port.name: tensor.numpy() for port, tensor in zip(session.get_inputs(), _tensors(call), strict=True)}
         results = run_session(session, feeds)
         found.append([_difference(name, *pair) for name, *pair in zip(results, results.values(), wanted, strict=True)])
     return tuple(

@@ -1,6 +1,7 @@
 """The module that a user trains, evaluates and exports."""
 
 import copy
+import inspect
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -45,6 +46,28 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         self.definition = definition
         self.layout = layout
         self.is_frozen = False
+        self._default_constants()
+
+    def recompile(self) -> Any:
+        """Compile the graph again, as after a change of it."""
+        code = super().recompile()
+        if "definition" in self.__dict__:
+            self._default_constants()
+        return code
+
+    def _default_constants(self) -> None:
+        """Let a call leave out trailing arguments that are not tensors: each is a constant of the graph."""
+        count = len(self.definition.model.inputs) + len(self.definition.arguments)
+        function = type(self).forward  # each instance has a class of its own
+        names = list(inspect.signature(function).parameters)[1:]
+        if len(names) != count:
+            return  # nested arguments, which torch flattens
+        defaults = []
+        for place in reversed(range(count)):
+            if place not in self.definition.arguments:
+                break
+            defaults.insert(0, self.definition.arguments[place])
+        function.__defaults__ = tuple(defaults) or None
 
     def add_gain(self, gain: Gain) -> None:
         """Set `gain`, and add it to the notes of the definition."""

@@ -60,12 +60,15 @@ class _RegionCall(nn.Module):  # type: ignore[misc]
 
 
 @contextmanager
-def region_operators(model: nn.Module, arguments: tuple[Any, ...]) -> Iterator[dict[str, QuantizedModule]]:
+def region_operators(
+    model: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any]
+) -> Iterator[dict[str, QuantizedModule]]:
     """Replace the quantized submodules by operators for the duration of a block.
 
     Args:
         model: The enclosing model.
         arguments: An example; the shapes of the submodules' results are known only after they have run.
+        named: Its keyword arguments.
 
     Yields:
         The quantized modules by their path in the model.
@@ -83,7 +86,7 @@ def region_operators(model: nn.Module, arguments: tuple[Any, ...]) -> Iterator[d
     hooks = [part.register_forward_hook(record(key), with_kwargs=True) for key, part in found.items()]
     try:
         with torch.no_grad():
-            model(*arguments)
+            model(*arguments, **named)
     finally:
         for hook in hooks:
             hook.remove()

@@ -131,7 +131,7 @@ def qat(
             tensor, a tuple that starts with the module's inputs, or a dict of them by name.
         options: How to train.
         held_out: Batches that are not trained on and decide which step is returned. None holds out one batch in five,
-            at most eight; give your own for a loader that shuffles. An empty list returns the last step unchecked.
+            at most eight; of a loader that shuffles, their samples. An empty list returns the last step unchecked.
         report: Called with step and loss after each step.
 
     Returns:
@@ -439,9 +439,10 @@ def _held_out(module: QuantizedModule, loss: Loss | None, batches: list[Any]) ->
     if loss is not None:
         return HeldOut(loss, batches)
     shapes = [value.shape for value in module.definition.model.model.graph.inputs]
-    if all(shape is not None and len(shape) and not isinstance(shape[0], int) for shape in shapes):
+    free = all(shape is not None and len(shape) and not isinstance(shape[0], int) for shape in shapes)
+    if free:
         batches = [sample for batch in batches for sample in single_samples(batch)][:_MOST_SAMPLES]
-    return HeldOut(_label_free(module, tensors=()), batches)
+    return HeldOut(_label_free(module, tensors=()), batches, by_sample=free)
 
 
 def _moved(batch: Any, device: torch.device) -> Any:
