@@ -1,4 +1,4 @@
-# The whole interface: make demo | test | test-targets | test-browser | docs | lint | accuracy | bench | fuzz | wheels | clean.
+# The whole interface: make demo | test | test-targets | test-browser | docs | lint | accuracy | bench | fuzz | zoo | wheels | clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ JOBS ?= 2
 CHECKED := src tests examples benchmarks docs tools build_kernels.py
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo docs notebooks test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz wheels clean
+.PHONY: demo docs notebooks test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -78,6 +78,11 @@ bench-micro: $(VENV)/.dev
 # Mutated models: each must be quantized or refused with a clear error.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.fuzz --count $(or $(COUNT),2600)
+
+# Architectures of torchvision, timm, transformers and ultralytics: see benchmarks/README.md. Goes on where it was stopped;
+# ONLY="timm/* *yolo*" chooses some, SECONDS=240 begins no other one after that time.
+zoo: $(VENV)/.core
+	$(BIN)/python -m benchmarks.zoo --publish $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)')) $(if $(SECONDS),--seconds $(SECONDS))
 
 accuracy: $(VENV)/.dev
 	QUANTRY_SLOW_TESTS=1 $(BIN)/python -m pytest -q tests/torch_facade/test_torch_facade_embedded.py

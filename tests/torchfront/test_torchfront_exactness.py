@@ -26,9 +26,13 @@ class Around(nn.Module):
         (lambda y: functional.interpolate(functional.silu(y), scale_factor=2, mode="bilinear"), ()),
         (lambda y: y * functional.adaptive_avg_pool2d(y, 1), ()),
         (functional.instance_norm, ("InstanceNormalization",)),
-        (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bilinear").softmax(1), ("Resize", "Softmax")),
+        (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bilinear"), ()),
+        (lambda y: functional.interpolate(y, size=(17, 11), mode="bilinear", align_corners=True), ()),
+        (lambda y: functional.interpolate(functional.adaptive_avg_pool2d(y, 1), size=(6, 6), mode="bilinear"), ()),
+        (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bilinear").softmax(1), ("Softmax",)),
+        (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bicubic"), ("Resize",)),
     ],
-    ids=["doubled", "pooled", "normalized", "interpolated"],
+    ids=["doubled", "pooled", "normalized", "interpolated", "sizes", "from a pool", "softmax", "cubic"],
 )
 def test_operators_that_round_are_named(
     function: Callable[[Tensor], Tensor], rounded: tuple[str, ...], tmp_path: Path

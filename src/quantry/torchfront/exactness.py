@@ -3,17 +3,22 @@
 Both compute in float32. They agree in every bit where a result is correctly rounded, where values are only moved or
 compared, and where sums are exact: products of integers on power-of-two grids are integers, and float32 adds those
 below 2**24 without rounding, in any order. Functions such as Sigmoid of 8-bit tensors are tables of what onnxruntime
-returns.
+returns, and pictures are interpolated with onnxruntime's products and sums in its order.
 """
 
 import math
+from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
+from quantry.execute.interpreter.resize import resize
 from quantry.execute.quantized_view import QuantizedView
 from quantry.graph.operators import LINEAR, Family, facts, output_channel_axis
 from quantry.numerics.tensor_params import TensorParams
+from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.graph_builder import TABULATED
 
 _MOVING = (
@@ -53,7 +58,7 @@ def _is_exact(node: ir.Node, view: QuantizedView) -> bool:
         params = _grid(node, 0, view)
         plain = not node.attributes.get_int("ceil_mode", 0) and _is_even(node.attributes.get_ints("pads", ()))
         return params is not None and _is_dyadic(params) and params.dtype.bits <= _FEW_BITS and plain
-    return row.family is Family.RESIZE and _interpolates_exactly(node, view)
+    return row.family is Family.RESIZE and _interpolates_exactly(node)
 
 
 def _sums_are_exact(node: ir.Node, view: QuantizedView) -> bool:
@@ -91,25 +96,46 @@ def _weight_sum(node: ir.Node, params: TensorParams) -> float:
     return float(array.sum(others).max(initial=0.0) + count * step / 2)
 
 
-def _interpolates_exactly(node: ir.Node, view: QuantizedView) -> bool:
+def _interpolates_exactly(node: ir.Node) -> bool:
+    """Return whether a frozen module copies values, or computes the products and sums of onnxruntime in its order."""
     mode = node.attributes.get_string("mode", "nearest")
     if mode == "nearest":
         return True
-    params = _grid(node, 0, view)
-    scales = node.inputs[2] if len(node.inputs) > 2 else None
     antialias = node.attributes.get_int("antialias", 0) != 0
-    if mode != "linear" or antialias or params is None or scales is None:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    given = [value for value in node.inputs[2:4] if value is not None and value.name]
+    if mode != "linear" or antialias or shape is None or len(shape) != 4 or any(v.const_value is None for v in given):
         return False
-    where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
-    factors = None if scales.const_value is None else scales.const_value.numpy()
-    # Weights are then multiples of 1 / 16, whose products with 8-bit values are exact.
-    return (
-        factors is not None
-        and where in ("half_pixel", "pytorch_half_pixel", "asymmetric")
-        and bool(np.isin(factors, (1.0, 2.0, 4.0, 8.0)).all())
-        and _is_dyadic(params)
-        and params.dtype.bits <= _FEW_BITS
-    )
+    axes = node.attributes.get_ints("axes", (0, 1, 2, 3))
+    return all(_keeps(given, axes, axis, shape[axis]) for axis in (0, 1)) and _sums_in_order_here()
+
+
+def _keeps(given: list[ir.Value], axes: Sequence[int], axis: int, length: object) -> bool:
+    """Return whether the factors or lengths of a Resize leave an axis as it is."""
+    if axis not in axes and axis - 4 not in axes:
+        return True
+    place = list(axes).index(axis if axis in axes else axis - 4)
+    for value in given:
+        assert value.const_value is not None
+        numbers = value.const_value.numpy()
+        if len(numbers) and numbers[place] != (1.0 if numbers.dtype.kind == "f" else length):
+            return False
+    return True
+
+
+# Opening a session takes a millisecond, and the answer never changes while a process runs.
+@cache
+def _sums_in_order_here() -> bool:
+    """Return whether onnxruntime on this machine rounds each product of an interpolation, and does not fuse it."""
+    pixels = np.random.default_rng(0).integers(-128, 128, (1, 1, 16, 16)).astype(np.float32)
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(pixels.shape))
+    factors = ir.Value(name="factors", const_value=ir.tensor(np.array([1, 1, 1.5, 1.7], np.float32), name="factors"))
+    node = ir.node("Resize", [x, None, factors], attributes={"mode": "linear"})
+    node.outputs[0].name, node.outputs[0].type = "y", x.type
+    graph = ir.Graph([x], node.outputs, nodes=[node], initializers=[factors], opset_imports={"": 18}, name="probe")
+    found = run_session(simulation_session(ir.Model(graph, ir_version=8), threads=1), {"x": pixels})["y"]
+    ours = resize(torch.from_numpy(pixels), scales=[1.0, 1.0, 1.5, 1.7], mode="linear", in_order=True)
+    return bool(np.array_equal(found, ours.numpy()))
 
 
 def _grid(node: ir.Node, index: int, view: QuantizedView) -> TensorParams | None:

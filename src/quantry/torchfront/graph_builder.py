@@ -250,7 +250,9 @@ class GraphBuilder:
         else:
             inputs = (node.inputs[index] for index in call.tensors)
             tensors = tuple(None if value is None else self._tensor(value, node.name or "") for value in inputs)
-            result = self.graph.call_function(call.function, tensors, dict(call.options))
+            # The same bits as onnxruntime; training prefers torch's own kernel, which is faster.
+            order = {"in_order": True} if self._definition.final and node.op_type == "Resize" else {}
+            result = self.graph.call_function(call.function, tensors, {**call.options, **order})
         self._add_results(node, result)
 
     def _levels(self, node: ir.Node) -> TensorParams | None:

@@ -71,7 +71,6 @@ def capture(
     try:
         if not isinstance(model, fx.GraphModule):
             model.eval()
-        _register_dataclasses((arguments, named))
         try:
             program = _exported_with_results(model, wide, shapes)
         except Exception:
@@ -190,6 +189,7 @@ def example_call(
     by_name = isinstance(example, Mapping) and not set(order).isdisjoint(example)
     named = {**(example if by_name else {}), **(kwargs or {})}
     arguments = () if by_name else tuple(example) if isinstance(example, tuple | list) else (example,)
+    _register_dataclasses((arguments, named))
     if not any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves((arguments, named))):
         raise DataError(f"an example must contain at least one torch tensor, got {type(example).__name__}; in {where}")
     known = {name: named[name] for name in order if name in named}

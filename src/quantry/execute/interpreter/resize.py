@@ -66,6 +66,7 @@ def resize(
     exclude_outside: int = 0,
     antialias: int = 0,
     keep_batch: bool = False,
+    in_order: bool = False,
 ) -> Tensor:
     """ONNX Resize, one axis after the other.
 
@@ -81,6 +82,8 @@ def resize(
         exclude_outside: Whether values outside the input have no weight instead of being those of its border.
         antialias: Whether the kernel grows where the output has fewer values than the input.
         keep_batch: Whether the first axis stays as it is: a model of batch size 1 runs on several samples at once.
+        in_order: Whether pictures are interpolated with the products and sums of onnxruntime in its order, so that
+            every bit is the same.
     """
     chosen = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     changes: dict[int, tuple[int, float]] = {}
@@ -94,6 +97,8 @@ def resize(
         return x
     if mode == "nearest":
         return _resize_nearest(x, changes, coordinate_transformation_mode, nearest_mode)
+    if mode == "linear" and not antialias and in_order and x.dim() == 4 and min(changes) >= 2:
+        return _resize_in_order(x, changes, coordinate_transformation_mode)
     if mode == "linear" and not antialias:
         return _resize_linear(x, changes, coordinate_transformation_mode)
     for axis, (goal, factor) in changes.items():
@@ -126,6 +131,27 @@ def _resize_linear(x: Tensor, changes: Changes, coordinates: str) -> Tensor:
         weight = torch.tensor(share, dtype=x.dtype, device=x.device)
         x = first + (second - first) * weight.reshape([-1 if at == axis else 1 for at in range(x.dim())])
     return x
+
+
+def _resize_in_order(x: Tensor, changes: Changes, coordinates: str) -> Tensor:
+    """Interpolate as onnxruntime does: four weights, each a rounded product, and three sums."""
+    sides = []
+    for axis in (2, 3):
+        goal, factor = changes.get(axis, (x.shape[axis], 1.0))
+        low, high, share = _linear(x.shape[axis], goal, factor, coordinates)
+        # At the border both are the same input, which then counts half each.
+        near = [1.0 - at if first != second else 0.5 for first, second, at in zip(low, high, share, strict=True)]
+        far = [at if first != second else 0.5 for first, second, at in zip(low, high, share, strict=True)]
+        shape = (-1, 1) if axis == 2 else (1, -1)
+        weights = [torch.tensor(part, dtype=x.dtype, device=x.device).reshape(shape) for part in (near, far)]
+        sides.append(([torch.tensor(index, device=x.device) for index in (low, high)], weights))
+    (rows, (top, bottom)), (columns, (left, right)) = sides
+    upper, lower = (x.index_select(2, index) for index in rows)
+    (upper_left, upper_right), (lower_left, lower_right) = (
+        [part.index_select(3, index) for index in columns] for part in (upper, lower)
+    )
+    result = left * top * upper_left + right * top * upper_right
+    return result + left * bottom * lower_left + right * bottom * lower_right
 
 
 def _spatial(x: Tensor, changes: Changes) -> bool:

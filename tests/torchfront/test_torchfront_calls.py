@@ -1,0 +1,99 @@
+"""Modules with keyword arguments, constants, dataclasses and branches go from capture to export."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quantry.torchfront import QatOptions, capture, export, qat, quantize_graph
+
+
+def rows() -> Tensor:
+    return torch.randn(4, 5, 6)
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, *, factor: Tensor | None = None, **settings: Any) -> dict[str, Any]:
+        hidden = self.first(x)
+        hidden = hidden.tanh() if settings.get("mode") == "tanh" else hidden.relu()
+        return {"out": self.last(hidden if factor is None else hidden * factor), "hidden": [hidden]}
+
+
+@dataclass
+class Pair:
+    """A dataclass that torch was not told about."""
+
+    left: Tensor
+    right: Tensor
+    name: str = "pair"
+
+
+@dataclass
+class Nested:
+    pair: Pair
+    more: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Dataclasses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, given: Pair) -> Nested:
+        return Nested(Pair(self.layer(given.left), self.layer(given.right)), {"sum": given.left + given.right})
+
+
+class BranchesOnly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = torch.cond(x.sum() > 0, lambda y: self.left(y).relu(), lambda y: self.right(y).sigmoid(), (x,))
+        return found
+
+
+def test_keywords_and_constants(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Keywords().eval()
+    data = [{"x": rows(), "factor": torch.rand(4, 5, 8)} for _ in range(3)]
+    module = quantize_graph(capture(model, data[0], {"mode": "tanh"}), data, "XINT8")
+    assert "forward" not in model.__dict__
+    result = module(**data[0])  # the constant need not be repeated
+    assert torch.equal(result["out"], module(**data[0], mode="tanh")["out"])
+    expected = model(**data[0], mode="tanh")["out"].detach()
+    assert torch.allclose(result["out"].detach(), expected, atol=0.1 * float(expected.abs().max()))
+    qat(module, data, options=QatOptions(steps=1))
+    done = export(module, tmp_path / "model.onnx", data[0], samples=data[1:])
+    assert done.is_exact, str(done)
+    assert done.differences[0].count == 3 * result["out"].numel()
+
+
+def test_dataclasses_in_arguments_and_results(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    pair = Pair(rows(), rows())
+    model = Dataclasses().eval()
+    module = capture(model, (pair,))
+    assert isinstance(module(pair), Nested)
+    quantized = quantize_graph(module, [(pair,)], "XINT8")
+    assert isinstance(quantized(pair), Nested)
+    assert quantized(pair).pair.name == "pair"
+    assert export(quantized, tmp_path / "model.onnx", (pair,)).is_exact
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_model_of_branches_only(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data = [rows() for _ in range(2)]
+    module = quantize_graph(capture(BranchesOnly().eval(), data[0]), data, "XINT8")
+    done = export(module, tmp_path / "model.onnx", data[0], samples=data)
+    assert done.path.exists()
+    assert done.violations == ()
+    assert max(entry.largest for entry in done.differences) < 1e-6
