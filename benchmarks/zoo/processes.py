@@ -13,7 +13,7 @@ from benchmarks.zoo.onnx_results import Entry
 
 SECONDS = 300.0
 BYTES = 6 * 2**30
-"""Limits of one process, of processor time and memory; most need a tenth of them."""
+"""Limits of one process, of processor time and memory; most need much less."""
 
 _WAITING = 5
 """A process that waits, or shares the processor, may take this many times as long as its limit of processor time."""
