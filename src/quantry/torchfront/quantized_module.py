@@ -62,7 +62,7 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         names = list(inspect.signature(function).parameters)[1:]
         if len(names) != count:
             return  # nested arguments, which torch flattens
-        defaults = []
+        defaults: list[Any] = []
         for place in reversed(range(count)):
             if place not in self.definition.arguments:
                 break
