@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from facade_models import cnn, operators, run, samples, saved_cnn
+from onnx import TensorProto, helper
 
 from quantry.errors import RecipeError
 from quantry.onnx import quant_pre_process
@@ -47,7 +48,7 @@ def test_conflicting_dimensions_do_not_stop_inference(tmp_path: Path) -> None:
     assert processed(tmp_path, auto_merge=True) == processed(tmp_path, auto_merge=False)
 
 
-@pytest.mark.parametrize("arguments", [{"int_max": 9}, {"guess_output_rank": True}, {"verbose": 7}])
+@pytest.mark.parametrize("arguments", [{"int_max": 0}, {"verbose": 7}])
 def test_unsupported_argument_raises(tmp_path: Path, arguments: dict[str, object]) -> None:
     with pytest.raises(RecipeError, match=next(iter(arguments))):
         processed(tmp_path, **arguments)
@@ -97,3 +98,25 @@ def test_weights_go_to_one_file_each(tmp_path: Path) -> None:
 def test_small_weights_stay_inside_by_default(tmp_path: Path) -> None:
     model = processed(tmp_path, save_as_external_data=True)
     assert not any(entry.external_data for entry in model.graph.initializer)
+
+
+def test_rank_of_unknown_operators_is_guessed_on_request(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Inverse", ["x"], ["m"], domain="com.microsoft", name="inverse"),
+        helper.make_node("Relu", ["m"], ["y"], name="relu"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "unknown",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    ranks = {}
+    for guess in (False, True):
+        quant_pre_process(model, tmp_path / "out.onnx", guess_output_rank=guess, int_max=1000)
+        found = onnx.load(tmp_path / "out.onnx").graph
+        values = [value for value in (*found.value_info, *found.output) if value.type.tensor_type.HasField("shape")]
+        ranks[guess] = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
+    assert ranks == {False: {}, True: {"m": 3, "y": 3}}

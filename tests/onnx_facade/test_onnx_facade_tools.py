@@ -1,6 +1,7 @@
 """The tools of quark.onnx.tools, as functions and as commands."""
 
 import importlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,15 @@ from facade_models import Reader, cnn, operators, run, samples, saved_cnn
 from onnx import helper, numpy_helper
 
 from quantry.compat import run_module
-from quantry.errors import DataError, RecipeError
-from quantry.onnx import ModelQuantizer, get_default_config
+from quantry.errors import DataError, ModelError, RecipeError
+from quantry.onnx import (
+    CalibrationMethod,
+    ModelQuantizer,
+    QuantFormat,
+    QuantizationConfig,
+    QuantType,
+    get_default_config,
+)
 from quantry.onnx.model_tools import TOOLS
 
 
@@ -54,8 +62,8 @@ def test_bfloat16_is_written_with_casts_or_pairs() -> None:
     assert closeness(casts) < 0.05
     pairs = tool("convert_fp32_to_bf16")(cnn(), format="vitisqdq")
     assert ("com.amd.quark", "ExtendedQuantizeLinear") in operators(pairs)
-    with pytest.raises(RecipeError, match="--format must be with_cast or vitisqdq, got 'bf16'"):
-        tool("convert_fp32_to_bf16")(cnn(), format="bf16")
+    with pytest.raises(RecipeError, match=r"--format must be with_cast, .*, got 'bf17'"):
+        tool("convert_fp32_to_bf16")(cnn(), format="bf17")
     assert closeness(tool("convert_fp32_to_bfp16")(cnn())) < 0.1
 
 
@@ -114,3 +122,146 @@ def test_evaluate_compares_two_folders(tmp_path: Path, capsys: pytest.CaptureFix
 def test_every_tool_has_a_module() -> None:
     for name in TOOLS:
         assert callable(tool(name))
+
+
+def wide(activation: str = "uint16") -> onnx.ModelProto:
+    kinds = {"uint16": QuantType.QUInt16, "int8": QuantType.QInt8}
+    config = QuantizationConfig(
+        quant_format=QuantFormat.QDQ,
+        calibrate_method=CalibrationMethod.MinMax,
+        activation_type=kinds[activation],
+        weight_type=QuantType.QUInt8 if activation == "uint16" else QuantType.QInt8,
+    )
+    model = ModelQuantizer(config).quantize_model(cnn(), None, Reader())
+    assert model is not None
+    return model
+
+
+def types_of_pairs(model: onnx.ModelProto) -> set[int]:
+    stored = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    return {stored[node.input[2]] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "kind", "exact"),
+    [
+        ("convert_s8s8_to_u8s8", "int8", onnx.TensorProto.UINT8, True),
+        ("convert_u16s8_to_s16s8", "uint16", onnx.TensorProto.INT16, True),
+        ("convert_u16u8_to_u8u8", "uint16", onnx.TensorProto.UINT8, False),
+    ],
+)
+def test_types_of_activations_are_changed(name: str, source: str, kind: int, exact: bool) -> None:
+    before = wide(source)
+    after = tool(name)(before)
+    assert types_of_pairs(after) == {kind}
+    old, new = run(before, samples(1)[0])[0], run(after, samples(1)[0])[0]
+    np.testing.assert_allclose(new, old, atol=(1e-5 if exact else 0.06) * float(np.abs(old).max()))
+    with pytest.raises(ModelError, match="must have activations of"):
+        tool(name)(cnn())
+
+
+def test_single_precision_becomes_half_and_keeps_its_ends_on_request() -> None:
+    half = tool("convert_fp32_to_fp16")(cnn())
+    assert half.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
+    kept = tool("convert_fp32_to_fp16")(cnn(), keep_io_types=True)
+    assert kept.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert closeness(kept) < 0.01
+    named = importlib.import_module("quantry.onnx.tools.float16").convert_float_to_float16(cnn(), keep_io_types=True)
+    assert named == kept
+
+
+def test_bfloat16_weights_alone_and_whole_models() -> None:
+    assert 0 < closeness(tool("convert_fp32_to_bf16")(cnn(), format="simulate_bf16")) < 0.05
+    whole = tool("convert_fp32_to_bf16")(cnn(), format="bf16")
+    assert {tensor.data_type for tensor in whole.graph.initializer} <= {
+        onnx.TensorProto.BFLOAT16,
+        onnx.TensorProto.INT64,
+    }
+    onnx.checker.check_model(whole)
+    assert ("com.amd.quark", "ExtendedQuantizeLinear") in operators(
+        tool("convert_fp32_to_bf16")(cnn(), format="customqdq")
+    )
+
+
+def test_pairs_and_casts_of_bfloat16_are_exchanged_limited_and_removed() -> None:
+    pairs = tool("convert_fp32_to_bf16")(cnn(), format="customqdq")
+    casts = tool("replace_bfloat16_qdq_cast")(pairs)
+    assert ("com.amd.quark", "ExtendedQuantizeLinear") not in operators(casts)
+    np.testing.assert_allclose(run(casts, samples(1)[0])[0], run(pairs, samples(1)[0])[0], rtol=1e-5, atol=1e-5)
+    limited = tool("insert_clip_bfloat16_qdq")(pairs)
+    assert ("", "Clip") in operators(limited)
+    np.testing.assert_allclose(run(limited, samples(1)[0])[0], run(pairs, samples(1)[0])[0], rtol=1e-5, atol=1e-5)
+    assert ("", "Cast") not in operators(tool("remove_bf16_cast")(casts))
+
+
+def test_biases_become_16_bits_and_models_for_npus_become_models_for_cpus() -> None:
+    narrow = tool("convert_bias_int32_to_int16")(wide("int8"))
+    assert onnx.TensorProto.INT16 in {tensor.data_type for tensor in narrow.graph.initializer}
+    assert closeness(narrow) < 0.1
+    npu = quantized("XINT8")
+    cpu = tool("convert_a8w8_npu_to_a8w8_cpu")(npu)
+    assert {domain for domain, kind in operators(cpu) if "Quantize" in kind} == {""}
+    assert onnx.TensorProto.INT32 in {tensor.data_type for tensor in cpu.graph.initializer}
+    np.testing.assert_allclose(run(cpu, samples(1)[0])[0], run(npu, samples(1)[0])[0], rtol=0.05, atol=0.05)
+    assert {domain for domain, _ in operators(tool("convert_customqdq_to_qdq")(quantized("A16W8")))} == {""}
+
+
+def test_pairs_between_operators_are_removed() -> None:
+    model = wide("int8")
+    after = tool("remove_qdq_between_ops")(model, "Sigmoid,Mul;Clip,Conv;Mul,GlobalAveragePool")
+    before, found = (Counter(node.op_type for node in each.graph.node) for each in (model, after))
+    assert found["QuantizeLinear"] < before["QuantizeLinear"]
+    assert found["Conv"] == before["Conv"]
+    assert closeness(after) < 0.2
+    with pytest.raises(RecipeError, match="between_ops must be pairs"):
+        tool("remove_qdq_between_ops")(model, "Conv")
+    assert len(tool("remove_qdq_mul_add")(model).graph.node) == len(model.graph.node) - 2
+
+
+def test_texts_and_pictures_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = saved_cnn(tmp_path)
+    importlib.import_module("quantry.onnx.tools.convert_onnx_to_onnxtxt").main(
+        ["--input", str(saved), "--output", "model.onnxtxt"]
+    )
+    importlib.import_module("quantry.onnx.tools.convert_onnxtxt_to_onnx").main(
+        ["--input", "model.onnxtxt", "--output", "again.onnx"]
+    )
+    np.testing.assert_array_equal(run(onnx.load("again.onnx"), samples(1)[0])[0], run(cnn(), samples(1)[0])[0])
+    for name in ("save_weights_hist", "save_tensor_hist"):
+        importlib.import_module(f"quantry.onnx.tools.{name}").main(["--input_model", str(saved), "--output_path", name])
+        assert len(list(Path(name).glob("*.png"))) > 2
+    onnx.save(wide("int8"), "int8.onnx")
+    importlib.import_module("quantry.onnx.tools.print_a16w8_a8w8_nodes").main(["--input", "int8.onnx"])
+    assert "A16W8: 0 nodes\nA8W8: " in capsys.readouterr().out
+    Path("broken.onnxtxt").write_text("no model", encoding="utf-8")
+    with pytest.raises(ModelError, match="text form"):
+        tool("convert_onnxtxt_to_onnx")("broken.onnxtxt")
+
+
+def test_scales_around_resizes_become_powers_of_two() -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("Sigmoid", ["x"], ["s"], name="s"),
+            helper.make_node("Resize", ["s", "", "scales"], ["y"], name="resize", mode="nearest"),
+        ],
+        "resize",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 4, 4])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2, 8, 8])],
+        [numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales")],
+    )
+    float_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    config = QuantizationConfig(quant_format=QuantFormat.QDQ, calibrate_method=CalibrationMethod.MinMax)
+    sample = {"x": np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32)}
+    model = ModelQuantizer(config).quantize_model(float_model, None, iter([sample]))
+    assert model is not None
+    after = tool("convert_resize_fs_to_pof2s")(model)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in after.graph.initializer}
+    resize = next(node for node in after.graph.node if node.op_type == "Resize")
+    scales = [
+        stored[n.input[1]] for n in after.graph.node if resize.output[0] in n.input or n.output[0] == resize.input[0]
+    ]
+    assert all(float(np.log2(scale)).is_integer() for scale in scales)
+    np.testing.assert_allclose(run(after, sample)[0], run(float_model, sample)[0], atol=0.02)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
+from quantry.onnx import pair_tools as pairs
 from quantry.onnx import tool_functions as functions
+from quantry.onnx.tensor_pictures import save_tensor_hist, save_weights_hist
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,26 @@ class Tool:
         name: Its name.
         function: Takes a model and the options below, and returns a model.
         options: Additional arguments of the command: name to default; their types are those of the defaults.
+        alias: Another name of the function in AMD's module, if any.
+        writes: Whether the result is a model.
     """
 
     name: str
     function: Callable[..., Any]
     options: dict[str, Any] = field(default_factory=dict)
+    alias: str = ""
+    writes: bool = True
 
-    def run(self, model: Any, **options: Any) -> onnx.ModelProto:
-        """Return the converted model.
+    def run(self, model: Any, *values: Any, **options: Any) -> Any:
+        """Return the converted model, or what the tool found.
 
         Args:
             model: A path or an ``onnx.ModelProto``.
-            options: See `Tool.options`.
+            values: Values of `Tool.options` in their order.
+            options: Values of `Tool.options` by name.
         """
-        result = self.function(model_source(model).load(), **options)
-        return result if isinstance(result, onnx.ModelProto) else ir.serde.serialize_model(result)
+        result = self.function(model_source(model).load(), *values, **options)
+        return ir.serde.serialize_model(result) if isinstance(result, ir.Model) else result
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """Run the tool as a command.
@@ -55,6 +61,9 @@ class Tool:
         source, target = given.pop("input"), given.pop("output")
         stored_outside = given.pop("save_as_external_data")
         options = {name: given[name] for name in self.options}
+        if not self.writes:
+            self.run(source, **options)
+            return
         if target is None:
             raise RecipeError(f"--output must be the path of the result, got none in {self.name}")
         model = ir.serde.deserialize_model(self.run(source, **options))
@@ -100,10 +109,41 @@ class _Evaluate(Tool):
         self.run(**vars(parser.parse_args(arguments)))
 
 
+@dataclass(frozen=True)
+class _ToText(Tool):
+    """The tool that writes a model as text."""
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Run the tool as a command."""
+        given = self._parser().parse_args(arguments)
+        Path(given.output).write_text(self.run(given.input), encoding="utf-8")
+        sys.stdout.write(f"wrote {given.output}\n")
+
+
+@dataclass(frozen=True)
+class _FromText(Tool):
+    """The tool that reads a model from text."""
+
+    def run(self, model: Any, *_values: Any, **_options: Any) -> Any:
+        """Return the model of a text file."""
+        return functions.from_text(Path(model).read_text(encoding="utf-8"))
+
+
 TOOLS = {
     tool.name: tool
     for tool in (
+        Tool("convert_a8w8_npu_to_a8w8_cpu", pairs.for_cpus),
+        Tool("convert_bias_int32_to_int16", pairs.int16_biases),
+        Tool("convert_customqdq_to_qdq", pairs.standard_pairs),
         Tool("convert_fp16_to_fp32", functions.to_float32),
+        Tool("convert_fp32_to_fp16", functions.to_float16, {"keep_io_types": False}),
+        Tool("float16", functions.to_float16, {"keep_io_types": False}, alias="convert_float_to_float16"),
+        Tool("convert_resize_fs_to_pof2s", pairs.power_of_two_resizes),
+        Tool("convert_s8s8_to_u8s8", pairs.unsigned_activations),
+        Tool("convert_u16s8_to_s16s8", pairs.signed_wide_activations),
+        Tool("convert_u16u8_to_u8u8", pairs.narrow_activations),
+        _ToText("convert_onnx_to_onnxtxt", functions.to_text),
+        _FromText("convert_onnxtxt_to_onnx", functions.from_text),
         Tool("convert_fp32_to_bf16", functions.to_bfloat16, {"format": "with_cast"}),
         Tool("convert_fp16_to_bf16", functions.to_bfloat16, {"format": "with_cast"}),
         Tool("convert_fp32_to_bfp16", functions.to_block_float),
@@ -118,7 +158,15 @@ TOOLS = {
         Tool("fix_shapes", functions.inferred),
         Tool("random_quantize", functions.quantized_with_random_data, {"preset": "XINT8"}),
         Tool("remove_initializer_from_input", functions.without_input_initializers),
+        Tool("insert_clip_bfloat16_qdq", pairs.clips_before_bfloat16_pairs),
+        Tool("print_a16w8_a8w8_nodes", pairs.nodes_by_bits, writes=False),
+        Tool("remove_bf16_cast", pairs.without_bfloat16_casts),
         Tool("remove_qdq", functions.without_pairs),
+        Tool("remove_qdq_between_ops", pairs.without_pairs_between, {"between_ops": ""}),
+        Tool("remove_qdq_mul_add", pairs.without_pairs_between_mul_and_add),
+        Tool("replace_bfloat16_qdq_cast", pairs.casts_for_bfloat16_pairs),
+        Tool("save_tensor_hist", save_tensor_hist, {"data_path": "", "output_path": "tensor_hist"}, writes=False),
+        Tool("save_weights_hist", save_weights_hist, {"output_path": "weights_hist"}, writes=False),
         Tool("replace_inf_weights", functions.finite_weights, {"replace_inf_value": 10000.0}),
         _Evaluate("evaluate", functions.evaluate),
     )
@@ -137,7 +185,7 @@ def tool_member(path: str, name: str) -> Any:
         AttributeError: It has no such name.
     """
     tool = TOOLS[path]
-    known = {path: tool.run, "convert": tool.run, "main": tool.main}
+    known = {path: tool.run, "convert": tool.run, "main": tool.main, **({tool.alias: tool.run} if tool.alias else {})}
     if name not in known:
         raise AttributeError(f"tool {path!r} has no attribute {name!r}{nearest_spelling(name, known)}")
     return known[name]

@@ -49,10 +49,10 @@ def quant_pre_process(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
         skip_symbolic_shape: Do not propagate the values of shapes.
         auto_merge: Continue if two symbolic dimensions conflict. quantry always does: an inferred dimension replaces an
             annotated one.
-        int_max: The value that means "no bound" in slices; only the largest int32 is supported, because quantry
+        int_max: The value that means "no bound" in slices, positive. The result does not depend on it: quantry
             computes exact dimensions.
-        guess_output_rank: Guess the output shapes of unknown operators; not supported, because a guess could be folded
-            into the model.
+        guess_output_rank: Assume that the first output of an unknown operator has the rank and type of its first input.
+            Only annotations of the result depend on it; nothing is folded by a guess.
         verbose: 0 logs errors, 1 warnings, 2 information, 3 everything.
         save_as_external_data: Store weights outside the model file; above 1.5 GB they always are.
         all_tensors_to_one_file: One file for all weights instead of one per weight.
@@ -64,13 +64,15 @@ def quant_pre_process(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
         UserError: The model cannot be used, or an argument is not supported; the message says why.
     """
     del auto_merge
-    _check(int_max, verbose, guess_output_rank=guess_output_rank)
+    _check(int_max, verbose)
     target = Path(output_model_path)
     place = _ExternalData(all_tensors_to_one_file, external_data_location, external_data_size_threshold)
     before = _LOG.level
     _LOG.setLevel(_LEVELS[verbose])
     try:
         model = _prepared(input_model_path, not skip_optimization, not skip_onnx_shape, not skip_symbolic_shape)
+        if guess_output_rank:
+            _guess_ranks(model)
         if save_as_external_data:
             _write_external(model, target, place)
         else:
@@ -88,17 +90,9 @@ class _ExternalData:
     threshold: int
 
 
-def _check(int_max: int, verbose: int, *, guess_output_rank: bool) -> None:
-    if int_max != _INT_MAX:
-        raise RecipeError(
-            f"int_max must be {_INT_MAX}, because dimensions are computed exactly and need no bound, "
-            f"got {int_max!r} in quant_pre_process"
-        )
-    if guess_output_rank:
-        raise RecipeError(
-            "guess_output_rank must be False, because a guessed shape could be folded into the model, got True in "
-            "quant_pre_process; annotate the outputs of unknown operators with their shapes instead"
-        )
+def _check(int_max: int, verbose: int) -> None:
+    if int_max < 1:
+        raise RecipeError(f"int_max must be positive, got {int_max!r} in quant_pre_process")
     if verbose not in _LEVELS:
         raise RecipeError(f"verbose must be 0, 1, 2 or 3, got {verbose!r} in quant_pre_process")
 
@@ -117,6 +111,25 @@ def _prepared(model: Any, optimize: bool, by_rules: bool, symbolic: bool) -> ir.
     if by_rules and not symbolic:
         ShapeInferencePass()(graph)
     return graph
+
+
+def _guess_ranks(model: ir.Model) -> None:
+    """Give outputs without a shape the rank and type of their node's first input, and infer what follows from that."""
+    while True:
+        unknown = next((node for node in model.graph if _has_guess(node)), None)
+        if unknown is None:
+            return
+        source, output = unknown.inputs[0], unknown.outputs[0]
+        assert source is not None
+        assert source.shape is not None
+        output.shape = ir.Shape([None] * len(source.shape))
+        output.type = output.type or source.type
+        ShapeInferencePass()(model)
+
+
+def _has_guess(node: ir.Node) -> bool:
+    source = node.inputs[0] if node.inputs else None
+    return bool(node.outputs) and node.outputs[0].shape is None and source is not None and source.shape is not None
 
 
 def _write_external(model: ir.Model, target: Path, place: _ExternalData) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -16,11 +17,11 @@ from PIL import Image
 
 from quantry.convert import Target, translate
 from quantry.convert.translate import lift_constants
-from quantry.errors import DataError, RecipeError
+from quantry.errors import DataError, ModelError, RecipeError
 from quantry.evaluate.metrics import find_metric
 from quantry.graph.edit import FreshNames, bypass, constant_of
 from quantry.graph.passes.convert_opset import convert_opset
-from quantry.graph.passes.float16 import float16_to_float32
+from quantry.graph.passes.float16 import float16_to_float32, float32_to_bfloat16, float32_to_float16
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer
@@ -52,6 +53,60 @@ def to_float32(model: ir.Model) -> ir.Model:
     return model
 
 
+def to_float16(model: ir.Model, keep_io_types: bool = False) -> ir.Model:
+    """Return a float32 model in float16, with float32 inputs and outputs if ``keep_io_types`` is True."""
+    ends = _float_ends(model) if keep_io_types else ()
+    float32_to_float16(model)
+    _cast_ends(model, ends)
+    return model
+
+
+def _float_ends(model: ir.Model) -> tuple[str, ...]:
+    ends = (*model.graph.inputs, *model.graph.outputs)
+    return tuple(str(value.name) for value in ends if value.dtype == ir.DataType.FLOAT)
+
+
+def _cast_ends(model: ir.Model, ends: tuple[str, ...]) -> None:
+    """Insert casts so that these inputs and outputs are float32."""
+    graph, names = model.graph, FreshNames(model)
+    for value in [entry for entry in graph.inputs if entry.name in ends]:
+        narrow, readers = value.type, list(value.uses())
+        cast = ir.node("Cast", [value], attributes={"to": int(value.dtype or 0)}, name=names.node(f"{value.name}_Cast"))
+        cast.outputs[0].name = names.value(f"{value.name}_narrow")
+        cast.outputs[0].type, cast.outputs[0].shape = narrow, value.shape
+        value.type = ir.TensorType(ir.DataType.FLOAT)
+        graph.insert_before(graph[0], cast)
+        for use in readers:
+            use.node.replace_input_with(use.idx, cast.outputs[0])
+    for index, value in enumerate(list(graph.outputs)):
+        if value.name not in ends or value.is_graph_input():
+            continue
+        cast = ir.node(
+            "Cast", [value], attributes={"to": int(ir.DataType.FLOAT)}, name=names.node(f"{value.name}_Cast")
+        )
+        name, value.name = value.name, names.value(f"{value.name}_narrow")
+        cast.outputs[0].name = name
+        cast.outputs[0].type, cast.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+        graph.append(cast)
+        graph.outputs[index] = cast.outputs[0]
+
+
+def to_text(model: ir.Model) -> str:
+    """Return a model in protobuf's text form."""
+    written: bytes = onnx.serialization.registry.get("textproto").serialize_proto(ir.serde.serialize_model(model))
+    return written.decode()
+
+
+def from_text(text: str) -> onnx.ModelProto:
+    """Return the model of a text in protobuf's text form."""
+    model = onnx.ModelProto()
+    try:
+        onnx.serialization.registry.get("textproto").deserialize_proto(text.encode(), model)
+    except Exception as error:  # protobuf's exception is private to the library that onnx was built with
+        raise ModelError(f"the text must be a model in protobuf's text form, got: {error}") from error
+    return model
+
+
 def channels_last(model: ir.Model) -> ir.Model:
     """Return the model with channels-last inputs."""
     return inputs_with_channels_last(model)
@@ -70,14 +125,35 @@ def _quantized(model: ir.Model, preset: str, **options: Any) -> onnx.ModelProto:
     return result
 
 
-def to_bfloat16(model: ir.Model, format: str = "with_cast") -> onnx.ModelProto:  # noqa: A002 - AMD's name
-    """Return the model with tensors rounded to bfloat16 by Cast nodes or vendor pairs."""
-    if format not in ("with_cast", "vitisqdq"):
-        raise RecipeError(
-            f"--format must be with_cast or vitisqdq, got {format!r}: bfloat16 models do not run in "
-            "onnxruntime on CPUs; with_cast rounds to bfloat16 between the nodes"
-        )
+def to_bfloat16(model: ir.Model, format: str = "with_cast") -> ir.Model | onnx.ModelProto:  # noqa: A002 - AMD's name
+    """Return the model in bfloat16.
+
+    Args:
+        model: The model, float32 or float16.
+        format: ``with_cast`` rounds tensors by Cast nodes, ``customqdq`` (or ``vitisqdq``) by vendor pairs;
+            ``simulate_bf16`` rounds the weights only, which stay float32; ``bf16`` computes in bfloat16 between float32
+            inputs and outputs, which onnxruntime cannot run on CPUs.
+    """
+    if format not in ("with_cast", "vitisqdq", "customqdq", "simulate_bf16", "bf16"):
+        raise RecipeError(f"--format must be with_cast, customqdq, vitisqdq, simulate_bf16 or bf16, got {format!r}")
+    if format == "simulate_bf16":
+        return _rounded_weights(model)
+    if format == "bf16":
+        float16_to_float32(model)
+        ends = _float_ends(model)
+        float32_to_bfloat16(model)
+        _cast_ends(model, ends)
+        return model
     return _quantized(model, "BF16", **({"BF16QDQToCast": True} if format == "with_cast" else {}))
+
+
+def _rounded_weights(model: ir.Model) -> ir.Model:
+    float16_to_float32(model)
+    for value in model.graph.initializers.values():
+        array = constant_of(value)
+        if array is not None and array.dtype == np.float32:
+            value.const_value = ir.tensor(array.astype(ml_dtypes.bfloat16).astype(np.float32), name=value.name)
+    return model
 
 
 def to_block_float(model: ir.Model) -> onnx.ModelProto:
@@ -173,7 +249,8 @@ def unique_initializers(model: ir.Model) -> ir.Model:
 
 
 def without_input_initializers(model: ir.Model) -> ir.Model:
-    """Return the model without inputs that are also initializers."""
+    """Return the model without inputs that are also initializers, with an IR version that allows that."""
+    model.ir_version = max(model.ir_version, 4)
     RemoveInitializersFromInputsPass()(model)
     return model
 

@@ -4,7 +4,7 @@ from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.convert_opset import convert_opset, ir_version_for
 from quantry.graph.passes.explicit_attributes import explicit_attributes
 from quantry.graph.passes.fix_dimensions import fix_dimensions
-from quantry.graph.passes.float16 import check_float_type, float16_to_float32, float32_to_float16
+from quantry.graph.passes.float16 import check_float_type, float16_to_float32, float32_to_bfloat16, float32_to_float16
 from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
 from quantry.graph.passes.infer_shapes import infer_shapes
@@ -27,6 +27,7 @@ __all__ = [
     "explicit_attributes",
     "fix_dimensions",
     "float16_to_float32",
+    "float32_to_bfloat16",
     "float32_to_float16",
     "fold_batch_norm",
     "fold_constants",

@@ -65,6 +65,14 @@ def float32_to_float16(model: ir.Model) -> None:
     _convert(model, _SINGLE, _HALF)
 
 
+def float32_to_bfloat16(model: ir.Model) -> None:
+    """Convert weights, inputs, outputs, constants and casts from float32 to bfloat16."""
+    for graph in _all_graphs(model):
+        for node in graph:
+            _name_the_type(node)
+    _convert(model, _SINGLE, ir.DataType.BFLOAT16)
+
+
 def _name_the_type(node: ir.Node) -> None:
     """Write a constant that is float32 only by the standard's default as a tensor."""
     if node.op_type == "Constant" and "value_float" in node.attributes:
@@ -139,7 +147,7 @@ def _convert_weight(value: ir.Value, source: ir.DataType, target: ir.DataType) -
 def _converted(tensor: ir.TensorProtocol, name: str, target: ir.DataType) -> ir.TensorProtocol:
     def convert() -> ir.TensorProtocol:
         values = tensor.numpy()
-        limited = values if target == _SINGLE else np.clip(values, -_LARGEST_HALF, _LARGEST_HALF)
+        limited = np.clip(values, -_LARGEST_HALF, _LARGEST_HALF) if target == _HALF else values
         return ir.Tensor(limited.astype(target.numpy()), name=name)
 
     lazy = ir.LazyTensor(convert, target, ir.Shape(tensor.shape.numpy()), name=name)
