@@ -36,7 +36,6 @@ _ATTRIBUTE_FIELDS = {
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
 
-_LARGE_BYTES = 1 << 20
 
 _BITS = {
     **dict.fromkeys(("FLOAT4E2M1", "INT4", "UINT4"), 4),
@@ -191,7 +190,7 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
     elements = math.prod(tensor.dims)
     expected = {wanted: _typed_length(name, elements), "raw_data": -(-elements * _BITS.get(name, 8) // 8)}
     if tensor.HasField("raw_data"):
-        filled["raw_data"] = _raw_length(tensor, expected["raw_data"])
+        filled["raw_data"] = len(tensor.raw_data)
     if name == "STRING":
         del expected["raw_data"]
     if len(filled) > 1 or any(expected.get(field) != length for field, length in filled.items()):
@@ -201,18 +200,6 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
         )
     if not filled and elements:
         raise ModelError(f"a tensor must hold the {elements} elements of its shape, got none; {where}")
-
-
-def _raw_length(tensor: onnx.TensorProto, expected: int) -> int:
-    """Return the number of raw bytes; reading the field would copy them, so large tensors are compared by size."""
-    if expected >= _LARGE_BYTES:
-        rest = TensorProto(
-            dims=tensor.dims, data_type=tensor.data_type, name=tensor.name, doc_string=tensor.doc_string, raw_data=b"."
-        )
-        length_bytes = -(-expected.bit_length() // 7)  # protobuf writes seven bits of a length per byte
-        if tensor.ByteSize() - rest.ByteSize() == expected - 1 + length_bytes - 1:
-            return expected
-    return len(tensor.raw_data)
 
 
 def _typed_length(name: str, elements: int) -> int:
