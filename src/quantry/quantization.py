@@ -331,9 +331,14 @@ def _blaming(
     try:
         yield
     except DataError as error:
-        if not random:
+        if random:
+            raise ModelError(f"the model must run on random data of its declared shapes; {error}") from error
+        # If random data of the declared shapes fails too, the samples are not to blame.
+        model = source.load()
+        reason = reason_to_refuse(model, lambda: random_sample(input_signatures(model)))
+        if reason is None:
             raise
-        raise ModelError(f"the model must run on random data of its declared shapes; {error}") from error
+        raise ModelError(f"the model must be able to run, got: {reason}; in {source.label}") from error
     except (StageError, InternalError) as error:
         model = source.load()
         reason = reason_to_refuse(model, sample or (lambda: random_sample(input_signatures(model))))

@@ -13,8 +13,15 @@ from onnx import AttributeProto, TensorProto
 from quantry.errors import ModelError
 
 EXPANSION_LIMIT = 20_000
-"""Most nodes that functions may expand to, unless the file itself has half as many. onnxruntime needs 20 seconds to
-load 32,000 expanded nodes; the largest language models have about 20,000."""
+"""Nodes that functions may always expand to. onnxruntime needs 20 seconds to load 32,000 expanded nodes; the largest
+language models have about 20,000."""
+
+_EXPANSION_FACTOR = 200
+"""Larger models may expand to this many nodes per node in the file: a layer with a body of 200 nodes. Files that are
+made to expand without end double with every function, so a few nodes become millions."""
+
+_MOST_EXPANDED = 400_000
+"""No model may expand to more nodes, unless the file itself has half as many."""
 
 NESTING_LIMIT = 32
 """Most levels of graphs inside graphs; protobuf itself reads at most about 40."""
@@ -234,9 +241,10 @@ def _check_expansion(proto: onnx.ModelProto, label: str) -> None:
         )
     )
     written = len(proto.graph.node) + sum(len(function.node) for function in proto.functions)
-    if largest > max(EXPANSION_LIMIT, 2 * written):
+    limit = max(EXPANSION_LIMIT, min(_EXPANSION_FACTOR * written, _MOST_EXPANDED), 2 * written)
+    if largest > limit:
         raise ModelError(
-            f"a model must have at most {EXPANSION_LIMIT} nodes after its functions are expanded, got {largest} from "
+            f"a model must have at most {limit} nodes after its functions are expanded, got {largest} from "
             f"{written} in the file; in {label}"
         )
 

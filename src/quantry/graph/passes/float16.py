@@ -6,9 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.errors import ModelError
-from quantry.graph.operators import LINEAR
+from quantry.graph.operators import LINEAR, Family, of_family
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
+_LAYERS = (*LINEAR, *of_family(Family.RECURRENT))
 
 _LAZY_BYTES = 1_000_000  # larger weights are converted whenever they are read, so that both forms are rarely in memory
 
@@ -21,11 +22,13 @@ _LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 def check_float_type(model: ir.Model, label: str) -> None:
-    """Check that a model computes in float32.
+    """Check that a model computes in float32; parts of it may compute in other types, and stay as they are.
 
     Raises:
         ModelError: It computes in float16, bfloat16 or float64.
     """
+    if any(value.dtype == _SINGLE for value in _weights_of_layers(model)):
+        return
     if _uses_half(model):
         raise ModelError(
             "the model must compute in float32, got a float16 model; "
@@ -121,9 +124,18 @@ def _uses_half(model: ir.Model) -> bool:
 
 def _inputs_and_weights(model: ir.Model) -> Iterator[ir.Value]:
     yield from model.graph.inputs
+    yield from _weights_of_layers(model)
+
+
+def _weights_of_layers(model: ir.Model) -> Iterator[ir.Value]:
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.op_type in LINEAR and node.domain == "":
-            yield from (value for value in node.inputs if value is not None and value.is_initializer())
+        if node.op_type in _LAYERS and node.domain == "":
+            yield from (value for value in node.inputs if value is not None and _is_constant(value))
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
 
 
 def _has_type(attribute: ir.Attr, dtype: ir.DataType) -> bool:
