@@ -43,9 +43,10 @@ unit: $(VENV)/.dev
 
 test: lint unit
 
-# The documentation site into site/, offline: links and anchors are checked, Python blocks are compiled, commands parsed.
-docs: $(VENV)/.docs
+# The documentation site into site/, offline: links and anchors are checked, all code blocks run on small models.
+docs: $(VENV)/.dev $(VENV)/.docs
 	$(BIN)/python tools/check_docs.py
+	$(BIN)/python tools/run_docs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 

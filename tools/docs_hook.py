@@ -56,7 +56,24 @@ def _command(title: str, command: Any) -> str:
         rows.append(f"| {names} | {_cell(getattr(parameter, 'help', '') or '')} |")
     examples = [line.strip() for line in (command.epilog or "").splitlines() if line.strip().startswith("quantry")]
     shown = "\n".join(["```", *examples, "```"]) if examples else ""
-    return "\n\n".join((f"## {title}", _cell(inspect.cleandoc(command.help or "")), shown, "\n".join(rows)))
+    parts = (f"## {title}", _cell(inspect.cleandoc(command.help or "")), shown, "\n".join(rows), _keys(title))
+    return "\n\n".join(parts)
+
+
+def _keys(title: str) -> str:
+    """Return the keys of a command's result with ``--json``, from its schema."""
+    from quantry.cli.json_schemas import RESULTS
+
+    name = title.removeprefix("quantry ")
+    whole = RESULTS[name]
+    rows = [
+        f"| `{key}` | {_cell(part['description'])} |"
+        for variant in whole.get("anyOf", [whole])
+        for key, part in variant.get("properties", {}).items()
+    ]
+    if not rows:
+        return f"With `--json`: {_cell(whole['description'])}."
+    return "\n".join(["| key of `result` with `--json` | meaning |", "|---|---|", *dict.fromkeys(rows)])
 
 
 def recipe_page() -> str:

@@ -67,6 +67,7 @@ def test_page_has_all_parts_and_needs_nothing_from_elsewhere(facts: ReportFacts)
     parser.feed(page)
     assert parser.headings == [
         "Why accuracy is lost",
+        "Calibration data",
         "Where it is lost",
         "Values and ranges",
         "Every quantized tensor",

@@ -109,7 +109,7 @@ _add_group(
         recipe_commands.validate: "quantry recipe validate mine.yaml",
     },
 )
-_add(schema, _RECIPES, "quantry schema recipe > recipe.schema.json", "quantry schema search")
+_add(schema, _RECIPES, "quantry schema recipe > recipe.schema.json", "quantry schema quantize --output")
 _add_group(
     "cache",
     _HOUSE,

@@ -1,5 +1,6 @@
 """Two models of any tool on the same data: ``quantry compare``, and ``quantry diagnose`` with two models."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,6 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
 from quantry.cli.image_arguments import Color, CropFraction, Mean, PixelScale, Resize, Std, given_images
 from quantry.cli.model_data import samples_for
@@ -14,12 +16,13 @@ from quantry.cli.model_data import samples_for
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from quantry.diagnosis import Fall
+    from quantry.diagnosis import Fall, PairDiagnosis
     from quantry.evaluate import Latency
     from quantry.targets.compare import ModelComparison
 
 _TARGET = "Target with a backend: the second model runs there."
 _DATA = typer.Option("--data", "-d", help="Images or arrays, as for `quantry quantize`.")
+REPORT = "HTML file: how close the outputs are and where the models depart, tensor by tensor."
 _FLOAT = typer.Argument(help="The model to compare with, usually the float model.")
 
 
@@ -29,6 +32,7 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
     data: Annotated[Path | None, _DATA] = None,
     samples: Annotated[int, typer.Option(help="Maximum number of samples.")] = 100,
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
+    report: Annotated[Path | None, typer.Option(help=REPORT)] = None,
     latency: Annotated[int, typer.Option(help="Timed runs of both, interleaved, on the target or ort-cpu.")] = 0,
     mean: Mean = None,
     std: Std = None,
@@ -56,6 +60,19 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
         times = measure_on_target(where, runnable(reference), theirs, first, latency)
         slow = slow_because(times, place(theirs, where, first).nodes, where)
     _show(found, times, slow, target)
+    if report is not None:
+        from quantry.diagnosis import diagnose_pair
+
+        pair = replace(diagnose_pair(reference, model, feeds, target), outputs=found)
+        _write(pair, report, f"{reference.name} and {model.name}", target, times)
+
+
+def _write(pair: "PairDiagnosis", report: Path, title: str, target: str | None, times: "Latency | None") -> None:
+    from quantry.report import write_pair_report
+
+    check_output(report)
+    written = write_pair_report(pair, report, title, target=target, latency=times)
+    current_output().answer.print(f"wrote {escape(str(written))}", soft_wrap=True)
 
 
 def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, target: str | None) -> None:
@@ -95,7 +112,9 @@ def _plain(scores: "Mapping[str, Any]") -> dict[str, Any]:
     return {name: {"value": score.value, "interval": score.interval} for name, score in scores.items()}
 
 
-def diagnose_models(reference: Path, model: Path, data: Path, images: dict[str, Any], target: str | None) -> None:
+def diagnose_models(
+    reference: Path, model: Path, data: Path, images: dict[str, Any], target: str | None, report: Path | None = None
+) -> None:
     """Print where a quantized model of any tool loses accuracy, node by node, and where the target departs from it.
 
     Args:
@@ -104,11 +123,14 @@ def diagnose_models(reference: Path, model: Path, data: Path, images: dict[str, 
         data: Inputs of both.
         images: Fields of `ImageOptions` that were given.
         target: A target with a backend, or None.
+        report: Write an HTML page to this file.
     """
     from quantry.diagnosis import diagnose_pair
     from quantry.diagnosis.pair import SAMPLES
 
     found = diagnose_pair(reference, model, samples_for(reference, data, images, SAMPLES), target)
+    if report is not None:
+        _write(found, report, f"{reference.name} and {model.name}", target, None)
     output = current_output()
     sqnr = found.outputs.metrics["sqnr"].value
     output.answer.print(f"the outputs keep {sqnr:.1f} dB on {found.samples} samples", highlight=False)

@@ -53,6 +53,7 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     calibration: Annotated[bool, typer.Option("--calibration", help=_CALIBRATION)] = False,
     fix: Annotated[bool, typer.Option("--fix", help=_FIX)] = False,
     effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
+    report: Annotated[Path | None, typer.Option(help="HTML file with everything that was found.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     mean: Mean = None,
     std: Std = None,
@@ -67,8 +68,8 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     _check(model, quantized, data, quantizes=fix or recipe is not None or calibration or evaluation_data is not None)
     if not fix and (output is not None or effort != "default"):
         raise RecipeError("--output and --effort are about the fixed model and need --fix, got one of them without it")
-    if calibration and fix:
-        raise RecipeError("--calibration checks the data alone, got it with --fix")
+    if calibration and (fix or report is not None):
+        raise RecipeError("--calibration checks the data alone, got it with --fix or --report")
     given = given_images(
         mean=mean,
         std=std,
@@ -80,17 +81,18 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     )
     assert data is not None
     if quantized is not None:
-        diagnose_models(model, quantized, data, given, target)
+        diagnose_models(model, quantized, data, given, target, report)
         return
     written_to = output or Path(f"{model.stem}.fixed.onnx")
-    if fix:
-        check_output(written_to)
+    for file in ([written_to] if fix else []) + ([] if report is None else [report]):
+        check_output(file)
     wanted = _recipe(recipe, target)
     from quantry.auto import fix as run_fix
     from quantry.data.images import ImageOptions
     from quantry.diagnosis import check_calibration
     from quantry.diagnosis import diagnose as run_diagnosis
     from quantry.quantization import quantize
+    from quantry.report import write_report
 
     if not given:
         warn_of_default_pixels(model, data)
@@ -107,11 +109,13 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if calibration:
         _show_calibration(check_calibration(result))
         return
-    if not fix:
-        _show(run_diagnosis(result), None, ())
-        return
-    fixed = run_fix(result, target=target, effort=effort)
-    _show(fixed.diagnosis, fixed, fixed.result.save(written_to))
+    fixed = run_fix(result, target=target, effort=effort) if fix else None
+    diagnosis = run_diagnosis(result) if fixed is None else fixed.diagnosis
+    written = () if fixed is None else fixed.result.save(written_to)
+    if report is not None:
+        shown = result if fixed is None else fixed.result
+        written = (*written, write_report(shown, report, model.name, diagnosis=diagnosis, target=target))
+    _show(diagnosis, fixed, written)
 
 
 def _check(model: Path, quantized: Path | None, data: Path | None, *, quantizes: bool) -> None:

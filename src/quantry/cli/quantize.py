@@ -27,6 +27,7 @@ _BATCH = "Fix a dynamic batch size; targets with static shapes take 1 unless it 
 _DIMENSION = "Fix another dynamic axis by its name, such as height=224; repeatable."
 _FORCE = "Write the model even if it is useless: no data where data are needed, or nothing quantized."
 _MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
+_DECODER = "Decoder of a detector: yolox, yolov5, yolov8 or boxes; the report then draws its boxes on images."
 _CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
 
 
@@ -72,6 +73,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     report: Annotated[
         Path | None, typer.Option(help="Write an HTML report: accuracy lost, where and why; tensors; the recipe.")
     ] = None,
+    decoder: Annotated[str | None, typer.Option(help=_DECODER)] = None,
     verify: Annotated[
         bool, typer.Option(help="Check that onnxruntime and onnx's checker accept the written model.")
     ] = True,
@@ -87,6 +89,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     _check_output(file, model)
     if report is not None:
         _check_report(report, file, model)
+    _check_decoder(decoder, report)
     if not model.is_file():
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
@@ -114,7 +117,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     useless = useless_because(result)
     written = result.save(file) if useless is None or force else ()
     if report is not None:
-        written = (*written, write_report(result, report, model.name))
+        written = (*written, write_report(result, report, model.name, decoder=decoder, target=target))
     slow = _slow_because(result, target, latency) if latency and evaluate else None
     told = (*((slow,) if slow else ()), *wanted.notes, *image_notes(data, images or ImageOptions()))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
@@ -173,6 +176,16 @@ def _check_output(target: Path, model: Path) -> None:
     check_output(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise RecipeError(f"--output must not be the float model itself, got {target}")
+
+
+def _check_decoder(decoder: str | None, report: Path | None) -> None:
+    if decoder is None:
+        return
+    if report is None:
+        raise RecipeError(f"--decoder draws boxes in the report and needs --report, got {decoder!r} without it")
+    from quantry.evaluate.tasks import find_decoder
+
+    find_decoder(decoder)
 
 
 def _check_report(report: Path, target: Path, model: Path) -> None:

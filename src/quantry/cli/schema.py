@@ -1,4 +1,4 @@
-"""``quantry schema``: JSON Schema of recipe files and search files."""
+"""``quantry schema``: JSON Schema of recipe files, search files and of the output of every command."""
 
 import dataclasses
 import json
@@ -9,18 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from quantry.cli.frame import current_output
+from quantry.cli.json_schemas import RESULTS, output_schema
 from quantry.errors import RecipeError, nearest_spelling
 
 _KINDS = ("recipe", "search")
+_OUTPUT = "The schema of what a command, such as quantize or 'recipe show', prints with --json."
 
 
-def schema(kind: Annotated[str, typer.Argument(help="recipe or search.")]) -> None:
-    """Print the JSON Schema of recipe files or search files, for editors and checks."""
-    if kind not in _KINDS:
-        raise RecipeError(f"the kind must be one of {', '.join(_KINDS)}, got {kind!r}{nearest_spelling(kind, _KINDS)}")
+def schema(
+    kind: Annotated[str, typer.Argument(help="recipe or search for files; with --output, a command.")],
+    output: Annotated[bool, typer.Option("--output", help=_OUTPUT)] = False,
+) -> None:
+    """Print the JSON Schema of recipe files or search files, or of what a command prints with --json."""
+    known = tuple(RESULTS) if output else _KINDS
+    if kind not in known:
+        raise RecipeError(f"the kind must be one of {', '.join(known)}, got {kind!r}{nearest_spelling(kind, known)}")
     from quantry.recipe.json_schema import recipe_schema
 
-    found = recipe_schema() if kind == "recipe" else search_schema()
+    found = output_schema(kind) if output else recipe_schema() if kind == "recipe" else search_schema()
     out = current_output()
     out.answer.print(json.dumps(found, indent=2), markup=False, highlight=False, soft_wrap=True)
     out.result(found)

@@ -60,9 +60,10 @@ class CalibrationCheck:
     findings: tuple[Finding, ...] = field(default=())
 
     def __str__(self) -> str:
-        return "\n".join((*self._lines(), *(f"- {finding}" for finding in self.findings)))
+        return "\n".join((*self.lines(), *(f"- {finding}" for finding in self.findings)))
 
-    def _lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
+        """Yield what was measured, in words."""
         yield f"calibrated on {counted(self.samples, 'sample')}"
         if self.half is not None:
             settled = "they still grow" if self.settled_after is None else f"settled after {self.settled_after}"

@@ -50,11 +50,16 @@ class Finding:
     decisions: float = 0.0
     rounded: tuple[str, ...] = field(default=(), repr=False)
 
-    def __str__(self) -> str:
-        where = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
+    @property
+    def costs(self) -> str:
+        """What the cause costs, in words; empty if that is unknown."""
         shares = [f"{self.cost:.1f} dB"] if self.cost is not None and self.cost >= _SHOWN_COST else []
         shares += [f"{self.decisions:.0%} of the decisions"] if self.decisions > 0 else []
-        cost = f"; it costs {' and '.join(shares)}" if shares else ""
+        return " and ".join(shares)
+
+    def __str__(self) -> str:
+        where = ", ".join(self.tensors[:_NAMED]) + (", ..." if len(self.tensors) > _NAMED else "")
+        cost = f"; it costs {self.costs}" if self.costs else ""
         measured = "" if self.gain is None else f" [{self.gain:+.1f} dB on held-out samples]"
         return f"{self.title}{f' ({where})' if where else ''}{cost}: {self.fix}{measured}"
 

@@ -1,5 +1,6 @@
 """The facts of a report as plain data: everything that the page shows, without HTML."""
 
+import contextlib
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -9,9 +10,11 @@ import numpy as np
 
 from quantry.auto import AutoResult, outcome_facts
 from quantry.diagnosis import Diagnosis
+from quantry.errors import QuantryError
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 from quantry.recipe import to_yaml
+from quantry.targets import PlacedNode, Target, find_target, place
 
 Plain = dict[str, Any]
 
@@ -45,6 +48,7 @@ class ReportFacts:
         notes: Messages for the user.
         trace: Rows of the trace: stage, outcome, seconds.
         auto: What the recipe "auto" tried, see `quantry.auto.outcome_facts`; None for other recipes.
+        calibration: What is known about the calibration data, one line each.
     """
 
     title: str
@@ -66,6 +70,7 @@ class ReportFacts:
     pictures: tuple[Plain, ...] = ()
     placement: tuple[Plain, ...] = ()
     auto: Plain | None = None
+    calibration: str = ""
 
 
 def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) -> ReportFacts:
@@ -106,6 +111,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
                 "title": finding.title,
                 "tensors": finding.tensors,
                 "fix": finding.fix,
+                "cost": finding.costs,
                 "gain": "" if finding.gain is None else f"{finding.gain:+.1f} dB on held-out samples",
             }
             for finding in diagnosis.findings
@@ -119,6 +125,37 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         notes=result.notes,
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),
         auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
+        calibration="" if diagnosis.calibration is None else "\n".join(diagnosis.calibration.lines()),
+    )
+
+
+def placement_facts(result: QuantizationResult, target: Target | str | None) -> tuple[Plain, ...]:
+    """Return where each node of the quantized model runs; empty if it cannot be run.
+
+    Args:
+        result: The result of `quantry.quantize`.
+        target: The target; onnxruntime's CPU kernels are shown for None and for a target that does not run here.
+    """
+    wanted = None if target is None else find_target(target)
+    names = ["ort-cpu"] if wanted is None or not wanted.backend else [wanted.name, "ort-cpu"]
+    feeds = next(iter(result.evaluation_data))
+    shown = ""
+    placed: tuple[PlacedNode, ...] = ()
+    for shown in names:
+        # A backend may be missing on this machine, or refuse a node.
+        with contextlib.suppress(QuantryError):
+            placed = place(result.to_bytes(), wanted if wanted and shown == wanted.name else shown, feeds).nodes
+            break
+    return tuple(
+        {
+            "target": shown,
+            "node": one.node,
+            "operator": one.operator,
+            "kernel": one.kernel,
+            "precision": one.precision,
+            "why not": one.why,
+        }
+        for one in placed
     )
 
 

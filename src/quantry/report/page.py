@@ -20,6 +20,7 @@ def render_page(facts: ReportFacts) -> str:
         ("", _cards(facts)),
         ("What auto tried", "" if facts.auto is None else _auto(facts.auto)),
         ("Why accuracy is lost", _findings(facts.findings)),
+        ("Calibration data", bullets(facts.calibration.splitlines()) if facts.calibration else ""),
         ("Where it is lost", _where(facts)),
         ("Values and ranges", _histograms(facts.histograms)),
         ("Images that changed most", _pictures(facts.pictures)),
@@ -107,9 +108,13 @@ def _findings(findings: Sequence[Plain]) -> str:
         return "<p>No known cause of accuracy loss was found.</p>"
     return "".join(
         f"<details class=finding open><summary>{escape(finding['title'])}</summary><p><b>What helps:</b> "
-        f"{escape(finding['fix'])}</p>{_gain(finding)}{_names(finding['tensors'])}</details>"
+        f"{escape(finding['fix'])}</p>{_cost(finding)}{_gain(finding)}{_names(finding['tensors'])}</details>"
         for finding in findings
     )
+
+
+def _cost(finding: Plain) -> str:
+    return f"<p><b>It costs:</b> {escape(finding['cost'])}</p>" if finding.get("cost") else ""
 
 
 def _gain(finding: Plain) -> str:
@@ -234,7 +239,10 @@ def _placement(placement: Sequence[Plain]) -> str:
         return ""
     headings = tuple(placement[0])
     rows = (tuple(escape(str(row[heading])) for heading in headings) for row in placement)
-    told = hint("Where each node runs on the target, and why not on the device.")
+    told = hint(
+        "What computes each node on the target, and why not with integers. For another target: <code>quantry placement "
+        "MODEL --target NAME</code>."
+    )
     return told + filter_box("placement", "Show only rows with") + table(headings, rows, identity="placement")
 
 

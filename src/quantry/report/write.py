@@ -8,24 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from quantry.autosearch import SearchResult
-from quantry.diagnosis import Diagnosis, diagnose
+from quantry.diagnosis import Diagnosis, PairDiagnosis, diagnose
 from quantry.errors import StoreError
+from quantry.evaluate import Latency
 from quantry.evaluate.tasks import Decoder
 from quantry.memo import TraceEntry
 from quantry.quantization import QuantizationResult
-from quantry.report.facts import collect_facts
+from quantry.report.facts import collect_facts, placement_facts
 from quantry.report.page import render_page
+from quantry.report.pair_page import render_pair_page
 from quantry.report.pictures import changed_images
 from quantry.report.search_facts import SearchFacts, read_facts
 from quantry.report.search_page import render_search_facts, render_search_page
+from quantry.targets import Target
 
 
-def write_report(
+def write_report(  # noqa: PLR0913  one keyword for each thing to show
     result: QuantizationResult,
     path: str | os.PathLike[str],
     title: str | None = None,
+    *,
     samples: int = 4,
     decoder: Decoder | str | None = None,
+    diagnosis: Diagnosis | None = None,
+    target: Target | str | None = None,
 ) -> Path:
     """Write an HTML page that shows what was done, and where and why accuracy was lost.
 
@@ -35,6 +41,9 @@ def write_report(
         title: The heading; None uses the graph's name.
         samples: Number of evaluation samples to run for the error along the graph.
         decoder: Converts a detector's outputs to boxes, to draw them: a name such as "yolox", or a callable.
+        diagnosis: What is known already, such as that of `quantry.fix` with measured gains; None diagnoses the result.
+        target: The target whose placement is shown, if it can run models here; None shows that of onnxruntime's CPU
+            kernels.
 
     Returns:
         The path.
@@ -43,8 +52,35 @@ def write_report(
         StoreError: The file cannot be written.
     """
     heading = title or result.model.graph.name or "model"
-    facts = collect_facts(result, _diagnosed(result, samples), heading)
-    return _write(render_page(replace(facts, pictures=changed_images(result, decoder))), Path(path))
+    facts = collect_facts(result, diagnosis or _diagnosed(result, samples), heading)
+    pictures, placement = changed_images(result, decoder), placement_facts(result, target)
+    return _write(render_page(replace(facts, pictures=pictures, placement=placement)), Path(path))
+
+
+def write_pair_report(
+    found: PairDiagnosis,
+    path: str | os.PathLike[str],
+    title: str,
+    *,
+    target: str | None = None,
+    latency: Latency | None = None,
+) -> Path:
+    """Write an HTML page about two models of any tools.
+
+    Args:
+        found: The result of `quantry.diagnosis.diagnose_pair`.
+        path: The file; its folders are created, and an existing file is replaced atomically.
+        title: The heading, usually both file names.
+        target: The target that the second model ran on.
+        latency: Times of both.
+
+    Returns:
+        The path.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
+    return _write(render_pair_page(title, found, target, latency), Path(path))
 
 
 def _diagnosed(result: QuantizationResult, samples: int) -> Diagnosis:

@@ -39,9 +39,15 @@ def saturated_ranges(evidence: Evidence) -> Iterator[Finding]:
         names,
         "calibrate on more samples that resemble the evaluation data; `quantry diagnose --calibration` compares them"
         if worst.name in new
-        else "a method that keeps them (scale.activation: MinMSE or MinMax)",
+        else _keeping(evidence),
         _wider(evidence) + _more(evidence, list(both.values())),
     )
+
+
+def _keeping(evidence: Evidence) -> str:
+    method = evidence.recipe.scale.activation
+    others = [kind.__name__ for kind in (MinMSE, MinMax) if not isinstance(method, kind)]
+    return f"a method that keeps them (scale.activation: {' or '.join(others)}), or {_MORE_BITS}"
 
 
 def _wider(evidence: Evidence) -> tuple[Fix, ...]:
