@@ -114,7 +114,7 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     written = () if fixed is None else fixed.result.save(written_to)
     if report is not None:
         shown = result if fixed is None else fixed.result
-        written = (*written, write_report(shown, report, model.name, diagnosis=diagnosis, target=target))
+        written = (*written, write_report(shown, report, model.name, diagnosis=diagnosis))
     _show(diagnosis, fixed, written)
 
 

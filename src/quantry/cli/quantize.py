@@ -117,7 +117,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     useless = useless_because(result)
     written = result.save(file) if useless is None or force else ()
     if report is not None:
-        written = (*written, write_report(result, report, model.name, decoder=decoder, target=target))
+        written = (*written, write_report(result, report, model.name, decoder=decoder))
     slow = _slow_because(result, target, latency) if latency and evaluate else None
     told = (*((slow,) if slow else ()), *wanted.notes, *image_notes(data, images or ImageOptions()))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))

@@ -14,7 +14,7 @@ from quantry.errors import QuantryError
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 from quantry.recipe import to_yaml
-from quantry.targets import PlacedNode, Target, find_target, place
+from quantry.targets import PlacedNode, find_target, place
 
 Plain = dict[str, Any]
 
@@ -129,14 +129,15 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
     )
 
 
-def placement_facts(result: QuantizationResult, target: Target | str | None) -> tuple[Plain, ...]:
+def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
     """Return where each node of the quantized model runs; empty if it cannot be run.
+
+    That is on the recipe's target, or with onnxruntime's CPU kernels if it has none or it does not run here.
 
     Args:
         result: The result of `quantry.quantize`.
-        target: The target; onnxruntime's CPU kernels are shown for None and for a target that does not run here.
     """
-    wanted = None if target is None else find_target(target)
+    wanted = find_target(result.recipe.target) if result.recipe.target else None
     names = ["ort-cpu"] if wanted is None or not wanted.backend else [wanted.name, "ort-cpu"]
     feeds = next(iter(result.evaluation_data))
     shown = ""

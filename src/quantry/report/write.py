@@ -20,10 +20,9 @@ from quantry.report.pair_page import render_pair_page
 from quantry.report.pictures import changed_images
 from quantry.report.search_facts import SearchFacts, read_facts
 from quantry.report.search_page import render_search_facts, render_search_page
-from quantry.targets import Target
 
 
-def write_report(  # noqa: PLR0913  one keyword for each thing to show
+def write_report(
     result: QuantizationResult,
     path: str | os.PathLike[str],
     title: str | None = None,
@@ -31,7 +30,6 @@ def write_report(  # noqa: PLR0913  one keyword for each thing to show
     samples: int = 4,
     decoder: Decoder | str | None = None,
     diagnosis: Diagnosis | None = None,
-    target: Target | str | None = None,
 ) -> Path:
     """Write an HTML page that shows what was done, and where and why accuracy was lost.
 
@@ -42,8 +40,6 @@ def write_report(  # noqa: PLR0913  one keyword for each thing to show
         samples: Number of evaluation samples to run for the error along the graph.
         decoder: Converts a detector's outputs to boxes, to draw them: a name such as "yolox", or a callable.
         diagnosis: What is known already, such as that of `quantry.fix` with measured gains; None diagnoses the result.
-        target: The target whose placement is shown, if it can run models here; None shows that of onnxruntime's CPU
-            kernels.
 
     Returns:
         The path.
@@ -53,7 +49,7 @@ def write_report(  # noqa: PLR0913  one keyword for each thing to show
     """
     heading = title or result.model.graph.name or "model"
     facts = collect_facts(result, diagnosis or _diagnosed(result, samples), heading)
-    pictures, placement = changed_images(result, decoder), placement_facts(result, target)
+    pictures, placement = changed_images(result, decoder), placement_facts(result)
     return _write(render_page(replace(facts, pictures=pictures, placement=placement)), Path(path))
 
 
