@@ -1,6 +1,6 @@
 """Stage 7: write the quantized model as ONNX, one file per format."""
 
-from quantry.emit.exact_integers import use_exact_integers
+from quantry.emit.exact_integers import may_use_exact_integers, use_exact_integers
 from quantry.emit.fix_neuron import FIX_NEURON
 from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
 from quantry.emit.local_functions import CONTRIB, QUARK, STANDARD, VITIS, Dialect, FunctionCollector, thin_function
@@ -20,6 +20,7 @@ __all__ = [
     "Dialect",
     "FunctionCollector",
     "emit",
+    "may_use_exact_integers",
     "position_attributes",
     "thin_function",
     "use_exact_integers",

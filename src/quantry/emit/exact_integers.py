@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
@@ -61,6 +62,7 @@ _CODE_BITS = 8
 _NUDGED_BITS = 22
 _NUDGE = np.float32(1 + 2.0**-23)
 
+_VENDORS = {FIX_NEURON[0], *(dialect.domain for dialect in VITIS.values())}
 _MOVES = operators_where(lambda row: row.integer_kernel)
 
 
@@ -76,8 +78,7 @@ def use_exact_integers(model: ir.Model) -> int:
     """
     if not any(node.op_type.endswith(("QuantizeLinear", FIX_NEURON[1])) for node in model.graph):
         return 0
-    vendors = {FIX_NEURON[0], *(dialect.domain for dialect in VITIS.values())}
-    InlinePass(lambda function: function.domain in vendors)(model)
+    InlinePass(lambda function: function.domain in _VENDORS)(model)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     _use_standard_pairs(model)
     if not any(_has_power_of_two(node) for node in model.graph if node.op_type == "QuantizeLinear"):
@@ -87,6 +88,32 @@ def use_exact_integers(model: ir.Model) -> int:
     before = _products(model)
     use_integer_kernels(model, EXACT_KERNELS)
     return before - _products(model)
+
+
+def may_use_exact_integers(proto: onnx.ModelProto) -> bool:
+    """Return whether `use_exact_integers` may replace a product, without the time of reading the graph.
+
+    A product needs a weight whose scales are all powers of two. What is not plain to see counts as one.
+
+    Args:
+        proto: The model; its external data need not be loaded.
+    """
+    if proto.functions or any(node.domain in _VENDORS for node in proto.graph.node):
+        return True
+    constants: dict[str, onnx.TensorProto | None] = {tensor.name: tensor for tensor in proto.graph.initializer}
+    constants |= {name: None for node in proto.graph.node if node.op_type == "Constant" for name in node.output}
+    return any(
+        node.input[0] in constants and _may_be_powers(constants.get(node.input[1]))
+        for node in proto.graph.node
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 1
+    )
+
+
+def _may_be_powers(scale: onnx.TensorProto | None) -> bool:
+    if scale is None or scale.data_location == onnx.TensorProto.EXTERNAL:
+        return True
+    values = onnx.numpy_helper.to_array(scale).astype(np.float32)
+    return bool((np.frexp(values)[0] == 0.5).all())
 
 
 def _products(model: ir.Model) -> int:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from quantry.emit import use_exact_integers
+from quantry.emit import may_use_exact_integers, use_exact_integers
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import weight_bytes
 from quantry.runtime.sessions import INLINE_LIMIT_BYTES, run_session, simulation_session
@@ -69,14 +70,21 @@ def evaluation_session(
 
 
 def _small_graph(model: str | Path | QuantizedModel) -> ir.Model | None:
-    """Return a graph that may be edited, or None if the file is not readable or so large that it is mapped instead."""
+    """Return a graph that may be edited; None if integer kernels cannot run it, or it is so large that it is mapped."""
     if isinstance(model, QuantizedModel):
         return model.model.clone() if weight_bytes(model.model) <= INLINE_LIMIT_BYTES else None
     try:
-        graph = ir.load(model)
-    except Exception:  # onnx-ir's exceptions share no base class; the session then says what is wrong with the file
+        proto = onnx.load(model, load_external_data=False)
+        if not may_use_exact_integers(proto):
+            return None
+        graph = ir.from_proto(proto) if _is_self_contained(proto) else ir.load(model)
+    except Exception:  # onnx's exceptions share no base class; the session then says what is wrong with the file
         return None
     return graph if weight_bytes(graph) <= INLINE_LIMIT_BYTES else None
+
+
+def _is_self_contained(proto: onnx.ModelProto) -> bool:
+    return all(tensor.data_location != onnx.TensorProto.EXTERNAL for tensor in proto.graph.initializer)
 
 
 # Extreme weights and inputs: a processor whose 8-bit products overflow 16 bits (x86 before VNNI) shows it here. The
