@@ -150,8 +150,9 @@ def test_presets_that_are_slow_or_have_few_bits_come_after_single_changes() -> N
     names = [suggestion[RECIPE] for suggestion in space.suggestions]
     first_change = names.index("RECOMMENDED-CPU")
     early, late = names[:first_change], names[space.combine_after :]
-    assert early[0] == "S16S8_ASWS"
-    assert early.index("CPU_INT8") < early.index("RECOMMENDED-HTP")
+    assert early[0] == "INT16_CNN_DEFAULT"
+    assert early.index("A16W8") < early.index("CPU_INT8")
+    assert late.index("RECOMMENDED-HTP-16") < late.index("RECOMMENDED-HTP") < late.index("RECOMMENDED-CPU-W4A8")
     assert {"RECOMMENDED-CPU-W4A8", "MX6", "RECOMMENDED-NPU-MIXED", "A8W8_ADAROUND"} <= set(late)
     assert {*early, *late, "RECOMMENDED-CPU"} == {name.upper() for name in find_target("ort-cpu").presets}
 

@@ -6,7 +6,7 @@ The order of its trials is the order in which a user would try things::
     presets                  every other preset that the target accepts, cheapest first
     one change at a time     ranges, equalization, tuning, worst layers: the first recipe with one thing changed
     what helped, together    the single changes that improved the first recipe, added one after another
-    slow presets             those that train, choose types, are simulated, or have fewer than 8 bits
+    slow presets             those that tune weights, choose types, are simulated, or have fewer than 8 bits
     combinations             drawn by the sampler, which has learned from all of the above
 """
 
@@ -222,23 +222,20 @@ def target_space(
 
 
 def _cost(recipe: Recipe) -> tuple[float, ...]:
-    """Return the place of a preset: what makes its trial slow, then how likely it is to be far from the float model.
-
-    16-bit activations come first, because they are near the float model whatever the network; of those, 8-bit weights.
-    """
+    """Return the place of a preset: what makes its trial slow, then how likely it is to be far from the float model."""
     trained = any(hasattr(step, "iterations") for step in recipe.tune.steps)
     activation, weight = recipe.plan.activation.dtype, recipe.plan.weight.dtype
     simulated = activation.is_block or weight.is_block
-    tuned = bool(recipe.tune.steps)
-    return trained, recipe.mix.mixed is not None, simulated, weight.bits < _BYTE, tuned, -activation.bits, weight.bits
+    slow = trained, recipe.mix.mixed is not None, simulated, weight.bits < _BYTE, bool(recipe.tune.steps)
+    return *slow, -activation.bits - weight.bits
 
 
 def _is_late(recipe: Recipe) -> bool:
-    """Return whether a preset trains, chooses types, has types that no kernel computes with, or few bits.
+    """Return whether a preset tunes weights, chooses types, has types that no kernel computes with, or few bits.
 
-    Those are slow, or far from the float model; single changes of the recommended recipe come before them.
+    Those take as long as a change of the recommended recipe, and are less likely to improve on it.
     """
-    return any(_cost(recipe)[:4])
+    return any(_cost(recipe)[:-1])
 
 
 def _parameters(build: TargetRecipes, starts: tuple[str, ...]) -> dict[str, Parameter]:
