@@ -2,12 +2,14 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import quantry
 from quantry import demo
 from quantry.demo.evaluation import image_tensor
 from quantry.demo.scenes import calibration_scenes
+from quantry.emit import may_use_exact_integers, use_exact_integers
 from quantry.errors import DataError, ModelError
 from quantry.evaluate import evaluation_session as module
 from quantry.evaluate.evaluation_session import evaluation_session, integer_kernels_agree
@@ -39,6 +41,26 @@ def test_scores_come_from_the_same_bits_in_memory_and_from_a_file(detector):
         session = evaluation_session(model, threads=1)
         for feeds in images:
             assert _equal(run_session(exact, feeds), run_session(session, feeds))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "products"),
+    [("XINT8", True), ("VINT8", True), ("RECOMMENDED-NPU-W4A8", None), ("S8S8_AAWS", False), ("CPU_INT8", False)],
+)
+def test_a_glance_at_the_file_tells_whether_integer_kernels_may_help(tmp_path, recipe, products):
+    path = tmp_path / "model.onnx"
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 13]> g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)
+        { c = Conv(x, w) y = Relu(c) }"""
+    )
+    weight = np.random.default_rng(0).normal(size=(4, 4, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    samples = [{"x": np.random.default_rng(1).normal(size=(1, 4, 8, 8)).astype(np.float32)}]
+    quantry.quantize(model, samples, recipe).save(path)
+    may = may_use_exact_integers(onnx.load(path))
+    replaced = use_exact_integers(ir.load(path))
+    assert may or not replaced
+    assert products is None or may is products is bool(replaced)
 
 
 def test_kernels_that_disagree_are_not_used(detector, monkeypatch):
