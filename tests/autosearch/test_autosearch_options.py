@@ -9,7 +9,17 @@ from quantry.errors import RecipeError
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("30min", 1800), ("2h", 7200), ("1h30m", 5400), (90, 90), ("45 s", 45), ("30", 30), ("1.5", 1.5)],
+    [
+        ("30min", 1800),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("2 hours", 7200),
+        ("5minutes", 300),
+        (90, 90),
+        ("45 s", 45),
+        ("30", 30),
+        ("1.5", 1.5),
+    ],
 )
 def test_budget_is_read_in_common_spellings(text: str | float, seconds: float) -> None:
     assert budget_seconds(text) == seconds

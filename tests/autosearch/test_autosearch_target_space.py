@@ -157,6 +157,20 @@ def test_presets_that_are_slow_or_have_few_bits_come_after_single_changes() -> N
     assert {*early, *late, "RECOMMENDED-CPU"} == {name.upper() for name in find_target("ort-cpu").presets}
 
 
+def test_presets_for_other_operators_than_the_model_has_are_left_out_or_late() -> None:
+    target = find_target("ort-cpu")
+
+    def names(**operators: int) -> list[str]:
+        space = target_space(target, None, ranking, operators=operators)
+        return [suggestion[RECIPE] for suggestion in space.suggestions]
+
+    assert "INT16_TRANSFORMER_DEFAULT" not in names(Conv=9, Relu=9)
+    mostly = names(Conv=9, Gemm=1)
+    assert mostly.index("INT16_TRANSFORMER_DEFAULT") > mostly.index("RECOMMENDED-CPU")
+    transformer = names(MatMul=9, Gemm=1)
+    assert transformer.index("INT16_TRANSFORMER_DEFAULT") < transformer.index("RECOMMENDED-CPU")
+
+
 def test_changes_that_helped_are_tried_together() -> None:
     space = target_space(find_target("ort-cpu"), None, ranking)
     start = space.first[0]

@@ -17,7 +17,13 @@ OBJECTIVES = ("accuracy", "latency", "size", "bit_operations")
 """What a search can optimize; accuracy is the evaluator's score."""
 
 _OFF = -1
-_UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NAMES_OF_UNITS = {
+    1.0: ("s", "sec", "second", "seconds"),
+    60.0: ("m", "min", "minute", "minutes"),
+    3600.0: ("h", "hour", "hours"),
+    86400.0: ("d", "day", "days"),
+}
+_UNITS = {name: seconds for seconds, names in _NAMES_OF_UNITS.items() for name in names}
 
 OTHER_NAMES = {
     "best_candidates": "patience",

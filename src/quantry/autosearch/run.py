@@ -1,6 +1,7 @@
 """`quantry.search`: everything a user brings, in one call."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -169,7 +170,9 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
         calibration, evaluation = _evaluation_data(calibration, evaluation_data, chosen)
         evaluator = OutputDistance(path, SampleCache(evaluation), evaluator)
     opened = open_store(store, OutputDirectory(options.output_dir))
-    searched = wanted.space(LayerRanking(model_source(path), calibration, opened))
+    source = model_source(path)
+    operators = Counter(node.op_type for node in source.load().graph)
+    searched = wanted.space(LayerRanking(source, calibration, opened), operators)
     if wanted.is_default and _is_unlimited(options):
         options = replace(options, budget=DEFAULT_BUDGET)
         labelled.notes.append(f"no limit was given: the search stops after {DEFAULT_BUDGET}")
@@ -199,11 +202,12 @@ class _Wanted:
         """Return the space without decisions about layers, which need data."""
         return self.space(None)
 
-    def space(self, ranking: LayerRanking | None) -> AnySpace:
+    def space(self, ranking: LayerRanking | None, operators: Mapping[str, int] | None = None) -> AnySpace:
         """Return the space.
 
         Args:
             ranking: Ranks the layers of a recipe; None leaves single layers as they are.
+            operators: How many nodes of each type the model has; None if unknown.
 
         Raises:
             RecipeError: It cannot be used.
@@ -219,7 +223,7 @@ class _Wanted:
                 f"target {target.name} ({origin}): {target.summary}",
                 *(f"the recipe does not suit {target.name}: {one}" for one in conflicts),
             )
-            return replace(target_space(target, base, ranking, named=bool(wanted)), notes=about)
+            return replace(target_space(target, base, ranking, named=bool(wanted), operators=operators), notes=about)
         if isinstance(self.given, Space | SpaceUnion):
             if self.target is not None:
                 raise RecipeError(

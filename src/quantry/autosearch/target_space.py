@@ -18,6 +18,7 @@ from quantry.autosearch.layer_ranking import RankedLayer
 from quantry.autosearch.parameter import Choice, Parameter, Uniform
 from quantry.autosearch.space import Assignment, Space, with_fields
 from quantry.errors import RecipeError
+from quantry.graph.operators import MATRIX_PRODUCTS
 from quantry.recipe import (
     AdaQuant,
     AdaRound,
@@ -56,6 +57,10 @@ Ranking = Callable[[Recipe], Sequence[RankedLayer]]
 # The most sensitive layers, for each of which the sampler decides separately.
 _SINGLE_LAYERS = 6
 _BYTE = 8
+
+# A preset for other operators than most of the model's products leaves a model that is nearly float.
+_PRODUCTS = ("Conv", "ConvTranspose", *MATRIX_PRODUCTS)
+_MOST = 0.5
 _SIXTEEN_BITS = {True: DataType.INT16, False: DataType.UINT16}
 
 # 64 samples and this damping are those of the recommended recipes; see recipe/presets.py.
@@ -178,7 +183,12 @@ def adapted_recipe(target: Target, recipe: Recipe, *, named: bool) -> Recipe:
 
 
 def target_space(
-    target: Target, recipe: Recipe | None = None, ranking: Ranking | None = None, *, named: bool = False
+    target: Target,
+    recipe: Recipe | None = None,
+    ranking: Ranking | None = None,
+    *,
+    named: bool = False,
+    operators: Mapping[str, int] | None = None,
 ) -> Space:
     """Return the default space of a target.
 
@@ -187,6 +197,8 @@ def target_space(
         recipe: The user's recipe, tried after the recommended ones and widened like them; None if there is none.
         ranking: Returns the layers of a recipe, most sensitive first; None leaves single layers as they are.
         named: The user named the target, so recipes and models name it too.
+        operators: How many nodes of each type the model has. Presets for operators that it does not have are left out,
+            and those for few of its products come late. None is unknown.
     """
 
     def adapted(recipe: Recipe) -> Recipe:
@@ -199,15 +211,18 @@ def target_space(
     recipes = {name: adapted(start) if named else start for name, start in recipes.items()}
     starts = tuple(recipes)
     presets = {name: adapted(find_preset(name).recipe) for name in target.presets}
+    shares = {name: _quantized_share(preset, operators) for name, preset in presets.items()}
     others = {
-        name: preset for name, preset in presets.items() if name not in recipes and preset not in recipes.values()
+        name: preset
+        for name, preset in presets.items()
+        if name not in recipes and preset not in recipes.values() and shares[name] > 0
     }
     build = TargetRecipes(target, recipes | others, ranking, named=named)
     parameters = _parameters(build, starts)
     kept = {name: KEPT for name, parameter in parameters.items() if set(parameter.only_if) == {RECIPE}}
     first = [{RECIPE: name, **kept} for name in starts]
     by_cost = sorted(others, key=lambda name: _cost(others[name]))
-    late = [name for name in by_cost if _is_late(others[name])]
+    late = [name for name in by_cost if _is_late(others[name]) or shares[name] < _MOST]
     early: list[Assignment] = [{RECIPE: name} for name in by_cost if name not in late]
     early += _one_change_at_a_time(parameters, first[0])
     return Space(
@@ -219,6 +234,15 @@ def target_space(
         suggestions=[*early, *({RECIPE: name} for name in late)],
         combine_after=len(early),
     )
+
+
+def _quantized_share(recipe: Recipe, operators: Mapping[str, int] | None) -> float:
+    """Return which share of a model's products a recipe selects by their operators; 1 if that is unknown."""
+    chosen = recipe.plan.selection.operators
+    counts = {name: count for name, count in (operators or {}).items() if name in _PRODUCTS}
+    if not chosen or not counts:
+        return 1.0
+    return sum(count for name, count in counts.items() if name in chosen) / sum(counts.values())
 
 
 def _cost(recipe: Recipe) -> tuple[float, ...]:

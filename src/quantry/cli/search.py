@@ -79,7 +79,9 @@ def search(  # noqa: PLR0913, PLR0917  the command line's options are its parame
     ] = None,
     racing: Annotated[bool, typer.Option(help="Stop evaluating configurations that are unlikely to win.")] = False,
     seed: Annotated[int | None, typer.Option(help="Random seed; default 0.")] = None,
-    n_jobs: Annotated[int | None, typer.Option("--n-jobs", "-j", help="Worker processes; default 1.")] = None,
+    n_jobs: Annotated[
+        int | None, typer.Option("--n-jobs", "--workers", "-j", help="Worker processes; default 1.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="onnxruntime threads per worker.")] = None,
     devices: Annotated[
         list[str] | None, typer.Option(help="Device of the workers, such as cuda:0; may be repeated.")
