@@ -30,7 +30,7 @@ _ANYTIME_SECONDS = 120
 
 
 def _anytime_row(model: str, target: str) -> Row:
-    """Return the row that compares the result after a tenth of a budget with that after all of it."""
+    """Return the row that compares the result after 10 % of a budget with that after all of it."""
     arguments = {"suite": model, "target": target}
     whole, tenth = ({**arguments, "seconds": seconds} for seconds in (_ANYTIME_SECONDS, _ANYTIME_SECONDS / 10))
     return Row(

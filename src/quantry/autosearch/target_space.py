@@ -197,7 +197,7 @@ def target_space(
         recipe: The user's recipe, tried after the recommended ones and widened like them; None if there is none.
         ranking: Returns the layers of a recipe, most sensitive first; None leaves single layers as they are.
         named: The user named the target, so recipes and models name it too.
-        operators: How many nodes of each type the model has. Presets for operators that it does not have are left out,
+        operators: How many nodes of each type the model has. Presets for operators that it does not have are omitted,
             and those for few of its products come late. None is unknown.
     """
 
