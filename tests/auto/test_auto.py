@@ -197,7 +197,11 @@ def test_gain_that_loses_decisions_is_not_supported() -> None:
     assert not small.supports(is_free=False)
     one = Gain.between(closeness(before[:1]), closeness(before[:1] + 0.5))
     assert not one.supports(is_free=True)
-    assert is_good(closeness(before, np.ones(20)))
+    assert is_good(Closeness(before, np.ones(20), np.zeros(20)))
+    assert not is_good(Closeness(before, np.ones(20), np.full(20, 0.1)))
+    # A map, such as a detector's output, has no ties; its boxes must be precise as well.
+    assert not is_good(closeness(before, np.ones(20)))
+    assert is_good(closeness(before + 20, np.ones(20)))
     assert not is_good(closeness(before))
 
 

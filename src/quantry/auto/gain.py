@@ -23,8 +23,11 @@ SPLIT_GAIN = 3.0
 _LEAST_TESTED = 5
 _UNTESTED_GAIN = 1.0
 
-GOOD_AGREEMENT, GOOD_DB = 0.99, 30.0
-"""Agreement of decisions, or dB where outputs hold no decision, above which nothing is traded for accuracy."""
+GOOD_AGREEMENT, GOOD_DB, GOOD_MAP_DB = 0.99, 30.0, 35.0
+"""Agreement of decisions, or dB where outputs hold no decision, above which nothing is traded for accuracy.
+
+A map such as a detector's output must have both: where objects are is decided long before the boxes are precise.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,12 @@ def is_good(closeness: Closeness) -> bool:
     Args:
         closeness: How close it is.
     """
-    agreement, ties = closeness.mean_agreement, closeness.mean_ties or 0.0
-    return closeness.mean_decibels >= GOOD_DB if agreement is None else agreement >= GOOD_AGREEMENT and ties == 0.0
+    agreement, ties, decibels = closeness.mean_agreement, closeness.mean_ties, closeness.mean_decibels
+    if agreement is None:
+        return decibels >= GOOD_DB
+    if ties is None:
+        return agreement >= GOOD_AGREEMENT and decibels >= GOOD_MAP_DB
+    return agreement >= GOOD_AGREEMENT and ties == 0.0
 
 
 def _surely_positive(differences: NDArray[np.float64], untested: float) -> bool:

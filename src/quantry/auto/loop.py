@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quantry.auto.gain import Gain, is_good
-from quantry.auto.proposals import Proposal, fixes, simpler, tunings, untuned
+from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, untuned
 from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import Attempt, Trials, Tried
 from quantry.diagnosis import Diagnosis, diagnose
@@ -113,11 +113,15 @@ class Loop:
             start = replace(start, label=f"{start.label}, not tuned", recipe=untuned(start.recipe))
         self._begin(start, others)
         self._choose_trials()
+        if self._is_collapsed:
+            # Variants of a useless model are hardly better; only the diagnosis says what breaks it.
+            self._fix()
         self._consider(simpler)
         for _ in range(_ROUNDS):
             if not self._fix():
                 break
         self._lightened = _unchanged
+        self._consider(lambda recipe: tuned_again(recipe, start.recipe.tune))
         self._consider(tunings)
         if self._trials.effort.trained and not self._trials.is_single:
             self._train()
@@ -203,7 +207,8 @@ class Loop:
             return
         light = self._trials.run(Proposal("no tuning", untuned(self._best.recipe)))
         self._decide(light, self._best)
-        if light.closeness is not None and light.closeness.mean_decibels >= _COLLAPSED_DB:
+        # A model that collapses with tuning as well tells nothing that one without it would not tell.
+        if light.closeness is not None and (self._is_collapsed or not _collapsed(light)):
             self._lightened = untuned
 
     def _fix(self) -> bool:
@@ -215,7 +220,7 @@ class Loop:
     def _diagnose(self) -> None:
         """Diagnose the best model, if there is time for a trial after that."""
         self._diagnosis = None
-        if not self._trials.affords(self._expected_seconds):
+        if not self._trials.affords(self._expected_seconds, is_urgent=self._is_collapsed):
             return
         try:
             recipe = self._lightened(self._best.recipe)
@@ -244,6 +249,10 @@ class Loop:
         return accepted
 
     @property
+    def _is_collapsed(self) -> bool:
+        return _collapsed(self._best)
+
+    @property
     def _is_good(self) -> bool:
         return self._best.closeness is not None and is_good(self._best.closeness)
 
@@ -257,7 +266,7 @@ class Loop:
         attempt = self._trials.run(replace(proposal, recipe=changed))
         if changed == proposal.recipe:
             return self._decide(attempt, before)
-        if not self._supports(_gain(before, attempt), proposal):
+        if not self._supports(before, attempt):
             return self._decide(attempt, before)
         # It helps without tuning; what counts is whether it helps with it.
         return self._decide(self._trials.run(proposal), self._best)
@@ -269,7 +278,7 @@ class Loop:
             self._refused[proposal.label] = f"the target rules it out: {conflicts[0]}"
         elif self._trials.is_single and len(proposal.recipe.tune.steps) > len(self._best.recipe.tune.steps):
             self._refused[proposal.label] = "one sample cannot show whether tuning on it helps on others"
-        elif not self._trials.affords(self._expected_seconds):
+        elif not self._trials.affords(self._expected_seconds, is_urgent=self._is_collapsed):
             self._skipped[proposal.label] = None
         else:
             return True
@@ -287,9 +296,9 @@ class Loop:
             self._record(attempt, None, accepted=False, reason=attempt.error)
             return False
         gain = _gain(before, attempt)
-        accepted = attempt.recipe != before.recipe and self._supports(gain, attempt.proposal)
+        accepted = attempt.recipe != before.recipe and self._supports(before, attempt)
         if accepted and before.recipe != self._best.recipe:
-            accepted = self._supports(_gain(self._best, attempt), attempt.proposal)
+            accepted = self._supports(self._best, attempt)
         self._record(attempt, gain, accepted=accepted)
         if accepted:
             self._keep(attempt)
@@ -305,8 +314,12 @@ class Loop:
         # Another recipe to start from replaces everything that was kept before.
         self._kept = [*([] if attempt in self._others else self._kept), attempt.proposal.label]
 
-    def _supports(self, gain: Gain, proposal: Proposal) -> bool:
-        return gain.supports(is_free=proposal.is_free, pieces=self._splits(proposal))
+    def _supports(self, before: Attempt, after: Attempt) -> bool:
+        """Return whether the samples support a change; one piece of a useless model is not worth keeping."""
+        if after.closeness is None or before.closeness is None:
+            return False
+        pieces = 0 if _collapsed(before) else self._splits(after.proposal)
+        return _gain(before, after).supports(is_free=after.proposal.is_free, pieces=pieces)
 
     def _splits(self, proposal: Proposal) -> int:
         """Return how many more pieces of the graph the target would run because of a proposal."""
@@ -373,6 +386,10 @@ def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Prop
     """Return the proposals with these labels, in their order."""
     chosen = [proposal for proposal in proposals if proposal.label in labels]
     return sorted(chosen, key=lambda proposal: labels.index(proposal.label))
+
+
+def _collapsed(attempt: Attempt) -> bool:
+    return attempt.closeness is None or attempt.closeness.mean_decibels < _COLLAPSED_DB
 
 
 def _unchanged(recipe: Recipe) -> Recipe:

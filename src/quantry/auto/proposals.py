@@ -131,6 +131,17 @@ def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
         yield Proposal(fix.label, changed, fix.is_free, cause, fix.pieces)
 
 
+def tuned_again(recipe: Recipe, tuning: TuneOptions) -> Iterator[Proposal]:
+    """Yield a recipe with the tuning that was dropped before other causes of error were removed.
+
+    Args:
+        recipe: The recipe.
+        tuning: The tuning of the recipe at the start.
+    """
+    if tuning.steps and not recipe.tune.steps:
+        yield Proposal("tuning again", replace(recipe, tune=tuning))
+
+
 def tunings(recipe: Recipe) -> Iterator[Proposal]:
     """Yield other settings of GPTQ, and bias correction after it.
 

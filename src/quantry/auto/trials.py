@@ -172,9 +172,14 @@ class Trials:
         """CPU time since the beginning."""
         return time.process_time() - self._started
 
-    def affords(self, seconds: float) -> bool:
-        """Return whether a trial of this length would end in time."""
-        return self.seconds + seconds <= self.effort.seconds
+    def affords(self, seconds: float, *, is_urgent: bool = False) -> bool:
+        """Return whether a trial of this length would end in time.
+
+        Args:
+            seconds: CPU time of the trial.
+            is_urgent: Whether there is no usable model yet, which is worth twice the time.
+        """
+        return self.seconds + seconds <= self.effort.seconds * (2 if is_urgent else 1)
 
     def known(self, recipe: Recipe) -> Attempt | None:
         """Return the attempt with an equal recipe, if there was one."""

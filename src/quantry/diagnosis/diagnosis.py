@@ -12,7 +12,7 @@ from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
 from quantry.diagnosis.counterfactual import Counterfactual
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
-from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, node_name
+from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, is_learned, node_name
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
 from quantry.evaluate.measured_errors import measured_errors
@@ -20,6 +20,7 @@ from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.notebook import html_table
 from quantry.observe import Statistics
+from quantry.plan.stay_float import normalized_sums
 from quantry.quantization import QuantizationResult
 from quantry.runtime.sessions import run_session, simulation_session
 
@@ -36,6 +37,9 @@ _MEASURED = 8
 # not. They are at most this share of all layers.
 _FIRST_LAYERS = (1, 3, 5)
 _MOST_FIRST_LAYERS = 0.2
+
+# A model with more layers in float is a float model with some quantized parts.
+_MOST_FLOAT_LAYERS = 0.25
 
 
 @dataclass(frozen=True)
@@ -139,19 +143,28 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
 
 
 def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Return fixes with the number of pieces that their float nodes cut the graph into."""
+    """Return fixes with the number of pieces that their float nodes cut the graph into.
+
+    Those that would leave too few layers quantized are omitted.
+    """
     quantized = set(evidence.plan.quantized_nodes)
     names = {node_name(node): node.name or "" for node in evidence.model.graph}
     before = count_pieces(evidence.model, quantized)
+    layers = {node.name for node in evidence.model.graph if is_learned(node)}
+    fewest = len(layers) * (1 - _MOST_FLOAT_LAYERS)
 
-    def added(fix: Fix) -> int:
-        kept = quantized - {names.get(name, name) for name in fix.float_nodes}
-        return max(0, count_pieces(evidence.model, kept) - before)
+    def weighed() -> Iterator[Fix]:
+        for fix in fixes:
+            freed = {names.get(name, name) for name in fix.float_nodes}
+            kept = quantized - freed
+            if not freed & layers or len(kept & layers) >= fewest:
+                yield replace(fix, pieces=max(0, count_pieces(evidence.model, kept) - before)) if freed else fix
 
-    return tuple(replace(fix, pieces=added(fix)) if fix.float_nodes else fix for fix in fixes)
+    return tuple(weighed())
 
 
 def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
+    yield from _float_sums(evidence)
     yield from last_node_fixes(evidence)
     layers = len(list(evidence.layers()))
     for depth in _FIRST_LAYERS:
@@ -159,6 +172,19 @@ def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
             first = first_layers(evidence.model, evidence.plan, depth)
             yield float_fix(first, "the first layer" if depth == 1 else f"the first {depth} layers")
     yield from fall_fixes(evidence)
+
+
+def _float_sums(evidence: Evidence) -> Iterator[Fix]:
+    """Yield the fix that keeps the sums of transformers in float, whose channels differ by a hundred times."""
+    sums = {value.producer() for value in normalized_sums(evidence.model.graph)}
+    nodes = {node.name for node in sums if node is not None and node.op_type == "Add"}
+    quantized = set(evidence.plan.quantized_nodes)
+    if evidence.recipe.plan.float_residuals or not nodes & quantized:
+        return
+    # A target whose rules ask for quantized sums would take the change back; its name is therefore omitted.
+    fields = {"plan.float_residuals": True, **({"target": ""} if evidence.recipe.target else {})}
+    pieces = count_pieces(evidence.model, quantized - nodes) - count_pieces(evidence.model, quantized)
+    yield Fix("sums in front of normalizations in float", fields, is_costly=True, pieces=max(0, pieces))
 
 
 def _closeness(result: QuantizationResult) -> Closeness:

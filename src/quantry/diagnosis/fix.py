@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from quantry.graph.operators import FUSIBLE, LINEAR
@@ -21,6 +22,7 @@ class Fix:
         float_nodes: Nodes to keep in float.
         wide_tensors: Activations that get 16 bits.
         steps: Tuning steps to append.
+        is_costly: Whether it costs run time although neither nodes nor tensors are named.
         pieces: How many more pieces the quantized part of the graph falls into because of the float nodes. Each of them
             is a detour on a device that runs no float nodes.
     """
@@ -30,12 +32,13 @@ class Fix:
     float_nodes: tuple[str, ...] = ()
     wide_tensors: tuple[str, ...] = ()
     steps: tuple[TuneStep, ...] = ()
+    is_costly: bool = False
     pieces: int = 0
 
     @property
     def is_free(self) -> bool:
         """Whether the deployed model computes as before: no node in float, no tensor with more bits."""
-        return not self.float_nodes and not self.wide_tensors
+        return not self.float_nodes and not self.wide_tensors and not self.is_costly
 
 
 def float_fix(nodes: tuple[str, ...], what: str = "") -> Fix:
@@ -66,7 +69,8 @@ def last_nodes(model: ir.Model, plan: QuantPlan) -> tuple[tuple[str, ...], tuple
     """Return the quantized nodes after the last layers with weights, and these last layers themselves.
 
     A function that is fused with its layer, such as Relu after Conv, is part of the layer: integer kernels compute both
-    at once.
+    at once. A layer whose weights are whole numbers is no such layer, because nothing was learned: the detectors of one
+    family compute an expected distance with the weights 0, 1, 2 and so on.
 
     Args:
         model: The float model that was quantized.
@@ -83,7 +87,7 @@ def last_nodes(model: ir.Model, plan: QuantPlan) -> tuple[tuple[str, ...], tuple
         if node in after or node in layers:
             continue
         fused = _fused_layer(node)
-        if node.op_type in LINEAR or fused is not None:
+        if is_learned(node) or fused is not None:
             layers |= dict.fromkeys((node,) if fused is None else (node, fused))
             continue
         after[node] = None
@@ -143,7 +147,23 @@ def _fused_layer(node: ir.Node) -> ir.Node | None:
     if node.op_type not in FUSIBLE or node.inputs[0] is None or len(node.inputs[0].uses()) != 1:
         return None
     producer = node.inputs[0].producer()
-    return producer if producer is not None and producer.op_type in LINEAR else None
+    return producer if producer is not None and is_learned(producer) else None
+
+
+def is_learned(node: ir.Node) -> bool:
+    """Return whether a node is a layer with learned weights, or multiplies two activations.
+
+    Args:
+        node: The node.
+    """
+    if node.op_type not in LINEAR:
+        return False
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    constant = None if weight is None else weight.const_value
+    if constant is None:
+        return True
+    values = constant.numpy()
+    return not np.array_equal(values, np.rint(values))
 
 
 def _producers(node: ir.Node) -> Iterator[ir.Node]:
