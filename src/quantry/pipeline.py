@@ -8,7 +8,16 @@ from typing import Any
 import quantry
 from quantry.data.calibration_data import CalibrationData
 from quantry.emit import emit
-from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
+from quantry.equalize import (
+    absorb,
+    absorb_needs,
+    equalize,
+    fit_powers,
+    group_channels,
+    smooth,
+    smooth_needs,
+    split_outliers,
+)
 from quantry.evaluate import Evaluation, GuardReport, evaluate, guard
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
@@ -171,6 +180,10 @@ def _run_equalize(
         models.append(memo.run(split_outliers, models[-1], options.split, recipe.plan.weight))
     if options.groups is not None:
         models.append(memo.run(group_channels, models[-1], options.groups, recipe.plan.weight))
+    if options.powers is not None:
+        seen = memo.run(observe, models[-1], _opened(data), recipe.observe)
+        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
+        models.append(memo.run(fit_powers, models[-1], seen, options.powers, *types))
     return tuple(models)
 
 

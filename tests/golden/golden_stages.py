@@ -20,7 +20,16 @@ from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
 from quantry.emit import emit
-from quantry.equalize import absorb, absorb_needs, equalize, group_channels, smooth, smooth_needs, split_outliers
+from quantry.equalize import (
+    absorb,
+    absorb_needs,
+    equalize,
+    fit_powers,
+    group_channels,
+    smooth,
+    smooth_needs,
+    split_outliers,
+)
 from quantry.evaluate import evaluate, guard
 from quantry.evaluate.tasks.float_agreement import Closeness, FloatAgreement, ModelFile, closeness
 from quantry.graph.float_model import FloatModel
@@ -50,6 +59,7 @@ from quantry.recipe import (
     Entropy,
     EqualizeOptions,
     EvaluateOptions,
+    FitPowers,
     Gptq,
     LayerCount,
     LayerTarget,
@@ -242,6 +252,8 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     yield "split_outliers", "uneven", fingerprint(split_outliers(model, splitting, TensorSpec()))
     grouping = ChannelGroups(gain=1.5, tolerance=0.0)
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
+    powers = TensorSpec(scale=PowerOfTwoScale())
+    yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), powers, powers, OwnBias(powers)))
 
 
 def _mix_digests() -> Iterator[tuple[str, str, Digest]]:

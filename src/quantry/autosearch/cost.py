@@ -40,6 +40,7 @@ _PART_OF = {
     "absorb": "equalize",
     "split_outliers": "equalize",
     "group_channels": "equalize",
+    "fit_powers": "equalize",
     "sensitivity": "mix",
     "tuned_model": "tune",
     "tuned_params": "tune",

@@ -3,7 +3,17 @@
 from quantry.equalize.absorb import absorb, absorb_needs
 from quantry.equalize.channel_groups import group_channels
 from quantry.equalize.cross_layer import equalize
+from quantry.equalize.fit_powers import fit_powers
 from quantry.equalize.smooth import smooth, smooth_needs
 from quantry.equalize.split_outliers import split_outliers
 
-__all__ = ["absorb", "absorb_needs", "equalize", "group_channels", "smooth", "smooth_needs", "split_outliers"]
+__all__ = [
+    "absorb",
+    "absorb_needs",
+    "equalize",
+    "fit_powers",
+    "group_channels",
+    "smooth",
+    "smooth_needs",
+    "split_outliers",
+]

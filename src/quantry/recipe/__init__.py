@@ -19,6 +19,7 @@ from quantry.recipe.equalization import (
     ChannelGroups,
     CrossLayer,
     EqualizeOptions,
+    FitPowers,
     OutlierSplitting,
     SmoothQuant,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "EqualizeOptions",
     "EvaluateOptions",
     "Exact",
+    "FitPowers",
     "FixNeuron",
     "FixedScale",
     "FloatBias",

@@ -183,6 +183,28 @@ class CrossLayer(Checked):
 
 
 @dataclass(frozen=True)
+class FitPowers(Checked):
+    """Multiplies whole tensors by factors between 0.7 and 1.4 so that power-of-two scales fit them better.
+
+    The model computes the same: the weights before a tensor take its factor, those after it the inverse. The factors
+    are right for ranges with the least squared error (`MinMSE`), which recommended recipes use.
+
+    Attributes:
+        candidates: Number of factors per tensor, at least 2.
+        sweeps: Passes over all tensors.
+    """
+
+    candidates: int = 16
+    sweeps: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, least in (("candidates", 2), ("sweeps", 1)):
+            if getattr(self, name) < least:
+                raise RecipeError(f"FitPowers.{name} must be at least {least}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
 class EqualizeOptions(Checked):
     """Which equalizations run; None skips one.
 
@@ -191,7 +213,8 @@ class EqualizeOptions(Checked):
         smooth: SmoothQuant; runs first and needs a separate float pass.
         absorb: High-bias absorption; runs after these two and needs a separate float pass.
         split: Outlier channel splitting.
-        groups: Splitting of convolutions into groups of channels; runs last.
+        groups: Splitting of convolutions into groups of channels.
+        powers: Factors for whole tensors that fit power-of-two scales; runs last and needs a separate float pass.
     """
 
     cross_layer: CrossLayer | None = None
@@ -199,3 +222,4 @@ class EqualizeOptions(Checked):
     absorb: BiasAbsorption | None = None
     split: OutlierSplitting | None = None
     groups: ChannelGroups | None = None
+    powers: FitPowers | None = None

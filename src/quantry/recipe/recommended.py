@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quantry.recipe.equalization import EqualizeOptions, SmoothQuant
+from quantry.recipe.equalization import EqualizeOptions, FitPowers, SmoothQuant
 from quantry.recipe.methods import MinMSE
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, TensorShare
 from quantry.recipe.npu import NpuConversions
@@ -33,7 +33,7 @@ def _npu(plain: Recipe) -> Recipe:
         name="RECOMMENDED-NPU",
         # A network trained with Sigmoid loses more accuracy to HardSigmoid than to rounding.
         prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
-        equalize=replace(plain.equalize, smooth=SmoothQuant()),
+        equalize=replace(plain.equalize, smooth=SmoothQuant(), powers=FitPowers()),
         # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
         plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
@@ -106,6 +106,7 @@ def _four_bit_weights(best: Recipe, name: str) -> Recipe:
 
 
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
+_FITTED = f"tensors that fit power-of-two scales, {_AFTER}"
 
 
 def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -> tuple[tuple[Recipe, str], ...]:
@@ -120,7 +121,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
     return (
         (
             npu,
-            f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, {_AFTER}",
+            f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, {_FITTED}",
         ),
         (
             _npu_mixed(npu),

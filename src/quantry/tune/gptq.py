@@ -62,7 +62,35 @@ def round_layer(visit: LayerVisit, step: Gptq) -> LayerConstants:
     gram = damped(form.gram, step.damping)
     rounded = round_with_feedback(goal, gram, problem.grid, step.block_size, ordered=step.order_by_activation)
     cross = gram @ goal.transpose(0, 2, 1)
-    return problem.choose(descend(rounded, gram, cross, problem.grid, step.descent_sweeps))
+    weight = descend(rounded, gram, cross, problem.grid, step.descent_sweeps)
+    if problem.bias_moves and problem.bias_params is not None:
+        return problem.choose(*_with_rounded_bias(problem, weight, gram, cross, step.descent_sweeps))
+    return problem.choose(weight)
+
+
+def _with_rounded_bias(
+    problem: LayerProblem, weight: Single, gram: Float, cross: Float, sweeps: int
+) -> tuple[Single, Single]:
+    """Return a weight and a rounded bias that go together.
+
+    A bias of 8 bits cannot take up the whole mean error of a row. The weights compensate what is left of it: with
+    inputs whose mean is not zero, some of them take a neighbouring value.
+
+    Args:
+        problem: The layer.
+        weight: On the grid, for a bias that is not rounded.
+        gram: What the weight was rounded with, about the means of the inputs.
+        cross: Likewise.
+        sweeps: Sweeps of coordinate descent.
+    """
+    form, grid = problem.quadratic, problem.grid
+    assert grid is not None
+    bias = problem.rounded_bias(form.best_bias(weight))
+    mean = form.column_mean
+    around_zero = gram + mean[:, :, None] * mean[:, None, :]
+    missing = form.target_mean - bias
+    goal = cross + mean[:, :, None] * missing[:, None, :]
+    return descend(weight, around_zero, goal, grid, sweeps), bias
 
 
 def round_with_feedback(weight: Single, gram: Float, grid: WeightGrid, block: int, *, ordered: bool) -> Single:
