@@ -20,6 +20,7 @@ from quantry.evaluate.tasks import OutputDistance
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
 from quantry.memo import MemoryStore
+from quantry.report import write_report
 from quantry.targets import PlacedNode, measure_on_target, on_target, place, slow_because
 from quantry.targets.backends import OrtCpu
 from quantry.targets.compare import compare_models
@@ -150,3 +151,11 @@ def test_commands_compare_diagnose_evaluate_and_place(folder: Path, monkeypatch:
     told = run(*scored, "--data", folder / "x.npy", "--target", "ort-cpu")
     assert "simulation sqnr" in told
     assert "target minus simulation" in told
+
+
+def test_report_shows_where_nodes_run_and_what_they_are_fused_into(tmp_path: Path) -> None:
+    result = quantry.quantize(network(), samples(), "CPU_INT8", target="ort-cpu", store=None)
+    page = write_report(result, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Where it runs" in page
+    assert "QLinearConv" in page
+    assert "fused into" in page

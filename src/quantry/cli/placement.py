@@ -35,12 +35,9 @@ def placement(
 
 def _show(console: Console, found: "Placement") -> None:
     table = Table(title=f"Placement on {found.target}")
-    for heading in ("node", "operator", "kernel", "fused into", "precision", "device", "ms", "why not"):
+    for heading in found.rows[0] if found.rows else ():
         table.add_column(heading, justify="right" if heading == "ms" else "left", overflow="fold")
-    for entry in found.nodes:
-        fused = "" if entry.unit in ("", entry.node) else entry.unit
-        time = "" if entry.milliseconds is None else f"{entry.milliseconds:.3f}"
-        cells = (entry.node, entry.operator, entry.kernel, fused, entry.precision, entry.device, time, entry.why)
-        table.add_row(*(escape(cell) for cell in cells))
+    for row in found.rows:
+        table.add_row(*map(escape, row.values()))
     console.print(table)
     console.print(escape(found.summary), soft_wrap=True)

@@ -14,7 +14,7 @@ from quantry.errors import QuantryError
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 from quantry.recipe import to_yaml
-from quantry.targets import PlacedNode, find_target, place
+from quantry.targets import find_target, place
 
 Plain = dict[str, Any]
 
@@ -140,24 +140,12 @@ def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
     wanted = find_target(result.recipe.target) if result.recipe.target else None
     names = ["ort-cpu"] if wanted is None or not wanted.backend else [wanted.name, "ort-cpu"]
     feeds = next(iter(result.evaluation_data))
-    shown = ""
-    placed: tuple[PlacedNode, ...] = ()
     for shown in names:
         # A backend may be missing on this machine, or refuse a node.
         with contextlib.suppress(QuantryError):
-            placed = place(result.to_bytes(), wanted if wanted and shown == wanted.name else shown, feeds).nodes
-            break
-    return tuple(
-        {
-            "target": shown,
-            "node": one.node,
-            "operator": one.operator,
-            "kernel": one.kernel,
-            "precision": one.precision,
-            "why not": one.why,
-        }
-        for one in placed
-    )
+            placed = place(result.to_bytes(), wanted if wanted and shown == wanted.name else shown, feeds)
+            return tuple({"target": shown, **row} for row in placed.rows)
+    return ()
 
 
 def _most_first(entry: tuple[str, list[str]]) -> int:

@@ -39,6 +39,23 @@ class Placement:
         return tuple(entry for entry in self.nodes if entry.device and entry.device != self.device)
 
     @property
+    def rows(self) -> tuple[dict[str, str], ...]:
+        """One row per node for tables, by heading."""
+        return tuple(
+            {
+                "node": entry.node,
+                "operator": entry.operator,
+                "kernel": entry.kernel,
+                "fused into": "" if entry.unit in ("", entry.node) else entry.unit,
+                "precision": entry.precision,
+                "device": entry.device,
+                "ms": "" if entry.milliseconds is None else f"{entry.milliseconds:.3f}",
+                "why not": entry.why,
+            }
+            for entry in self.nodes
+        )
+
+    @property
     def summary(self) -> str:
         """One line: how many nodes run where, in which precision."""
         counts = Counter(

@@ -1,0 +1,46 @@
+"""Models for vitisai pass the rules that onnxsim measured on a Ryzen AI NPU, and both checks find the same nodes."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from target_models import network, samples
+
+import quantry
+from quantry.targets import check_model
+
+
+def oracle() -> Callable[[onnx.ModelProto], list[str]]:
+    """Return onnxsim's check; its module is loaded alone, because the package takes seconds."""
+    package = importlib.util.find_spec("onnxsim")
+    file = None if package is None or package.origin is None else Path(package.origin).with_name("vitisai_target.py")
+    if file is None or not file.exists():
+        pytest.skip("onnxsim with its VitisAI rules is not installed: pip install 'onnxsim>=0.8'")
+    spec = importlib.util.spec_from_file_location("onnxsim_vitisai_target", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    check: Callable[[onnx.ModelProto], list[str]] = module.check_vitisai_support
+    return check
+
+
+@pytest.mark.parametrize("preset", ["XINT8", "RECOMMENDED-NPU"])
+def test_model_for_vitisai_passes_both_checks(preset: str) -> None:
+    check = oracle()
+    model = quantry.quantize(network(), samples(), preset, target="vitisai", store=None).to_bytes()
+    assert check_model(model, "vitisai") == ()
+    assert check(onnx.load_from_string(model)) == []
+
+
+def test_both_checks_find_convolutions_with_omitted_attributes() -> None:
+    check = oracle()
+    model = quantry.quantize(network(), samples(), "XINT8", target="npu-int8", store=None).to_bytes()
+    found = check(onnx.load_from_string(model))
+    broken = check_model(model, "vitisai")
+    ours = {violation.node for violation in broken if violation.rule == "written attributes"}
+    assert {message.split("'")[1] for message in found} == ours
+    assert len(ours) == 2
+    assert {violation.rule for violation in broken} == {"written attributes", "static shapes"}
