@@ -50,6 +50,7 @@ from quantry.recipe import Recipe, resolve_recipe
 from quantry.recipe.checked import brief
 from quantry.runtime.acceptance import check_written, reason_to_refuse
 from quantry.targets import Target, find_target
+from quantry.targets.faster_in_float import leave_slow_nodes_float
 
 _LOG = logging.getLogger("quantry")
 DEFAULT_STORE = "default"
@@ -292,6 +293,9 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     with _blaming(source, lambda: next(iter(calibration())), random=data is None):
         wanted, stages, replaced = run_with_fallback(prepared, calibration, wanted, memo, score)
+        if deployed is not None and data is not None:
+            wanted, stages, slow = leave_slow_nodes_float(stages, calibration, wanted, memo, deployed)
+            replaced = (*replaced, *slow)
     if data is None and calibration.cache_info().currsize:
         of_data = (NO_DATA,)
     elif data is None and evaluation_data is None:

@@ -1,6 +1,14 @@
 """Backends run models, refuse what does not fit, and say what ran where. They skip where a library is missing."""
 
+import json
+import os
+import warnings
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from target_models import installed, network, noise, samples
 
@@ -101,3 +109,44 @@ def test_targets_with_rules_only_have_no_backend() -> None:
         "npu-int8",
     }
     assert np.all([backend.licence for backend in BACKENDS.values()])
+
+
+def profiled(model: bytes, folder: Path) -> Counter[str]:
+    """Return the kernels in onnxruntime's own profile, by operator."""
+    options = onnxruntime.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    shapes = {
+        value.name: [size if isinstance(size, int) else 1 for size in value.shape] for value in session.get_inputs()
+    }
+    session.run(None, {name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return Counter(e["args"]["op_name"] for e in events if e.get("name", "").endswith("_kernel_time"))
+
+
+@pytest.mark.parametrize("name", ["network", "cifar10/resnet20.onnx", "mobilenetv2_035/mobilenetv2_035.onnx"])
+@pytest.mark.parametrize("preset", ["CPU_INT8", "A8W8"])
+def test_placement_agrees_with_the_profile_of_onnxruntime(name: str, preset: str, tmp_path: Path) -> None:
+    root = Path(os.environ.get("QUANTRY_DATA") or Path(__file__).parents[3] / "shared" / "data")
+    file = root / name
+    if name != "network" and not file.exists():
+        pytest.skip(f"no {name} in the shared data; set QUANTRY_DATA")
+    source = network() if name == "network" else file
+    # Ranges do not decide about kernels.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = quantry.quantize(source, None, preset, target="ort-cpu", store=None).to_bytes()
+    feeds = {name: np.zeros([d or 1 for d in shape], np.float32) for name, shape in input_shapes(model).items()}
+    table = installed("ort-cpu").placement(model, feeds)
+    shown = Counter(kernel for _, kernel in {(entry.unit, entry.kernel) for entry in table if entry.kernel})
+    ran = profiled(model, tmp_path)
+    # Layout changes are onnxruntime's own nodes; those of the model must all be in the table.
+    added = ran - shown
+    assert set(added) <= {"Transpose", "ReorderInput", "ReorderOutput", "QuantizeLinear", "DequantizeLinear"}
+    assert not shown - ran
+
+
+def input_shapes(model: bytes) -> dict[str, list[int]]:
+    values = onnx.load_from_string(model).graph.input
+    return {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in values}

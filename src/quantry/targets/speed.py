@@ -15,6 +15,8 @@ from quantry.runtime.sessions import SessionModel
 from quantry.targets.arithmetic import require_backend
 from quantry.targets.backends import PlacedNode
 from quantry.targets.backends.backend import Arrays
+from quantry.targets.registry import find_target
+from quantry.targets.rules import StaticShapes
 from quantry.targets.target import Target
 
 LEAST_SPEEDUP = 1.02
@@ -41,12 +43,15 @@ def measure_on_target(
         ModelError: The backend refuses a model.
     """
     backend = require_backend(target)
+    static = any(isinstance(rule, StaticShapes) for rule in find_target(target).rules)
     if backend.emulated:
         raise RecipeError(
             f"latency must be measured on the device, got {backend.product}, which emulates {backend.device} here: its "
             "results are right and its times mean nothing"
         )
-    ours, theirs = (backend.open(_sized(model, feeds), threads=1) for model in (reference, quantized))
+    # Static shapes change what is fused, so models keep theirs wherever the target takes dynamic ones.
+    models = (_sized(model, feeds) if static else model for model in (reference, quantized))
+    ours, theirs = (backend.open(model, threads=1) for model in models)
     pairs = []
     for index in range(_WARM_UP_RUNS + runs):
         # The order alternates, because the first run of a pair finds colder caches.
@@ -59,7 +64,7 @@ def measure_on_target(
 
 
 def _sized(model: SessionModel, feeds: Arrays) -> SessionModel:
-    """Return a model whose inputs have the shapes of a sample, because some backends take no dynamic ones."""
+    """Return a model whose inputs have the shapes of a sample, for targets that take no dynamic ones."""
     if not isinstance(model, bytes | str | Path | ir.Model):
         return model
     copy = model.clone() if isinstance(model, ir.Model) else read_model(model)

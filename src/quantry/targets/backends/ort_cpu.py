@@ -62,7 +62,8 @@ class OrtCpu(Backend):
 
     def placement(self, model: SessionModel, feeds: Arrays) -> tuple[PlacedNode, ...]:
         """Return the kernels of onnxruntime's optimized graph, with the times of its profile."""
-        kernels = profiled_kernels(model, feeds, SessionOptions())
+        # One thread, as for latency: with several, other load on the machine decides.
+        kernels = profiled_kernels(model, feeds, SessionOptions(threads=1))
         return placed(nodes_of(model), kernels, self.device)
 
 
@@ -171,7 +172,7 @@ class _Placer:
     @cached_property
     def found(self) -> dict[str, Kernel]:
         """By node name, the kernel that computes it."""
-        found = {node.name or "": self._kernels[node.name or ""] for node in self._nodes if node.name in self._kernels}
+        found = {node.name or "": kernel for node in self._nodes if (kernel := self._named(node)) is not None}
         # Forwards: a function after an operator is fused into it. Backwards: what feeds one node only is fused into it.
         for node in self._nodes:
             source = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
@@ -184,6 +185,14 @@ class _Placer:
             if node.name not in found and len(readers) == 1 and (readers[0].name or "") in found:
                 found[node.name or ""] = found[readers[0].name or ""]
         return found
+
+    def _named(self, node: ir.Node) -> Kernel | None:
+        """Return the kernel with the node's name, or its output's: the NCHWc layout names kernels so."""
+        kernel = self._kernels.get(node.name or "")
+        if kernel is not None or not node.outputs:
+            return kernel
+        kernel = self._kernels.get(_RENAMED.sub("", node.outputs[0].name or ""))
+        return kernel if kernel is not None and kernel.operator == node.op_type else None
 
 
 def placed(nodes: list[ir.Node], kernels: list[Kernel], device: str) -> tuple[PlacedNode, ...]:
@@ -208,12 +217,12 @@ def placed(nodes: list[ir.Node], kernels: list[Kernel], device: str) -> tuple[Pl
 def _entry(node: ir.Node, kernel: Kernel | None, device: str) -> PlacedNode:
     if kernel is None:
         return PlacedNode(node.name or "", node.op_type, "", "", "", "", why="removed by the optimizer")
-    own = kernel.name == node.name
+    own = kernel.name in (node.name, node.outputs[0].name)
     return PlacedNode(
         node=node.name or "",
         operator=node.op_type,
         kernel=kernel.operator,
-        unit=kernel.name,
+        unit=(node.name or "") if own else kernel.name,
         precision=kernel.precision,
         device=device,
         milliseconds=kernel.milliseconds if own else None,
