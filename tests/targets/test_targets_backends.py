@@ -15,7 +15,7 @@ from target_models import installed, network, noise, samples
 import quantry
 from quantry.errors import MissingExtraError, ModelError
 from quantry.runtime.sessions import deployment_session
-from quantry.targets import BACKENDS, TARGETS, PlacedNode, backend_of
+from quantry.targets import BACKENDS, TARGETS, PlacedNode, backend_of, on_target
 
 OF_BACKEND = {"ort-cpu": "ort-cpu", "qnn": "qnn-htp", "openvino": "openvino-cpu", "ort-web": "ort-web"}
 
@@ -98,6 +98,8 @@ def test_missing_backend_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(type(backend), "version", lambda self: None)
     with pytest.raises(MissingExtraError, match=r"pip install quantry\[openvino\] \(licence: Apache-2.0\)"):
         backend.open(b"")
+    with pytest.raises(MissingExtraError, match="found no OpenVINO"), on_target("openvino-cpu"):
+        pass
 
 
 def test_targets_with_rules_only_have_no_backend() -> None:

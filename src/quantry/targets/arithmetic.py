@@ -20,6 +20,7 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Blob, Digest, Memo, Store, fingerprint, fingerprint_file, stage
 from quantry.runtime.sessions import simulation_session
 from quantry.targets.backends import Backend, Runner
+from quantry.targets.backends.ort_cpu import require
 from quantry.targets.registry import backend_of, find_target
 from quantry.targets.target import Target
 
@@ -52,12 +53,14 @@ def on_target(target: Target | str, store: Store | None = None) -> Iterator[Back
 
     Raises:
         RecipeError: Only the rules of the target are known.
+        MissingExtraError: The backend is not installed.
 
     Example:
         >>> with on_target("qnn-htp"):  # doctest: +SKIP
         ...     score = evaluator("model.int8.onnx")
     """
     backend = require_backend(target)
+    require(backend)
     with opened_by(partial(_session, backend, Memo(store))):
         yield backend
 
