@@ -89,10 +89,11 @@ def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, t
             table.add_row(escape(name), metric, f"{score.value:.5g}", f"{low:.5g} .. {high:.5g}")
     output.answer.print(table)
     ours, theirs = found.sizes
-    output.console.print(f"size {ours:,} and {theirs:,} bytes: {ours / theirs:.2f}x smaller", highlight=False)
+    change = f"{ours / theirs:.2f}x smaller" if theirs <= ours else f"{theirs / ours:.2f}x larger"
+    output.console.print(f"size {ours:,} and {theirs:,} bytes: {change}", highlight=False)
     if times is not None:
         output.console.print(
-            f"latency {times.float_ms:.2f} and {times.quantized_ms:.2f} ms: {times.speedup:.2f}x faster",
+            f"latency {times.float_ms:.2f} and {times.quantized_ms:.2f} ms: {times.speedup:.2f}x the speed",
             highlight=False,
         )
     output.result(

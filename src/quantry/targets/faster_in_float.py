@@ -1,8 +1,8 @@
 """Leave nodes in float that a target computes slower with integers, if the whole model gains speed and accuracy.
 
-Which kernels are slower depends on the processor (8-bit dot products, vector width) and on the runtime, so it is measured.
-Measurements are stages: stored by the content of both models and by the machine, so that the same measurements lead to
-the same model.
+Which kernels are slower depends on the processor (8-bit dot products, vector width) and on the runtime, so it is
+measured. Measurements are stages: stored by the content of both models and by the machine, so that the same
+measurements lead to the same model.
 """
 
 from collections.abc import Iterator, Mapping
