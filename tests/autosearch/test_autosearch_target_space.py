@@ -195,8 +195,10 @@ def test_changes_that_helped_are_tried_together() -> None:
     assert list(combined_improvements(space, trials[1:])) == []
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_combinations_are_tried_after_suggestions(network: Path, distance: Distance, tmp_path: Path, jobs: int) -> None:
+@pytest.mark.parametrize(("jobs", "parts"), [(1, [7]), (2, [7]), (1, [5, 6, 7])], ids=str)
+def test_combinations_are_tried_after_suggestions(
+    network: Path, distance: Distance, tmp_path: Path, jobs: int, parts: list[int]
+) -> None:
     plain, wide, fine = {"width": 8, "per": "tensor", "range": 0}, {"width": 16}, {"per": "channel"}
 
     def build(values: Any) -> Recipe:
@@ -213,8 +215,9 @@ def test_combinations_are_tried_after_suggestions(network: Path, distance: Dista
     changes = [wide, fine, {"range": 20}, {"range": 30}, {"range": 40}]
     suggestions = [plain | change for change in changes]
     space = Space(parameters, build, first=[plain], suggestions=suggestions, combine_after=len(changes))
-    options = SearchOptions(n_trials=7, n_jobs=jobs, output_dir=tmp_path)
-    found = run_search(network, random_samples(4), distance, space, options)
+    for trials in parts:  # a search that is continued combines the same changes
+        options = SearchOptions(n_trials=trials, n_jobs=jobs, output_dir=tmp_path)
+        found = run_search(network, random_samples(4), distance, space, options)
     assert [trial.assignment for trial in found.trials] == [plain, *suggestions, plain | wide | fine]
     assert found.best is not None
     assert found.best.number == 6
