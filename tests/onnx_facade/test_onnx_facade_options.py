@@ -34,6 +34,7 @@ from quantry.recipe import (
     CrossLayer,
     DataType,
     DerivedBias,
+    Distribution,
     Dynamic,
     Entropy,
     FixNeuron,
@@ -74,6 +75,7 @@ NPU = {
 }
 CLE = {"include_cle": True}
 PERCENTILE = {"calibrate_method": CalibrationMethod.Percentile}
+DISTRIBUTION = {"calibrate_method": CalibrationMethod.Distribution}
 ENTROPY = {"calibrate_method": CalibrationMethod.Entropy}
 LAYER_WISE = {"calibrate_method": LayerWiseMethod.LayerWisePercentile}
 BF16 = {"activation_type": ExtendedQuantType.QBFloat16, "weight_type": ExtendedQuantType.QBFloat16}
@@ -198,6 +200,11 @@ OPTIONS: dict[str, Case] = {
     "NumQuantizedBins": (ENTROPY, 64, "recipe.scale.activation", Entropy(quantized_bins=64)),
     "WeightCalibrateMethod": ({}, ExtendedCalibrationMethod.MinMSE, "recipe.scale.weight", MinMSE()),
     "UseRandomData": ({}, True, "draft.random_given", True),
+    "OpTypesToExcludeOutputQuantization": ({}, ["MatMul", "Gemm"], "recipe.plan.float_outputs", ("MatMul", "Gemm")),
+    "QuantizeFP16": ({}, True, "draft.quantize_fp16", True),
+    "UseFP32Scale": ({}, False, "draft.fp32_scale", False),
+    "TmpDir": ({}, ".", "draft.temporary_folder", "."),
+    "Scenario": (DISTRIBUTION, "p3", "recipe.scale.activation", Distribution(1 / 3)),
     "QuantizeAllOpTypes": ({}, True, "recipe.plan.every_operator", True),
     "DedicatedQDQPair": ({}, True, "recipe.emit.dedicated_pairs", True),
     "MinimumRealRange": ({}, 0.5, "recipe.scale.smallest_range", 0.5),

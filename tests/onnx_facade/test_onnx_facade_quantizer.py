@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from facade_models import Reader, cnn, operators, run, samples, saved_cnn
+from onnx import TensorProto, helper, numpy_helper
 
 from quantry.errors import DataError, ModelError, ModelNotFoundError, RecipeError, SelectionError
 from quantry.onnx import (
@@ -26,6 +27,7 @@ from quantry.onnx import (
     QuantizationConfig,
     QuantType,
     VitisQuantFormat,
+    get_default_config,
     quantize_dynamic,
     quantize_static,
 )
@@ -436,3 +438,47 @@ def test_message_about_half_precision_names_the_option_of_this_api() -> None:
         ModelQuantizer(QuantizationConfig()).quantize_model(model)
     converted = ModelQuantizer(QuantizationConfig(convert_fp16_to_fp32=True))
     assert converted.quantize_model(model, None, [{"x": np.ones((1, 4), np.float32)}]) is not None
+
+
+def half_product(width: int = 32) -> onnx.ModelProto:
+    weight = np.random.default_rng(0).normal(size=(width, 16)).astype(np.float16)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"], name="product"),
+            helper.make_node("Relu", ["y"], ["z"], name="r"),
+        ],
+        "half",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, width])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT16, [2, 16])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("preset", ["A8W8", "MATMUL_NBITS"])
+@pytest.mark.parametrize("wide", [True, False])
+def test_half_precision_model_keeps_its_types(tmp_path: Path, preset: str, wide: bool) -> None:
+    config = get_default_config(preset)
+    config.include_cle = False
+    config.quant_format = QuantFormat.QDQ
+    config.extra_options |= {"QuantizeFP16": True, "UseFP32Scale": wide, "TmpDir": str(tmp_path)}
+    sample = {"x": np.random.default_rng(1).normal(size=(2, 32)).astype(np.float16)}
+    model = ModelQuantizer(config).quantize_model(half_product(), None, iter([sample]))
+    assert model is not None
+    scales = [tensor for tensor in model.graph.initializer if "scale" in tensor.name]
+    assert {tensor.data_type for tensor in scales} == {TensorProto.FLOAT if wide else TensorProto.FLOAT16}
+    found, wanted = run(model, sample)[0], run(half_product(), sample)[0]
+    assert found.dtype == np.float16
+    assert np.abs(found - wanted).max() < (0.2 if preset == "A8W8" else 2.5)
+
+
+def test_results_of_chosen_operators_stay_float() -> None:
+    config = QuantizationConfig(
+        quant_format=QuantFormat.QDQ,
+        calibrate_method=CalibrationMethod.MinMax,
+        extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm"]},
+    )
+    model = ModelQuantizer(config).quantize_model(cnn(), None, Reader())
+    assert model is not None
+    last = next(node for node in model.graph.node if model.graph.output[0].name in node.output)
+    assert last.op_type == "Gemm"

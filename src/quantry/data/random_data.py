@@ -16,7 +16,7 @@ from quantry.graph.float_model import InputSignature
 class RandomData:
     """Random samples, uniform in ``[low, high)``; integer inputs are uniform in ``low..high``, both included.
 
-    A dynamic leading axis becomes 1. Other dynamic axes become 3 channels of 32 x 32 for inputs of rank 4, 16 for
+    Equal ends give constant samples, such as a mask of ones. A dynamic leading axis becomes 1. Other dynamic axes become 3 channels of 32 x 32 for inputs of rank 4, 16 for
     rank 2, and 32 otherwise.
 
     Attributes:
@@ -34,7 +34,7 @@ class RandomData:
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise DataError(f"RandomData.samples must be at least 1, got {self.samples!r}")
-        if not self.low < self.high:
+        if not self.low <= self.high:
             raise DataError(f"RandomData.low must be below high, got {self.low!r} and {self.high!r}")
 
 

@@ -3,10 +3,11 @@
 import logging
 import os
 import re
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,11 +22,12 @@ from quantry.mix import Score
 from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, QuantizationConfig
 from quantry.onnx.data_readers import RandomDataReader
+from quantry.onnx.half_models import HalfReader, as_half, is_half, with_half_ends
 from quantry.onnx.options import RecipeDraft
 from quantry.onnx.qconfig import QConfig
 from quantry.onnx.translate import Job, translate
 from quantry.quantization import QuantizationResult, quantize
-from quantry.recipe import WithinDrop
+from quantry.recipe import MatMulNBits, Qdq, WithinDrop
 
 _TO_FIRST = (0, 3, 1, 2)  # NHWC to NCHW
 _TO_LAST = (0, 2, 3, 1)  # NCHW to NHWC
@@ -152,10 +154,41 @@ def run_job(
     Returns:
         The quantized model if ``model_output`` is None, else None.
     """
+    if job.draft.quantize_fp16 and is_half(_structure(model_input)):
+        return _run_half(job, model_input, model_output, (reader, data_path))
     result = job_result(job, model_input, reader, data_path)
     if model_output is None:
         return onnx.load_from_string(result.to_bytes())
     save_result(result, Path(model_output), job.draft)
+    return None
+
+
+def _structure(model: Any) -> onnx.ModelProto:
+    """Return a model without the weights that it stores outside its file."""
+    return model if isinstance(model, onnx.ModelProto) else onnx.load(os.fspath(model), load_external_data=False)
+
+
+def _run_half(
+    job: Job, model: ModelInput, output: str | os.PathLike[str] | None, data: tuple[Any, Any]
+) -> onnx.ModelProto | None:
+    """Quantize a float16 model in float32 and give the result the float types of the original."""
+    prepare = replace(job.recipe.prepare, float16_to_float32=True)
+    job = replace(job, recipe=replace(job.recipe, prepare=prepare))
+    reader, path = data
+    if reader is None and path is None:
+        reader = _data(model, job.draft, None, None)
+    if hasattr(reader, "get_next"):
+        reader = HalfReader(reader)
+    result = job_result(job, model, reader, path)
+    written = ir.serde.deserialize_model(onnx.load_from_string(result.to_bytes()))
+    if not job.draft.fp32_scale and isinstance(result.recipe.emit.format, Qdq | MatMulNBits):
+        written = as_half(written)
+    else:
+        proto = with_half_ends(ir.serde.serialize_model(written), _structure(model))
+        written = ir.serde.deserialize_model(proto)
+    if output is None:
+        return ir.serde.serialize_model(written)
+    write_model(written, Path(output), **({"external_data_threshold": 0} if job.draft.external_data else {}))
     return None
 
 
@@ -171,7 +204,7 @@ def job_result(
         data_path: A directory of ``.npy`` files instead.
     """
     draft = job.draft
-    with _logged_at(draft.log_severity), _selection_named(job.selection):
+    with _logged_at(draft.log_severity), _selection_named(job.selection), _temporary_files_in(draft.temporary_folder):
         for note in draft.notes:
             _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
         model = _with_channels_last(_with_shapes(model_input, draft), draft)
@@ -280,6 +313,22 @@ def _selection_named(names: Mapping[str, str]) -> Iterator[None]:
 def _in_facade_words(message: str) -> str:
     """Return a message of the pipeline with the names of this API's options."""
     return message.replace("set float16_to_float32=True in PrepareOptions", "set convert_fp16_to_fp32=True")
+
+
+@contextmanager
+def _temporary_files_in(folder: str | None) -> Iterator[None]:
+    """Create temporary files in a folder for the duration of a call."""
+    if folder is None:
+        yield
+        return
+    if not Path(folder).is_dir():
+        raise DataError(f"extra_options['TmpDir'] must be a folder that exists, got {folder!r}")
+    before = tempfile.tempdir
+    tempfile.tempdir = str(Path(folder).resolve())
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 @contextmanager

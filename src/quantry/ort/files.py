@@ -8,22 +8,10 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from quantry.emit.saturated_bounds import remove_saturated_bounds
-from quantry.graph.passes.convert_opset import convert_opset
-from quantry.graph.passes.float16 import float32_to_float16
 from quantry.graph.quant_plan import DerivedBiasPlan, QuantPlan
 from quantry.graph.save import write_model
 
 _MOST = 4096  # Scales and zero points, not weights.
-_HALF_SCALES_SINCE_OPSET = 19
-
-
-def write_as_half(path: Path) -> None:
-    """Convert a model with Q/DQ pairs to float16, in place: the scales are float16 as well."""
-    model = ir.load(path)
-    if model.opset_imports[""] < _HALF_SCALES_SINCE_OPSET:
-        model = convert_opset(model, 21)
-    float32_to_float16(model)
-    write_model(model, path)
 
 
 def write_without_saturated_bounds(path: Path) -> None:

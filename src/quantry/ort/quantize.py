@@ -21,17 +21,11 @@ from quantry.onnx.enums import (
     QuantType,
     own_member,
 )
+from quantry.onnx.half_models import HalfReader, is_half, with_half_ends, write_as_half
 from quantry.onnx.quantizer import ModelInput, job_result, save_result
 from quantry.onnx.translate import Job, translate
-from quantry.ort.calibration import (
-    HalfReader,
-    is_half,
-    is_partly_quantized,
-    store_ranges,
-    with_half_ends,
-    with_stored_ranges,
-)
-from quantry.ort.files import write_as_half, write_as_onnxruntime, write_without_saturated_bounds
+from quantry.ort.calibration import is_partly_quantized, store_ranges, with_stored_ranges
+from quantry.ort.files import write_as_onnxruntime, write_without_saturated_bounds
 from quantry.ort.options import own_options, own_type
 from quantry.ort.stored_parameters import unquantized, with_stored
 from quantry.recipe import Qdq, QOperator

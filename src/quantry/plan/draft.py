@@ -73,7 +73,8 @@ class Draft:
         self.add_weights(node, annotation)
         if annotation.bias is not None:
             self._biased.append((node, annotation))
-        if annotation.output is not None and not self.options.inputs_only:
+        stays = self.options.inputs_only or node.op_type in self.options.float_outputs
+        if annotation.output is not None and not stays:
             for output in node.outputs:
                 if is_float(output) and (output.uses() or output.is_graph_output()):
                     self._activations.setdefault(_name(output), self._output_plan(node, annotation))

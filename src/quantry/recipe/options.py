@@ -118,6 +118,7 @@ class PlanOptions(Checked):
         inputs_only: Quantize what the selected operators read; their results stay float unless another one reads them.
         float_pixels: Keep a Conv that reads an image (a model input of at most 4 channels) in float, unless it is the
             only Conv: the few digits of 8-bit floats lose differences between bright pixels.
+        float_outputs: Operator types whose results stay float unless another quantized node reads them.
         pass_through: Operator types that are quantized only if a tensor they read is quantized already, as those that
             only move data are.
     """
@@ -141,6 +142,7 @@ class PlanOptions(Checked):
     body_weights: bool = True
     inputs_only: bool = False
     float_pixels: bool = False
+    float_outputs: tuple[str, ...] = ()
     pass_through: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

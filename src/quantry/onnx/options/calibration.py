@@ -106,9 +106,9 @@ def _random_ranges(draft: RecipeDraft, value: Mapping[str, Iterable[float]] | No
     ranges: dict[str, tuple[float, float]] = {}
     for name, bounds in (value or {}).items():
         pair = tuple(float(bound) for bound in bounds)
-        if len(pair) != 2 or not pair[0] < pair[1]:
+        if len(pair) != 2 or not pair[0] <= pair[1]:
             raise RecipeError(
-                f"extra_options['RandomDataReaderInputDataRange'][{name!r}] must be (low, high) with low < high, "
+                f"extra_options['RandomDataReaderInputDataRange'][{name!r}] must be (low, high) with low <= high, "
                 f"got {bounds!r}"
             )
         ranges[name] = (pair[0], pair[1])
@@ -341,9 +341,9 @@ EVALUATION_ROWS = (
         "TmpDir",
         Kind.TEXT,
         "None",
-        "Directory of temporary files.",
-        refused="temporary files are where Python's tempfile puts them; set the environment variable TMPDIR",
-        harmless=(None,),
+        "Directory of temporary files; it must exist.",
+        "the directory of calibration samples that do not fit in memory",
+        sets("temporary_folder"),
     ),
     OptionRow(
         "UserCustomOpLibPath",

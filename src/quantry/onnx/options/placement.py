@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from quantry.graph.operators import FUSIBLE
 from quantry.onnx.options.option_row import Apply, Kind, OptionRow, sets
-from quantry.onnx.options.recipe_draft import RecipeDraft, refuse
+from quantry.onnx.options.recipe_draft import RecipeDraft, refuse, with_field
 from quantry.onnx.options.types import bfp_attributes, mx_attributes
 from quantry.recipe import DataType, Qdq, VitisDialect, VitisQdq
 
@@ -106,13 +106,13 @@ ROWS = (
         "nothing",
         _pair_on_weight,
     ),
-    _not_written(
+    OptionRow(
         "OpTypesToExcludeOutputQuantization",
-        "Do not quantize the outputs of these operator types.",
-        "operators are quantized completely or not at all; use QConfig's layer_type_config={None: [types]} or "
-        "nodes_to_exclude",
-        harmless=[],
-        kind=Kind.LIST,
+        Kind.LIST,
+        "[]",
+        "Do not quantize the outputs of these operator types, unless a quantized node reads them.",
+        "plan.float_outputs",
+        lambda draft, value: with_field(draft, "plan.float_outputs", tuple(value)),
     ),
     _not_written(
         "NodesToExcludeOutputQuantization",

@@ -172,6 +172,9 @@ class RecipeDraft:
         channels_last: Whether the model's inputs become channels-last.
         npu: Whether the rules of an integer NPU apply.
         random: Settings of random calibration data.
+        temporary_folder: Folder of temporary files; None takes that of Python's tempfile.
+        quantize_fp16: Whether a float16 model is quantized and keeps its float types.
+        fp32_scale: Whether such a model has float32 scales.
         dedicated_pairs: Whether every reader of an activation gets a separate Q/DQ pair.
         random_given: Whether random data was requested explicitly.
         fixed_shapes: New shapes of inputs by name.
@@ -199,6 +202,9 @@ class RecipeDraft:
     channels_last: bool = False
     npu: bool = False
     random: RandomInputs = RandomInputs()
+    temporary_folder: str | None = None
+    quantize_fp16: bool = False
+    fp32_scale: bool = True
     dedicated_pairs: bool = False
     random_given: bool = False
     fixed_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
