@@ -16,8 +16,8 @@ from quantry.graph.float_model import InputSignature
 class RandomData:
     """Random samples, uniform in ``[low, high)``; integer inputs are uniform in ``low..high``, both included.
 
-    Equal ends give constant samples, such as a mask of ones. A dynamic leading axis becomes 1. Other dynamic axes become
-    3 channels of 32 x 32 for inputs of rank 4, 16 for rank 2, and 32 otherwise.
+    Equal ends give constant samples, such as a mask of ones. A dynamic leading axis becomes 1. Other dynamic axes
+    become 3 channels of 32 x 32 for inputs of rank 4, 16 for rank 2, and 32 otherwise.
 
     Attributes:
         samples: Number of samples.
