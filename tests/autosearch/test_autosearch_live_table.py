@@ -13,7 +13,7 @@ from small_network import Distance, random_samples, small_space
 from quantry.autosearch import SearchOptions, Space, run_search
 from quantry.autosearch.differences import assignment_text, difference_text
 from quantry.autosearch.live_table import LiveTable
-from quantry.recipe import AdaRound, CrossLayer, MinMax, MinMSE, Percentile, Recipe
+from quantry.recipe import AdaRound, CrossLayer, EqualizeOptions, MinMax, MinMSE, Percentile, Recipe, SmoothQuant
 
 
 class Terminal(io.StringIO):
@@ -67,6 +67,9 @@ def test_differences_are_short() -> None:
     best = {"scale.activation": MinMSE(), "equalize.cross_layer": None, "scale.reduce_range": False}
     assert difference_text({**best, "scale.activation": MinMax()}, best) == "activation MinMax"
     assert difference_text({**best, "equalize.cross_layer": CrossLayer()}, best) == "cross_layer CrossLayer"
+    assert difference_text({**best, "equalize": EqualizeOptions()}, best) == "equalize none"
+    both = EqualizeOptions(CrossLayer(), smooth=SmoothQuant())
+    assert difference_text({**best, "equalize": both}, best) == "equalize CrossLayer and SmoothQuant"
     assert difference_text(best, best) == "the same"
     assert assignment_text({"recipe": "XINT8", "tune.steps": (AdaRound(iterations=5),)}).startswith("XINT8, steps Ada")
 

@@ -1,10 +1,11 @@
 """Configurations as text: what a trial tries, and what differs from another one."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from quantry.autosearch.target_space import KEPT, LAYERS, RECIPE, SHARE
-from quantry.recipe import brief
+from quantry.recipe import EqualizeOptions, brief
 
 _SAME = "the same"
 
@@ -15,6 +16,9 @@ def value_text(value: Any) -> str:
         return "none"
     if isinstance(value, float):
         return f"{value:.5g}"
+    if isinstance(value, EqualizeOptions):
+        chosen = (getattr(value, part.name) for part in fields(value))
+        return " and ".join(brief(method) for method in chosen if method is not None) or "none"
     return brief(value)
 
 
