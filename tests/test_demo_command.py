@@ -23,7 +23,7 @@ def test_demo_ends_with_the_table_the_model_and_its_recipe(tmp_path: Path, monke
         "prepare.npu.sigmoid_to_hard_sigmoid": [True, False]
     }
     monkeypatch.setitem(command.TARGETS, "npu", ("XINT8", short))
-    arguments = ["demo", "-o", str(tmp_path), "--scenes", "6", "--samples", "2", "--jobs", "1"]
+    arguments = ["demo", "-o", str(tmp_path), "--scenes", "6", "--samples", "2", "--jobs", "1", "--target", "npu"]
     result = CliRunner(env={"COLUMNS": "160"}).invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     assert "2 trials; float model: mAP" in result.output

@@ -68,7 +68,7 @@ TARGETS: dict[str, tuple[str, dict[str, list[Any]]]] = {
                 MinMSE(),
                 MinMSE(after_functions=True),
             ],
-            "scale.weight": [MinMax(), MinMSE()],
+            "equalize.smooth": [None, SmoothQuant()],
         },
     ),
 }
@@ -84,7 +84,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for models, log and recipe.")] = Path(
         "demo-out"
     ),
-    target: Annotated[str, typer.Option(help="Deployment target: npu or cpu.")] = "npu",
+    target: Annotated[str, typer.Option(help="Deployment target: cpu, or npu with power-of-two scales.")] = "cpu",
     scenes: Annotated[int, typer.Option(help="Number of labelled scenes to evaluate on.")] = 60,
     samples: Annotated[int, typer.Option(help="Number of scenes to calibrate on.")] = 24,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Worker processes.", show_default="2")] = None,
@@ -146,7 +146,7 @@ def _what_to_remember(console: Console, result: "SearchResult", page: Path) -> N
         f"{result.seconds:.0f} s\n"
         f"  report               {page}\n"
         "Now your own model:\n"
-        "  quantry quantize model.onnx --data images/ --pixel-scale 1/255 --recipe recommended-npu --report r.html\n"
+        "  quantry quantize model.onnx --data images/ --pixel-scale 1/255 --report report.html\n"
         "  quantry search model.onnx --data images/ --labels labels.csv --tolerance 1% --budget 10min --live\n"
         "  quantry --help",
         soft_wrap=True,
