@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from benchmarks.accuracy.evaluation_script import input_name, load_script
-from benchmarks.accuracy.score import Score, bootstrap
+from benchmarks.accuracy.score import Run, Score, bootstrap
 from benchmarks.locations import cache, shared
 from benchmarks.workloads.sample_folder import Sample
 
@@ -50,12 +50,12 @@ class ImageNetSuite:
         """Yield held-out images."""
         yield from self._images("images")
 
-    def score(self, model: Path, limit: int | None) -> Score:
-        """Evaluate a model on held-out images."""
+    def score(self, model: Path, limit: int | None, run: Run | None = None) -> Score:
+        """Evaluate a model, or what runs it, on held-out images."""
         script = load_script(shared(self.name, "eval.py"))
         files = script.imagenet_files(str(shared("imagenet_val")), limit)
-        run, winners = _recording(_in_batches(model, script.onnx_runner(str(model))))
-        count, _, top5 = script.top_k(run, files, self._preparation(script), crop=self.crop)
+        recorded, winners = _recording(run or _in_batches(model, script.onnx_runner(str(model))))
+        count, _, top5 = script.top_k(recorded, files, self._preparation(script), crop=self.crop)
         # The script sorts scores, and equal ones in any order; a deployed model takes the first of them.
         hits = np.concatenate(winners) == np.array([label for _, label in files])
         return Score(float(hits.mean()), count, _bootstrap_mean(hits), {"top-5": top5})
@@ -94,12 +94,12 @@ class CifarSuite:
         script = load_script(shared(self.name, "eval.py"))
         yield from self._prepared(script, script.test_set()[0])
 
-    def score(self, model: Path, limit: int | None) -> Score:
-        """Evaluate a model on held-out images."""
+    def score(self, model: Path, limit: int | None, run: Run | None = None) -> Score:
+        """Evaluate a model, or what runs it, on held-out images."""
         script = load_script(shared(self.name, "eval.py"))
         images, labels = (part[:limit] for part in script.test_set())
-        run, winners = _recording(_in_batches(model, script.onnx_runner(str(model))))
-        script.accuracy(run, images, labels)
+        recorded, winners = _recording(run or _in_batches(model, script.onnx_runner(str(model))))
+        script.accuracy(recorded, images, labels)
         hits = np.concatenate(winners) == labels
         return Score(float(hits.mean()), len(labels), _bootstrap_mean(hits), {})
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnxruntime.quantization import quantize_dynamic
 from target_models import network, samples
 
 import quantry
@@ -58,3 +59,10 @@ def test_nodes_in_any_order_are_compared_and_diagnosed() -> None:
     assert diagnosis.gathered
     assert compare_models(network(), model, samples()).metrics["sqnr"].value > 10
     assert check_model(model, "npu-int8") == ()
+
+
+def test_dynamic_model_of_onnxruntime_is_checked(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx")
+    assert check_model(tmp_path / "dynamic.onnx", "ort-cpu") == ()
+    assert {violation.rule for violation in check_model(tmp_path / "dynamic.onnx", "tensorrt")} == {"format"}

@@ -12,24 +12,13 @@ from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import DataType, Dynamic, LayerTypes, MatMulNBits, Recipe
 from quantry.recipe.checked import Checked
 from quantry.targets.pairs import is_dequantize
-from quantry.targets.rules.rule import CheckedModel, Rule, Violation
+from quantry.targets.rules.rule import OTHER_FORMATS, CheckedModel, Rule, Violation
 
 # Operators that only move or select values have the type of what they move.
 _MOVING = (Family.SELECTION, Family.PADDING, Family.RESIZE)
 _COMPUTING = tuple(
     name for name in RULE_OF_OPERATOR if OPERATORS[name].copies is None and OPERATORS[name].family not in _MOVING
 )
-_FOREIGN = {
-    "DynamicQuantizeLinear": "its scale is computed at run time",
-    "ConvInteger": "its result has no scale",
-    "MatMulInteger": "its result has no scale",
-    "DynamicQuantizeMatMul": "its scale is computed at run time",
-    "DynamicQuantizeLSTM": "its scale is computed at run time",
-    "MatMulIntegerToFloat": "its result is float",
-    "MatMulNBits": "it multiplies floats; only its weight is stored as integers",
-    "BFPQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
-    "MXQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +42,8 @@ class StaticFormats(Rule):
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the nodes that quantize in another way."""
         for node in model.graph:
-            if node.op_type in _FOREIGN:
-                yield self.broken(node.name, f"{node.op_type}: {_FOREIGN[node.op_type]}", self.again)
+            if node.op_type in OTHER_FORMATS:
+                yield self.broken(node.name, f"{node.op_type}: {OTHER_FORMATS[node.op_type]}", self.again)
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield that a recipe writes another format."""

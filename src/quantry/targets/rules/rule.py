@@ -16,6 +16,19 @@ from quantry.recipe.checked import Checked
 from quantry.targets.as_pairs import write_as_pairs
 from quantry.targets.pairs import QdqTensors, is_dequantize, is_quantize
 
+OTHER_FORMATS = {
+    "DynamicQuantizeLinear": "its scale is computed at run time",
+    "ConvInteger": "its result has no scale",
+    "MatMulInteger": "its result has no scale",
+    "DynamicQuantizeMatMul": "its scale is computed at run time",
+    "DynamicQuantizeLSTM": "its scale is computed at run time",
+    "MatMulIntegerToFloat": "its result is float",
+    "MatMulNBits": "it multiplies floats; only its weight is stored as integers",
+    "BFPQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
+    "MXQuantizeDequantize": "it uses blocks with a shared exponent instead of integers",
+}
+"""Operators of quantized models without Q/DQ pairs, and what is different about them."""
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -78,7 +91,7 @@ class CheckedModel:
         Raises:
             ModelError: No tensor is quantized.
         """
-        if not self.is_quantized:
+        if not self.is_quantized and not any(node.op_type in OTHER_FORMATS for node in self.graph):
             raise ModelError(
                 "a model to check must be quantized, with Q/DQ pairs, FixNeuron nodes or integer operators, got none "
                 f"of them among {len(self.graph)} nodes of {self.label}; quantize it first"
