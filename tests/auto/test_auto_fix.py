@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from test_auto import agreement, pictures, pooled
+from test_auto_detectors import channel_decibels, detector, scenes
 from typer.testing import CliRunner
 
 import quantry
@@ -75,3 +76,13 @@ def test_command_diagnoses_and_fixes_a_model_that_was_written_before(tmp_path: P
     refused = CliRunner().invoke(app, [*given, "-o", str(out)])
     assert isinstance(refused.exception, RecipeError)
     assert "need --fix" in str(refused.exception)
+
+
+def test_fixes_that_depend_on_each_other_are_found_one_after_the_other() -> None:
+    """Sigmoid becomes HardSigmoid, which breaks the scores; then the decoding of boxes is what costs most."""
+    result = quantry.quantize(detector(), scenes(16, 1), "XINT8", store=MemoryStore())
+    fixed = quantry.fix(result, target="vitisai")
+    before, after = (channel_decibels(detector(), one) for one in (result, fixed.result))
+    assert (after > before + 4).all()
+    assert not any(step.decibels is None for step in fixed.result.auto.steps)
+    assert fixed.result.auto.kept[0] == "Sigmoid is kept"

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quantry.auto.gain import Gain, is_good
+from quantry.auto.gain import FREE_GAIN, Gain, is_good
 from quantry.auto.proposals import Proposal, fixes, simpler, tuned_again, tunings, untuned
 from quantry.auto.training import affordable_trainings, can_train
 from quantry.auto.trials import Attempt, Trials, Tried
 from quantry.diagnosis import Diagnosis, diagnose
-from quantry.errors import QuantryError, StageError
+from quantry.errors import QuantryError, SelectionError, StageError
 from quantry.evaluate.tasks import Closeness
 from quantry.quantization import QuantizationResult, quantize
 from quantry.recipe import Recipe
@@ -92,7 +92,11 @@ class Loop:
         self._begun: Attempt
         self._others: list[Attempt] = []
         self._kept: list[str] = []
+        # CPU time of the last trial, by its number of tuning steps.
+        self._seconds: dict[int, float] = {}
         self._gains: dict[str, float] = {}
+        # Whether the start is the recipe of an existing result, which stays as it is if nothing helps.
+        self._is_given = False
         # Recipes that were only measured; none was kept yet.
         self._measured: set[Recipe] = set()
         self._start: Closeness
@@ -151,6 +155,7 @@ class Loop:
         Raises:
             NothingWorksError: The recipe does not work.
         """
+        self._is_given = True
         self._begin(start, ())
         self._choose_trials()
         self._diagnose()
@@ -159,7 +164,10 @@ class Loop:
             gains = {proposal.label: gain for proposal in found if (gain := self._measure(proposal)) is not None}
             helpful = sorted((label for label in gains if gains[label] > 0), key=lambda label: -gains[label])
             diagnosis = self._diagnosis
-            self._consider(lambda recipe: _in_order(fixes(recipe, diagnosis), helpful), always=True)
+            # Names of nodes may have changed with what was kept, and other causes come to light.
+            if self._consider(lambda recipe: _in_order(fixes(recipe, diagnosis), helpful), always=True):
+                self._fix()
+                self._diagnosis = diagnosis
         self._lightened = _unchanged
         return self._outcome()
 
@@ -220,7 +228,7 @@ class Loop:
     def _diagnose(self) -> None:
         """Diagnose the best model, if there is time for a trial after that."""
         self._diagnosis = None
-        if not self._trials.affords(self._expected_seconds, is_urgent=self._is_collapsed):
+        if not self._trials.affords(self._expected(self._best.recipe), is_urgent=self._is_collapsed):
             return
         try:
             recipe = self._lightened(self._best.recipe)
@@ -264,6 +272,8 @@ class Loop:
             return False
         before = self._trials.run(Proposal("", base))
         attempt = self._trials.run(replace(proposal, recipe=changed))
+        if attempt.error.startswith(SelectionError.__name__):
+            return False  # a change kept since the diagnosis renamed its nodes; the next one names them again
         if changed == proposal.recipe:
             return self._decide(attempt, before)
         if not self._supports(before, attempt):
@@ -278,17 +288,16 @@ class Loop:
             self._refused[proposal.label] = f"the target rules it out: {conflicts[0]}"
         elif self._trials.is_single and len(proposal.recipe.tune.steps) > len(self._best.recipe.tune.steps):
             self._refused[proposal.label] = "one sample cannot show whether tuning on it helps on others"
-        elif not self._trials.affords(self._expected_seconds, is_urgent=self._is_collapsed):
+        elif not self._trials.affords(self._expected(proposal.recipe), is_urgent=self._is_collapsed):
             self._skipped[proposal.label] = None
         else:
             return True
         return False
 
-    @property
-    def _expected_seconds(self) -> float:
-        """The time of a trial such as the last ones."""
-        times = [step.seconds for step in self._steps if step.seconds > 0]
-        return times[-1] if times else 0.0
+    def _expected(self, recipe: Recipe) -> float:
+        """Return the time of the last trial with as many tuning steps, which take most of it; else of any trial."""
+        count = len(self._lightened(recipe).tune.steps)
+        return self._seconds.get(count, next(reversed(self._seconds.values()), 0.0))
 
     def _decide(self, attempt: Attempt, before: Attempt) -> bool:
         """Keep an attempt if it is better than the best one, and record it."""
@@ -339,6 +348,8 @@ class Loop:
             reason=reason,
         )
         self._steps.append(tried)
+        if attempt.seconds > 0:
+            self._seconds[len(attempt.recipe.tune.steps)] = attempt.seconds
         shown = "failed" if tried.decibels is None else f"{tried.decibels:.2f} dB"
         line = f"auto: {tried.label}: {shown}{', kept' if accepted else ''}"
         _LOG.info(line)
@@ -370,7 +381,7 @@ class Loop:
 
     def _compare_on_all(self) -> bool:
         """Calibrate the best recipe on all samples; return whether that model is not worse than the best trial's."""
-        if self._trials.fit is self._trials.inputs.data:
+        if self._trials.fit is self._trials.inputs.data or (self._is_given and self._best is self._begun):
             return True
         proposal = Proposal("calibration on all samples", self._best.recipe)
         attempt = self._trials.run_on_all(proposal)
@@ -378,8 +389,10 @@ class Loop:
             self._record(attempt, None, accepted=False, reason=attempt.error)
             return False
         gain = _gain(self._best, attempt)
-        self._record(attempt, gain, accepted=not gain.is_loss)
-        return not gain.is_loss
+        # More samples are better for samples that nobody has seen, so a difference that means nothing does not count.
+        is_worse = gain.decibels < -FREE_GAIN or gain.surely_disagrees
+        self._record(attempt, gain, accepted=not is_worse)
+        return not is_worse
 
 
 def _in_order(proposals: Iterable[Proposal], labels: Sequence[str]) -> list[Proposal]:

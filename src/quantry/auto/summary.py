@@ -98,7 +98,7 @@ def summary_lines(outcome: Outcome) -> tuple[str, ...]:
         counts = f"calibrated on half of the {outcome.compared} samples and compared on the other half, both ways"
     if outcome.compared == 1:
         counts = "calibrated and compared on the only sample, so nothing was tuned"
-    changes = "; ".join(outcome.kept) or "no change of the recommended recipe"
+    changes = "; ".join(outcome.kept) or "no change of the recipe at the start"
     found = (
         f"auto tried {len(outcome.steps)} recipes in {outcome.seconds:.0f} s of CPU time, {counts}: "
         f"{closeness_text(outcome.start)} at first, {closeness_text(outcome.closeness)} now; kept: {changes}"

@@ -1,10 +1,12 @@
 """Diagnose a quantized model: the error of each tensor alone, the accumulated error, and its causes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
 from quantry.diagnosis.causes import find_causes
@@ -15,9 +17,10 @@ from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, count
 from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, is_learned, node_name
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
+from quantry.evaluate.decisions import output_decibels
 from quantry.evaluate.measured_errors import measured_errors
 from quantry.evaluate.metrics.metric import Pair, pair_outputs
-from quantry.evaluate.tasks.float_agreement import Closeness
+from quantry.evaluate.tasks.float_agreement import MOST_DB, Closeness
 from quantry.notebook import html_table
 from quantry.observe import Statistics
 from quantry.plan.stay_float import normalized_sums
@@ -115,9 +118,7 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
     gathered = {name: error.sqnr for name, error in errors.items()}
     converted: dict[str, float] = {}
     if stages.equalized.digest != stages.prepared.digest:
-        outputs = [value.name for value in model.graph.outputs if value.name]
-        changed = measured_errors(stages.prepared.value.model, model, outputs, feeds, samples)
-        converted = {name: error.sqnr for name, error in changed.items()}
+        converted = _converted(stages.prepared.value.model, model, feeds)
     falls = find_falls(model, gathered)
     closeness = _closeness(result)
     held_out = result.evaluation_statistics
@@ -198,6 +199,19 @@ def _closeness(result: QuantizationResult) -> Closeness:
             yield [pair_outputs(ours[name], theirs[name]) for name in ours]
 
     return Closeness.of(pairs())
+
+
+def _converted(before: ir.Model, after: ir.Model, samples: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, float]:
+    """Return how close the outputs of two float models are, in dB; the channels of a map count alike."""
+    ours, theirs = (simulation_session(model, interleaved=True) for model in (before, after))
+    found: dict[str, list[float]] = {}
+    for feeds in samples:
+        expected, got = run_session(ours, feeds), run_session(theirs, feeds)
+        for name in expected:
+            pair = pair_outputs(expected[name], got[name])
+            if pair is not None:
+                found.setdefault(name, []).append(min(output_decibels(pair), MOST_DB))
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _outputs_line(closeness: Closeness) -> str:
