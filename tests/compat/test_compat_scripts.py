@@ -328,3 +328,21 @@ def test_scan_follows_absolute_and_relative_imports_in_packages(tmp_path: Path) 
     (tmp_path / "helpers" / "far.py").write_text("from quark.onnx import FarName\n")
     script = write(tmp_path, "import helpers.deep\n")
     assert {entry.name for entry in scan_script(script)} == {"quark.onnx.NearName", "quark.onnx.FarName"}
+
+
+def test_options_that_are_set_one_by_one_are_checked(tmp_path: Path) -> None:
+    lines = [
+        "from quark.onnx.quantization.config import get_default_config",
+        "config = get_default_config('XINT8')",
+        "config.extra_options['TmpDir'] = '.'",
+        "config.extra_options['FastFinetune']['BatchSize'] = 2",
+        "config.extra_options['DedicateDQNode'] = True",
+        "config.extra_options['FastFinetune']['BatchSiz'] = 2",
+        "config.extra_options['UseRandomDat'] = True",
+    ]
+    found = [(entry.line, entry.name) for entry in scan_script(write(tmp_path, "\n".join(lines)))]
+    assert found == [
+        (5, "extra_options['DedicateDQNode'] = True"),
+        (6, "extra_options['FastFinetune']['BatchSiz']"),
+        (7, "extra_options['UseRandomDat']"),
+    ]

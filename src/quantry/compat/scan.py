@@ -83,6 +83,22 @@ def _parameters(function: Any) -> tuple[str, ...] | None:
     return tuple(entry.name for entry in parameters)
 
 
+def assignment_faults(node: ast.Assign) -> Iterator[Fault]:
+    """Yield options that quantry does not have and that a script sets one by one.
+
+    For example ``config.extra_options["FastFinetune"]["BatchSize"] = 2`` or ``config.extra_options["TmpDir"] = "."``.
+
+    Args:
+        node: The assignment.
+    """
+    for target in node.targets:
+        value: ast.expr = node.value
+        while isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+            value, target = ast.Dict([target.slice], [value]), target.value
+        if isinstance(target, ast.Attribute) and target.attr == "extra_options" and isinstance(value, ast.Dict):
+            yield from _options(value, ROWS, "extra_options")
+
+
 def _options(node: ast.Dict, known: Mapping[str, OptionRow], where: str) -> Iterator[Fault]:
     for key, value in zip(node.keys, node.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
@@ -211,6 +227,9 @@ class _Scan:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and id(node) not in inner:
                 yield from self._attribute(node, called)
+            if isinstance(node, ast.Assign):
+                for name, why in assignment_faults(node):
+                    yield Missing(self._path, node.lineno, name, why)
             if isinstance(node, ast.Call):
                 written = self._with_dicts(node)
                 for name, why in call_faults(written, self._value(node.func), ast.unparse(node.func)):
