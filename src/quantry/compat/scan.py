@@ -92,10 +92,10 @@ def assignment_faults(node: ast.Assign) -> Iterator[Fault]:
         node: The assignment.
     """
     for target in node.targets:
-        value: ast.expr = node.value
-        while isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-            value, target = ast.Dict([target.slice], [value]), target.value
-        if isinstance(target, ast.Attribute) and target.attr == "extra_options" and isinstance(value, ast.Dict):
+        owner, value = target, node.value
+        while isinstance(owner, ast.Subscript) and isinstance(owner.slice, ast.Constant):
+            value, owner = ast.Dict([owner.slice], [value]), owner.value
+        if isinstance(owner, ast.Attribute) and owner.attr == "extra_options" and isinstance(value, ast.Dict):
             yield from _options(value, ROWS, "extra_options")
 
 
