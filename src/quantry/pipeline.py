@@ -168,7 +168,8 @@ def _run_equalize(
     if options.smooth is not None:
         needs = smooth_needs(models[-1].value, options.smooth)
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
-        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
+        activation = None if recipe.plan.weights_only else recipe.plan.activation
+        types = activation, recipe.plan.weight, recipe.plan.bias
         models.append(memo.run(smooth, models[-1], seen, options.smooth, *types))
     if options.cross_layer is not None:
         models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))

@@ -7,6 +7,8 @@
 The weight [K, N] is stored column by column, group after group; the last group is padded. Two 4-bit integers share a
 byte, the first in its lower half. Integers are unsigned: signed ones are shifted by half their range. If all zero
 points are then in the middle, the operator's default, none are written.
+
+A table of embeddings with 4 bits is read by GatherBlockQuantized, which dequantizes only the rows that it looks up.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,17 +17,17 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.dynamic import write_other_weights
-from quantry.emit.graph_editor import GraphEditor, describe
+from quantry.emit.graph_editor import ONNX_TYPE, GraphEditor, as_tensor, describe
 from quantry.emit.local_functions import CONTRIB_DOMAIN
 from quantry.emit.product_node import ProductNode, product_nodes
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.weights import unshared
-from quantry.numerics.rounding import round_and_clip
+from quantry.numerics.rounding import quantize_array, round_and_clip
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import Format, MatMulNBits
 from quantry.runtime.threads import thread_count
 
-_BYTE = 8
+_BYTE, _NARROW_BITS = 8, 4
 
 
 def emit_matmul_nbits(model: ir.Model, plan: QuantPlan, params: QuantParams, options: Format) -> None:
@@ -48,15 +50,50 @@ def emit_matmul_nbits(model: ir.Model, plan: QuantPlan, params: QuantParams, opt
     ]
     for product in products:
         _write(editor, product, params.tensors[product.weight.name or ""], options)
-    if products:
+    tables = [node for node in model.graph if _is_table(node, plan)]
+    for node in tables:
+        _write_table(editor, node, params)
+    if products or tables:
         model.opset_imports.setdefault(CONTRIB_DOMAIN, 1)
-    write_other_weights(editor, plan, params, {product.name for product in products})
+    written = {product.name for product in products} | {node.name or "" for node in tables}
+    write_other_weights(editor, plan, params, written)
 
 
 def has_other_weights(model: ir.Model, plan: QuantPlan) -> bool:
-    """Whether a plan has weights of operators that are not matrix products, so that DequantizeLinear is needed."""
+    """Whether a plan has weights of operators without an operator here, so that DequantizeLinear is needed."""
     matrices = {product.name for product in product_nodes(model, plan) if product.is_matrix}
+    matrices |= {node.name or "" for node in model.graph if _is_table(node, plan)}
     return any(name not in matrices for weight in plan.weights.values() for name in weight.users)
+
+
+def _is_table(node: ir.Node, plan: QuantPlan) -> bool:
+    """Return whether a node looks up rows of a planned table of 4 bits, which GatherBlockQuantized does."""
+    table = node.inputs[0] if node.op_type == "Gather" and node.domain == "" else None
+    planned = None if table is None else plan.weights.get(table.name or "")
+    return planned is not None and node.name in planned.users and planned.spec.dtype.bits == _NARROW_BITS
+
+
+def _write_table(editor: GraphEditor, node: ir.Node, params: QuantParams) -> None:
+    """Replace a Gather of embeddings by GatherBlockQuantized, which dequantizes only the rows that it looks up."""
+    table, indices = node.inputs
+    assert table is not None
+    assert table.const_value is not None
+    own, source = params.tensors[table.name or ""], table.const_value
+    stored = editor.lazy(
+        f"{table.name}_quantized",
+        table,
+        ONNX_TYPE[own.dtype],
+        lambda name: as_tensor(quantize_array(unshared(source).numpy(), own), own.dtype, name),
+    )
+    scales = editor.constant(np.asarray(own.scale, np.float32), f"{table.name}_scales")
+    zero_points = as_tensor(own.zero_point, own.dtype, editor.fresh(f"{table.name}_zero_points"))
+    attributes = {"gather_axis": 0, "quantize_axis": 1, "block_size": own.group or 0}
+    inputs = [stored, indices, scales, editor.initializer(zero_points)]
+    new = editor.node((CONTRIB_DOMAIN, "GatherBlockQuantized"), inputs, f"{node.name}_GatherBlockQuantized", attributes)
+    describe(new.outputs[0], ir.DataType.FLOAT, node.outputs[0].shape)
+    graph = node.graph
+    assert graph is not None
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [new], [node.outputs[0]], [new.outputs[0]])
 
 
 def _write(editor: GraphEditor, product: ProductNode, params: TensorParams, options: MatMulNBits) -> None:

@@ -51,7 +51,8 @@ _TEMPLATES = TemplateCache()
 
 # onnxruntime 1.20 is the oldest supported runtime; it reads IR 10 and opset 21.
 _OLDEST_RUNTIME_IR, _OLDEST_RUNTIME_OPSET = 10, 21
-_FIRST_IR_WITH_FLOAT8 = 9
+_FIRST_IR_WITH_FLOAT8, _FIRST_IR_WITH_4_BITS = 9, 10
+_FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
 
 
 # Writing the graph takes less time than storing it and reading it back would.
@@ -116,6 +117,8 @@ def _written(
         copy.ir_version = min(copy.ir_version, _OLDEST_RUNTIME_IR)
     if any(spec.dtype.is_float8 for spec in plan.specs()):
         copy.ir_version = max(copy.ir_version, _FIRST_IR_WITH_FLOAT8)
+    if any(value.dtype in _FOUR_BITS for value in copy.graph.initializers.values()):
+        copy.ir_version = max(copy.ir_version, _FIRST_IR_WITH_4_BITS)
     return copy, origins
 
 

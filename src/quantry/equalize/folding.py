@@ -276,12 +276,16 @@ def _fold(value: ir.Value, readers: frozenset[ir.Node], part: _ChannelRange) -> 
     return Fold((*found.edits, Restore(value, part.axis, readers, part.channels)))
 
 
+_SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
+
+
 def _fold_producer(value: ir.Value, producer: ir.Node, part: _ChannelRange) -> Fold | str:
     layer = _layer_of(value, producer)
     if layer is not None:
         fits = layer.output_axis == part.axis and layer.layout.outputs == part.count
         return Fold((ScaleLayer(layer, part.channels),)) if fits else f"{producer.op_type} counts other channels"
-    if producer.domain != "":
+    skip = producer.op_type in _SKIPS and producer.domain == "com.microsoft" and value is producer.outputs[0]
+    if producer.domain != "" and not skip:
         return f"{producer.op_type} combines or moves channels"
     if producer.op_type in _FOLDS:
         return _FOLDS[producer.op_type](producer, part)
@@ -334,6 +338,18 @@ def _fold_normalization(node: ir.Node, part: _ChannelRange) -> Fold | str:
         return "LayerNormalization has no constants of its own with one value per channel"
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
         return "a second output of LayerNormalization is read"
+    return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
+
+
+def _fold_skip_normalization(node: ir.Node, part: _ChannelRange) -> Fold | str:
+    """Return how to divide the first output of onnxruntime's Skip*; the sum, another output, is not changed."""
+    given = node.inputs[2 : 4 if node.op_type == "SkipLayerNormalization" else 3]
+    constants = [value for value in given if value is not None]
+    last = part.axis == part.rank - 1
+    if not last or not all(is_own(value) and array_of(value).size == part.count for value in constants):
+        return f"{node.op_type} has no constants of its own with one value per channel"
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:3]):
+        return f"a second output of {node.op_type} is read"
     return Fold(tuple(ScaleConstant(value, 1, part.channels) for value in constants))
 
 
@@ -415,6 +431,10 @@ def _fold_join(node: ir.Node, whole: _ChannelRange) -> Fold | str:
 
 _FOLDS: dict[str, Callable[[ir.Node, _ChannelRange], Fold | str]] = {
     "LayerNormalization": _fold_normalization,
+    "SimplifiedLayerNormalization": _fold_normalization,
+    "RMSNormalization": _fold_normalization,
+    "SkipLayerNormalization": _fold_skip_normalization,
+    "SkipSimplifiedLayerNormalization": _fold_skip_normalization,
     "Mul": _fold_product,
     "Add": _fold_sum,
     "Sub": _fold_sum,

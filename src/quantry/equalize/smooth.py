@@ -26,7 +26,7 @@ from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
 from quantry.numerics.histogram import TensorStats
 from quantry.observe import Needs, Statistics
-from quantry.recipe import Bias, OwnBias, PerTensor, SmoothQuant, TensorSpec
+from quantry.recipe import Bias, OwnBias, PerGroup, PerTensor, SmoothQuant, TensorSpec
 from quantry.runtime.environment import depends_on
 
 
@@ -115,12 +115,12 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=4, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="smooth", version=5, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,
     options: SmoothQuant,
-    activation: TensorSpec,
+    activation: TensorSpec | None,
     weight: TensorSpec,
     bias: Bias | None = None,
 ) -> FloatModel:
@@ -132,17 +132,18 @@ def smooth(
         model: The prepared model; it is not modified.
         statistics: Its statistics, including what `smooth_needs` asks for.
         options: What to do.
-        activation: Type of activations.
+        activation: Type of activations; None if they stay float, which is AWQ: only the error of weights counts.
         weight: Type of weights.
         bias: Type of biases; None if they have no scale of their own.
     """
-    if not (activation.dtype.is_integer and weight.dtype.is_integer):
+    if not weight.dtype.is_integer or (activation is not None and not activation.dtype.is_integer):
         note = "SmoothQuant: nothing was changed, because types that are not integers represent outliers well"
         return FloatModel(model.model, (note,))
     copy = model.model.clone()
+    group = weight.granularity.size if isinstance(weight.granularity, PerGroup) else None
     roundings = (
-        Rounding(activation.dtype.bits, activation.symmetric),
-        Rounding(weight.dtype.bits, weight.symmetric, not isinstance(weight.granularity, PerTensor)),
+        None if activation is None else Rounding(activation.dtype.bits, activation.symmetric),
+        Rounding(weight.dtype.bits, weight.symmetric, not isinstance(weight.granularity, PerTensor), group),
     )
     own = Rounding(bias.spec.dtype.bits, bias.spec.symmetric) if isinstance(bias, OwnBias) else None
     smoother = _Smoother(copy, statistics, options, roundings)
@@ -194,7 +195,7 @@ class _Smoother:
     """Smooths one tensor after the other and counts what was changed."""
 
     def __init__(
-        self, model: ir.Model, statistics: Statistics, options: SmoothQuant, roundings: tuple[Rounding, Rounding]
+        self, model: ir.Model, statistics: Statistics, options: SmoothQuant, roundings: tuple[Rounding | None, Rounding]
     ) -> None:
         self._names = FreshNames(model)
         self._ranges_now = CurrentRanges(statistics)
@@ -266,7 +267,9 @@ class _Smoother:
 
     def _constants(self, site: Site, fold: Fold) -> list[SharedStep]:
         """Return the constant operands that are divided; they have one step for all channels."""
-        found = []
+        found: list[SharedStep] = []
+        if self._roundings[0] is None:
+            return found
         step = (2 / self._roundings[0].steps) ** 2 / 12
         for edit in fold.rounded:
             extent = np.zeros(site.channels)

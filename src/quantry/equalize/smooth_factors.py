@@ -151,11 +151,13 @@ class Rounding:
         bits: Bits of its type.
         symmetric: Whether its range is symmetric around zero.
         per_channel: Whether each output channel of a weight has a scale of its own.
+        group: Number of inputs of an output channel that share a scale; None for all of them.
     """
 
     bits: int
     symmetric: bool
     per_channel: bool = False
+    group: int | None = None
 
     @property
     def steps(self) -> float:
@@ -238,7 +240,7 @@ def smooth_factors(ranges: ChannelRanges, layers: Sequence[ReadingLayer], alpha:
 def best_factors(
     ranges: ChannelRanges,
     layers: Sequence[ReadingLayer],
-    activation: Rounding,
+    activation: Rounding | None,
     weight: Rounding,
     makers: Sequence[SharedStep] = (),
     limited: Callable[[np.ndarray], np.ndarray] = lambda factors: factors,
@@ -248,7 +250,7 @@ def best_factors(
     Args:
         ranges: Ranges of the tensor.
         layers: All layers that read it.
-        activation: How the tensor is rounded.
+        activation: How the tensor is rounded; None if it stays float.
         weight: How the weights are rounded.
         makers: Weights and biases that compute the tensor, rounded with one step for all channels.
         limited: Returns the nearest allowed factors.
@@ -259,7 +261,7 @@ def best_factors(
         error = estimated_error(ranges, layers, factors, activation, weight, makers)
         if error < least:
             best, least = factors, error
-    if not weight.per_channel:
+    if not weight.per_channel and activation is not None:
         refined = limited(_refined(ranges, layers, best, activation, weight, makers))
         error = estimated_error(ranges, layers, refined, activation, weight, makers)
         if error < least:
@@ -271,7 +273,7 @@ def estimated_error(
     ranges: ChannelRanges,
     layers: Sequence[ReadingLayer],
     factors: np.ndarray,
-    activation: Rounding,
+    activation: Rounding | None,
     weight: Rounding,
     makers: Sequence[SharedStep] = (),
 ) -> float:
@@ -281,27 +283,40 @@ def estimated_error(
         ranges: Ranges of the tensor.
         layers: All layers that read it.
         factors: Divisors of the channels, [C].
-        activation: How the tensor is rounded.
+        activation: How the tensor is rounded; None if it stays float.
         weight: How the weights are rounded.
         makers: Weights and biases that compute the tensor, rounded with one step for all channels.
     """
-    low, high = float((ranges.low / factors).min()), float((ranges.high / factors).max())
-    # An asymmetric range must contain zero.
-    span = 2 * max(-low, high) if activation.symmetric else max(high, 0.0) - min(low, 0.0)
-    step = span / activation.steps
+    step = 0.0 if activation is None else _step_of_tensor(ranges, factors, activation)
     total = 0.0
     for layer in layers:
         groups, _, inputs = layer.peak.shape
         scale = factors.reshape(groups, 1, inputs)
         energy = ranges.energy.reshape(groups, 1, inputs)
-        peak = (layer.peak * scale).max(axis=2)
+        peak = _shared_peaks(layer.peak * scale, weight)
         steps = (peak if weight.per_channel else np.full_like(peak, peak.max())) * (2 / weight.steps)
         # Rounding with a step d adds uniform noise of variance d**2 / 12.
         of_tensor = step**2 / 12 * float((layer.squares * scale**2).sum())
-        of_weight = float((steps[:, :, None] ** 2 / 12 * layer.taps * energy / scale**2).sum())
+        of_weight = float((steps**2 / 12 * layer.taps * energy / scale**2).sum())
         total += (of_tensor + of_weight) / layer.signal(ranges.energy)
     importance = _importance(ranges, layers)
     return total + sum(maker.error(factors, importance) for maker in makers)
+
+
+def _step_of_tensor(ranges: ChannelRanges, factors: np.ndarray, activation: Rounding) -> float:
+    low, high = float((ranges.low / factors).min()), float((ranges.high / factors).max())
+    # An asymmetric range must contain zero.
+    span = 2 * max(-low, high) if activation.symmetric else max(high, 0.0) - min(low, 0.0)
+    return span / activation.steps
+
+
+def _shared_peaks(peak: np.ndarray, weight: Rounding) -> np.ndarray:
+    """Return for each weight the largest one that shares its scale within an output channel."""
+    if weight.group is None:
+        return np.asarray(peak.max(axis=2, keepdims=True))
+    inputs = peak.shape[2]
+    starts = np.arange(0, inputs, weight.group)
+    return np.repeat(np.maximum.reduceat(peak, starts, axis=2), weight.group, axis=2)[:, :, :inputs]
 
 
 _ROOM = 2.0
@@ -341,9 +356,11 @@ def powers_of_two(factors: np.ndarray, span: int) -> np.ndarray:
     return result
 
 
-def _candidates(ranges: ChannelRanges, layers: Sequence[ReadingLayer], activation: Rounding) -> Iterator[np.ndarray]:
+def _candidates(
+    ranges: ChannelRanges, layers: Sequence[ReadingLayer], activation: Rounding | None
+) -> Iterator[np.ndarray]:
     peak = _input_peak(layers)
-    stretches = (1.0,) if activation.symmetric else _STRETCHES
+    stretches = (1.0,) if activation is None or activation.symmetric else _STRETCHES
     for stretch in stretches:
         sides = [(stretch, 1.0)] if stretch == 1.0 else [(stretch, 1.0), (1.0, stretch)]
         for below, above in sides:

@@ -86,6 +86,30 @@ class MinMSE(Checked):
 
 
 @dataclass(frozen=True)
+class HalfQuadratic(Checked):
+    """Half-quadratic quantization (HQQ): scale and zero point of groups by alternating minimization in a norm below 1.
+
+    Few large errors count less than many small ones, so outliers do not coarsen the other weights of their group; of
+    what the rounds propose, the least squared error wins. For asymmetric weights in groups; other weights get the range
+    of `MinMSE`. Needs no data.
+
+    Attributes:
+        power: The norm, above 0 and at most 1.
+        rounds: Rounds of the alternating minimization.
+    """
+
+    power: float = 0.7
+    rounds: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.power <= 1:
+            raise RecipeError(f"HalfQuadratic.power must be above 0 and at most 1, got {self.power!r}")
+        if self.rounds < 1:
+            raise RecipeError(f"HalfQuadratic.rounds must be at least 1, got {self.rounds!r}")
+
+
+@dataclass(frozen=True)
 class NonOverflow:
     """The finest scale at which no observed value overflows."""
 
@@ -153,7 +177,17 @@ class Distribution(Checked):
             raise RecipeError(f"Distribution.power must be in (0, 1], got {self.power!r}")
 
 
-Method = MinMax | Percentile | Entropy | MinMSE | NonOverflow | LayerWisePercentile | BestPercentile | Distribution
+Method = (
+    MinMax
+    | Percentile
+    | Entropy
+    | MinMSE
+    | HalfQuadratic
+    | NonOverflow
+    | LayerWisePercentile
+    | BestPercentile
+    | Distribution
+)
 
 
 def _check_percent(where: str, given: float) -> None:

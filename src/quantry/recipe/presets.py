@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.operators import MATRIX_PRODUCTS
-from quantry.recipe.equalization import CrossLayer, EqualizeOptions
+from quantry.recipe.equalization import CrossLayer, EqualizeOptions, SmoothQuant
 from quantry.recipe.formats import Dynamic, EmitOptions, MatMulNBits, VitisDialect, VitisQdq
 from quantry.recipe.layers import Selection
-from quantry.recipe.methods import MinMax, MinMSE, Percentile
+from quantry.recipe.methods import HalfQuadratic, MinMax, MinMSE, Percentile
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, WithinError
 from quantry.recipe.npu import NpuConversions, NpuLimits
 from quantry.recipe.options import PlanOptions, PrepareOptions, ScaleOptions
@@ -28,7 +28,7 @@ from quantry.recipe.tensor_spec import (
     PowerOfTwoScale,
     TensorSpec,
 )
-from quantry.recipe.tuning import AdaQuant, AdaRound, TuneOptions
+from quantry.recipe.tuning import AdaQuant, AdaRound, Gptq, TuneOptions
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,18 @@ def _weights_only(operators: tuple[str, ...], weight: TensorSpec) -> PlanOptions
     return PlanOptions(weight=weight, bias=FloatBias(), selection=selection, weights_only=True)
 
 
+_ASYMMETRIC_GROUPS = TensorSpec(DataType.UINT4, symmetric=False, granularity=PerGroup(128))
+
+
+def _four_bits(suffix: str, summary: str, recipe: Recipe) -> Preset:
+    """Return a preset for language models: uint4 weights in groups of 128, found in another way."""
+    plan, emit = _weights_only(MATRIX_PRODUCTS, _ASYMMETRIC_GROUPS), EmitOptions(MatMulNBits(accuracy_level=1))
+    found = replace(recipe, name=f"MATMUL_NBITS_{suffix}", plan=plan, emit=emit)
+    return Preset(
+        found, f"only Gemm and MatMul: uint4 weights in groups of 128 as MatMulNBits, {summary}", in_quark=False
+    )
+
+
 _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
     Preset(
         Recipe(
@@ -273,6 +285,22 @@ _FLOAT_ACTIVATIONS: tuple[Preset, ...] = (
         ),
         "only Gemm and MatMul: int4 symmetric weights in groups of 128 with the least squared error, written as "
         "MatMulNBits, float activations, no calibration",
+    ),
+    _four_bits(
+        "GPTQ",
+        "rounded so that later weights make up for the errors of earlier ones (GPTQ)",
+        Recipe(scale=ScaleOptions(weight=MinMSE()), tune=TuneOptions((Gptq(samples=64, damping=0.1),))),
+    ),
+    _four_bits(
+        "AWQ",
+        "after channels with large activations got larger weights (AWQ); needs data",
+        # Folding costs nothing, so a gain of 1 % is worth it.
+        Recipe(scale=ScaleOptions(weight=MinMSE()), equalize=EqualizeOptions(smooth=SmoothQuant(gain=1.1))),
+    ),
+    _four_bits(
+        "HQQ",
+        "with half-quadratic zero points (HQQ), no calibration",
+        Recipe(scale=ScaleOptions(weight=HalfQuadratic())),
     ),
 )
 

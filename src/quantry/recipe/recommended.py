@@ -97,6 +97,11 @@ def _llm(plain: Recipe) -> Recipe:
     )
 
 
+def _with_tables(llm: Recipe) -> Recipe:
+    selection = replace(llm.plan.selection, operators=(*llm.plan.selection.operators, "Gather"))
+    return replace(llm, name="RECOMMENDED-LLM-EMBEDDINGS", plan=replace(llm.plan, selection=selection))
+
+
 def _four_bit_weights(best: Recipe, name: str) -> Recipe:
     """Return a recipe with one 4-bit scale per output channel; 15 levels for all channels together are too few."""
     weight = replace(best.plan.weight, dtype=DataType.INT4, granularity=PerChannel())
@@ -154,5 +159,9 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
         (
             _llm(matmul_nbits),
             "best for language models without training: MATMUL_NBITS with uint4 weights in groups of 32, GPTQ",
+        ),
+        (
+            _with_tables(_llm(matmul_nbits)),
+            "RECOMMENDED-LLM with tables of embeddings in 4 bits too, read by GatherBlockQuantized",
         ),
     )

@@ -7,14 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from quantry.errors import InternalError
+from quantry.errors import InternalError, RecipeError
 from quantry.graph.weights import unshared
 from quantry.numerics.affine import Affine, affine
 from quantry.numerics.grid import Grid
 from quantry.numerics.tensor_params import TensorParams
-from quantry.recipe import Method, MinMSE, PerGroup, TensorSpec
+from quantry.recipe import HalfQuadratic, Method, MinMSE, PerGroup, TensorSpec
 from quantry.scale.ranges import find_range
 from quantry.scale.ranges.group_search import least_error_groups
+from quantry.scale.ranges.half_quadratic import half_quadratic_groups
 from quantry.scale.values import ExactValues
 
 Values = npt.NDArray[np.float32]
@@ -96,7 +97,16 @@ def _grouped_params(values: Values, size: int, axis: int, grid: Grid, method: Me
     lacking = -rows.shape[-1] % size
     rows = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, lacking)])
     shape = (*rows.shape[:-1], rows.shape[-1] // size)
-    if rows.size == 0:
+    if rows.size and isinstance(method, HalfQuadratic):
+        if grid.symmetric or grid.power_of_two:
+            raise RecipeError(
+                "HalfQuadratic() needs asymmetric weights with float scales, because it moves zero points, got "
+                f"{'symmetric' if grid.symmetric else 'power-of-two'} {grid.dtype.value}; in the scale stage"
+            )
+        groups = rows.reshape(-1, size)
+        found = half_quadratic_groups(groups, grid, method)
+        chosen = _with_scale_for_empty_channels(found, np.asarray(np.all(groups == 0, axis=1)))
+    elif rows.size == 0:
         chosen = Affine(np.ones(shape, np.float32), np.full(shape, grid.centre if grid.symmetric else 0, np.int64))
     else:
         chosen = _chosen(rows.reshape(-1, size), 0, grid, method)

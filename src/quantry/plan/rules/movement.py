@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.edit import int_of
 from quantry.graph.operators import Family, of_family, operators_where
-from quantry.plan.rules.annotation import Annotation, Declined, Own, SameAs, input_at, is_constant
-from quantry.recipe import PlanOptions
+from quantry.plan.rules.annotation import Annotation, Declined, Own, SameAs, input_at, is_constant, is_float
+from quantry.recipe import PerGroup, PlanOptions
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,24 @@ class MovementRule:
 
 @dataclass(frozen=True)
 class GatherRule:
-    """Lookups in a computed tensor; a constant table of embeddings stays float."""
+    """Lookups in a computed tensor; a constant table stays float unless only weights in groups are quantized."""
 
     operators: tuple[str, ...] = operators_where(lambda row: row.family is Family.LOOKUP and row.copies)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
         """Quantize data and output with one scale."""
         if is_constant(node.inputs[0]):
+            if _is_table(node) and options.weights_only and isinstance(options.weight.granularity, PerGroup):
+                return Annotation((), weight=0, weight_axis=0, output=None)
             return Declined("it looks up rows of a constant table, which takes no arithmetic; the table stays float")
         return Annotation(activations=(0,), output=SameAs())
+
+
+def _is_table(node: ir.Node) -> bool:
+    """Return whether a node looks up rows of a matrix, as onnxruntime's GatherBlockQuantized does."""
+    table = node.inputs[0]
+    rank = 0 if table is None or table.shape is None else len(table.shape)
+    return node.op_type == "Gather" and rank == 2 and int_of(node, "axis", 0) == 0 and is_float(table)
 
 
 @dataclass(frozen=True)

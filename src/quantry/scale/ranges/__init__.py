@@ -13,6 +13,7 @@ from quantry.recipe import (
     BestPercentile,
     Distribution,
     Entropy,
+    HalfQuadratic,
     LayerWisePercentile,
     Method,
     MinMax,
@@ -30,11 +31,18 @@ from quantry.scale.values import Observed
 
 RangeFunction = Callable[[Observed, Any, Grid], Range]
 
+
+def _range_of_whole_tensor(observed: Observed, _options: HalfQuadratic, grid: Grid) -> Range:
+    # `half_quadratic_groups` finds the zero points of groups; there is nothing like it for a whole tensor.
+    return min_mse_range(observed, MinMSE(), grid)
+
+
 RANGE_METHODS: tuple[tuple[type[Method], RangeFunction], ...] = (
     (MinMax, min_max_range),
     (Percentile, percentile_range),
     (Entropy, entropy_range),
     (MinMSE, min_mse_range),
+    (HalfQuadratic, _range_of_whole_tensor),
     (NonOverflow, non_overflow_range),
     (LayerWisePercentile, layer_wise_percentile_range),
     (BestPercentile, best_percentile_range),
