@@ -144,7 +144,10 @@ def linear_layer(node: ir.Node) -> LinearLayer | str:
         return _matmul(node, weight)
     if node.op_type == "Gemm":
         return _gemm(node, weight, bias)
-    rows, columns = _lengths(weight)[:2]
+    lengths = _lengths(weight)
+    if len(lengths) < 3:
+        return f"the weight of {node.op_type} has no spatial axes"
+    rows, columns = lengths[:2]
     groups = int_of(node, "group", 1)
     layout = (
         ChannelLayout(groups, rows, columns * groups, input_first=False)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.conform import Sample, Signatures
-from quantry.errors import DataError
+from quantry.errors import DataError, ModelError
 from quantry.graph.segments import Lengths, Segment, TensorType
 from quantry.runtime.sessions import SessionOptions, open_session
 
@@ -161,7 +161,7 @@ class SegmentBuffers:
         ]
         size = _aligned(max((_end(places) for places in self._places), default=0))
         # One allocation is large enough for NumPy to request huge pages from the system.
-        memory = np.empty(2 * size + _end(passed), np.uint8)
+        memory = _allocated(2 * size + _end(passed))
         self._pools = memory[:size], memory[size : 2 * size]
         self._passed = _arrays(passed, memory[2 * size :])
         self._bound: dict[tuple[int, int], BoundSegment] = {}
@@ -332,3 +332,13 @@ def _arrays(places: Mapping[str, _Slot], pool: npt.NDArray[np.uint8]) -> dict[st
     return {
         name: pool[place.start : place.end].view(place.dtype).reshape(place.shape) for name, place in places.items()
     }
+
+
+def _allocated(size: int) -> npt.NDArray[np.uint8]:
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError as error:
+        raise ModelError(
+            f"the tensors between the layers of a model must fit into memory, got {size / 1e9:.3g} GB for one sample; "
+            "in the float pass"
+        ) from error

@@ -163,6 +163,8 @@ def _check_attribute(attribute: onnx.AttributeProto, where: str, depth: int, *, 
             raise ModelError(
                 f"only a function may refer to an attribute of its caller, got {attribute.ref_attr_name!r}; {at}"
             )
+        if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+            raise ModelError(f"a function must contain its graphs, got one that its caller gives; {at}")
         return
     field = _ATTRIBUTE_FIELDS.get(attribute.type)
     if field is None:

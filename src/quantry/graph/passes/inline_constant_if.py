@@ -51,6 +51,16 @@ def _inline(node: ir.Node, name: str, names: FreshNames) -> None:
         output.replace_all_uses_with(replacement, replace_graph_outputs=True)
         output.name = None
     parent.remove(node, safe=True)
+    _release(node)
+
+
+def _release(node: ir.Node) -> None:
+    """Disconnect what is left inside a removed node, so that it does not count as a reader of outer tensors."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            for inner in tuple(ir.traversal.RecursiveGraphIterator(attribute.as_graph())):
+                for index in range(len(inner.inputs)):
+                    inner.replace_input_with(index, None)
 
 
 def _rename_within(names: FreshNames, node: ir.Node, values: Iterable[ir.Value]) -> None:
