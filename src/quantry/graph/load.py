@@ -310,13 +310,18 @@ def _load_bytes(content: bytes) -> ir.Model:
     return _from_proto(parse_model(content, _BytesSource.label), _BytesSource.label)
 
 
-def _sort_nodes(graph: ir.Graph) -> None:
+def _sort_nodes(graph: ir.Graph, label: str) -> None:
     """Sort nodes that stand before what they read: AMD Quark writes such files, and onnxruntime runs them."""
     seen: set[ir.Node] = set()
     for node in graph:
         sources = (value.producer() for value in node.inputs if value is not None)
         if any(source is not None and source.graph is graph and source not in seen for source in sources):
-            graph.sort()
+            try:
+                graph.sort()
+            except ValueError as error:
+                raise ModelError(
+                    f"the graph must have no cycles, got one; in graph {graph.name!r} of {label}"
+                ) from error
             return
         seen.add(node)
 
@@ -332,7 +337,7 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     except Exception as error:  # onnx-ir wraps what it finds in its own and in builtin exceptions
         reason = textwrap.shorten(str(error.__cause__ or error), 300)
         raise ModelError(f"the model must be a consistent ONNX graph, got: {reason}; in {label}") from error
-    _sort_nodes(model.graph)
+    _sort_nodes(model.graph, label)
     outside = next(external_tensors(model), None)
     if base_dir is None and outside is not None:
         raise ModelError(
