@@ -164,14 +164,15 @@ def main() -> None:
     target = find_target(given.target)
     settings = Settings(target, given.preset, given.calibrate, given.samples, given.latency)
     store = ResultFile(OUT / "deployment.json")
-    store.start(shlex.join(["python", "-m", "benchmarks.deployment", *sys.argv[1:]]), fresh=False)
+    command = shlex.join(["python", "-m", "benchmarks.deployment", *sys.argv[1:]])
+    store.start(command, fresh=False)
     for name in given.suites:
         try:
             entry = measure(find_suite(name), settings)
         except NotAvailable as reason:
             print(f"{name}: {reason}")
             continue
-        store.put(f"{name} {target.name} {entry['preset']}", entry)
+        store.put(f"{name} {target.name} {entry['preset']}", {**entry, "command": command})
         print(name, entry, flush=True)
     if given.publish:
         publish_deployment(store.read())

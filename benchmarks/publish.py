@@ -51,6 +51,9 @@ def publish_accuracy(content: dict[str, Any], table: str) -> None:
 
 def publish_deployment(content: dict[str, Any]) -> None:
     """Store the results on deployment targets and put their table into README.md."""
+    # Rows come from several runs, each with its own number of samples.
+    commands = dict.fromkeys(entry["command"] for entry in content["entries"].values())
+    content = {**content, "command": "; ".join(commands)}
     _store("deployment", content)
     headings = (
         "model",
