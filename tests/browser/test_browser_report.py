@@ -12,8 +12,9 @@ import pytest
 
 import quantry
 from quantry.autosearch import search
+from quantry.diagnosis import PairDiagnosis, diagnose_pair
 from quantry.recipe import MinMax, MinMSE
-from quantry.report import write_report, write_search_report
+from quantry.report import write_pair_report, write_report, write_search_report
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -37,7 +38,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "search": write_search_report(found, folder / "search.html", "small.onnx"),
         "model": write_report(result, folder / "model.html", "small.onnx"),
+        "pair": write_pair_report(_compared(result), folder / "pair.html", "small.onnx and small.int8.onnx"),
     }
+
+
+def _compared(result: quantry.QuantizationResult) -> PairDiagnosis:
+    feeds = [{"x": sample} for sample in samples(3)]
+    return diagnose_pair(onnx.parser.parse_model(MODEL), onnx.load_from_string(result.to_bytes()), feeds)
 
 
 def size(browser: Any, width: int, height: int = 900) -> None:
@@ -74,7 +81,7 @@ def script(browser: Any, code: str, *arguments: Any) -> Any:
     return browser.execute_script(code, *arguments)
 
 
-@pytest.mark.parametrize("name", ["search", "model"])
+@pytest.mark.parametrize("name", ["search", "model", "pair"])
 def test_charts_are_drawn_without_errors(name: str, browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages[name])
     marks = "return [...document.querySelectorAll('.chart')].map((box) => box.querySelectorAll('svg path').length)"
@@ -155,7 +162,7 @@ def test_histogram_follows_the_chosen_tensor(browser: Any, pages: dict[str, Path
     assert "activation" in script(browser, choose, "x")
 
 
-@pytest.mark.parametrize("name", ["search", "model"])
+@pytest.mark.parametrize("name", ["search", "model", "pair"])
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_phone_needs_no_sideways_scrolling(name: str, colours: str, browser: Any, pages: dict[str, Path]) -> None:
     opened(browser, pages[name], width=380, colours=colours)
@@ -163,7 +170,7 @@ def test_phone_needs_no_sideways_scrolling(name: str, colours: str, browser: Any
     assert width == inner == 380
 
 
-@pytest.mark.parametrize("name", ["search", "model"])
+@pytest.mark.parametrize("name", ["search", "model", "pair"])
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_axe_finds_no_violation(name: str, colours: str, browser: Any, pages: dict[str, Path], axe: str) -> None:
     opened(browser, pages[name], colours=colours)
