@@ -39,3 +39,26 @@ def test_site_builds_with_generated_pages_and_sound_links(tmp_path: Path) -> Non
     fields = (tmp_path / "site" / "reference" / "recipe" / "index.html").read_text(encoding="utf-8")
     assert "sigmoid_to_hard_sigmoid" in fields
     assert (tmp_path / "site" / "notebooks" / "detector" / "index.html").exists()
+    benchmarks = (tmp_path / "site" / "benchmarks" / "index.html").read_text(encoding="utf-8")
+    assert benchmarks.count("<svg viewBox") >= 5
+
+
+def test_code_of_a_page_runs_and_a_failing_block_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import docs_folder
+    import run_docs
+
+    docs_folder.prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_docs, "ROOT", tmp_path)
+    monkeypatch.setattr(run_docs, "_limit", lambda _: None)
+    page = tmp_path / "page.md"
+    quantizes = 'quantry.quantize("model.onnx", data, "XINT8").save("new.onnx")'
+    page.write_text(f"```python\n{quantizes}\n```\n\n```\nquantry check new.onnx\n```\n", encoding="utf-8")
+    run_docs.run_page(page)
+    assert (tmp_path / "new.onnx").exists()
+    page.write_text("```\nquantry nodes nowhere.onnx\n```\n", encoding="utf-8")
+    with pytest.raises(RuntimeError, match=r"nowhere\.onnx"):
+        run_docs.run_page(page)
+    page.write_text("<!-- docs: skip, as an example -->\n```\nquantry nodes nowhere.onnx\n```\n", encoding="utf-8")
+    run_docs.run_page(page)

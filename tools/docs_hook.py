@@ -1,9 +1,11 @@
 """Adds generated pages to the documentation site: commands and recipe fields from the code, notebooks as Markdown."""
 
 import dataclasses
+import importlib
 import inspect
 import json
 import re
+import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,11 @@ def on_files(files: Files, config: Any) -> Files:
         files: The files of the site.
         config: The configuration of the site.
     """
-    pages = {"reference/commands.md": commands_page(), "reference/recipe.md": recipe_page()}
+    pages = {
+        "reference/commands.md": commands_page(),
+        "reference/recipe.md": recipe_page(),
+        "benchmarks.md": _benchmarks().benchmarks_page(),
+    }
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         pages[f"notebooks/{path.stem}.md"] = notebook_page(path)
     for name, content in pages.items():
@@ -31,6 +37,13 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Point links to files outside docs/ at names, because the site does not contain them."""
     return re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?!docs)[^)#]+\)", r"\1", markdown)
+
+
+def _benchmarks() -> Any:
+    """Return docs_benchmarks, which lies next to this file; mkdocs loads hooks by path."""
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tools"))
+    return importlib.import_module("docs_benchmarks")
 
 
 def commands_page() -> str:
