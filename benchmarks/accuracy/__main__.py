@@ -1,6 +1,7 @@
 """Compares the quality of quantized models on labelled data.
 
-Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--who TEXT ...] [--limit N] [--resume] [--publish]
+Run: python -m benchmarks.accuracy [--quick] [--only SUITE ...] [--who TEXT ...] [--limit N] [--effort high]
+     [--resume] [--publish]
 """
 
 import argparse
@@ -9,7 +10,7 @@ import sys
 from fnmatch import fnmatch
 from functools import partial
 
-from benchmarks.accuracy.contestants import contestants, quick_contestants
+from benchmarks.accuracy.contestants import auto_contestants, contestants, quick_contestants
 from benchmarks.accuracy.quality_table import quality_table
 from benchmarks.accuracy.run_suite import run_suite
 from benchmarks.accuracy.suites import SUITES
@@ -17,6 +18,7 @@ from benchmarks.harness import Failure
 from benchmarks.locations import OUT, NotAvailable
 from benchmarks.publish import publish_accuracy
 from benchmarks.result_file import ResultFile
+from quantry.auto import EFFORTS
 
 _QUICK_LIMITS = {"mobilenetv2_035": 200, "cifar10": 1000}
 """The suites of the quick run, and how many held-out samples each takes."""
@@ -29,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], choices=[suite.name for suite in SUITES], help="models")
     parser.add_argument("--who", nargs="+", default=[], help="contestants, such as 'quark*'; float is always in")
     parser.add_argument("--limit", type=int, help="number of held-out samples, for a first look")
+    parser.add_argument("--effort", choices=[*EFFORTS], help="also try the default recipe with this effort")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has scored")
     parser.add_argument("--publish", action="store_true", help="keep the results in benchmarks/ and its README.md")
     given = parser.parse_args(arguments)
@@ -42,6 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         if given.quick and suite.name not in _QUICK_LIMITS:
             continue
         everybody = (quick_contestants if given.quick else contestants)(suite.name)
+        if given.effort is not None:
+            everybody = (*everybody, *auto_contestants(suite.name, given.effort))
         who = tuple(
             one for one in everybody if not given.who or any(fnmatch(one.label, name) for name in ("float", *given.who))
         )

@@ -53,9 +53,16 @@ def quark(preset: str) -> Contestant:
     return Contestant(f"quark {preset}", QUARK, {"preset": preset}, peer=True)
 
 
-def auto(target: str) -> Contestant:
+def auto(target: str, effort: str = "default") -> Contestant:
     """Return what quantry's default recipe finds for a target, without labels."""
-    return Contestant(f"quantry auto {target}", QUANTRY, {"recipe": "auto", "target": target})
+    label = f"quantry auto {target}" + ("" if effort == "default" else f" {effort}")
+    return Contestant(label, QUANTRY, {"recipe": "auto", "target": target, "effort": effort})
+
+
+def auto_contestants(suite: str, effort: str = "default") -> tuple[Contestant, ...]:
+    """Return the default recipe for all targets that it is measured for."""
+    targets = _SENTENCE_TARGETS if suite == "minilm_stsb" else AUTO_TARGETS
+    return tuple(auto(target, effort) for target in targets)
 
 
 def search_winner(preset: str) -> Contestant:
@@ -78,7 +85,7 @@ def contestants(suite: str) -> tuple[Contestant, ...]:
         FLOAT,
         *(quantry(preset) for preset in ours),
         *(Contestant(f"quantry {name}", QUANTRY, {"recipe": scheme(name)}) for name in schemes),
-        *(auto(target) for target in (_SENTENCE_TARGETS if suite == "minilm_stsb" else AUTO_TARGETS)),
+        *auto_contestants(suite),
         search_winner("XINT8"),
         search_winner("CPU_INT8"),
         ONNXRUNTIME_PER_CHANNEL,

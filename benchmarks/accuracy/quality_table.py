@@ -24,8 +24,10 @@ def quality_table(entries: dict[str, Any]) -> str:
 
 
 def _goal(suite: str, label: str, reference: float | None) -> float | None:
-    if label in AUTO_SHARES and reference is not None:
-        return AUTO_SHARES[label] * reference
+    # The effort, if it is not the default, comes after the target.
+    share = AUTO_SHARES.get(" ".join(label.split()[:2]))
+    if share is not None and reference is not None:
+        return share * reference
     return GOALS.get(suite, {}).get(label)
 
 

@@ -20,12 +20,13 @@ def quantize(
         count: How many of them.
         recipe: A preset, a recipe as plain data, or "auto".
         output: Path of the quantized model.
-        **more: ``target`` is passed on; all else describes the workload.
+        **more: ``target`` and ``effort`` are passed on; all else describes the workload.
     """
     quantize_model = _loaded()
 
     def job() -> Facts:
-        result = quantize_model(model, SampleReader(samples, count), recipe, target=more.get("target"))
+        chosen = {name: more[name] for name in ("target", "effort") if name in more}
+        result = quantize_model(model, SampleReader(samples, count), recipe, **chosen)
         files = result.save(output)
         return {"bytes": sum(file.stat().st_size for file in files), "stages": _stages(result)}
 
