@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from quantry.errors import DataError, RecipeError
@@ -22,6 +22,9 @@ _ERRORS, _LEAST = 1.5, 0.005
 
 _FEW, _LARGE = 5, 0.5
 """The standard error of fewer numbers is hardly known, so there a gain of this share of the loss is enough as well."""
+
+_TINY = 1e-12
+"""Added to the mean square of an output, which may be zero."""
 
 CHECKS = 8
 """How often a run is compared with its start."""
@@ -182,6 +185,39 @@ def single_samples(batch: Any) -> list[Any]:
     if len(lengths) != 1 or lengths == {0}:
         return [batch]
     return [tree_unflatten([leaf[at : at + 1] for leaf in leaves], form) for at in range(lengths.pop())]
+
+
+def output_errors(
+    teacher: nn.Module, calls: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> tuple[Callable[[Any, Any], Tensor], list[Any]]:
+    """Return a loss that compares a module with its teacher, and batches for it, which hold the teacher's results.
+
+    Squared errors are relative to the mean square of each output over all calls, not over one: otherwise a sample whose
+    output is about zero would decide alone.
+
+    Args:
+        teacher: The float model.
+        calls: Positional and keyword arguments of each call.
+    """
+    wanted = [_results(teacher, call) for call in calls]
+    sizes = [torch.stack([part.square().mean() for part in parts]).mean() for parts in zip(*wanted, strict=True)]
+
+    def loss(module: nn.Module, batch: Any) -> Tensor:
+        call, expected = batch
+        found = _results(module, call)
+        if [part.shape for part in found] != [part.shape for part in expected]:
+            return torch.tensor(math.inf)  # a number of results that depends on the values
+        triples = zip(found, expected, sizes, strict=True)
+        return torch.stack([(ours - theirs).square().mean() / (size + _TINY) for ours, theirs, size in triples]).mean()
+
+    return loss, list(zip(calls, wanted, strict=True))
+
+
+def _results(module: nn.Module, call: tuple[tuple[Any, ...], dict[str, Any]]) -> list[Tensor]:
+    arguments, named = call
+    with torch.no_grad():
+        leaves = tree_leaves(module(*arguments, **named))
+    return [leaf.float() for leaf in leaves if torch.is_tensor(leaf) and leaf.numel()]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from quantry.errors import DataError, ModelError, RecipeError, known_keywords
 from quantry.numerics.torch_quantizer import Gradient
 from quantry.recipe.checked import Checked
-from quantry.torchfront.distillation import DistillationLoss
+from quantry.torchfront.distillation import DistillationLoss, float_teacher
 from quantry.torchfront.fake_quantizer import FakeQuantizer
 from quantry.torchfront.graph_capture import call_error
-from quantry.torchfront.held_out import CHECKS, Batches, HeldOut, one_number, single_samples
+from quantry.torchfront.held_out import CHECKS, Batches, HeldOut, one_number, output_errors, single_samples
 from quantry.torchfront.quantized_module import QuantizedModule, require_quantized
 from quantry.torchfront.switches import freeze_batch_norm, freeze_observers, learn_scales, start_observers
 
@@ -417,21 +417,30 @@ def _rate_factor(step: int, steps: int) -> float:
 # -- data --------------------------------------------------------------------------------------------------------------
 
 
-def _label_free(module: QuantizedModule, tensors: str | tuple[str, ...] = "all") -> Loss:
-    distillation = DistillationLoss(module, tensors=tensors)
-
-    count = len(module.definition.model.inputs)
+def _label_free(module: QuantizedModule) -> Loss:
+    distillation, split = DistillationLoss(module, tensors="all"), _splitter(module)
 
     def loss(student: QuantizedModule, batch: Any) -> Tensor:
+        arguments, named = split(batch)
+        return distillation.of(student, *arguments, **named)
+
+    return loss
+
+
+def _splitter(module: QuantizedModule) -> Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return a function from a batch without a loss to the arguments of a module."""
+    count = len(module.definition.model.inputs)
+
+    def split(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         named = dict(batch) if isinstance(batch, Mapping) else {}
         plain = batch[:count] if isinstance(batch, list | tuple) else (batch,)
         arguments = () if named else tuple(plain)
         wrong = call_error(module, arguments, named, "qat")
         if wrong is not None:
             raise wrong
-        return distillation.of(student, *arguments, **named)
+        return arguments, named
 
-    return loss
+    return split
 
 
 def _held_out(module: QuantizedModule, loss: Loss | None, batches: list[Any]) -> HeldOut:
@@ -442,7 +451,8 @@ def _held_out(module: QuantizedModule, loss: Loss | None, batches: list[Any]) ->
     free = all(shape is not None and len(shape) and not isinstance(shape[0], int) for shape in shapes)
     if free:
         batches = [sample for batch in batches for sample in single_samples(batch)][:_MOST_SAMPLES]
-    return HeldOut(_label_free(module, tensors=()), batches, by_sample=free)
+    split = _splitter(module)
+    return HeldOut(*output_errors(float_teacher(module), [split(batch) for batch in batches]), by_sample=free)
 
 
 def _moved(batch: Any, device: torch.device) -> Any:
