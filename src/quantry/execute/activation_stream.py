@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib import util
 from typing import IO, TYPE_CHECKING, Any, Union
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -148,6 +149,7 @@ class ActivationStream:
         self._store = store
         self._nodes = list(model.graph)
         self._position = 0
+        self._repeated: list[ir.Node] = []
         self._last_use = {value: at for at, node in enumerate(self._nodes) for value in values_used(node)}
         self.samples = 0
         for sample in data:
@@ -166,8 +168,9 @@ class ActivationStream:
             end: The position.
             show: Names of tensors to keep until the next call even if no node reads them.
         """
-        nodes = self._nodes[self._position : end]
+        nodes = [*self._repeated, *self._nodes[self._position : end]]
         later = frozenset(value for value, use in self._last_use.items() if use >= end)
+        self._repeated, later = _without_bfloat16(nodes, later)
         if nodes:
             segment = segment_of(self.model, nodes, frozenset(show), later)
             names = [value.name or "" for value in segment.view.outputs]
@@ -194,16 +197,41 @@ class ActivationStream:
         in_threads(run, range(at_once))
 
     def get(self, name: str, sample: int) -> npt.NDArray[Any]:
-        """Return a tensor that is still kept."""
+        """Return a tensor that is still kept; bfloat16 as the same values in float32."""
+        for node in self._repeated:
+            if node.outputs[0].name == name and node.op_type == "Cast" and node.inputs[0] is not None:
+                source = self.get(node.inputs[0].name or "", sample)
+                return np.asarray(source.astype(ml_dtypes.bfloat16), np.float32)
         return self._store.get(name, sample)
 
     def size(self, name: str) -> int:
         """Return the number of elements of a tensor for the first sample."""
-        return self._store.get(name, 0).size
+        return self.get(name, 0).size
 
     def close(self) -> None:
         """Drop everything that is kept."""
         self._store.close()
+
+
+def _without_bfloat16(nodes: list[ir.Node], later: frozenset[ir.Value]) -> tuple[list[ir.Node], frozenset[ir.Value]]:
+    """Return nodes to run again with the next part, and what must be kept for them and for it.
+
+    onnxruntime returns no bfloat16 to NumPy, so conversions to it are repeated from their float inputs.
+    """
+    repeated: list[ir.Node] = []
+    for node in reversed(nodes):
+        if any(value in later and _is_bfloat16(value) for value in node.outputs):
+            repeated.insert(0, node)
+            later = (later - frozenset(node.outputs)) | frozenset(
+                value for value in values_used(node) if not value.is_initializer()
+            )
+    return repeated, later
+
+
+def _is_bfloat16(value: ir.Value) -> bool:
+    node = value.producer()
+    converted = node is not None and node.op_type == "Cast" and node.attributes.get_int("to", 0)
+    return ir.DataType.BFLOAT16 in (value.dtype, converted)
 
 
 def _run(session: Any, names: list[str], feeds: dict[str, npt.NDArray[Any]], sample: int) -> list[npt.NDArray[Any]]:
