@@ -25,6 +25,8 @@ class Around(nn.Module):
     [
         (lambda y: functional.interpolate(functional.silu(y), scale_factor=2, mode="bilinear"), ()),
         (lambda y: y * functional.adaptive_avg_pool2d(y, 1), ()),
+        (lambda y: functional.avg_pool2d(y, 2, ceil_mode=True, count_include_pad=False), ()),
+        (lambda y: functional.avg_pool2d(y, 4, 3, ceil_mode=True), ("AveragePool",)),
         (functional.instance_norm, ("InstanceNormalization",)),
         (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bilinear"), ()),
         (lambda y: functional.interpolate(y, size=(17, 11), mode="bilinear", align_corners=True), ()),
@@ -32,7 +34,18 @@ class Around(nn.Module):
         (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bilinear").softmax(1), ("Softmax",)),
         (lambda y: functional.interpolate(y, scale_factor=1.5, mode="bicubic"), ("Resize",)),
     ],
-    ids=["doubled", "pooled", "normalized", "interpolated", "sizes", "from a pool", "softmax", "cubic"],
+    ids=[
+        "doubled",
+        "pooled",
+        "whole windows",
+        "cut windows",
+        "normalized",
+        "interpolated",
+        "sizes",
+        "from a pool",
+        "softmax",
+        "cubic",
+    ],
 )
 def test_operators_that_round_are_named(
     function: Callable[[Tensor], Tensor], rounded: tuple[str, ...], tmp_path: Path

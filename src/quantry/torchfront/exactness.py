@@ -56,7 +56,7 @@ def _is_exact(node: ir.Node, view: QuantizedView) -> bool:
         return _sums_are_exact(node, view)
     if node.op_type in _AVERAGES:
         params = _grid(node, 0, view)
-        plain = not node.attributes.get_int("ceil_mode", 0) and _is_even(node.attributes.get_ints("pads", ()))
+        plain = _has_whole_windows(node) and _is_even(node.attributes.get_ints("pads", ()))
         return params is not None and _is_dyadic(params) and params.dtype.bits <= _FEW_BITS and plain
     return row.family is Family.RESIZE and _interpolates_exactly(node)
 
@@ -152,6 +152,26 @@ def _is_dyadic(params: TensorParams) -> bool:
 def _levels(params: TensorParams) -> float:
     ends = [np.abs(np.asarray(end, np.int64) - params.zero_point).max() for end in (params.lowest, params.highest)]
     return float(max(ends))
+
+
+def _has_whole_windows(node: ir.Node) -> bool:
+    """Return whether no window of a pool reaches beyond the padded input, where tools count its elements differently."""
+    if not node.attributes.get_int("ceil_mode", 0):
+        return True
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    kernel = node.attributes.get_ints("kernel_shape", ())
+    lengths = [] if shape is None else list(shape)[2:]
+    if len(lengths) != len(kernel) or not all(isinstance(length, int) for length in lengths):
+        return False
+    ones, zeros = [1] * len(kernel), [0] * (2 * len(kernel))
+    strides = node.attributes.get_ints("strides", ones)
+    dilations = node.attributes.get_ints("dilations", ones)
+    pads = node.attributes.get_ints("pads", zeros)
+    return all(
+        (int(length) + pads[axis] + pads[axis + len(kernel)] - (kernel[axis] - 1) * dilations[axis] - 1) % strides[axis]
+        == 0
+        for axis, length in enumerate(lengths)
+    )
 
 
 def _is_even(pads: object) -> bool:
