@@ -3,6 +3,7 @@
 from typing import Any
 
 from benchmarks.markdown import table
+from benchmarks.zoo.architectures import ARCHITECTURES
 from benchmarks.zoo.measurement import RECIPES
 from benchmarks.zoo.onnx_results import Entry
 
@@ -13,6 +14,7 @@ _NOISE = 0.1
 """Differences below this many dB are no differences: results of a few samples."""
 
 _TORCH_SHARE = 0.95
+_WANTED = 100
 _FIXED = {"built", "exported", "onnxruntime", "torch", "old exporter", *RECIPES}
 _HEADINGS = (
     *("architecture", "million weights", "onnxruntime", "RECOMMENDED-CPU", "XINT8", "RECOMMENDED-NPU"),
@@ -71,7 +73,8 @@ def target_lines(entries: Entries) -> list[str]:
     share = len(torch_ok) / max(1, len(exported))
     missing = [name for name in exported if name not in torch_ok]
     return [
-        f"{len(entries)} architectures measured, {len(exported)} exported by `torch.onnx.export(dynamo=True)`",
+        f"{'met' if len(entries) >= _WANTED else 'not met'}: {len(entries)} of {len(ARCHITECTURES)} architectures measured",
+        f"{len(exported)} of them exported by `torch.onnx.export(dynamo=True)`",
         _target("raw exceptions", _places(entries, "raised")),
         _target("results that onnxruntime does not load or run", _places(entries, "invalid")),
         _target("architectures that a recipe refuses", _places(entries, "refused")),

@@ -155,7 +155,7 @@ def _levels(params: TensorParams) -> float:
 
 
 def _has_whole_windows(node: ir.Node) -> bool:
-    """Return whether no window of a pool reaches beyond the padded input, where tools count its elements differently."""
+    """Return whether no window of a pool reaches beyond the padded input, where tools count elements differently."""
     if not node.attributes.get_int("ceil_mode", 0):
         return True
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
