@@ -230,8 +230,9 @@ def _without_bfloat16(nodes: list[ir.Node], later: frozenset[ir.Value]) -> tuple
 
 def _is_bfloat16(value: ir.Value) -> bool:
     node = value.producer()
-    converted = node is not None and node.op_type == "Cast" and node.attributes.get_int("to", 0)
-    return ir.DataType.BFLOAT16 in (value.dtype, converted)
+    if node is not None and node.op_type == "Cast":
+        return "to" in node.attributes and node.attributes["to"].as_int() == ir.DataType.BFLOAT16.value
+    return value.dtype is ir.DataType.BFLOAT16
 
 
 def _run(session: Any, names: list[str], feeds: dict[str, npt.NDArray[Any]], sample: int) -> list[npt.NDArray[Any]]:

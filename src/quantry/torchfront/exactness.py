@@ -160,16 +160,15 @@ def _has_whole_windows(node: ir.Node) -> bool:
         return True
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     kernel = node.attributes.get_ints("kernel_shape", ())
-    lengths = [] if shape is None else list(shape)[2:]
-    if len(lengths) != len(kernel) or not all(isinstance(length, int) for length in lengths):
+    lengths = [] if shape is None else [length for length in list(shape)[2:] if isinstance(length, int)]
+    if len(lengths) != len(kernel):
         return False
     ones, zeros = [1] * len(kernel), [0] * (2 * len(kernel))
     strides = node.attributes.get_ints("strides", ones)
     dilations = node.attributes.get_ints("dilations", ones)
     pads = node.attributes.get_ints("pads", zeros)
     return all(
-        (int(length) + pads[axis] + pads[axis + len(kernel)] - (kernel[axis] - 1) * dilations[axis] - 1) % strides[axis]
-        == 0
+        (length + pads[axis] + pads[axis + len(kernel)] - (kernel[axis] - 1) * dilations[axis] - 1) % strides[axis] == 0
         for axis, length in enumerate(lengths)
     )
 
