@@ -38,7 +38,7 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 def _chart(entry: Mapping[str, Any]) -> str:
     scores = {name: score for name, score in entry["scores"].items() if isinstance(score.get("value"), int | float)}
-    top = max([max(score["value"], *(score.get("interval") or ())) for score in scores.values()] + [1e-9])
+    top = max([1e-9, *(end for score in scores.values() for end in (score["value"], *(score.get("interval") or ())))])
     bars = "".join(_bar(index, name, score, top) for index, (name, score) in enumerate(scores.items()))
     height = _ROW * len(scores) + 8
     label = escape("; ".join(f"{name} {score['value']:.4f}" for name, score in scores.items()))
