@@ -28,6 +28,9 @@ _DECIBELS_OF_DECISIONS = 20.0
 
 _CHEAP = 1.5
 
+# dB from which on a known cause explains a loss.
+_EXPLAINING = 2.0
+
 # With more tensors than this, they are measured together only: each of them costs a run or two.
 _MEASURED_TENSORS = 8
 
@@ -77,9 +80,12 @@ def find_causes(evidence: Evidence, measure: Counterfactual | None = None) -> tu
         # Without weights: that their rounding shifts means is what the last cause is about.
         blamed = frozenset(name for one in found for name in one.rounded or one.tensors if name not in weights)
         found += list(_findings(cause, evidence, able, blamed))
+    if all(finding.cost is not None and finding.cost < _EXPLAINING for finding in found):
+        # Small causes do not explain a large loss, and then the nodes that lose most say more.
+        found += list(_findings(Cause(unexplained), evidence, able, frozenset()))
     # What cannot be measured comes first and keeps the order of the rules.
     found.sort(key=lambda finding: -math.inf if finding.cost is None else -_rank(finding))
-    return tuple(found) or tuple(_findings(Cause(unexplained), evidence, able, frozenset()))
+    return tuple(found)
 
 
 def _rank(finding: Finding) -> float:
