@@ -6,8 +6,7 @@
     asymmetric:  scale = (high - low) / (highest - lowest)   zero_point = round_half_even(lowest - low / scale)
 
 after the range has been extended to include zero. Everything is computed in float64; the scale is then rounded to
-float32 or to the nearest power of two. With one bit less (`Grid.reduced`) the scale is the smallest that keeps both
-ends after the zero point is rounded. The zero point is the one of the unrounded scale, so that a power-of-two scale
+float32 or to the nearest power of two. The zero point is the one of the unrounded scale, so that a power-of-two scale
 clips both ends in proportion. A range made from a power of two, as by NonOverflow and MinMSE, gives exactly that power.
 """
 
@@ -75,12 +74,6 @@ def scale_and_zero_point(low: Any, high: Any, grid: Grid, arrays: Any = np) -> t
     if not grid.symmetric:
         aligned = arrays.clip(arrays.round(grid.lowest - low / scale), grid.lowest, grid.highest)
         zero_point = arrays.where(degenerate, 0.0, aligned)
-        if grid.reduced and not grid.power_of_two:
-            # The rounded zero point moves both ends by up to half a step, so one of them would be clipped. With one bit
-            # less that costs half a percent of the largest weight: a slightly larger scale keeps both ends.
-            below, above = zero_point - grid.lowest, grid.highest - zero_point
-            fits = arrays.maximum(-low / arrays.clip(below, 1.0, None), high / arrays.clip(above, 1.0, None))
-            scale = arrays.where(degenerate, scale, arrays.maximum(scale, fits))
     if grid.power_of_two:
         exponent = arrays.round(arrays.log2(scale))
         scale = arrays.exp2(arrays.clip(exponent, SMALLEST_EXPONENT, largest_exponent(grid)))
