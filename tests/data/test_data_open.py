@@ -347,7 +347,7 @@ def test_random_data_keep_to_their_range():
     assert 4 < values.max() < 5
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"low": 1.0, "high": 1.0}])
+@pytest.mark.parametrize("wrong", [{"samples": 0}, {"low": 1.0, "high": 0.5}])
 def test_random_data_refuse_impossible_requests(wrong):
     with pytest.raises(DataError, match="RandomData"):
         RandomData(**wrong)

@@ -19,7 +19,9 @@ SAME = [name for name in USABLE if name != "VINT8"]
 
 
 def test_names_are_those_of_the_presets() -> None:
-    ours_alone = {name for name in PRESETS if name == "CPU_INT8" or name.startswith("RECOMMENDED")}
+    ours_alone = {
+        name for name in PRESETS if name == "CPU_INT8" or name.startswith(("RECOMMENDED", "FP8", "MATMUL_NBITS_"))
+    }
     assert set(DEFAULT_CONFIGS) == set(PRESETS) - ours_alone
 
 

@@ -12,6 +12,7 @@ from quantry.recipe import (
     CrossLayer,
     Entropy,
     EqualizeOptions,
+    FitPowers,
     Gptq,
     LayerWisePercentile,
     Method,
@@ -65,7 +66,8 @@ def accuracy_space(base: Recipe) -> Space:
     Args:
         base: Sets everything else: data types, granularity, format, target.
     """
-    smooth = replace(base.equalize, smooth=SmoothQuant())
+    on_npu = isinstance(base.plan.activation.scale, PowerOfTwoScale)
+    smooth = replace(base.equalize, smooth=SmoothQuant(), powers=FitPowers() if on_npu else None)
     equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), smooth]
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
         # Per-channel weights already have a scale for each channel, so groups would not change the model.
@@ -82,7 +84,6 @@ def accuracy_space(base: Recipe) -> Space:
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
         first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}
-    on_npu = isinstance(base.plan.activation.scale, PowerOfTwoScale)
     plan = replace(base.plan, float_residuals=True, float_final_pools=on_npu or base.plan.float_final_pools)
     plain = replace(base, plan=plan)
     return Space.of(plain, fields, name=f"{base.name} accuracy", first=[first])

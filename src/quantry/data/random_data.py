@@ -35,7 +35,7 @@ class RandomData:
         if self.samples < 1:
             raise DataError(f"RandomData.samples must be at least 1, got {self.samples!r}")
         if not self.low <= self.high:
-            raise DataError(f"RandomData.low must be below high, got {self.low!r} and {self.high!r}")
+            raise DataError(f"RandomData.low must not be above high, got {self.low!r} and {self.high!r}")
 
 
 LARGEST_SAMPLE = 1 << 28

@@ -283,10 +283,10 @@ def _has_float8(source: str | bytes | Path) -> bool:
     onnxruntime's CPU provider (1.19 to 1.31) fuses pairs of 8-bit floats into integer kernels and then refuses the
     model (https://github.com/microsoft/onnxruntime/issues/22269); without these fusions it runs.
     """
-    content = source if isinstance(source, bytes) else Path(source).read_bytes()
     try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
         model = onnx.load_model_from_string(content)
-    except Exception:  # protobuf's exceptions; onnxruntime's message then says what is wrong
+    except Exception:  # a missing file, or protobuf's exceptions; onnxruntime's message then says what is wrong
         return False
     return any(weight.data_type in _FLOAT8_TYPES for weight in model.graph.initializer)
 
