@@ -141,6 +141,14 @@ def test_boxes_of_a_detector_are_drawn() -> None:
     assert all(box["width"] > 0 and box["label"] for box in boxes)
 
 
+def test_decoder_of_another_detector_costs_the_boxes_alone(caplog: pytest.LogCaptureFixture) -> None:
+    from quantry import demo
+
+    result = quantry.quantize(demo.model_path(), demo.calibration_inputs(2), "XINT8", store=None)
+    assert changed_images(result, "yolox") == ()
+    assert "the report shows no boxes" in caplog.text
+
+
 def test_model_that_grew_is_called_larger(facts: ReportFacts) -> None:
     assert "1.04x larger" in render_page(dataclasses.replace(facts, sizes=(1000, 1040)))
     assert "4.0x smaller" in render_page(dataclasses.replace(facts, sizes=(1000, 250)))

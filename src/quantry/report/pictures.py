@@ -2,6 +2,7 @@
 
 import base64
 import io
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.data.images import ImageSource
+from quantry.errors import QuantryError
 from quantry.evaluate.tasks import Decoder, Detections, find_decoder, overlaps
 from quantry.quantization import QuantizationResult
 from quantry.report.facts import Plain
 from quantry.runtime.sessions import run_session, simulation_session
+
+_LOG = logging.getLogger("quantry.report")
 
 _IMAGES = 32
 """Images that both models run on: enough to find examples, and a few seconds on a CPU."""
@@ -45,7 +49,11 @@ def changed_images(result: QuantizationResult, decoder: Decoder | str | None = N
     for index, sample in enumerate(data):
         image = next(iter(sample.values()))
         ours, theirs = run_session(before, sample), run_session(after, sample)
-        compared = _classes(ours, theirs) if decode is None else _boxes(ours, theirs, decode, _sides(image))
+        try:
+            compared = _classes(ours, theirs) if decode is None else _boxes(ours, theirs, decode, _sides(image))
+        except QuantryError as error:  # the model is good, only its outputs are not what the decoder expects
+            _LOG.warning("the report shows no boxes: %s", error)
+            return ()
         if compared is None:
             return ()
         found.append((compared[0], index, image, compared[1]))
