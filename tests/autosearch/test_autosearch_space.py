@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from quantry.autosearch import Choice, IntRange, Space, Uniform, named_space, with_fields
+from quantry.autosearch import Choice, IntRange, Space, Uniform, named_space, priority, with_fields
 from quantry.autosearch.cost import CostModel, stage_chain
-from quantry.autosearch.priority import ENUMERATION_LIMIT, enumerate_trials, first_trials, grid_order
+from quantry.autosearch.priority import enumerate_trials, first_trials, grid_order
 from quantry.autosearch.trial import Trial
 from quantry.errors import RecipeError
 from quantry.recipe import (
@@ -223,12 +223,15 @@ def test_first_assignment_without_a_recipe_is_an_error_with_its_values() -> None
         first_trials([Space({"a": Choice([1, 2])}, refuse, name="mine", first=({"a": 2},))])
 
 
-def test_first_assignments_may_lie_beyond_the_enumeration_limit() -> None:
+def test_first_assignments_may_lie_beyond_the_enumeration_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = 500
+    monkeypatch.setattr(priority, "ENUMERATION_LIMIT", limit)
+
     def build(assignment: Any) -> Recipe:
         return with_fields(Recipe(), {"scale.activation": Percentile(50 + assignment["a"] * 1e-4)})
 
-    space = Space({"a": IntRange(0, ENUMERATION_LIMIT + 99)}, build, first=({"a": ENUMERATION_LIMIT + 9},) * 2)
+    space = Space({"a": IntRange(0, limit + 99)}, build, first=({"a": limit + 9},) * 2)
     configurations, _ = enumerate_trials([space])
     ordered = grid_order(configurations, [space])
-    assert ordered[0].assignment == {"a": ENUMERATION_LIMIT + 9}
+    assert ordered[0].assignment == {"a": limit + 9}
     assert len(ordered) == len(configurations) + 1
