@@ -114,3 +114,18 @@ def test_shift_of_few_positions_is_not_corrected() -> None:
     recipe = Recipe(plan=plan, tune=TuneOptions((BiasCorrection(),)))
     result = quantry.quantize(proto, [{"x": values}], recipe, store=None)
     np.testing.assert_allclose(result.stages.tuned[0].value.weights["b"], [0.0, 0.3], atol=1e-2)
+
+
+def test_what_a_relu_cuts_off_is_not_corrected() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,2] x) => (float[n,1] y)
+        { a = Gemm(x, w, b) y = Relu(a) }"""
+    proto = onnx.parser.parse_model(text)
+    # Int4 rounds 0.06 away. Its column is 5 where the sum is negative with and without it, and 0 elsewhere.
+    for name, array in {"w": np.array([[1.0], [0.06]], np.float32), "b": np.zeros(1, np.float32)}.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    signs = np.where(np.arange(40) % 2, 1.0, -1.0)
+    values = np.stack([signs, np.where(signs < 0, 5.0, 0.0)], axis=1).astype(np.float32)
+    plan = PlanOptions(TensorSpec(DataType.UINT16, symmetric=False), TensorSpec(DataType.INT4), DerivedBias())
+    recipe = Recipe(plan=plan, tune=TuneOptions((BiasCorrection(),)))
+    result = quantry.quantize(proto, [{"x": values}], recipe, store=None)
+    np.testing.assert_allclose(result.stages.tuned[0].value.weights["b"], [0.0], atol=1e-2)

@@ -5,7 +5,8 @@ bias compensates the shift::
 
     b' = b + mean over samples and positions of (W x + b) - (W_rounded x_fed + b)
 
-``x`` is the input of the layer in the float model. Sequentially, ``x_fed`` is its input in the quantized model, whose
+In front of a Relu the mean is over the positions that it lets pass in one of the models: what it sets to zero in both is
+no error. ``x`` is the input of the layer in the float model. Sequentially, ``x_fed`` is its input in the quantized model, whose
 earlier layers are already corrected; in one pass it is ``x``, so that each layer compensates its own weights only.
 """
 
@@ -19,6 +20,7 @@ import onnx_ir as ir
 
 from quantry.execute.activation_stream import ActivationStore, ActivationStream
 from quantry.execute.quantized_view import QuantizedView
+from quantry.graph.edit import constant_of
 from quantry.graph.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
@@ -125,18 +127,41 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
     layer = correctable.layer
     session = deployment_session(_rounded_alone(task, correctable), interleaved=True)
     axis = 1 if layer.node.op_type in CONVOLUTIONS else -1
-    total, count = np.zeros(correctable.values.size), 0
+    cut = _is_cut_at_zero(layer.node)
+    total, count = np.zeros(correctable.values.size), np.zeros(correctable.values.size)
     checked = []
     for fed, target in pairs:
         output = session.run(None, {layer.source: fed})[0]
         difference = np.moveaxis(target, axis, -1).astype(np.float64) - np.moveaxis(output, axis, -1)
         rows = difference.reshape(-1, len(total))
+        if cut:
+            # What a Relu sets to zero in both models is no error, whatever its size.
+            seen = np.maximum(np.moveaxis(target, axis, -1), np.moveaxis(output, axis, -1)).reshape(rows.shape) > 0
+            rows = np.where(seen, rows, 0.0)
+            count += seen.sum(axis=0)
+        else:
+            count += len(rows)
         total += rows.sum(axis=0)
-        count += len(rows)
         checked.append(rows[:: max(1, len(rows) // _CHECKED_POSITIONS)].astype(np.float32))
-    mean = total / max(count, 1)
+    mean = total / np.maximum(count, 1)
     common = (np.concatenate(checked) * np.sign(mean) >= np.abs(mean) / 2).mean(axis=0)
     return np.where(common >= _COMMON, mean, 0.0)
+
+
+def _is_cut_at_zero(node: ir.Node) -> bool:
+    """Return whether only a Relu, or a Clip from zero, reads what a layer computes."""
+    output = node.outputs[0]
+    readers = [use.node for use in output.uses()]
+    if not readers or output.is_graph_output():
+        return False
+    return all(_starts_at_zero(reader) for reader in readers)
+
+
+def _starts_at_zero(node: ir.Node) -> bool:
+    if node.op_type != "Clip" or len(node.inputs) < 2:
+        return node.op_type == "Relu"
+    lowest = constant_of(node.inputs[1])
+    return lowest is not None and lowest.size == 1 and float(lowest.reshape(())) == 0.0
 
 
 def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:
@@ -149,7 +174,9 @@ def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:
             continue
         array = value.const_value.numpy()
         name = value.name or ""
-        constants.append(new_initializer(name, fake_quantize(array, params[name]) if name in params else array))
+        # The shift is added to the bias before rounding, so it must not contain the rounding error of the old bias.
+        is_rounded = name in params and name != correctable.bias
+        constants.append(new_initializer(name, fake_quantize(array, params[name]) if is_rounded else array))
     by_name = {value.name: value for value in constants}
     source = node.inputs[0]
     assert source is not None
