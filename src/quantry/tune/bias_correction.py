@@ -5,9 +5,10 @@ bias compensates the shift::
 
     b' = b + mean over samples and positions of (W x + b) - (W_rounded x_fed + b)
 
-In front of a Relu the mean is over the positions that it lets pass in one of the models: what it sets to zero in both is
-no error. ``x`` is the input of the layer in the float model. Sequentially, ``x_fed`` is its input in the quantized model, whose
-earlier layers are already corrected; in one pass it is ``x``, so that each layer compensates its own weights only.
+In front of a Relu the mean is over the positions that it lets pass in one of the models: what it sets to zero in both
+is no error. ``x`` is the input of the layer in the float model. Sequentially, ``x_fed`` is its input in the quantized
+model, whose earlier layers are already corrected; in one pass it is ``x``, so that each layer compensates its own
+weights only.
 """
 
 from collections.abc import Callable, Iterator
