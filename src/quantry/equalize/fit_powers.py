@@ -25,7 +25,8 @@ from quantry.graph.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.segments import values_used
 from quantry.graph.weights import new_initializer, rebuilt
 from quantry.memo import stage
-from quantry.numerics.histogram import TensorStats
+from quantry.numerics.histogram import TensorStats, mean_square
+from quantry.numerics.rounding import round_and_clip
 from quantry.observe import Statistics
 from quantry.recipe import Bias, FitPowers, OwnBias, PerTensor, PowerOfTwoScale, TensorSpec
 from quantry.runtime.environment import depends_on
@@ -398,9 +399,7 @@ class _Fit:
         stats = self._statistics.tensors.get(layer.output.name or "")
         if stats is None or not stats.finite_count:
             return None
-        parts = stats.distribution()
-        energy = float(parts.counts @ ((parts.lower + parts.upper) / 2) ** 2) / max(parts.total, 1.0)
-        return self._of_rows(array_of(layer.bias).astype(np.float64).reshape(1, -1), spec, energy)
+        return self._of_rows(array_of(layer.bias).astype(np.float64).reshape(1, -1), spec, mean_square(stats))
 
     def _of_rows(self, rows: np.ndarray, spec: TensorSpec, energy: float) -> np.ndarray:
         """Return the errors of constants, each row with a scale of its own, relative to a mean square."""
@@ -410,7 +409,7 @@ class _Fit:
         def error(factor: float) -> float:
             scaled = rows * factor
             candidates = [
-                ((scaled - np.clip(np.rint(scaled / step[:, None]), -levels - 1, levels) * step[:, None]) ** 2).mean(1)
+                ((scaled - round_and_clip(scaled / step[:, None], -levels - 1, levels) * step[:, None]) ** 2).mean(1)
                 for step in _steps(peaks * factor, levels)
             ]
             return float(np.min(candidates, axis=0).mean()) / factor**2 / energy

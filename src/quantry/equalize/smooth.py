@@ -24,7 +24,7 @@ from quantry.graph.edit import FreshNames
 from quantry.graph.float_model import FloatModel
 from quantry.graph.weights import rebuilt, tensor_from_array
 from quantry.memo import stage
-from quantry.numerics.histogram import TensorStats
+from quantry.numerics.histogram import mean_square
 from quantry.observe import Needs, Statistics
 from quantry.recipe import Bias, OwnBias, PerGroup, PerTensor, SmoothQuant, TensorSpec
 from quantry.runtime.environment import depends_on
@@ -47,7 +47,7 @@ class CurrentRanges:
             stats = self._statistics.tensors.get(name)
             if stats is None or stats.channel_minima is None or stats.channel_maxima is None or not stats.finite_count:
                 return None
-            self._ranges[name] = ChannelRanges.of(stats.channel_minima, stats.channel_maxima, _mean_square(stats))
+            self._ranges[name] = ChannelRanges.of(stats.channel_minima, stats.channel_maxima, mean_square(stats))
         return self._ranges[name]
 
     def mean_square(self, name: str) -> float:
@@ -56,19 +56,12 @@ class CurrentRanges:
         if ranges is not None:
             return float(ranges.energy.mean())
         stats = self._statistics.tensors.get(name)
-        return 0.0 if stats is None else _mean_square(stats)
+        return 0.0 if stats is None else mean_square(stats)
 
     def divide(self, name: str, factors: np.ndarray) -> None:
         """Divide the ranges of a tensor, whose channels were divided."""
         old = self._ranges[name]
         self._ranges[name] = ChannelRanges(old.low / factors, old.high / factors, old.energy / factors**2)
-
-
-def _mean_square(stats: TensorStats) -> float:
-    distribution = stats.distribution()
-    # Values of a histogram bin count as its middle.
-    middle = (distribution.lower + distribution.upper) / 2
-    return float(distribution.counts @ (middle * middle) / max(distribution.total, 1.0))
 
 
 _FREE_GAIN = 0.1

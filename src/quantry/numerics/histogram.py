@@ -298,3 +298,10 @@ def variance(stats: TensorStats) -> float:
     middle = (distribution.lower + distribution.upper) / 2
     mean = np.average(middle, weights=distribution.counts)
     return float(np.average((middle - mean) ** 2, weights=distribution.counts))
+
+
+def mean_square(stats: TensorStats) -> float:
+    """Return the mean square of all finite values; those of a bin count as its middle."""
+    distribution = stats.distribution()
+    middle = (distribution.lower + distribution.upper) / 2
+    return float(distribution.counts @ (middle * middle) / max(distribution.total, 1.0))

@@ -19,6 +19,7 @@ from quantry.graph.operators import LINEAR
 from quantry.graph.passes.convert_opset import convert_opset
 from quantry.graph.passes.tidy import remove_unused
 from quantry.graph.weights import new_initializer
+from quantry.numerics.rounding import round_and_clip
 
 _QUANTIZERS = re.compile(r"^(|VAI|Vitis|Extended)QuantizeLinear$")
 _RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")
@@ -161,7 +162,7 @@ def _write_bias(model: ir.Model, node: ir.Node, restorer: ir.Node, floats: NDArr
         scales.append(scale.astype(np.float64))
     product = np.asarray(scales[0] * scales[1])
     limits = np.iinfo(np.int32)
-    integers = np.clip(np.rint(floats / product), limits.min, limits.max).astype(np.int32)
+    integers = round_and_clip(floats / product, limits.min, limits.max).astype(np.int32)
     zeros = np.zeros(product.shape, np.int32)
     _replace_constants(model, restorer, (integers, product.astype(np.float32), zeros))
     return True
@@ -185,7 +186,7 @@ def int16_biases(model: ir.Model) -> ir.Model:
         model = convert_opset(model, _INT16_BIASES_SINCE_OPSET)
     for _, restorer, floats in list(_stored_biases(model)):
         scale = np.array(max(float(np.abs(floats).max(initial=0.0)), 1e-30) / 32767, np.float32)
-        integers = np.clip(np.rint(floats / float(scale)), -32768, 32767).astype(np.int16)
+        integers = round_and_clip(floats / float(scale), -32768, 32767).astype(np.int16)
         _replace_constants(model, restorer, (integers, scale, np.zeros((), np.int16)))
         restorer.attributes.pop("axis", None)
     remove_unused(model)

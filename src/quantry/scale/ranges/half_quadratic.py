@@ -68,7 +68,7 @@ def _from(
         # |r|**(p - 1) is infinite at 0, where nothing is left to shrink.
         smaller = np.maximum(size - np.maximum(size, 1e-12) ** (options.power - 1) / beta, 0.0)
         kept = values / scale[:, None] - np.sign(rest) * smaller
-        zero = np.clip(np.rint(zero + (steps - kept).mean(axis=1)), grid.lowest, grid.highest)
+        zero = round_and_clip(zero + (steps - kept).mean(axis=1), grid.lowest, grid.highest)
         steps = _steps(values, scale, zero, grid)
         square = np.square(steps).sum(axis=1)
         fitted = scale * (kept * steps).sum(axis=1) / np.maximum(square, 1e-30)
