@@ -50,7 +50,7 @@ from quantry.recipe import Recipe, resolve_recipe
 from quantry.recipe.checked import brief
 from quantry.runtime.acceptance import check_written, reason_to_refuse
 from quantry.targets import Target, find_target
-from quantry.targets.faster_in_float import leave_slow_nodes_float
+from quantry.targets.faster_in_float import Deployed, deploy
 
 _LOG = logging.getLogger("quantry")
 DEFAULT_STORE = "default"
@@ -89,6 +89,8 @@ class QuantizationResult:
         recipe: The recipe it was quantized with.
         stages: Handles for the results of all stages.
         trace: Which stages ran and which were reused; `evaluation` adds to it.
+        slow_because: That the model is not faster than the float model on the target, and which nodes cost it; None if
+            it is faster or was not timed.
     """
 
     recipe: Recipe
@@ -99,6 +101,7 @@ class QuantizationResult:
     _data: Inputs = field(repr=False)
     _float_file: Path | None = field(default=None, repr=False)
     _verified_against: ModelSource | None = field(default=None, repr=False)
+    slow_because: str | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"QuantizationResult({self.recipe.name!r}, {len(self._notes)} notes, {self.trace!r})"
@@ -293,19 +296,28 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)
     with _blaming(source, lambda: next(iter(calibration())), random=data is None):
         wanted, stages, replaced = run_with_fallback(prepared, calibration, wanted, memo, score)
+        known = Deployed(wanted, stages)
         if deployed is not None and data is not None:
-            wanted, stages, slow = leave_slow_nodes_float(stages, calibration, wanted, memo, deployed)
-            replaced = (*replaced, *slow)
+            known = deploy(source, stages, calibration, wanted, memo, deployed)
     if data is None and calibration.cache_info().currsize:
         of_data = (NO_DATA,)
     elif data is None and evaluation_data is None:
         of_data = (_RANDOM_EVALUATION,)
         evaluation = functools.partial(calibration_data, RandomData(), inputs)
-    all_notes = (*of_data, *notes, *followed, *replaced, *stages.notes)
+    slow = () if known.slow_because is None else (known.slow_because,)
+    all_notes = (*slow, *of_data, *notes, *followed, *replaced, *known.notes, *known.stages.notes)
     used = Inputs(None if data is None else calibration, evaluation)
     file = Path(model) if isinstance(model, str | os.PathLike) else None
     return QuantizationResult(
-        wanted, stages, trace, all_notes, memo, used, file, _verified_against=source if verify else None
+        known.recipe,
+        known.stages,
+        trace,
+        all_notes,
+        memo,
+        used,
+        file,
+        _verified_against=source if verify else None,
+        slow_because=known.slow_because,
     )
 
 

@@ -12,7 +12,7 @@ from quantry.memo import MemoryStore
 from quantry.recipe import PRESETS
 from quantry.targets import faster_in_float
 from quantry.targets.backends import OrtCpu
-from quantry.targets.faster_in_float import SlowNodes, Speedup
+from quantry.targets.faster_in_float import SlowNodes, Speed
 
 _TEXT = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,8,64,64] x) => (float[1,64,64,8] y) {
     c = Conv <kernel_shape = [1, 1]> (x, w)
@@ -62,9 +62,9 @@ def test_nothing_is_measured_without_a_target_or_for_other_presets(monkeypatch: 
 
 
 def test_all_slow_nodes_are_tried_first_and_products_last() -> None:
-    slow = SlowNodes(("c", "p"), ("Conv", "AveragePool"))
+    slow = SlowNodes(("c", "p"), ("Conv", "AveragePool"), 1.5)
     assert list(faster_in_float._choices(slow)) == [("c", "p"), ("p",)]
-    assert list(faster_in_float._choices(SlowNodes(("p",), ("AveragePool",)))) == [("p",)]
-    assert list(faster_in_float._choices(SlowNodes((), ()))) == []
-    for value in (slow, Speedup(1.5)):
+    assert list(faster_in_float._choices(SlowNodes(("p",), ("AveragePool",), 1.5))) == [("p",)]
+    assert list(faster_in_float._choices(SlowNodes((), (), 0.0))) == []
+    for value in (slow, Speed(1.5), Speed(0.9, "it is slow")):
         assert type(value).from_blob(value.to_blob()) == value

@@ -189,12 +189,13 @@ def quantize_auto(
         except NothingWorksError:
             # Quantizing again raises the error itself, which says what the user can change.
             return _final(given, simple, given.data)
-        return with_outcome(given, outcome, trials)
+        timed = replace(outcome.recipe.evaluate, faster_in_float=True)
+        return with_outcome(given, replace(outcome, recipe=replace(outcome.recipe, evaluate=timed)), trials)
 
 
 def without_fallback(recipe: Recipe) -> Recipe:
-    """Return a recipe that does not replace itself by a simpler one: here held-out samples decide that."""
-    return replace(recipe, evaluate=replace(recipe.evaluate, fall_back=False))
+    """Return a recipe that does not change itself: in trials, held-out samples decide about simpler ones."""
+    return replace(recipe, evaluate=replace(recipe.evaluate, fall_back=False, faster_in_float=False))
 
 
 def with_outcome(given: AutoInputs, outcome: Outcome, trials: Trials) -> AutoResult:

@@ -118,8 +118,9 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     written = result.save(file) if useless is None or force else ()
     if report is not None:
         written = (*written, write_report(result, report, model.name, decoder=decoder))
-    slow = _slow_because(result, target, latency) if latency and evaluate else None
-    told = (*((slow,) if slow else ()), *wanted.notes, *image_notes(data, images or ImageOptions()))
+    timed = _slow_because(result, target, latency) if latency and evaluate else None
+    slow = timed or result.slow_because
+    told = (*((timed,) if timed else ()), *wanted.notes, *image_notes(data, images or ImageOptions()))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
     out = current_output()
     summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)

@@ -8,12 +8,14 @@ import onnx_ir as ir
 
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
+from quantry.graph.passes.average_pool_to_conv import average_pool_to_conv
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.convert_opset import convert_opset, ir_version_for
 from quantry.graph.passes.fix_dimensions import fix_dimensions
 from quantry.graph.passes.float16 import check_float_type, float16_to_float32
 from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
+from quantry.graph.passes.fold_pads import fold_pads
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.inline_constant_if import inline_constant_if
 from quantry.graph.passes.lift_body_weights import lift_body_weights
@@ -65,6 +67,10 @@ def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
         notes += fold_batch_norm(model)
     if options.clip6_to_relu:
         notes += clip6_to_relu(model)
+    if options.average_pool_to_conv:
+        notes += average_pool_to_conv(model)
+    if options.fold_pads:
+        notes += fold_pads(model)
     notes += lift_body_weights(model)
     notes += split_shared_weights(model)
     notes += remove_unused(model)

@@ -39,6 +39,10 @@ class PrepareOptions(Checked):
         fold_batch_norm: Fold BatchNormalization into the Conv, ConvTranspose or Gemm before it.
         remove_identities: Remove Identity, Dropout at inference and other nodes that return their input unchanged.
         clip6_to_relu: Replace Clip(0, 6) by Relu; this changes the function, so it is off by default.
+        average_pool_to_conv: Replace AveragePool by a depthwise Conv that computes the same, for runtimes whose integer
+            pools are slow.
+        fold_pads: Fold zero padding into the Conv after it. onnxruntime does so in float models; between Q/DQ pairs it
+            cannot, and pads in float.
         float16_to_float32: Convert a float16 model to float32.
         opset: Convert the model to at least this opset; None keeps the model's if the requested types allow it.
         npu: Replace operators by what an integer NPU computes instead; None keeps them.
@@ -51,6 +55,8 @@ class PrepareOptions(Checked):
     fold_batch_norm: bool = True
     remove_identities: bool = True
     clip6_to_relu: bool = False
+    average_pool_to_conv: bool = False
+    fold_pads: bool = False
     float16_to_float32: bool = False
     opset: int | None = None
     npu: NpuConversions | None = None
@@ -281,12 +287,15 @@ class EvaluateOptions(Checked):
         guard: Samples on which every result is compared with the float model, to warn if it is broken; 0 is off.
         fall_back: Whether a simpler recipe replaces this one if it is better on these samples: without tuning, without
             SmoothQuant or without equalization.
+        faster_in_float: Whether nodes stay float that the target computes slower with integers on this machine, if the
+            model gains speed and accuracy; only for targets whose backend measures times here.
     """
 
     metrics: tuple[str, ...] = ("l2", "cosine", "sqnr")
     latency_runs: int = 0
     guard: int = 4
     fall_back: bool = False
+    faster_in_float: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

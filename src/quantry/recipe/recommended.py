@@ -23,7 +23,7 @@ from quantry.recipe.tuning import Gptq, TuneOptions
 # They take a few minutes on two cores for a CNN of five million parameters and fifty images, in proportion to both.
 # 64 samples: more barely change means and Gram matrices and cost time in proportion. Damping 0.1: detectors want a
 # little more than the usual 0.01, classifiers a little less.
-_FALL_BACK = EvaluateOptions(fall_back=True)
+_FALL_BACK = EvaluateOptions(fall_back=True, faster_in_float=True)
 _GPTQ = TuneOptions((Gptq(samples=64, damping=0.1),))
 
 

@@ -1,5 +1,6 @@
 """Graph passes, one file each: functions that edit a model in place, preserve its outputs and return notes."""
 
+from quantry.graph.passes.average_pool_to_conv import average_pool_to_conv
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.convert_opset import convert_opset, ir_version_for
 from quantry.graph.passes.explicit_attributes import explicit_attributes
@@ -7,6 +8,7 @@ from quantry.graph.passes.fix_dimensions import fix_dimensions
 from quantry.graph.passes.float16 import check_float_type, float16_to_float32, float32_to_bfloat16, float32_to_float16
 from quantry.graph.passes.fold_batch_norm import fold_batch_norm
 from quantry.graph.passes.fold_constants import fold_constants
+from quantry.graph.passes.fold_pads import fold_pads
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.inline_constant_if import inline_constant_if
 from quantry.graph.passes.lift_body_weights import lift_body_weights
@@ -21,6 +23,7 @@ from quantry.graph.passes.tidy import (
 )
 
 __all__ = [
+    "average_pool_to_conv",
     "check_float_type",
     "clip6_to_relu",
     "convert_opset",
@@ -31,6 +34,7 @@ __all__ = [
     "float32_to_float16",
     "fold_batch_norm",
     "fold_constants",
+    "fold_pads",
     "forget_placeholders",
     "infer_shapes",
     "inline_constant_if",

@@ -26,8 +26,8 @@ from quantry.runtime.sessions import (
 from quantry.targets.backends.backend import Arrays, Backend, PlacedNode, Runner
 from quantry.targets.pairs import is_dequantize, is_quantize
 
-# onnxruntime renames nodes that it moves to another layout.
-_RENAMED = re.compile(r"(_token_\d+|_nchwc|_nhwc)+$")
+# onnxruntime renames nodes that it fuses or moves to another layout.
+_RENAMED = re.compile(r"^fused |(_token_\d+|_nchwc|_nhwc|_new_reshape|/\w+Fusion/?)+$")
 _INTEGERS = ("int8", "uint8", "int16", "uint16")
 _TIMED_RUNS = 3
 
@@ -72,7 +72,7 @@ class Kernel:
     """One node of the graph that a runtime executes.
 
     Attributes:
-        name: Name of the node that it is named after.
+        name: Its name in the optimized graph.
         operator: Its operator type.
         precision: Type of its first integer input, else of its first input.
         provider: The execution provider.
@@ -147,7 +147,7 @@ def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions
             seen[name] = event["args"]
     return [
         Kernel(
-            _RENAMED.sub("", name),
+            name,
             arguments["op_name"],
             _precision(arguments["input_type_shape"]),
             arguments["provider"],
@@ -167,7 +167,8 @@ class _Placer:
 
     def __init__(self, nodes: list[ir.Node], kernels: list[Kernel]) -> None:
         self._nodes = nodes
-        self._kernels = {kernel.name: kernel for kernel in kernels}
+        self._kernels = {_RENAMED.sub("", kernel.name): kernel for kernel in kernels}
+        self._kernels |= {kernel.name: kernel for kernel in kernels}
 
     @cached_property
     def found(self) -> dict[str, Kernel]:
@@ -186,13 +187,36 @@ class _Placer:
                 found[node.name or ""] = found[readers[0].name or ""]
         return found
 
+    @cached_property
+    def owners(self) -> dict[str, str]:
+        """By the name of each kernel, the name of the node that its time belongs to."""
+        fused: dict[str, list[ir.Node]] = {}
+        for node in self._nodes:
+            kernel = self.found.get(node.name or "")
+            if kernel is not None:
+                fused.setdefault(kernel.name, []).append(node)
+        return {name: self._owner(self._kernels[name], nodes) for name, nodes in fused.items()}
+
+    @staticmethod
+    def _owner(kernel: Kernel, nodes: list[ir.Node]) -> str:
+        named = (kernel.name, _RENAMED.sub("", kernel.name))
+        own = [node for node in nodes if node.name in named] or [
+            node for node in nodes if kernel.operator.endswith(node.op_type)
+        ]
+        return (own or nodes)[0].name or ""
+
     def _named(self, node: ir.Node) -> Kernel | None:
-        """Return the kernel with the node's name, or its output's: the NCHWc layout names kernels so."""
+        """Return the kernel with the node's name, or its output's: the NCHWc layout names kernels so.
+
+        A kernel that a function was fused into has the name of the function's output.
+        """
         kernel = self._kernels.get(node.name or "")
         if kernel is not None or not node.outputs:
             return kernel
-        kernel = self._kernels.get(_RENAMED.sub("", node.outputs[0].name or ""))
-        return kernel if kernel is not None and kernel.operator == node.op_type else None
+        kernel = self._kernels.get(node.outputs[0].name or "")
+        if kernel is None:
+            return None
+        return kernel if kernel.operator == node.op_type or kernel.name.endswith("_nchwc") else None
 
 
 def placed(nodes: list[ir.Node], kernels: list[Kernel], device: str) -> tuple[PlacedNode, ...]:
@@ -203,29 +227,28 @@ def placed(nodes: list[ir.Node], kernels: list[Kernel], device: str) -> tuple[Pl
         kernels: The kernels that ran.
         device: Name of the device of these kernels.
     """
-    found = _Placer(nodes, kernels).found
+    placer = _Placer(nodes, kernels)
     table = []
     for node in nodes:
-        kernel = found.get(node.name or "")
-        pair = is_quantize(node) or is_dequantize(node)
-        if pair and (kernel is None or kernel.name != node.name):
+        kernel = placer.found.get(node.name or "")
+        owner = "" if kernel is None else placer.owners[kernel.name]
+        if (is_quantize(node) or is_dequantize(node)) and owner != node.name:
             continue
-        table.append(_entry(node, kernel, device))
+        table.append(_entry(node, kernel, owner, device))
     return tuple(table)
 
 
-def _entry(node: ir.Node, kernel: Kernel | None, device: str) -> PlacedNode:
+def _entry(node: ir.Node, kernel: Kernel | None, owner: str, device: str) -> PlacedNode:
     if kernel is None:
         return PlacedNode(node.name or "", node.op_type, "", "", "", "", why="removed by the optimizer")
-    own = kernel.name in (node.name, node.outputs[0].name)
     return PlacedNode(
         node=node.name or "",
         operator=node.op_type,
         kernel=kernel.operator,
-        unit=(node.name or "") if own else kernel.name,
+        unit=owner,
         precision=kernel.precision,
         device=device,
-        milliseconds=kernel.milliseconds if own else None,
+        milliseconds=kernel.milliseconds if owner == node.name else None,
         why=_float_reason(node, kernel),
     )
 

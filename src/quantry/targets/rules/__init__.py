@@ -1,7 +1,7 @@
 """The kinds of rules that targets are made of."""
 
 from quantry.targets.rules.accumulator import NoOverflow
-from quantry.targets.rules.fusion import RedundantFunctions
+from quantry.targets.rules.fusion import FasterForms, RedundantFunctions
 from quantry.targets.rules.graph import (
     FloatType,
     NoOperators,
@@ -41,6 +41,7 @@ AnyRule = (
     | OneType
     | OperatorTypes
     | RedundantFunctions
+    | FasterForms
     | FixedScales
     | SmallestRange
     | QuantizedResiduals
@@ -53,6 +54,7 @@ __all__ = [
     "Centred",
     "CheckedModel",
     "Closed",
+    "FasterForms",
     "FixedScales",
     "FloatType",
     "Granularity",

@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from quantry.graph.edit import constant_of
 from quantry.graph.operators import LINEAR
-from quantry.recipe import DataType, Recipe
+from quantry.recipe import DataType, Dynamic, Recipe
 from quantry.targets.pairs import QuantizedTensor, is_quantize
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation
 
+_EIGHT_BITS = (DataType.UINT8, DataType.INT8)
 _BOUNDING = ("Relu", "Clip")
 
 
@@ -52,6 +53,30 @@ class RedundantFunctions(Rule):
         kept = () if spec.symmetric else _BOUNDING
         functions = tuple(name for name in recipe.plan.fused_activations if name in kept)
         return replace(recipe, plan=replace(recipe.plan, fused_activations=functions))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterForms(Rule):
+    """Operators with slow 8-bit kernels are written as convolutions that compute the same."""
+
+    name = "faster forms"
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return "8-bit average pools are best written as depthwise Conv, and zero padding as part of the Conv after it"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield nothing: the other forms are slow, not wrong."""
+        del model
+        return iter(())
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe that writes the fast forms."""
+        plan = recipe.plan
+        if plan.weights_only or plan.activation.dtype not in _EIGHT_BITS or isinstance(recipe.emit.format, Dynamic):
+            return recipe
+        return replace(recipe, prepare=replace(recipe.prepare, average_pool_to_conv=True, fold_pads=True))
 
 
 def _is_between(node: ir.Node) -> bool:
