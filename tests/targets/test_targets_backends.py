@@ -74,9 +74,9 @@ def test_cpu_provider_runs_integer_kernels_and_names_what_stays_float() -> None:
 
 def test_function_that_a_float_convolution_computes_belongs_to_it() -> None:
     weights = np.random.default_rng(0).normal(size=(16, 16, 3, 3)).astype(np.float32)
-    text = '''<ir_version: 8, opset_import: ["" : 17]> g (float[1,16,32,32] x) => (float[1,16,15,15] y) {
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,16,32,32] x) => (float[1,16,15,15] y) {
         [conv] c = Conv(x, w) [relu] r = Relu(c) [pool] y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(r)
-    }'''
+    }"""
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     feeds = {"x": np.zeros((1, 16, 32, 32), np.float32)}
