@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -42,6 +41,9 @@ def measure(name: str, folder: str) -> None:
         entry[key] = value
         Path("entry.json").write_text(json.dumps(entry))
 
+    from quantry import MemoryStore
+    from quantry.recipe import PRESETS
+
     with contextlib.redirect_stdout(io.StringIO()):
         seed = crc32(name.encode())  # the same whatever else is measured
         subject, model = _float_model(name, seed, keep)
@@ -49,9 +51,15 @@ def measure(name: str, folder: str) -> None:
             return
         samples = _samples(subject, seed)
         if model is not None:
-            for key, value in _quantized(model, seed):
-                keep(key, value)
+            store = MemoryStore()
+            for recipe in RECIPES:
+                keep(recipe, attempt(lambda recipe=recipe: quantize(model, recipe, store)))  # type: ignore[misc]
+            keep("onnxruntime", attempt(lambda: quantize_with_onnxruntime(model)))
         keep("torch", attempt(lambda: quantize_in_torch(subject, model, samples)))
+        if model is not None:
+            others = [preset for preset in PRESETS if preset not in RECIPES]
+            preset = others[seed % len(others)]
+            keep(preset, attempt(lambda: quantize(model, preset, store)))
         if subject.both_exporters and not seed % _OLD_SHARE:
             keep("old exporter", attempt(lambda: _old(subject)))
     keep("done", {})
@@ -62,7 +70,9 @@ def _silence() -> None:
     logging.disable(logging.ERROR)
     import torch
 
-    torch.set_num_threads(2)
+    from quantry.runtime.threads import thread_count
+
+    torch.set_num_threads(thread_count())
 
 
 def _samples(subject: Subject, seed: int, count: int = _CALIBRATION) -> list[Any]:
@@ -104,17 +114,6 @@ def _float_model(name: str, seed: int, keep: Any) -> tuple[Subject | None, Float
         return None, None
     keep("exported", attempt(export))
     return built[0], built[1] if len(built) > 1 else None
-
-
-def _quantized(model: FloatModel, seed: int) -> Iterator[tuple[str, Entry]]:
-    from quantry import MemoryStore
-    from quantry.recipe import PRESETS
-
-    store = MemoryStore()
-    others = [preset for preset in PRESETS if preset not in RECIPES]
-    for recipe in (*RECIPES, others[seed % len(others)]):
-        yield recipe, attempt(lambda recipe=recipe: quantize(model, recipe, store))  # type: ignore[misc]
-    yield "onnxruntime", attempt(lambda: quantize_with_onnxruntime(model))
 
 
 def _old(subject: Subject) -> Entry:

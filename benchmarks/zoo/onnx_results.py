@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.tasks.inference import open_session
 from benchmarks.zoo.subject import Sample
+from quantry.runtime.threads import thread_count
 
-THREADS = 2
 Entry = dict[str, Any]
 
 
@@ -57,7 +57,7 @@ class FloatModel:
 
     def __init__(self, path: Path, calibration: list[Sample], held_out: list[Sample]) -> None:
         self.path = path
-        session = open_session(str(path), THREADS)
+        session = open_session(str(path), thread_count())
         names = {port.name for port in session.get_inputs()}
         # An exporter drops inputs that no result depends on, such as a mask that is not used.
         self.calibration, self.held_out = (
@@ -77,7 +77,7 @@ class FloatModel:
         from quantry.evaluate.metrics.metric import decibels
 
         try:
-            session = open_session(str(path), THREADS)
+            session = open_session(str(path), thread_count())
             found = [session.run(None, sample) for sample in self.held_out]
         except Exception as error:
             raise InvalidResult(f"onnxruntime: {error}") from error

@@ -6,14 +6,25 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.zoo.measurement import measure
 from benchmarks.zoo.onnx_results import Entry
 
-SECONDS = 300.0
-BYTES = 6 * 2**30
-"""Limits of one process, of processor time and memory; most need much less."""
+
+@dataclass(frozen=True)
+class Limits:
+    """What one process may take; most need much less.
+
+    Attributes:
+        seconds: Processor time.
+        gigabytes: Memory.
+    """
+
+    seconds: float = 300.0
+    gigabytes: float = 6.0
+
 
 _WAITING = 5
 """A process that waits, or shares the processor, may take this many times as long as its limit of processor time."""
@@ -22,7 +33,7 @@ _PRELOADED = ["benchmarks.zoo.preloaded"]
 _POLL = 0.2
 
 
-def measured(names: Sequence[str], seconds: float) -> Iterator[tuple[str, Entry]]:
+def measured(names: Sequence[str], seconds: float, limits: Limits) -> Iterator[tuple[str, Entry]]:
     """Yield each architecture with what was measured; begin no other one when the time is over.
 
     Processes are forked from one that has imported the libraries, which takes longer than many of the models.
@@ -37,7 +48,7 @@ def measured(names: Sequence[str], seconds: float) -> Iterator[tuple[str, Entry]
             worker = context.Process(target=measure, args=(name, folder), daemon=True)
             started = time.monotonic()
             worker.start()
-            reason = _watch(worker, started)
+            reason = _watch(worker, started, limits)
             kept = Path(folder, "entry.json")
             entry: Entry = json.loads(kept.read_text()) if kept.exists() else {}
         if reason:
@@ -48,14 +59,14 @@ def measured(names: Sequence[str], seconds: float) -> Iterator[tuple[str, Entry]
         yield name, {**entry, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _watch(worker: multiprocessing.process.BaseProcess, started: float) -> str:
+def _watch(worker: multiprocessing.process.BaseProcess, started: float, limits: Limits) -> str:
     """Wait for a process; return why it was stopped, or nothing."""
     while worker.is_alive():
         worker.join(_POLL)
-        if _processor_seconds(worker.pid) > SECONDS or time.monotonic() - started > _WAITING * SECONDS:
-            reason = f"took more than {SECONDS:.0f} s"
-        elif _resident(worker.pid) > BYTES:
-            reason = f"took more than {BYTES / 2**30:.0f} GB"
+        if _processor_seconds(worker.pid) > limits.seconds or time.monotonic() - started > _WAITING * limits.seconds:
+            reason = f"took more than {limits.seconds:.0f} s"
+        elif _resident(worker.pid) > limits.gigabytes * 2**30:
+            reason = f"took more than {limits.gigabytes:g} GB"
         else:
             continue
         worker.kill()

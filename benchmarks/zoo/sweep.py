@@ -1,6 +1,7 @@
 """Measures architectures and keeps the results. Runs in the environment of the libraries; `__main__` starts it."""
 
 import argparse
+import re
 import sys
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -11,7 +12,7 @@ from benchmarks.publish import publish_zoo
 from benchmarks.result_file import ResultFile
 from benchmarks.zoo.architectures import ARCHITECTURES
 from benchmarks.zoo.onnx_results import Entry
-from benchmarks.zoo.processes import measured
+from benchmarks.zoo.processes import Limits, measured
 from benchmarks.zoo.summary import target_lines, zoo_table
 
 _LIBRARIES = ("torch", "onnxscript", "onnx", "onnxruntime", "torchvision", "timm", "transformers", "ultralytics")
@@ -24,6 +25,8 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no other architecture after this time"
     )
+    parser.add_argument("--each", type=float, default=Limits.seconds, help="processor seconds of one architecture")
+    parser.add_argument("--memory", type=float, default=Limits.gigabytes, help="gigabytes of one architecture")
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
     parser.add_argument("--failed", action="store_true", help="measure again only what missed a target")
     parser.add_argument("--list", action="store_true", help="print the names")
@@ -45,7 +48,7 @@ def main() -> int:
     elif not given.fresh:
         chosen = [name for name in chosen if name not in known]
     store.start("make zoo", fresh=False, versions=library_versions(*_LIBRARIES))
-    for name, entry in measured(chosen, given.seconds):
+    for name, entry in measured(chosen, given.seconds, Limits(given.each, given.memory)):
         store.put(name, {**entry, "date": datetime.now(UTC).isoformat(timespec="seconds")})
         _tell(name, entry)
     entries = {name: entry for name, entry in store.read()["entries"].items() if name in ARCHITECTURES}
@@ -57,12 +60,19 @@ def main() -> int:
 
 
 def _mixed() -> list[str]:
-    """Return all names, the libraries in turn, so that a part of the sweep is diverse."""
+    """Return all names, one of each family first and the libraries in turn, so that a part of the sweep is diverse."""
     groups: dict[str, list[str]] = {}
     for name in ARCHITECTURES:
         groups.setdefault(name.split("/")[0], []).append(name)
     places = {name: (at + 0.5) / len(group) for group in groups.values() for at, name in enumerate(group)}
-    return sorted(places, key=lambda name: places[name])
+    mixed = sorted(places, key=lambda name: places[name])
+    firsts = set({_family(name): name for name in reversed(mixed)}.values())
+    return sorted(mixed, key=lambda name: name not in firsts)
+
+
+def _family(name: str) -> str:
+    """Return the letters that the names of one family of architectures begin with."""
+    return re.split(r"[^a-z]", name.split("/")[1].removeprefix("tf_").removeprefix("test_"))[0]
 
 
 def _misses(entries: dict[str, Entry]) -> list[str]:
