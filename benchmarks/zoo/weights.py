@@ -11,14 +11,14 @@ import numpy as np
 
 from benchmarks.zoo.subject import Subject
 
-_SPREAD = 0.4
+_SPREAD = 0.3
 """Standard deviation of the logarithm of a channel's size."""
 
-_OUTLIERS, _LARGER = 0.01, 6.0
+_OUTLIERS, _LARGER = 0.01, 3.0
 """Share of the channels of a normalization that are larger, and how much."""
 
-_PASSES = 4
-"""Forward passes that batch statistics come from."""
+_BATCH = 24
+"""Samples that batch statistics come from, in one batch: averages over small ones do not fit any sample."""
 
 
 def make_realistic(subject: Subject, seed: int) -> None:
@@ -47,6 +47,8 @@ def _change(part: Any, name: str, weight: Any) -> None:
     elif is_norm and name == "bias":
         weight.copy_(0.3 * torch.randn_like(weight))
     elif weight.dim() >= 2 and not constant:
+        if weight.dim() > 3:
+            _smooth(weight)
         factors = torch.exp(_SPREAD * torch.randn(weight.shape[0], *[1] * (weight.dim() - 1)))
         weight.mul_(factors * math.exp(-(_SPREAD**2)))
     elif constant and weight.dim() >= 2:
@@ -54,6 +56,15 @@ def _change(part: Any, name: str, weight: Any) -> None:
     elif constant and float(weight.flatten()[0].abs()) < 0.5:
         # A bias, or the scale of a residual branch, which starts at about zero.
         weight.copy_(0.1 * torch.randn_like(weight) if name == "bias" else 0.3 + 0.1 * torch.randn_like(weight))
+
+
+def _smooth(kernels: Any) -> None:
+    """Give kernels of a convolution a mean: trained ones look at areas, random ones mostly at noise between pixels."""
+    import torch
+
+    axes = list(range(2, kernels.dim()))
+    means = torch.randn(kernels.shape[:2] + (1,) * len(axes)) * kernels.square().mean().sqrt()
+    kernels.add_(means).mul_(0.5**0.5)
 
 
 def _set_batch_statistics(subject: Subject, seed: int) -> None:
@@ -65,13 +76,12 @@ def _set_batch_statistics(subject: Subject, seed: int) -> None:
     subject.module.eval()
     for part in norms:
         part.reset_running_stats()
-        part.momentum = None  # the average over all passes
+        part.momentum = 1.0  # the statistics of this batch alone
         part.train()
     random = np.random.default_rng(seed)
     with torch.no_grad():
-        for _ in range(_PASSES):
-            drawn = [subject.draw(random) for _ in range(4)]
-            batch = {name: torch.from_numpy(np.concatenate([one[name] for one in drawn])) for name in drawn[0]}
-            subject.module(**batch, **subject.settings)
+        drawn = [subject.draw(random) for _ in range(_BATCH)]
+        batch = {name: torch.from_numpy(np.concatenate([one[name] for one in drawn])) for name in drawn[0]}
+        subject.module(**batch, **subject.settings)
     for part in norms:
         part.eval()
