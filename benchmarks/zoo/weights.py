@@ -74,9 +74,10 @@ def _set_batch_statistics(subject: Subject, seed: int) -> None:
     if not norms:
         return
     subject.module.eval()
+    momenta = {}
     for part in norms:
         part.reset_running_stats()
-        part.momentum = 1.0  # the statistics of this batch alone
+        part.momentum, momenta[part] = 1.0, part.momentum  # the statistics of this batch alone
         part.train()
     random = np.random.default_rng(seed)
     with torch.no_grad():
@@ -84,4 +85,5 @@ def _set_batch_statistics(subject: Subject, seed: int) -> None:
         batch = {name: torch.from_numpy(np.concatenate([one[name] for one in drawn])) for name in drawn[0]}
         subject.module(**batch, **subject.settings)
     for part in norms:
+        part.momentum = momenta[part]
         part.eval()
