@@ -84,6 +84,9 @@ def _float_model(name: str, seed: int, keep: Any) -> tuple[Subject | None, Float
     built: list[Any] = []
 
     def build() -> Entry:
+        import torch
+
+        torch.manual_seed(seed)
         subject = ARCHITECTURES[name]()
         make_realistic(subject, seed)
         built.append(subject)

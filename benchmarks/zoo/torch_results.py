@@ -1,4 +1,4 @@
-"""Quantizes a torch module through quantry's own path, trains a step, writes it, and compares it with the export."""
+"""Quantizes a torch module through quantry's own path, writes it, compares it with the export, and trains a step."""
 
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,15 @@ def tensors(sample: Sample) -> dict[str, Any]:
 
 
 def quantize_in_torch(subject: Subject, model: FloatModel | None, samples: list[Sample]) -> Entry:
-    """Capture, quantize with XINT8, compute gradients, export, and compare with torch and with the float model."""
+    """Capture, quantize with XINT8, export, compute gradients, and compare with torch and with the float model."""
     from quantry.torchfront import capture, export, quantize_graph
 
     given = [tensors(sample) for sample in samples]
     graph = capture(subject.module, given[0], subject.settings)
     quantized = quantize_graph(graph, given, "XINT8")
-    trained = _gradient_error(quantized, given[0])
     path = Path("torch.onnx")
     done = export(quantized, path, given[0], samples=given[1:3])
+    trained = _gradient_error(quantized, given[0])  # last, because it changes batch statistics
     told: Entry = {
         "exact": done.is_exact,
         "except": list(done.rounded),
