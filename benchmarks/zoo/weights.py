@@ -17,6 +17,10 @@ _SPREAD = 0.3
 _OUTLIERS, _LARGER = 0.01, 3.0
 """Share of the channels of a normalization that are larger, and how much."""
 
+_MEAN = 0.7
+"""Mean of what a batch normalization adds. With zero, activations cut off half of what they read, and a deep network of
+random weights amplifies every error instead of averaging it, so that all recipes end at 0 dB."""
+
 _BATCH = 24
 """Samples that batch statistics come from, in one batch: averages over small ones do not fit any sample."""
 
@@ -45,7 +49,7 @@ def _change(part: Any, name: str, weight: Any) -> None:
         weight.copy_(torch.exp(_SPREAD * torch.randn_like(weight)))
         weight[torch.rand(weight.shape) < _OUTLIERS] *= _LARGER
     elif is_norm and name == "bias":
-        weight.copy_(0.3 * torch.randn_like(weight))
+        weight.copy_(_MEAN * isinstance(part, torch.nn.modules.batchnorm._BatchNorm) + 0.3 * torch.randn_like(weight))
     elif weight.dim() >= 2 and not constant:
         if weight.dim() > 3:
             _smooth(weight)

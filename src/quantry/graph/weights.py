@@ -134,6 +134,21 @@ def rebuilt(model: ir.Model) -> ir.Model:
     return fresh
 
 
+_CHUNK = 1 << 20  # elements checked at a time, so that the masks stay small compared with a large weight
+
+
+def not_finite(tensor: ir.TensorProtocol) -> tuple[int, int]:
+    """Return the number of NaN and of infinite values of a float tensor; an external one is released."""
+    flat = tensor.numpy().reshape(-1)
+    with np.errstate(all="ignore"):
+        # One fast pass: a finite sum has finite terms. Any other sum may be an overflow, so the values are counted.
+        suspects = () if np.isfinite(flat.sum()) else range(0, flat.size, _CHUNK)
+    chunks = [flat[start : start + _CHUNK] for start in suspects]
+    counts = sum(int(np.isnan(chunk).sum()) for chunk in chunks), sum(int(np.isinf(chunk).sum()) for chunk in chunks)
+    release(tensor)
+    return counts
+
+
 def release(tensor: ir.TensorProtocol) -> None:
     """Release the memory map of an external tensor; it is mapped again when it is read next."""
     if not isinstance(tensor, ir.ExternalTensor):

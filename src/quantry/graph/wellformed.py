@@ -159,6 +159,7 @@ def _check_attribute(attribute: onnx.AttributeProto, where: str, depth: int, *, 
     if not attribute.name:
         raise ModelError(f"every attribute must have a name, got an empty one; {where}")
     if attribute.ref_attr_name:
+        _check_text(attribute.ref_attr_name, "attribute name", at)
         if not in_function:
             raise ModelError(
                 f"only a function may refer to an attribute of its caller, got {attribute.ref_attr_name!r}; {at}"

@@ -5,7 +5,7 @@ With noise n[g, k] and cost c[g, k] of choice k for group g::
     minimise  sum_g n[g, k_g]     subject to     sum_g c[g, k_g] <= budget
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,10 @@ def allocate(problem: Problem, how: Allocation) -> Choices:
             f"the budget of mixed precision must be at least {cheapest:.6g}, which the cheapest types of all layers "
             f"cost, got {problem.budget:.6g}"
         )
+    if not np.isfinite(problem.noise).all():
+        # An overflow in the float model: no choice of a type explains it, and solvers need numbers.
+        largest = problem.noise[np.isfinite(problem.noise)].max(initial=1.0)
+        problem = replace(problem, noise=np.nan_to_num(problem.noise, nan=largest, posinf=largest))
     found = greedy(problem)
     if isinstance(how, Greedy):
         return found

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from quantry.errors import InternalError
 from quantry.memo import Blob
-from quantry.numerics.power_of_two import position_of, scale_at
+from quantry.numerics.power_of_two import SMALLEST_EXPONENT, position_of, scale_at
 from quantry.recipe import DataType
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
@@ -58,8 +58,9 @@ class TensorParams:
         return position_of(self.scale.item()) if self.axis is None else None
 
     def at_position(self, position: int) -> "TensorParams":
-        """Return the parameters with scale ``2**-position`` and the same zero point."""
-        return replace(self, scale=np.array(scale_at(position), np.float32))
+        """Return the parameters with scale ``2**-position``, or the nearest normal one, and the same zero point."""
+        largest = 127 - (self.highest - self.lowest).bit_length()
+        return replace(self, scale=np.array(scale_at(min(max(position, -largest), -SMALLEST_EXPONENT)), np.float32))
 
     def _check(self) -> None:
         if not self.dtype.has_scale:

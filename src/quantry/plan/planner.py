@@ -25,6 +25,7 @@ from quantry.plan.stay_float import (
     normalized_sums,
     pixel_readers,
     post_processing,
+    readers_of_infinity,
     variance_nodes,
     weight_only,
 )
@@ -54,6 +55,7 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     joins |= post_processing(graph) if options.float_post_processing else {}
     joins |= final_pools(graph) if options.float_final_pools else {}
     joins |= pixel_readers(graph) if options.float_pixels else {}
+    joins |= readers_of_infinity(graph)
     excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     sums = normalized_sums(graph) if options.float_residuals else frozenset()

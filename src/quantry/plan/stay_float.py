@@ -11,6 +11,7 @@ computes divisors is in `quantry.plan.divisors`, everything else here:
 `final_pools`               average pools that compute the outputs: NPUs give them too few levels
 `pixel_readers`             convolutions that read an image: 8-bit floats have too few digits
 `masked_tensors`            attention masks: the scale of minus infinity leaves nothing for the scores
+`readers_of_infinity`       readers of weights with NaN or infinite values: no scale covers them
 `normalized_sums`           residual sums in front of a normalization: outliers in few channels
 `weight_only`               weight-only plans keep every activation float
 `any_operator`              the opposite: quantize what rules decline, if the user asks for every operator
@@ -24,6 +25,7 @@ import onnx_ir as ir
 
 from quantry.graph.edit import int_of
 from quantry.graph.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
+from quantry.graph.weights import not_finite
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
 from quantry.recipe import DerivedBias, PlanOptions
 
@@ -83,6 +85,25 @@ def _is_mask(value: ir.Value) -> bool:
     if not any(use.node.op_type in _MASKED for use in value.uses()):
         return False
     return not bool(np.abs(value.const_value.numpy()).max() < _MASK_MAGNITUDE)
+
+
+# ---- Weights that are not finite -------------------------------------------------------------------------------------
+#
+# A model can have finite results although a weight has not, for example with NaN in the row of a token that never
+# occurs. No scale covers such a weight, so what reads it stays float.
+
+
+def readers_of_infinity(graph: ir.Graph) -> dict[str, str]:
+    """Return the nodes that read a constant with NaN or infinite values, with the reason; masks are not among them."""
+    found = {}
+    for value in graph.initializers.values():
+        if value.const_value is None or not value.const_value.dtype.is_floating_point():
+            continue
+        nans, infinities = not_finite(value.const_value)
+        for use in value.uses() if nans or infinities else ():
+            if nans or use.node.op_type not in _MASKED:
+                found[use.node.name or ""] = f"its constant {value.name!r} has values that are not finite"
+    return found
 
 
 # ---- Sums in front of normalizations ---------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def _fold(norm: ir.Node, names: FreshNames) -> str:
     folded = fold(linear, weight, bias, affine)
     if folded is None:
         return "its channels do not match the weights before it"
+    if not all(bool(np.isfinite(array.astype(weight.dtype)).all()) for array in folded):
+        return "its factors are too large for the weights before it"
     if not bypass(norm, source):
         return "its result is a graph output that cannot be renamed"
     _store(linear, 1, folded[0].astype(weight.dtype), names)

@@ -23,6 +23,7 @@ _SHRINKS = (1.0, 0.87, 0.75)
 """Parts of the whole range that are compared: with 4 bits, optimal ranges of groups of 32 to 256 weights lie between
 0.65 for heavy tails and 1 for flat distributions, and the fit moves each of them."""
 
+_SMALLEST_NORMAL = np.finfo(np.float32).tiny
 _TILE = 1 << 17  # values in a tile: with its temporary arrays it fits the second-level cache
 
 
@@ -83,8 +84,10 @@ def _search(
         _round(tile, scale, zero, grid, axis, steps)
         square, product = np.einsum(pairs, steps, steps), np.einsum(pairs, tile, steps)
         # |x - s q|^2 = |x|^2 - 2 s <x, q> + s^2 <q, q>: least at the fitted s, and lower by <x, q> s than |x|^2.
-        fits = (square > 0) & (product * turned > 0)
-        fitted = np.where(fits, product / np.maximum(square, 1), scale).astype(np.float32)
+        fitted = product / np.maximum(square, 1)
+        # Products of weights near the ends of float32 are infinite or lose their digits: there the candidate stays.
+        fits = (square > 0) & (fitted * turned >= _SMALLEST_NORMAL) & np.isfinite(fitted)
+        fitted = np.where(fits, fitted, scale).astype(np.float32)
         gain = np.where(fits, product * fitted, -np.inf)
         better = gain > best_gain
         if part == 1.0:
@@ -104,8 +107,7 @@ def _candidate(
     # Unlike a range with equal ends, both ends of the integers are used: -8 as well as 7.
     below, above = grid.centre - grid.lowest, grid.highest - grid.centre
     scale = np.maximum(np.maximum(-low, 0) / below, np.maximum(high, 0) / above)
-    tiny = float(np.finfo(np.float32).tiny)
-    return np.where(scale < tiny, 1.0, scale).astype(np.float32), np.full(len(low), grid.centre, np.float32)
+    return np.where(scale < _SMALLEST_NORMAL, 1.0, scale).astype(np.float32), np.full(len(low), grid.centre, np.float32)
 
 
 def _round(tile: Floats, scale: Floats, zero: Floats, grid: Grid, axis: int, out: Floats) -> None:
