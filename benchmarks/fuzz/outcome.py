@@ -47,7 +47,7 @@ def outcome_of(content: bytes, recipe: str) -> Outcome:
         if b"recursive" in content:
             # onnxruntime itself needs minutes to refuse what expands without end.
             return Outcome("refused", f"{recipe}: {error}"[:400])
-        kind = "refused a valid model" if _runs(content) and _passes_checker(content) else "refused"
+        kind = "refused a valid model" if _runs(content, finite=True) and _passes_checker(content) else "refused"
         return Outcome(kind, f"{recipe}: {type(error).__name__}: {error}"[:400])
     except Exception as error:
         place = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
@@ -93,16 +93,18 @@ def _session(content: bytes) -> Any:
         return None
 
 
-def _runs(content: bytes) -> bool:
+def _runs(content: bytes, *, finite: bool = False) -> bool:
+    """Whether onnxruntime runs the model, and its results are finite if that is wanted."""
     session = _session(content)
     if session is None:
         return False
     try:
         feeds = {port.name: _random(port.type, port.shape) for port in session.get_inputs()}
-        session.run(None, feeds)
+        found = session.run(None, feeds)
     except Exception:
         return False
-    return True
+    floats = [value for value in found if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
+    return not finite or all(bool(np.isfinite(value).all()) for value in floats)
 
 
 def _random(kind: str, shape: list[Any]) -> np.ndarray[Any, Any]:

@@ -136,3 +136,14 @@ def test_inside_a_subgraph_with_weights_outside():
     assert fold_batch_norm(model) == ("folded 1 BatchNormalization nodes",)
     for seed in range(4):
         assert_same_outputs(before, model, rtol=3e-6, seed=seed)
+
+
+def test_factors_that_overflow_the_weights_are_not_folded():
+    statistics = _statistics(3) | {"gamma": np.full(3, 3e38, np.float32)}
+    text = """(float[1, 3, 4, 4] x) => (float[1, 3, 4, 4] y)
+        { k = Conv(x, w) y = BatchNormalization(k, gamma, beta, mean, var) }"""
+    model = graph_from_text(HEAD + text, w=10 + np.abs(_weights(3, 3, 1, 1)), **statistics)
+    name_nodes(model)
+    assert fold_batch_norm(model) == (
+        "kept 1 BatchNormalization nodes: its factors are too large for the weights before it",
+    )

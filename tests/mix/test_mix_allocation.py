@@ -84,3 +84,9 @@ def test_errors_of_very_different_sizes_are_distinguished() -> None:
     cost = np.tile([0.0, 1.0], (18, 1))
     chosen = allocate(Problem(noise, cost, 9.0), Exact())
     assert chosen.tolist() == [0] * 9 + [1] * 9
+
+
+def test_errors_that_are_not_finite_count_as_the_largest() -> None:
+    noise = np.array([[np.inf, 0.0], [5.0, 0.0], [np.nan, 1.0]])
+    chosen = allocate(Problem(noise, np.tile([0.0, 1.0], (3, 1)), 2.0), Exact())
+    assert chosen.tolist() == [1, 1, 0]

@@ -70,3 +70,8 @@ def test_given_arrays_stay_the_callers():
 def test_impossible_parameters_raise(arguments, message):
     with pytest.raises(InternalError, match=message):
         TensorParams(*arguments)
+
+
+@pytest.mark.parametrize(("position", "nearest"), [(5, 5), (-400, -119), (400, 126)])
+def test_positions_beyond_float32_become_the_nearest_normal_one(position, nearest):
+    assert TensorParams(DataType.INT8, 1.0, 0).at_position(position).position == nearest

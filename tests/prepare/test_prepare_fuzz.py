@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from benchmarks.fuzz.bases import base_models
 from benchmarks.fuzz.outcome import RECIPES, outcome_of
@@ -212,3 +213,38 @@ def test_floats_are_read_as_python_writes_them() -> None:
         "c": "x2e-07",
         "d": 12,
     }
+
+
+def test_reference_that_is_not_text_is_refused() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "my": 1]>
+        g (float[1,4] x) => (float[1,4] y) { y = my.F <slope = 0.2> (x) }
+        <opset_import: ["": 17], domain: "my"> F <slope> (a) => (b) { b = LeakyRelu <alpha: float = @slope> (a) }"""
+    content = onnx.parser.parse_model(text).SerializeToString()
+    at = content.rindex(b"slope", 0, content.rindex(b"slope"))
+    spoiled = content[:at] + b"sl\xd3pe" + content[at + 5 :]
+    with pytest.raises(ModelError, match="UTF-8"):
+        quantry.quantize(spoiled, None, "S8S8_AAWS", store=None)
+
+
+TABLE = """<ir_version: 8, opset_import: ["": 17]> g (int64[1,4] ids, float[1,4,8] x) => (float[1,4,8] y)
+    { e = Gather(table, ids) a = Add(e, x) b = MatMul(a, w) r = Relu(b) y = MatMul(r, w) }"""
+
+
+@pytest.mark.parametrize("recipe", ["S8S8_AAWS", "XINT8", "RECOMMENDED-LLM-EMBEDDINGS", "RECOMMENDED-NPU-MIXED"])
+def test_values_that_no_result_depends_on_need_not_be_finite(recipe: str) -> None:
+    random = np.random.default_rng(0)
+    table = random.normal(size=(16, 8)).astype(np.float32)
+    table[7] = np.nan  # the row of a token that never occurs
+    model = onnx.parser.parse_model(TABLE)
+    w = random.normal(size=(8, 8)).astype(np.float32)
+    model.graph.initializer.extend([numpy_helper.from_array(table, "table"), numpy_helper.from_array(w, "w")])
+    data = [
+        {"ids": random.integers(0, 7, (1, 4)), "x": random.normal(size=(1, 4, 8)).astype(np.float32)} for _ in range(4)
+    ]
+    result = quantry.quantize(model, data, recipe, store=None)
+    assert any("constant table has 8 NaN and 0 infinite" in note for note in result.notes)
+    runs = [
+        ort.InferenceSession(content).run(None, data[0])[0]
+        for content in (model.SerializeToString(), result.to_bytes())
+    ]
+    np.testing.assert_allclose(runs[1], runs[0], atol=0.3 * np.abs(runs[0]).max())

@@ -107,3 +107,15 @@ def test_parameters_are_found_once_for_each_tensor_and_question(monkeypatch):
     assert len(counted) == 3
     model.graph.initializers["w"].const_value = ir.tensor(np.array([3.0, 4.0], np.float32))
     assert ask(model, "w", TensorSpec(), None, MinMax()).scale > first.scale
+
+
+@pytest.mark.parametrize("size", [3e38, 2e-38])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_groups_near_the_ends_of_float32_have_normal_scales(size, symmetric):
+    from quantry.numerics.grid import Grid
+    from quantry.scale.ranges.group_search import least_error_groups
+
+    rows = (np.random.default_rng(0).uniform(-1, 1, (4, 32)) * size).astype(np.float32)
+    found, _ = least_error_groups(rows, 16, Grid(DataType.INT4, symmetric=symmetric), either_sign=symmetric)
+    assert np.isfinite(found.scale).all()
+    assert (np.abs(found.scale) >= np.finfo(np.float32).tiny).all()

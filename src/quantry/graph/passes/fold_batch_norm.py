@@ -11,6 +11,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -68,7 +69,7 @@ def _fold(norm: ir.Node, names: FreshNames) -> str:
     folded = fold(linear, weight, bias, affine)
     if folded is None:
         return "its channels do not match the weights before it"
-    if not all(bool(np.isfinite(array.astype(weight.dtype)).all()) for array in folded):
+    if not all(bool((np.abs(array) <= ml_dtypes.finfo(weight.dtype).max).all()) for array in folded):
         return "its factors are too large for the weights before it"
     if not bypass(norm, source):
         return "its result is a graph output that cannot be renamed"
