@@ -54,6 +54,7 @@ X86_LEVELS = {
     "v4": ("-march=x86_64_v4", "-mprefer-vector-width=512"),
 }
 ARM_LEVELS = {"neon": ("-march=generic",)}
+_WITHOUT_LEVEL = ("levels", "session_operators")
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,9 @@ def _build(compiler: list[str], target: Target, folder: Path) -> list[Path]:
 
         objects = []
         for source in sorted(SOURCES.glob("*.c")):
-            # levels.c finds out what the processor supports, so it is compiled once, for the oldest one.
+            # These find out what the processor supports, so they are compiled once, for the oldest one.
             variants = {level: (*options, f"-DLEVEL={level}") for level, options in target.levels.items()}
-            if source.stem == "levels":
+            if source.stem in _WITHOUT_LEVEL:
                 variants = {"any": (f'-DBUILD_ID="{identity}"',)}
             for name, options in variants.items():
                 objects.append(str(Path(scratch) / f"{source.stem}_{name}.o"))

@@ -249,6 +249,14 @@ def supported_levels() -> tuple[str, ...]:
     return () if library is None else _supported(library)
 
 
+def library_file() -> Path | None:
+    """Return the library, which also has an operator for onnxruntime; None if there is none that can be used."""
+    # A source tree may hold a library that was built before the operator was written.
+    if loaded() is None or not hasattr(_library(), "RegisterCustomOps"):
+        return None
+    return _DESCRIPTION.with_name(json.loads(_DESCRIPTION.read_text("utf-8"))["file"])
+
+
 def build_id() -> str:
     """Return what identifies the arithmetic of this installation: the library's build id, or ``numpy`` without one.
 

@@ -28,6 +28,7 @@ from quantry.errors import DataError, ModelError, RecipeError, nearest_spelling
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.graph.save import serialize, weight_bytes, write_model
 from quantry.graph.segments import Segment
+from quantry.numerics import kernels
 from quantry.runtime.devices import GPU_PROVIDERS
 from quantry.runtime.threads import thread_count
 
@@ -118,6 +119,7 @@ class SessionOptions:
         memory_pattern: Whether onnxruntime plans one allocation for all activations of a run.
         plugin: A provider in a library of its own, used instead of ``providers``.
         profile: Folder for the profile and for the graph as onnxruntime has optimized it, ``optimized.onnx``.
+        look_ups: Whether the model has the operator of `quantry.emit.look_ups`.
     """
 
     exact: bool = False
@@ -128,6 +130,7 @@ class SessionOptions:
     memory_pattern: bool = True
     plugin: PluginProvider | None = None
     profile: Path | None = None
+    look_ups: bool = False
 
     @classmethod
     def float_segment(cls, providers: Sequence[str]) -> "SessionOptions":
@@ -158,7 +161,12 @@ class SessionOptions:
 
 
 def simulation_session(
-    model: SessionModel, providers: Sequence[str] = CPU, threads: int | None = None, *, interleaved: bool = False
+    model: SessionModel,
+    providers: Sequence[str] = CPU,
+    threads: int | None = None,
+    *,
+    interleaved: bool = False,
+    look_ups: bool = False,
 ) -> "onnxruntime.InferenceSession":
     """Open a session that computes exactly what the quantized graph says, at nearly the speed of the float model.
 
@@ -167,13 +175,16 @@ def simulation_session(
         providers: Execution providers, first choice first.
         threads: Threads inside one operator; None leaves the choice to onnxruntime.
         interleaved: Other sessions run between the runs of this one.
+        look_ups: Whether the model has the operator of `quantry.emit.look_ups`.
 
     Raises:
         ModelError: onnxruntime does not accept the model.
         RecipeError: A provider is not part of this onnxruntime.
     """
+    spinning = _spinning(interleaved)
     return open_session(
-        model, SessionOptions(exact=True, providers=providers, threads=threads, spinning=_spinning(interleaved))
+        model,
+        SessionOptions(exact=True, providers=providers, threads=threads, spinning=spinning, look_ups=look_ups),
     )
 
 
@@ -308,6 +319,9 @@ def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions
         devices = _plugin_devices(options.plugin.name, options.plugin.library)
         result.add_provider_for_devices(devices, dict(options.plugin.options))
         entries.append(() if options.plugin.cpu_fallback else ("session.disable_cpu_ep_fallback", "1"))
+    library = kernels.library_file() if options.look_ups else None
+    if library is not None:
+        result.register_custom_ops_library(str(library))
     if options.profile is not None:
         result.enable_profiling = True
         result.profile_file_prefix = str(options.profile / "profile")
