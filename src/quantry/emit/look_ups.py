@@ -181,7 +181,7 @@ class _Reader:
         }
 
     def is_constant(self, name: str) -> bool:
-        """Whether a tensor is a constant, or an input that is left out."""
+        """Whether a tensor is a constant, or an input that is omitted."""
         return not name or name in self._constants
 
     def number(self, name: str) -> NDArray[Any] | None:
@@ -189,10 +189,10 @@ class _Reader:
         tensor = self._constants.get(name)
         if tensor is None or any(size != 1 for size in tensor.dims):
             return None
-        return numpy_helper.to_array(tensor)
+        return np.asarray(numpy_helper.to_array(tensor))
 
     def broadcasts(self, name: str, result: str) -> bool:
-        """Whether a constant is left out, or a number that gives a result no further dimensions."""
+        """Whether a constant is omitted, or a number that gives a result no further dimensions."""
         number = self.number(name)
         return not name or (number is not None and number.ndim <= self._ranks.get(result, 0))
 
@@ -211,7 +211,7 @@ class _Reader:
 
     def first_value(self, pair: _Pair) -> str:
         """Return the name of what a pair's DequantizeLinear returns."""
-        return self.nodes[pair.dequantizer].output[0]
+        return str(self.nodes[pair.dequantizer].output[0])
 
     def _pair(self, index: int) -> _Pair | None:
         """Return the pair that a QuantizeLinear begins; None if it is of another kind, or its integers are read."""
