@@ -9,6 +9,7 @@ The paper takes ``c`` from the statistics of a BatchNormalization. Here it is th
 data.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer, shifted_bias, store_array
 from quantry.equalize.passage import Channels, gives_no_shift, shift_passage, takes_no_shift
-from quantry.graph.edit import FreshNames, constant_of
+from quantry.graph.edit import FreshNames, bounds_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.operators import LINEAR
 from quantry.graph.weights import new_initializer, rebuilt
@@ -104,15 +105,7 @@ def _site(head: LinearLayer) -> _Site | str:
 
 def _is_relu(node: ir.Node) -> bool:
     """Whether a node is a Relu, or a Clip(0, infinity)."""
-    if node.op_type == "Relu" and node.domain == "":
-        return True
-    if node.op_type != "Clip" or node.domain != "" or len(node.inputs) < 2:
-        return False
-    low = constant_of(node.inputs[1])
-    bound = node.inputs[2] if len(node.inputs) > 2 else None
-    high = constant_of(bound)
-    unbounded = bound is None or (high is not None and bool(np.isposinf(high).all()))
-    return low is not None and not low.any() and unbounded
+    return bounds_of(node) == (0.0, math.inf)
 
 
 def _tails(value: ir.Value, channels: Channels, head: LinearLayer) -> tuple[LinearLayer, ...] | str:

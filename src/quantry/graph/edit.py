@@ -1,6 +1,7 @@
 """Small edits of an onnx-ir graph: read attributes and constants, find free names, replace values, remove nodes."""
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,6 +34,26 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     if value is None or not value.is_initializer() or value.is_graph_input() or value.const_value is None:
         return None
     return value.const_value.numpy()
+
+
+def bounds_of(node: ir.Node) -> tuple[float, float] | None:
+    """Return the numbers between which a Relu or Clip keeps its input; None for other nodes and computed bounds.
+
+    Args:
+        node: Any node.
+    """
+    if node.domain != "" or node.op_type not in ("Relu", "Clip"):
+        return None
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    found = [-math.inf, math.inf]
+    for place, value in enumerate(node.inputs[1:3]):
+        constant = constant_of(value)
+        if value is not None and (constant is None or constant.size != 1):
+            return None
+        if constant is not None:
+            found[place] = float(constant.reshape(()))
+    return found[0], found[1]
 
 
 class FreshNames:

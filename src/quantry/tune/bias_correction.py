@@ -11,6 +11,7 @@ model, whose earlier layers are already corrected; in one pass it is ``x``, so t
 weights only.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import onnx_ir as ir
 
 from quantry.execute.activation_stream import ActivationStore, ActivationStream
 from quantry.execute.quantized_view import QuantizedView
-from quantry.graph.edit import constant_of
+from quantry.graph.edit import bounds_of
 from quantry.graph.operators import CONVOLUTIONS, LINEAR
 from quantry.graph.quant_plan import OwnBiasPlan
 from quantry.graph.weights import new_initializer
@@ -128,16 +129,16 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
     layer = correctable.layer
     session = deployment_session(_rounded_alone(task, correctable), interleaved=True)
     axis = 1 if layer.node.op_type in CONVOLUTIONS else -1
-    cut = _is_cut_at_zero(layer.node)
+    cut = _cut_at(layer.node)
     total, count = np.zeros(correctable.values.size), np.zeros(correctable.values.size)
     checked = []
     for fed, target in pairs:
         output = session.run(None, {layer.source: fed})[0]
         difference = np.moveaxis(target, axis, -1).astype(np.float64) - np.moveaxis(output, axis, -1)
         rows = difference.reshape(-1, len(total))
-        if cut:
-            # What a Relu sets to zero in both models is no error, whatever its size.
-            seen = np.maximum(np.moveaxis(target, axis, -1), np.moveaxis(output, axis, -1)).reshape(rows.shape) > 0
+        if cut is not None:
+            # What a Relu cuts off in both models is no error, whatever its size.
+            seen = np.maximum(np.moveaxis(target, axis, -1), np.moveaxis(output, axis, -1)).reshape(rows.shape) > cut
             rows = np.where(seen, rows, 0.0)
             count += seen.sum(axis=0)
         else:
@@ -149,20 +150,15 @@ def _shift(task: TuneTask, correctable: _Correctable, pairs: Iterator[_Pair]) ->
     return np.where(common >= _COMMON, mean, 0.0)
 
 
-def _is_cut_at_zero(node: ir.Node) -> bool:
-    """Return whether only a Relu, or a Clip from zero, reads what a layer computes."""
+def _cut_at(node: ir.Node) -> float | None:
+    """Return where a Relu or Clip cuts off what a layer computes; None if something else reads it as well."""
     output = node.outputs[0]
     readers = [use.node for use in output.uses()]
-    if not readers or output.is_graph_output():
-        return False
-    return all(_starts_at_zero(reader) for reader in readers)
-
-
-def _starts_at_zero(node: ir.Node) -> bool:
-    if node.op_type != "Clip" or len(node.inputs) < 2:
-        return node.op_type == "Relu"
-    lowest = constant_of(node.inputs[1])
-    return lowest is not None and lowest.size == 1 and float(lowest.reshape(())) == 0.0
+    found = {bounds_of(reader) for reader in readers}
+    if len(found) != 1 or output.is_graph_output():
+        return None
+    bounds = found.pop()
+    return None if bounds is None or math.isinf(bounds[0]) else bounds[0]
 
 
 def _rounded_alone(task: TuneTask, correctable: _Correctable) -> ir.Model:

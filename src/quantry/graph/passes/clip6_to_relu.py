@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from quantry.graph.edit import constant_of
+from quantry.graph.edit import bounds_of
 
 
 def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:
@@ -12,18 +12,8 @@ def clip6_to_relu(model: ir.Model) -> tuple[str, ...]:
     """
     replaced = 0
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.op_type == "Clip" and node.domain == "" and _bounds(node) == (0.0, 6.0):
+        if node.op_type == "Clip" and bounds_of(node) == (0.0, 6.0):
             node.op_type = "Relu"
             node.resize_inputs(1)
             replaced += 1
     return (f"replaced {replaced} Clip(0, 6) nodes by Relu: values above 6 are no longer clipped",) if replaced else ()
-
-
-def _bounds(node: ir.Node) -> tuple[float | None, float | None]:
-    """Return the limits of a Clip of opset 11 or later, whose limits are inputs."""
-    limits = [constant_of(value) for value in node.inputs[1:3]]
-    low, high = (
-        None if limit is None or limit.size != 1 else float(limit.reshape(()))
-        for limit in limits + [None] * (2 - len(limits))
-    )
-    return low, high

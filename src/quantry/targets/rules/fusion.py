@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import constant_of
+from quantry.graph.edit import bounds_of
 from quantry.graph.operators import LINEAR
 from quantry.recipe import DataType, Dynamic, Recipe
 from quantry.targets.pairs import QuantizedTensor, is_quantize
@@ -86,20 +85,14 @@ def _is_between(node: ir.Node) -> bool:
 
 def _contains(node: ir.Node, tensor: QuantizedTensor) -> bool:
     """Whether the range of a tensor lies within the bounds of the Relu or Clip that writes it."""
-    if node.op_type not in _BOUNDING or tensor.scale is None or tensor.dtype is None or tensor.scale.size != 1:
+    bounds = bounds_of(node)
+    if bounds is None or tensor.scale is None or tensor.dtype is None or tensor.scale.size != 1:
         return False
     if tensor.dtype.name not in DataType.__members__:
         return False
     dtype = DataType[tensor.dtype.name]
     scale, zero_point = float(tensor.scale.item()), int(tensor.zero_point.reshape(-1)[0])
-    low, high = (0.0, np.inf) if node.op_type == "Relu" else _bounds(node)
+    low, high = bounds
     start, end = ((level - zero_point) * scale for level in (dtype.lowest, dtype.highest))
     # Half a step of slack: the ends of the range are rounded.
     return start >= low - scale / 2 and end <= high + scale / 2
-
-
-def _bounds(node: ir.Node) -> tuple[float, float]:
-    limits = [constant_of(value) for value in node.inputs[1:3]]
-    limits += [None] * (2 - len(limits))
-    low, high = (None if limit is None else float(limit.reshape(-1)[0]) for limit in limits)
-    return -np.inf if low is None else low, np.inf if high is None else high
