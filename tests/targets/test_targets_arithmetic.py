@@ -124,6 +124,12 @@ def test_quantized_model_that_does_not_win_is_named_with_its_costly_nodes() -> N
     assert slow.startswith("int8 does not win on ort-cpu: 0.83x the speed of float")
     assert slow.endswith("it costs most in conv (Conv, 3.00 ms), q (QuantizeLinear, 1.00 ms)")
     assert slow_because(summarize_pairs(np.array([[10.0, 9.0]])), nodes, "ort-cpu") is None
+    reference = tuple(
+        PlacedNode(name, "Conv", "Conv", name, "float", "CPU", ms) for name, ms in (("conv", 4.0), ("fast", 5.0))
+    )
+    told = slow_because(summarize_pairs(np.array([[10.0, 12.0]])), nodes, "ort-cpu", reference)
+    assert told is not None
+    assert told.endswith("it costs most in fast (QLinearConv, 9.00 ms), q (QuantizeLinear, 1.00 ms)")
 
 
 def test_latency_is_measured_on_devices_only(folder: Path) -> None:

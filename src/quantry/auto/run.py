@@ -30,6 +30,11 @@ AUTO = "auto"
 
 _NO_DATA = "auto needs calibration data to compare recipes; without any, the plain preset of the target is used"
 
+_QUANTIZED_AGAIN = (
+    "the nodes that auto left float for accuracy are quantized: with them in float, the model was slower than the "
+    "float model"
+)
+
 # Names from other tools, for "did you mean" hints only.
 _OTHER_NAMES = {
     "preset": "recipe",
@@ -189,8 +194,23 @@ def quantize_auto(
         except NothingWorksError:
             # Quantizing again raises the error itself, which says what the user can change.
             return _final(given, simple, given.data)
-        timed = replace(outcome.recipe.evaluate, faster_in_float=True)
-        return with_outcome(given, replace(outcome, recipe=replace(outcome.recipe, evaluate=timed)), trials)
+        result = with_outcome(given, _timed(outcome, outcome.recipe), trials)
+        quick = _without_float_nodes(outcome.recipe, best)
+        if result.slow_because is None or quick == outcome.recipe:
+            return result
+        again = with_outcome(given, _timed(outcome, quick), trials)
+        return result if again.slow_because else replace(again, _notes=(_QUANTIZED_AGAIN, *again._notes))
+
+
+def _timed(outcome: Outcome, recipe: Recipe) -> Outcome:
+    """Return an outcome with a recipe whose speed on the target is measured."""
+    return replace(outcome, recipe=replace(recipe, evaluate=replace(recipe.evaluate, faster_in_float=True)))
+
+
+def _without_float_nodes(recipe: Recipe, start: Recipe) -> Recipe:
+    """Return a recipe that leaves no more nodes float, and no more tensors in 16 bits, than the one at the start."""
+    selection = replace(recipe.plan.selection, exclude=start.plan.selection.exclude)
+    return replace(recipe, plan=replace(recipe.plan, selection=selection, tensors=start.plan.tensors))
 
 
 def without_fallback(recipe: Recipe) -> Recipe:

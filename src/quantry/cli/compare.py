@@ -56,9 +56,9 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
     if latency:
         where = target or "ort-cpu"
         first = next(iter(feeds))
-        theirs = runnable(model)
-        times = measure_on_target(where, runnable(reference), theirs, first, latency)
-        slow = slow_because(times, place(theirs, where, first).nodes, where)
+        ours, theirs = runnable(reference), runnable(model)
+        times = measure_on_target(where, ours, theirs, first, latency)
+        slow = slow_because(times, place(theirs, where, first).nodes, where, place(ours, where, first).nodes)
     _show(found, times, slow, target)
     if report is not None:
         from quantry.diagnosis import diagnose_pair

@@ -139,11 +139,11 @@ def _slow_because(result: "QuantizationResult", target: str | None, runs: int) -
     if backend is None or backend.emulated:
         return None
     feeds = next(iter(result.evaluation_data))
-    content = result.to_bytes()
+    content, reference = result.to_bytes(), result.stages.prepared.value.model
     times = result.evaluation.latency
     if times is None or backend.name != "ort-cpu":
-        times = measure_on_target(name, result.stages.prepared.value.model, content, feeds, runs)
-    return slow_because(times, place(content, name, feeds).nodes, name)
+        times = measure_on_target(name, reference, content, feeds, runs)
+    return slow_because(times, place(content, name, feeds).nodes, name, place(reference, name, feeds).nodes)
 
 
 def with_sizes(recipe: Recipe, batch: int | None, dimensions: list[str]) -> Recipe:

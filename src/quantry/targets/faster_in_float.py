@@ -160,8 +160,10 @@ def speed_over_float(source: ModelSource, quantized: QuantizedModel, feeds: _Fee
     assert backend is not None
     # Other load on the machine only makes runs slower, so the faster runs must agree with the median.
     is_slow = max(times.speedup, times.float_quartiles[0] / times.quantized_quartiles[0]) < LEAST_SPEEDUP
-    because = slow_because(times, backend.placement(content, feeds), target) if is_slow else None
-    return Speed(times.speedup, because or "")
+    if not is_slow:
+        return Speed(times.speedup)
+    tables = [backend.placement(model, feeds) for model in (content, serialize(source.load()))]
+    return Speed(times.speedup, slow_because(times, tables[0], target, tables[1]) or "")
 
 
 @dataclass(frozen=True)

@@ -77,13 +77,16 @@ def _sized(model: SessionModel, feeds: Arrays) -> SessionModel:
     return serialize(copy)
 
 
-def slow_because(latency: Latency, placement: Sequence[PlacedNode], name: str) -> str | None:
+def slow_because(
+    latency: Latency, placement: Sequence[PlacedNode], name: str, reference: Sequence[PlacedNode] = ()
+) -> str | None:
     """Return the sentence for a quantized model that is not faster than the float model; None if it is.
 
     Args:
         latency: The times of both.
         placement: What became of the nodes of the quantized model.
         name: The target.
+        reference: What became of the nodes of the float model; without it, only conversions and fallbacks are named.
     """
     if latency.speedup >= LEAST_SPEEDUP:
         return None
@@ -92,7 +95,7 @@ def slow_because(latency: Latency, placement: Sequence[PlacedNode], name: str) -
         f"int8 does not win on {name}: {latency.speedup:.2f}x the speed of float "
         f"({quantized_ms:.2f} ms, float {float_ms:.2f} ms)"
     )
-    costly = costly_nodes(placement)
+    costly = costly_nodes(placement, reference)
     if not costly:
         return text
     named = ", ".join(
@@ -102,16 +105,24 @@ def slow_because(latency: Latency, placement: Sequence[PlacedNode], name: str) -
     return f"{text}; it costs most in {named}"
 
 
-def costly_nodes(placement: Sequence[PlacedNode]) -> tuple[PlacedNode, ...]:
-    """Return the nodes that cost a quantized model its speed: conversions, and what runs in float or elsewhere.
+def costly_nodes(placement: Sequence[PlacedNode], reference: Sequence[PlacedNode] = ()) -> tuple[PlacedNode, ...]:
+    """Return the nodes that cost a quantized model its speed: conversions, and what is slower than in the float model.
 
     Args:
         placement: What became of every node.
+        reference: The same of the float model; without it, nodes that run in float or elsewhere are returned.
     """
-    suspects = [
-        entry
+    before = {entry.node: entry.milliseconds for entry in reference if entry.milliseconds is not None}
+    lost = {
+        entry.node: (entry.milliseconds or 0.0) - before.get(entry.node, 0.0)
         for entry in placement
-        if (entry.why and entry.kernel) or entry.operator.endswith(("QuantizeLinear", "DequantizeLinear"))
-    ]
-    ranked = sorted(suspects or [e for e in placement if e.milliseconds], key=lambda e: -(e.milliseconds or 0.0))
+        if _converts(entry) or entry.node in before or (entry.why and entry.kernel)
+    }
+    suspects = [entry for entry in placement if lost.get(entry.node, -1.0) >= 0]
+    suspects = suspects or [entry for entry in placement if entry.milliseconds]
+    ranked = sorted(suspects, key=lambda entry: -lost.get(entry.node, entry.milliseconds or 0.0))
     return tuple(ranked[:_NAMED_NODES])
+
+
+def _converts(entry: PlacedNode) -> bool:
+    return entry.operator.endswith(("QuantizeLinear", "DequantizeLinear"))
