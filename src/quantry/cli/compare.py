@@ -10,7 +10,7 @@ from rich.table import Table
 
 from quantry.cli.console import check_output
 from quantry.cli.frame import current_output
-from quantry.cli.image_arguments import Color, CropFraction, Mean, PixelScale, Resize, Std, given_images
+from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.model_data import samples_for
 
 if TYPE_CHECKING:
@@ -34,22 +34,15 @@ def compare(  # noqa: PLR0913, PLR0917  the command line's options are its param
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
     report: Annotated[Path | None, typer.Option(help=REPORT)] = None,
     latency: Annotated[int, typer.Option(help="Timed runs of both, interleaved, on the target or ort-cpu.")] = 0,
-    mean: Mean = None,
-    std: Std = None,
-    pixel_scale: PixelScale = None,
-    color: Color = None,
-    resize: Resize = None,
-    crop_fraction: CropFraction = None,
+    *,
+    images: ImageArguments,
 ) -> None:
     """Compare the outputs, size and speed of two models, whatever tools wrote them."""
     from quantry.targets import measure_on_target, place, slow_because
     from quantry.targets.arithmetic import require_backend
     from quantry.targets.compare import compare_models, runnable
 
-    images = given_images(
-        mean=mean, std=std, pixel_scale=pixel_scale, color=color, resize=resize, crop_fraction=crop_fraction
-    )
-    feeds = samples_for(reference, data, images, samples)
+    feeds = samples_for(reference, data, images.given(), samples)
     backend = None if target is None else require_backend(target)
     found = compare_models(reference, model, feeds, backend)
     times, slow = None, None

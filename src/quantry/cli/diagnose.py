@@ -1,6 +1,7 @@
 """``quantry diagnose``: where a quantized model loses accuracy, why, and what helps."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,23 +11,14 @@ from rich.markup import escape
 from quantry.cli.compare import diagnose_models
 from quantry.cli.console import check_output
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import (
-    Color,
-    CropFraction,
-    Mean,
-    PixelScale,
-    Resize,
-    Size,
-    Std,
-    given_images,
-    warn_of_default_pixels,
-)
+from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, from_plain, resolve_recipe
 
 if TYPE_CHECKING:
     from quantry.auto import Fixed
     from quantry.diagnosis import CalibrationCheck, Diagnosis
+    from quantry.quantization import QuantizationResult
 
 _RECIPE = "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
 _QUANTIZED = "Quantized model of any tool: compare its tensors with the float model's instead of quantizing."
@@ -55,79 +47,77 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
     effort: Annotated[str, typer.Option(help=_EFFORT)] = "default",
     report: Annotated[Path | None, typer.Option(help="HTML file with everything that was found.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
-    mean: Mean = None,
-    std: Std = None,
-    pixel_scale: PixelScale = None,
-    color: Color = None,
-    resize: Resize = None,
-    crop_fraction: CropFraction = None,
-    size: Size = None,
+    *,
+    images: ImageArguments,
     store: Annotated[str, typer.Option(help="Folder for cached results, 'default' or 'none'.")] = "default",
 ) -> None:
     """Find out where a quantized model loses accuracy and why; with --fix, act on it."""
-    _check(model, quantized, data, quantizes=fix or recipe is not None or calibration or evaluation_data is not None)
-    if not fix and (output is not None or effort != "default"):
-        raise RecipeError("--output and --effort are about the fixed model and need --fix, got one of them without it")
-    if calibration and (fix or report is not None):
-        raise RecipeError("--calibration checks the data alone, got it with --fix or --report")
-    given = given_images(
-        mean=mean,
-        std=std,
-        pixel_scale=pixel_scale,
-        color=color,
-        resize=resize,
-        crop_fraction=crop_fraction,
-        size=size,
-    )
-    assert data is not None
-    if quantized is not None:
-        diagnose_models(model, quantized, data, given, target, report)
-        return
-    written_to = output or Path(f"{model.stem}.fixed.onnx")
-    for file in ([written_to] if fix else []) + ([] if report is None else [report]):
-        check_output(file)
-    wanted = _recipe(recipe, target)
-    from quantry.auto import fix as run_fix
-    from quantry.data.images import ImageOptions
-    from quantry.diagnosis import check_calibration
-    from quantry.diagnosis import diagnose as run_diagnosis
-    from quantry.quantization import quantize
-    from quantry.report import write_report
-
-    if not given:
-        warn_of_default_pixels(model, data)
-    images = ImageOptions(**given) if given else None
-    result = quantize(
-        model,
-        data,
-        wanted,
-        target=target,
-        evaluation_data=evaluation_data,
-        images=images,
-        store=None if store == "none" else store,
-    )
-    if calibration:
-        _show_calibration(check_calibration(result))
-        return
-    fixed = run_fix(result, target=target, effort=effort) if fix else None
-    diagnosis = run_diagnosis(result) if fixed is None else fixed.diagnosis
-    written = () if fixed is None else fixed.result.save(written_to)
-    if report is not None:
-        shown = result if fixed is None else fixed.result
-        written = (*written, write_report(shown, report, model.name, diagnosis=diagnosis))
-    _show(diagnosis, fixed, written)
-
-
-def _check(model: Path, quantized: Path | None, data: Path | None, *, quantizes: bool) -> None:
-    if not model.is_file():
-        raise ModelError(f"the model file must exist, found nothing; at {model}")
-    if data is None:
-        raise RecipeError("a diagnosis needs --data, got none")
-    if quantized is not None and quantizes:
+    data = _checked_data(data, model)
+    if quantized is not None and (fix or recipe is not None or calibration or evaluation_data is not None):
         raise RecipeError(
             "--fix, --recipe, --calibration and --evaluation-data quantize the float model, got one of them with the "
             f"quantized model {quantized}"
         )
+    if not fix and (output is not None or effort != "default"):
+        raise RecipeError("--output and --effort are about the fixed model and need --fix, got one of them without it")
+    if calibration and (fix or report is not None):
+        raise RecipeError("--calibration checks the data alone, got it with --fix or --report")
+    if quantized is not None:
+        diagnose_models(model, quantized, data, images.given(), target, report)
+        return
+    fixing = _Fixing(output or Path(f"{model.stem}.fixed.onnx"), target, effort) if fix else None
+    for file in (report, None if fixing is None else fixing.written_to):
+        if file is not None:
+            check_output(file)
+    wanted, options = _recipe(recipe, target), images.options()
+    from quantry.quantization import quantize
+
+    if options is None:
+        warn_of_default_pixels(model, data)
+    stored = None if store == "none" else store
+    result = quantize(model, data, wanted, target=target, evaluation_data=evaluation_data, images=options, store=stored)
+    if calibration:
+        _check_calibration(result)
+    else:
+        _diagnose(result, fixing, report, model.name)
+
+
+def _checked_data(data: Path | None, model: Path) -> Path:
+    if not model.is_file():
+        raise ModelError(f"the model file must exist, found nothing; at {model}")
+    if data is None:
+        raise RecipeError("a diagnosis needs --data, got none")
+    return data
+
+
+@dataclass(frozen=True)
+class _Fixing:
+    """What ``--fix`` does.
+
+    Attributes:
+        written_to: The file of the fixed model.
+        target: Name of the deployment target, or None.
+        effort: How long it may take.
+    """
+
+    written_to: Path
+    target: str | None
+    effort: str
+
+
+def _diagnose(result: "QuantizationResult", fixing: _Fixing | None, report: Path | None, title: str) -> None:
+    """Diagnose a quantized model and print what was found; with ``--fix``, fix and write it."""
+    from quantry.auto import fix
+    from quantry.diagnosis import diagnose
+    from quantry.report import write_report
+
+    fixed = None if fixing is None else fix(result, target=fixing.target, effort=fixing.effort)
+    diagnosis = diagnose(result) if fixed is None else fixed.diagnosis
+    shown = result if fixed is None else fixed.result
+    written = () if fixing is None else shown.save(fixing.written_to)
+    if report is not None:
+        written = (*written, write_report(shown, report, title, diagnosis=diagnosis))
+    _show(diagnosis, fixed, written)
 
 
 def _recipe(name: str | None, target: str | None) -> Recipe:
@@ -163,8 +153,12 @@ def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
     out.result(_json(diagnosis, fixed, written))
 
 
-def _show_calibration(check: "CalibrationCheck | None") -> None:
+def _check_calibration(result: "QuantizationResult") -> None:
+    """Print what is known about the calibration data; exit code 3 if something is wrong with them."""
+    from quantry.diagnosis import check_calibration
+
     out = current_output()
+    check = check_calibration(result)
     if check is None:
         raise RecipeError("--calibration needs a recipe that calibrates activations, got one that does not")
     out.answer.print(escape(str(check)), highlight=False, soft_wrap=True)

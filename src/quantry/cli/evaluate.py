@@ -7,17 +7,7 @@ import typer
 from rich.markup import escape
 
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import (
-    Color,
-    CropFraction,
-    Mean,
-    PixelScale,
-    Resize,
-    Size,
-    Std,
-    given_images,
-    warn_of_default_pixels,
-)
+from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
 from quantry.cli.search_job import METRIC, SearchJob
 from quantry.errors import DataError, RecipeError
 
@@ -42,30 +32,17 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     max_drop: Annotated[
         float | None, typer.Option(help="Exit with 3 if the score is worse than the float model's by more than this.")
     ] = None,
-    mean: Mean = None,
-    std: Std = None,
-    pixel_scale: PixelScale = None,
-    color: Color = None,
-    resize: Resize = None,
-    crop_fraction: CropFraction = None,
-    size: Size = None,
+    *,
+    images: ImageArguments,
     target: Annotated[str | None, typer.Option(help=_TARGET)] = None,
 ) -> None:
     """Score a model on labelled data, or compare its outputs with the float model's."""
-    images = given_images(
-        mean=mean,
-        std=std,
-        pixel_scale=pixel_scale,
-        color=color,
-        resize=resize,
-        crop_fraction=crop_fraction,
-        size=size,
-    )
+    given = images.given()
     if max_drop is not None and reference is None:
         raise RecipeError(f"--max-drop needs --float, the model to compare with, got {max_drop:g} alone")
-    if not images:
+    if not given:
         warn_of_default_pixels(model, data)
-    job = SearchJob(reference or model, data, data, labels, metric, decoder, images=images)
+    job = SearchJob(reference or model, data, data, labels, metric, decoder, images=given)
     adapter = _adapter(job, reference)
     simulated = _simulated(adapter, model, target)
     scores = {"model": _plain(model, simulated)}

@@ -112,13 +112,16 @@ _OPTIONS = {
 }
 
 
-FRAME_OPTIONS = tuple(_OPTIONS)
-"""Names of the options that every command has, in the parameters of its context."""
-
-
 def set_output(*, quiet: bool, verbose: bool, as_json: bool) -> None:
     """Set the options that were given before the command's name."""
     _outputs[:] = [Output(quiet=quiet, verbose=verbose, json=as_json)]
+
+
+class OptionGroup:
+    """Options that several commands share: a frozen dataclass whose fields are declared as a command's parameters are.
+
+    A command that has a parameter of such a class, after ``*``, has its options in that place.
+    """
 
 
 def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
@@ -128,9 +131,11 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
         command: The function of the command, which calls ``current_output().result(...)``.
         name: Its name on the command line.
     """
+    given = inspect.signature(command, eval_str=True).parameters
+    groups = {one.name: one.annotation for one in given.values() if _is_group(one.annotation)}
 
     @functools.wraps(command)
-    def run(*args: Any, output_quiet: bool, output_verbose: bool, output_json: bool, **values: Any) -> None:
+    def run(*, output_quiet: bool, output_verbose: bool, output_json: bool, **values: Any) -> None:
         before = _outputs[0]
         output = replace(
             before,
@@ -140,22 +145,34 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
             json=before.json or output_json,
             warnings=[],
         )
+        for group, cls in groups.items():
+            values[group] = cls(**{option.name: values.pop(option.name) for option in fields(cls)})
         stream = sys.stdout
         # With --json standard output has the JSON alone, whatever a library or a user's script prints.
         with _as_current(output), contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
-            command(*args, **values)
+            command(**values)
         code = output.finish(stream)
         if code != ExitCode.GOOD:
             raise typer.Exit(code)
 
-    given = inspect.signature(command, eval_str=True)
-    extra = [
-        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for option, annotation in _OPTIONS.items()
-    ]
-    run.__signature__ = given.replace(parameters=[*given.parameters.values(), *extra])  # type: ignore[attr-defined]
-    run.__annotations__ = {**inspect.get_annotations(command, eval_str=True), **_OPTIONS}
+    options: list[inspect.Parameter] = []
+    for one in given.values():
+        options += _options_of(one.annotation) if one.name in groups else [one]
+    # typer calls with keywords only; this kind also allows an argument after options that have defaults.
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = [one.replace(kind=kind) for one in options]
+    options += [inspect.Parameter(option, kind, default=False, annotation=hint) for option, hint in _OPTIONS.items()]
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in options}
     return run
+
+
+def _is_group(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, OptionGroup)
+
+
+def _options_of(group: type) -> list[inspect.Parameter]:
+    return list(inspect.signature(group, eval_str=True).parameters.values())
 
 
 @contextlib.contextmanager

@@ -1,27 +1,23 @@
 """Options for images on the command line: parsing, warnings and notes."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quantry.cli.frame import current_output
+from quantry.cli.frame import OptionGroup, current_output
 from quantry.errors import RecipeError
 
 if TYPE_CHECKING:
     from quantry.data.images import ImageOptions
 
-SIZE = "Height and width of images, such as 480x640, for a model with dynamic sides; default: those of its input."
-
-# Parameters of the commands that read images; `quantry quantize` also shows their defaults.
-Mean = Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")]
-Std = Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")]
-PixelScale = Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")]
-Color = Annotated[str | None, typer.Option(help="RGB or BGR.")]
-Resize = Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")]
-CropFraction = Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")]
-Size = Annotated[str | None, typer.Option(help=SIZE)]
+_SIZE = "Height and width of images, such as 480x640, for a model with dynamic sides; default: those of its input."
+_MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
+_STD = "Per-channel standard deviation, in the same units."
+_SCALE = "Factor of pixel values 0..255, applied first; 1/255 gives 0..1."
+_CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
 
 
 def number(option: str, text: str) -> float:
@@ -88,17 +84,47 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-def given_images(**options: str | float | None) -> dict[str, Any]:
-    """Return the fields of `ImageOptions` that were given; `ImageOptions` checks their values.
+@dataclass(frozen=True)
+class ImageArguments(OptionGroup):
+    """The options of commands that read images; None was not given."""
 
-    Args:
-        options: The options mean, std, pixel_scale, color, resize, crop_fraction and size; None was not given.
+    mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None
+    std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None
+    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.")] = None
+    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.")] = None
+    crop_fraction: Annotated[float | None, typer.Option(help="Fraction of the image that center-crop keeps.")] = None
+    size: Annotated[str | None, typer.Option(help=_SIZE)] = None
 
-    Raises:
-        RecipeError: A value cannot be read.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    return {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in given.items()}
+    def given(self) -> dict[str, Any]:
+        """Return the fields of `ImageOptions` that were given; `ImageOptions` checks their values.
+
+        Raises:
+            RecipeError: A value cannot be read.
+        """
+        values = {name: value for name, value in vars(self).items() if value is not None}
+        return {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in values.items()}
+
+    def options(self) -> "ImageOptions | None":
+        """Return how images become inputs; None if nothing was given."""
+        from quantry.data.images import ImageOptions
+
+        given = self.given()
+        return ImageOptions(**given) if given else None
+
+
+@dataclass(frozen=True)
+class ExplainedImageArguments(ImageArguments):
+    """The same options, explained with their defaults."""
+
+    mean: Annotated[str | None, typer.Option(help=_MEAN, show_default="0,0,0")] = None
+    std: Annotated[str | None, typer.Option(help=_STD, show_default="1,1,1")] = None
+    pixel_scale: Annotated[str | None, typer.Option(help=_SCALE, show_default="1")] = None
+    color: Annotated[str | None, typer.Option(help="RGB or BGR.", show_default="RGB")] = None
+    resize: Annotated[str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")] = (
+        None
+    )
+    crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None
 
 
 def warn_of_default_pixels(model: Path, data: Path | None) -> None:
@@ -137,10 +163,13 @@ def holds_arrays(data: Path) -> bool:
     return not data.is_dir() or next(data.glob("*.np[yz]"), next(data.glob("*/*.npy"), None)) is not None
 
 
-def image_notes(data: Path | None, options: "ImageOptions") -> tuple[str, ...]:
+def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[str, ...]:
     """Return a note on how images became inputs; empty if the data are arrays."""
     if data is None or holds_arrays(data):
         return ()
+    from quantry.data.images import ImageOptions
+
+    options = given or ImageOptions()
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""
     hint = " (letterbox for most detectors)" if options.resize == "stretch" else ""
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import given_images
+from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.model_data import samples_for
 
 if TYPE_CHECKING:
@@ -20,12 +20,13 @@ def placement(
     model: Annotated[Path, typer.Argument(help="ONNX model, quantized or float.")],
     target: Annotated[str, typer.Option(help="Target with a backend; see `quantry targets`.")] = "ort-cpu",
     data: Annotated[Path | None, typer.Option("--data", "-d", help="Data; the first sample is run.")] = None,
-    pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255.")] = None,
+    *,
+    images: ImageArguments,
 ) -> None:
     """Show which kernel computes each node on a target, and why not; exit code 3 if a node falls back."""
     from quantry.targets import place
 
-    feeds = next(iter(samples_for(model, data, given_images(pixel_scale=pixel_scale), 1)))
+    feeds = next(iter(samples_for(model, data, images.given(), 1)))
     found = place(model, target, feeds)
     output = current_output()
     _show(output.answer, found)

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from quantry.cli.console import check_output
 from quantry.cli.frame import ExitCode, current_output
-from quantry.cli.image_arguments import Size, given_images, image_notes, warn_of_default_pixels
+from quantry.cli.image_arguments import ExplainedImageArguments, image_notes, warn_of_default_pixels
 from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
 from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
@@ -26,9 +26,7 @@ _TARGET = "Deployment target, or a .yaml or .py file; see `quantry targets`. The
 _BATCH = "Fix a dynamic batch size; targets with static shapes take 1 unless it is given."
 _DIMENSION = "Fix another dynamic axis by its name, such as height=224; repeatable."
 _FORCE = "Write the model even if it is useless: no data where data are needed, or nothing quantized."
-_MEAN = "Per-channel mean of images, in units after --pixel-scale, such as 123.7,116.3,103.5."
 _DECODER = "Decoder of a detector: yolox, yolov5, yolov8 or boxes; the report then draws its boxes on images."
-_CROP = "Fraction of the short side that center-crop keeps; 0.875 is 224 of 256."
 
 
 def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its parameters
@@ -54,20 +52,8 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     output: Annotated[Path | None, typer.Option("--output", "-o", help=_OUTPUT)] = None,
     samples: Annotated[int | None, typer.Option(help="Maximum number of calibration samples.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Node to keep float, or ^regex; repeatable.")] = None,
-    mean: Annotated[str | None, typer.Option(help=_MEAN, show_default="0,0,0")] = None,
-    std: Annotated[
-        str | None, typer.Option(help="Per-channel standard deviation, in the same units.", show_default="1,1,1")
-    ] = None,
-    pixel_scale: Annotated[
-        str | None,
-        typer.Option(help="Factor of pixel values 0..255, applied first; 1/255 gives 0..1.", show_default="1"),
-    ] = None,
-    color: Annotated[str | None, typer.Option(help="RGB or BGR.", show_default="RGB")] = None,
-    resize: Annotated[
-        str | None, typer.Option(help="stretch, letterbox or center-crop.", show_default="stretch")
-    ] = None,
-    crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None,
-    size: Size = None,
+    *,
+    images: ExplainedImageArguments,
     evaluate: Annotated[bool, typer.Option(help="Compare with the float model.")] = True,
     latency: Annotated[int, typer.Option(help="Number of timed runs to compare latency; 0 for none.")] = 0,
     report: Annotated[
@@ -93,41 +79,32 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if not model.is_file():
         raise ModelError(f"the model file must exist, found nothing; at {model}")
 
+    options = images.options()
+    if options is not None and data is None:
+        raise RecipeError("image options need --data, got none; random data are not images")
     # Imported only now, so that a misspelt argument is reported at once.
     from quantry.auto import AutoInputs, find_effort
-    from quantry.data.images import ImageOptions
     from quantry.report import write_report
 
-    given = given_images(
-        mean=mean,
-        std=std,
-        pixel_scale=pixel_scale,
-        color=color,
-        resize=resize,
-        crop_fraction=crop_fraction,
-        size=size,
-    )
-    if given and data is None:
-        raise RecipeError("image options need --data, got none; random data are not images")
-    images = ImageOptions(**given) if given else None
-    if images is None:
+    if options is None:
         warn_of_default_pixels(model, data)
-    inputs = AutoInputs(model, data, evaluation_data, images, None if store == "none" else store, verify)
+    inputs = AutoInputs(model, data, evaluation_data, options, None if store == "none" else store, verify)
     result = wanted.run(inputs, target, find_effort(effort))
     useless = useless_because(result)
-    written = result.save(file) if useless is None or force else ()
+    usable = useless is None or force
+    written = result.save(file) if usable else ()
     if report is not None:
         written = (*written, write_report(result, report, model.name, decoder=decoder))
     timed = _slow_because(result, target, latency) if latency and evaluate else None
     slow = timed or result.slow_because
-    told = (*((timed,) if timed else ()), *wanted.notes, *image_notes(data, images or ImageOptions()))
+    told = (*((timed,) if timed else ()), *wanted.notes, *image_notes(data, options))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
-    out = current_output()
     summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)
+    out = current_output()
     if slow:
         out.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
     show(out, summary)
-    out.result(quantize_json(model, summary), ExitCode.GOOD if useless is None or force else ExitCode.NOT_GOOD_ENOUGH)
+    out.result(quantize_json(model, summary), ExitCode.GOOD if usable else ExitCode.NOT_GOOD_ENOUGH)
 
 
 def _slow_because(result: "QuantizationResult", target: str | None, runs: int) -> str | None:
