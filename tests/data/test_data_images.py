@@ -118,6 +118,14 @@ def test_images_are_found_in_sub_folders_in_the_order_of_their_paths(tmp_path):
     assert len(data) == 3
 
 
+def test_folders_of_classes_take_turns(tmp_path):
+    for index, name in enumerate(["cat/1.png", "cat/2.png", "cat/3.png", "dog/1.png", "fox/1.png", "fox/2.png"]):
+        save(tmp_path / name, np.full((8, 12, 3), 40 * index, np.uint8))
+    data = calibration_data(tmp_path, NCHW)
+    assert [round(float(sample["x"].mean())) for sample in data] == [0, 120, 160, 40, 200, 80]
+    assert [round(float(image.mean())) for image in data.source.read_as(ImageOptions(), 2)] == [0, 40]
+
+
 def test_fixed_batches_are_filled(tmp_path):
     for index in range(4):
         save(tmp_path / f"{index}.png", np.full((8, 12, 3), index, np.uint8))

@@ -1,6 +1,7 @@
 """The check of calibration data: number of samples, similarity, colour order and pixel values."""
 
 import json
+import shutil
 from itertools import combinations
 from pathlib import Path
 
@@ -75,6 +76,15 @@ def test_right_images_have_no_finding(pictures: Path) -> None:
     assert check.pixels.given.certainty == max(
         one.certainty for one in (check.pixels.given, *check.pixels.alternatives)
     )
+
+
+def test_images_in_folders_of_classes_have_no_finding(pictures: Path, tmp_path: Path) -> None:
+    # 24 of each class: those of the first folder alone would look as if the model could not tell images apart.
+    for number in range(144):
+        folder = tmp_path / f"class{number % 6}"
+        folder.mkdir(exist_ok=True)
+        shutil.copy(pictures / f"{number % 18:02}.png", folder / f"{number:03}.png")
+    assert checked(tmp_path, scale=1 / 255).findings == ()
 
 
 def test_wrong_colour_order_is_the_first_finding_with_the_options_to_use(pictures: Path) -> None:

@@ -181,7 +181,7 @@ _WIDE_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """The images of a folder and its subfolders, in order of their paths.
+    """The images of a folder and its subfolders, one of each folder in turn.
 
     Attributes:
         path: The folder.
@@ -237,13 +237,15 @@ class ImageSource(SampleSource):
         """Yield the images, in groups of the model's batch size."""
         return self.read_as(self._options)
 
-    def read_as(self, options: ImageOptions) -> Iterator[Array]:
+    def read_as(self, options: ImageOptions, count: int | None = None) -> Iterator[Array]:
         """Yield the images with other options, in groups of the model's batch size.
 
         Args:
             options: How images become inputs.
+            count: Number of groups, evenly spread because files may be sorted by class; None yields all.
         """
-        for start in range(0, len(self._files), self._group):
+        count = self.size if count is None else min(count, self.size)
+        for start in (self._group * (index * self.size // count) for index in range(count)):
             group = [load_image(path, options, self._frame) for path in self._files[start : start + self._group]]
             yield np.stack(group) if self._frame.batched else group[0]
 

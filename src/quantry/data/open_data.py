@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -218,7 +219,19 @@ def _image_source(path: Path, options: ImageOptions | None, inputs: Signatures) 
             f"a folder of calibration data must contain images {IMAGE_SUFFIXES} or arrays {ARRAY_SUFFIXES}, got none; "
             f"in {path}"
         )
-    return ImageSource(files, options, inputs, str(path))
+    return ImageSource(_in_turn(files), options, inputs, str(path))
+
+
+def _in_turn(files: list[Path]) -> list[Path]:
+    """Return one file of each folder, then the next of each.
+
+    Folders are often classes. In order of paths, the first hundred images would all be of one class, and so would be
+    the ranges that `--samples 100` calibrates.
+    """
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(path.parent, []).append(path)
+    return [path for turn in zip_longest(*folders.values()) for path in turn if path is not None]
 
 
 def _files(paths: Iterable[Path], suffixes: tuple[str, ...]) -> list[Path]:

@@ -13,7 +13,6 @@ the usual alternatives are compared on the same images.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
@@ -51,6 +50,7 @@ _BETTER_ERRORS = 2.5
 
 # Orders of magnitude between what the first layer computes from the pixels and its bias.
 _FAR = 1.5
+_FAR_CREDIT = 0.7
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,14 @@ class PixelChoice:
     certainty: float
     first_layer: float | None
     per_image: NDArray[np.float64] = field(repr=False, compare=False)
+
+    @property
+    def credit(self) -> float:
+        """The certainty, less if the pixels are of another order of magnitude than the first layer expects.
+
+        Scores grow with the pixels, so pixels that are far too large make outputs a little more certain than right ones.
+        """
+        return self.certainty * (_FAR_CREDIT if _is_far(self.first_layer) else 1.0)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def check_pixels(model: ir.Model, data: CalibrationData, images: int = IMAGES) -
     if not isinstance(source, ImageSource) or source.frame.integer or source.frame.channels != 3:
         return None
     plain = replace(source.options, color="RGB", scale=1.0, mean=(0.0,), std=(1.0,))
-    pixels = [*islice(source.read_as(plain), min(images, data.size or images))]
+    pixels = [*source.read_as(plain, min(images, data.size or images))]
     if len(pixels) < _FEWEST:
         return None
     runner = _Runner(model, data, channels_first=source.frame.channels_first)
@@ -131,7 +139,7 @@ def check_pixels(model: ir.Model, data: CalibrationData, images: int = IMAGES) -
     ]
     if not choices or choices[0].options != source.options:
         return None
-    given, others = choices[0], sorted(choices[1:], key=lambda choice: -choice.certainty)
+    given, others = choices[0], sorted(choices[1:], key=lambda choice: -choice.credit)
     better = others[0] if others and _is_better(others[0], given) else None
     return PixelCheck(given, tuple(others), better, len(pixels))
 
@@ -182,7 +190,7 @@ class _Runner:
         results = [run_session(self._session, {self._name: self._input(one, options)}) for one in pixels]
         outputs = [[np.asarray(one[name or ""], np.float64) for name in self._outputs] for one in results]
         ratio = self._ratio(results)
-        certainty = _certainty(outputs, is_far=ratio is not None and abs(ratio) > _FAR)
+        certainty = _certainty(outputs, is_far=_is_far(ratio))
         return None if certainty is None else (certainty, ratio)
 
     def _ratio(self, results: list[dict[str, NDArray[Any]]]) -> float | None:
@@ -198,6 +206,10 @@ class _Runner:
         shape = (-1, 1, 1) if self._first else (-1,)
         mean, std = (np.asarray(values, np.float32).reshape(shape) for values in (options.mean, options.std))
         return ((ordered * np.float32(options.scale) - mean) / std).astype(np.float32)
+
+
+def _is_far(ratio: float | None) -> bool:
+    return ratio is not None and abs(ratio) > _FAR
 
 
 def _certainty(outputs: list[list[NDArray[np.float64]]], *, is_far: bool) -> NDArray[np.float64] | None:
