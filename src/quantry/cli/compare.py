@@ -69,6 +69,8 @@ def _write(pair: "PairDiagnosis", report: Path, title: str, target: str | None, 
 
 
 def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, target: str | None) -> None:
+    from quantry.evaluate import UNITS, score_texts, size_text, speed_text
+
     output = current_output()
     if slow is not None:
         output.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
@@ -78,15 +80,15 @@ def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, t
         table.add_column(heading, justify="left" if heading in ("output", "metric") else "right")
     for name, scores in {"all": found.metrics, **(found.outputs if len(found.outputs) > 1 else {})}.items():
         for metric, score in scores.items():
-            low, high = score.interval
-            table.add_row(escape(name), metric, f"{score.value:.5g}", f"{low:.5g} .. {high:.5g}")
+            unit = f", {UNITS[metric]}" if metric in UNITS else ""
+            table.add_row(escape(name), f"{metric}{unit}", *score_texts(score.value, score.interval))
     output.answer.print(table)
     ours, theirs = found.sizes
-    change = f"{ours / theirs:.2f}x smaller" if theirs <= ours else f"{theirs / ours:.2f}x larger"
-    output.console.print(f"size {ours:,} and {theirs:,} bytes: {change}", highlight=False)
+    output.console.print(f"size {ours:,} and {theirs:,} bytes: {size_text(ours, theirs)}", highlight=False)
     if times is not None:
         output.console.print(
-            f"latency {times.float_ms:.2f} and {times.quantized_ms:.2f} ms: {times.speedup:.2f}x the speed",
+            f"latency {times.float_ms:.2f} and {times.quantized_ms:.2f} ms: "
+            f"{speed_text(times.float_ms, times.quantized_ms)}",
             highlight=False,
         )
     output.result(

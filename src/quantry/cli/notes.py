@@ -3,7 +3,12 @@
 import re
 from collections.abc import Iterable, Sequence
 
-_EQUALIZED = re.compile(r"no cross-layer equalization after (\d+) layers?: (.*)", re.DOTALL)
+# What layers lack, in short, and the notes that say so one reason at a time.
+_BLOCKED = {
+    "not equalized": re.compile(r"no cross-layer equalization after (\d+) layers?: (.*)", re.DOTALL),
+    "without SmoothQuant": re.compile(r"no SmoothQuant in front of (\d+) layers?: (.*)", re.DOTALL),
+}
+_NOTHING = re.compile(r"SmoothQuant divided the channels of 0 of")
 _HOUSEKEEPING = re.compile(r"(removed|raised|folded|fused|inferred|axes of|renamed|converted opset|npu: positions)\b")
 _IMPORTANT = re.compile(
     r"differ a lot|no calibration data|pixel|images are used|not yet supported|reduce accuracy|far below|fell back"
@@ -30,13 +35,15 @@ def grouped_notes(notes: Iterable[str]) -> tuple[str, ...]:
         15 layers not equalized because of Clip (12), Concat (3); see docs/accuracy.md
         graph: removed 1 weights that no output needs; raised opset 11 to 13
     """
-    blocked: list[tuple[int, str]] = []
+    blocked: dict[str, list[tuple[int, str]]] = {}
     housekeeping: list[str] = []
     others: list[str] = []
     for note in dict.fromkeys(notes):
-        found = _EQUALIZED.fullmatch(note)
-        if found is not None:
-            blocked.append((int(found[1]), found[2]))
+        if _NOTHING.match(note):
+            continue
+        lacks = next(((what, found) for what, kind in _BLOCKED.items() if (found := kind.fullmatch(note))), None)
+        if lacks is not None:
+            blocked.setdefault(lacks[0], []).append((int(lacks[1][1]), lacks[1][2]))
         elif _HOUSEKEEPING.match(note):
             housekeeping.append(note)
         else:
@@ -44,12 +51,10 @@ def grouped_notes(notes: Iterable[str]) -> tuple[str, ...]:
     # Sorting is stable: the stages wrote the notes in the order of the data.
     others.sort(key=lambda note: _IMPORTANT.search(note) is None)
     joined = (f"graph: {'; '.join(housekeeping)}",) if housekeeping else ()
-    return (*others, *_blocked_note(blocked), *joined)
+    return (*others, *(_blocked_note(what, reasons) for what, reasons in blocked.items()), *joined)
 
 
-def _blocked_note(blocked: Sequence[tuple[int, str]]) -> tuple[str, ...]:
-    if not blocked:
-        return ()
+def _blocked_note(what: str, blocked: Sequence[tuple[int, str]]) -> str:
     counts: dict[str, int] = {}
     for count, reason in sorted(blocked, key=lambda entry: -entry[0]):
         # The operator says enough; the full sentence is in the report and in --json.
@@ -58,4 +63,4 @@ def _blocked_note(blocked: Sequence[tuple[int, str]]) -> tuple[str, ...]:
         counts[name] = counts.get(name, 0) + count
     told = ", ".join(f"{name} ({count})" for name, count in counts.items())
     total = sum(count for count, _ in blocked)
-    return (f"{total} layer{'' if total == 1 else 's'} not equalized because of {told}; see {_SEE_EQUALIZATION}",)
+    return f"{total} layer{'' if total == 1 else 's'} {what} because of {told}; see {_SEE_EQUALIZATION}"

@@ -1,5 +1,6 @@
 """The result of ``quantry quantize`` as text and as JSON."""
 
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,19 +82,26 @@ def show(output: Output, summary: Summary) -> None:
         console.print(steps_table(result.auto))
     if summary.evaluate:
         console.print(_evaluation_table(result, summary.compared_on))
-    for note in summary.notes if output.verbose else grouped_notes(summary.notes):
+    for note in summary.notes if output.verbose else grouped_notes(_unseen(summary.notes, output)):
         console.print(f"  note: {escape(note)}")
-    stages = ", ".join(
-        f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
-        for entry in result.trace.entries
-    )
-    console.print(f"  stages: {stages}")
+    if output.verbose:
+        stages = ", ".join(
+            f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
+            for entry in result.trace.entries
+        )
+        console.print(f"  stages: {stages}")
     if summary.useless is not None:
         written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
         output.warn(f"the quantized model is useless: {summary.useless}; {written}")
     for path in summary.written:
         text = str(path) if output.quiet else f"wrote [bold]{escape(str(path))}[/]"
         output.answer.print(text, soft_wrap=True, markup=not output.quiet, highlight=not output.quiet)
+
+
+def _unseen(notes: tuple[str, ...], output: Output) -> tuple[str, ...]:
+    """Return the notes without those that were warnings on the same terminal."""
+    on_one_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    return tuple(note for note in notes if not (on_one_terminal and note in output.warnings))
 
 
 def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
@@ -182,20 +190,21 @@ def _alarm(result: "QuantizationResult") -> tuple[str, ...]:
 
 
 def _evaluation_table(result: "QuantizationResult", compared_on: str) -> Table:
+    from quantry.evaluate import UNITS, bytes_text, score_texts, size_text
+
     evaluation = result.evaluation
     table = Table(title=f"compared with the float model, on {escape(compared_on)} ({evaluation.samples})")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
     for name, score in evaluation.metrics.items():
-        low, high = score.interval
         arrow = "higher is better" if score.higher_is_better else "lower is better"
         # One sample does not show the variation between samples.
-        interval = f"{low:.5g} .. {high:.5g}" if evaluation.samples > 1 else "one sample"
-        table.add_row(f"{name} ({arrow})", f"{score.value:.5g}", interval)
-    ratio = evaluation.float_bytes / evaluation.quantized_bytes
-    change = f"{ratio:.2f}x smaller" if ratio >= 1 else f"{1 / ratio:.2f}x larger"
-    table.add_row("size", f"{evaluation.quantized_bytes:,} bytes", change)
+        value, interval = score_texts(score.value, score.interval if evaluation.samples > 1 else None)
+        unit = f", {UNITS[name]}" if name in UNITS else ""
+        table.add_row(f"{name}{unit} ({arrow})", value, interval or "one sample")
+    change = size_text(evaluation.float_bytes, evaluation.quantized_bytes)
+    table.add_row("size", bytes_text(evaluation.quantized_bytes), change)
     if evaluation.latency is not None:
         latency = evaluation.latency
         table.add_row("latency", f"{latency.quantized_ms:.2f} ms", f"float {latency.float_ms:.2f} ms")

@@ -75,7 +75,7 @@ class PixelChoice:
     def credit(self) -> float:
         """The certainty, less if the pixels are of another order of magnitude than the first layer expects.
 
-        Scores grow with the pixels, so pixels that are far too large make outputs a little more certain than right ones.
+        Scores grow with the pixels, so far too large ones make outputs a little more certain than right ones.
         """
         return self.certainty * (_FAR_CREDIT if _is_far(self.first_layer) else 1.0)
 

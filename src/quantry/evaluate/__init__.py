@@ -6,17 +6,23 @@ from quantry.evaluate.guard import GuardReport, guard
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.metrics import METRICS, Metric, find_metric
 from quantry.evaluate.stage import evaluate
+from quantry.evaluate.texts import UNITS, bytes_text, score_texts, size_text, speed_text
 
 __all__ = [
     "METRICS",
+    "UNITS",
     "Evaluation",
     "GuardReport",
     "Latency",
     "Metric",
     "MetricScore",
     "bootstrap_interval",
+    "bytes_text",
     "evaluate",
     "find_metric",
     "guard",
     "measure_latency",
+    "score_texts",
+    "size_text",
+    "speed_text",
 ]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from quantry.evaluate import UNITS, bytes_text, score_texts, size_text, speed_text
 from quantry.report.facts import Plain, ReportFacts
 from quantry.report.html import bullets, cards, chart, document, filter_box, hint, quality_bar, table
 
@@ -55,29 +56,22 @@ def _finite(value: object) -> object:
 
 def _cards(facts: ReportFacts) -> str:
     before, after = facts.sizes
-    size = f"{before / after:.1f}x smaller" if before >= after else f"{after / before:.2f}x larger"
-    boxes = [(size, f"{_bytes(before)} to {_bytes(after)}")]
+    boxes = [(size_text(before, after), f"{bytes_text(before)} to {bytes_text(after)}")]
     for score in facts.scores:
         better = "higher is better" if score["higher_is_better"] else "lower is better"
-        boxes.append((f"{score['name']} {score['value']:.4g}", f"{_interval(score['interval'])}; {better}"))
+        value, interval = score_texts(score["value"], score["interval"])
+        known = f"95 % interval {interval}" if interval else "one sample"
+        boxes.append((f"{score['name']} {value} {UNITS.get(score['name'], '')}", f"{known}; {better}"))
     nodes, quantized = facts.nodes
     boxes.append((f"{quantized} of {nodes} nodes", "compute on quantized tensors"))
     if facts.latency is not None:
         boxes.append(
             (
-                f"{facts.latency['ratio']:.2f}x the float time",
+                speed_text(facts.latency["float_ms"], facts.latency["quantized_ms"]),
                 f"{facts.latency['quantized_ms']:.2f} ms, float {facts.latency['float_ms']:.2f} ms on this machine",
             )
         )
     return cards(boxes)
-
-
-def _interval(interval: tuple[float, float] | None) -> str:
-    return "one sample" if interval is None else f"95 % interval {interval[0]:.4g} to {interval[1]:.4g}"
-
-
-def _bytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
 
 
 def _auto(auto: Plain) -> str:

@@ -4,7 +4,7 @@ import math
 from html import escape
 
 from quantry.diagnosis import Fall, PairDiagnosis
-from quantry.evaluate import Latency
+from quantry.evaluate import UNITS, Latency, bytes_text, score_texts, size_text, speed_text
 from quantry.report.facts import Plain
 from quantry.report.html import cards, chart, document, filter_box, hint, quality_bar, table
 from quantry.targets.compare import ModelComparison
@@ -44,10 +44,14 @@ def _short(decibel: float) -> float | str:
 
 def _cards(found: PairDiagnosis, latency: Latency | None) -> str:
     ours, theirs = found.outputs.sizes
-    boxes = [(f"{name} {score.value:.4g}", "of all outputs") for name, score in found.outputs.metrics.items()]
-    boxes.append((f"{ours / theirs:.2f}x smaller", f"{ours:,} and {theirs:,} bytes"))
+    boxes = [
+        (f"{name} {score_texts(score.value, score.interval)[0]} {UNITS.get(name, '')}", "of all outputs")
+        for name, score in found.outputs.metrics.items()
+    ]
+    boxes.append((size_text(ours, theirs), f"{bytes_text(ours)} and {bytes_text(theirs)}"))
     if latency is not None:
-        boxes.append((f"{latency.speedup:.2f}x faster", f"{latency.float_ms:.2f} and {latency.quantized_ms:.2f} ms"))
+        speed = speed_text(latency.float_ms, latency.quantized_ms)
+        boxes.append((speed, f"{latency.float_ms:.2f} and {latency.quantized_ms:.2f} ms"))
     if found.on_target is not None:
         boxes.append((f"{found.on_target.metrics['sqnr'].value:.1f} dB", "of the simulated outputs on the target"))
     return cards(boxes)
@@ -55,12 +59,7 @@ def _cards(found: PairDiagnosis, latency: Latency | None) -> str:
 
 def _scores(compared: ModelComparison) -> str:
     rows = (
-        (
-            f"<code>{escape(output)}</code>",
-            metric,
-            f"{score.value:.5g}",
-            f"{score.interval[0]:.5g} .. {score.interval[1]:.5g}",
-        )
+        (f"<code>{escape(output)}</code>", metric, *score_texts(score.value, score.interval))
         for output, scores in compared.outputs.items()
         for metric, score in scores.items()
     )

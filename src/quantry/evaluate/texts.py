@@ -1,0 +1,65 @@
+"""Scores, sizes and speeds as texts, the same in terminals, pages and notebooks."""
+
+import math
+
+UNITS = {"sqnr": "dB", "psnr": "dB"}
+"""Units of metrics that have one."""
+
+_SMALLEST = 1e-4
+_MAX_DECIMALS = 6
+
+
+def score_texts(value: float, interval: tuple[float, float] | None) -> tuple[str, str]:
+    """Return a score and its interval, with as many decimals as the width of the interval supports.
+
+    Args:
+        value: The score.
+        interval: Its 95 % interval; None if it is unknown, as for a single sample.
+
+    Returns:
+        Both as texts; the second is empty without an interval.
+
+    Example:
+        >>> score_texts(40.6631, (39.6631, 41.5921)), score_texts(0.999962, (0.999951, 0.999971))
+        (('40.7', '39.7 .. 41.6'), ('0.999962', '0.999951 .. 0.999971'))
+        >>> score_texts(3.14159e-08, (3.1e-08, 3.2e-08)), score_texts(1.0, None)
+        (('3.142e-08', '3.1e-08 .. 3.2e-08'), ('1', ''))
+    """
+    if interval is None:
+        return f"{value:.4g}", ""
+    low, high = interval
+    width = high - low
+    known = math.isfinite(width) and width > 0 and max(abs(low), abs(high)) >= _SMALLEST
+    written = f".{min(max(1 - math.floor(math.log10(width)), 0), _MAX_DECIMALS)}f" if known else ".4g"
+    return f"{value:{written}}", f"{low:{written}} .. {high:{written}}"
+
+
+def size_text(before: int, after: int) -> str:
+    """Return how a size changed.
+
+    Example:
+        >>> size_text(400, 100), size_text(100, 125)
+        ('4.0x smaller', '1.2x larger')
+    """
+    return f"{before / after:.1f}x smaller" if before >= after else f"{after / before:.1f}x larger"
+
+
+def bytes_text(size: int) -> str:
+    """Return a number of bytes with its unit.
+
+    Example:
+        >>> bytes_text(29_123), bytes_text(3_655_000)
+        ('29 kB', '3.7 MB')
+    """
+    return f"{size / 1e6:.1f} MB" if size >= 1_000_000 else f"{size / 1e3:.0f} kB"
+
+
+def speed_text(reference_ms: float, other_ms: float) -> str:
+    """Return how fast a model is compared with another.
+
+    Example:
+        >>> speed_text(4.0, 2.0), speed_text(2.0, 3.0)
+        ('2.0x faster', '1.5x slower')
+    """
+    ratio = reference_ms / other_ms
+    return f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
