@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 CHECKED := src tests examples benchmarks docs tools build_kernels.py
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Most of the files that pip would compile are never imported; Python compiles the others on their first import.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+SOURCES := $(BIN)/python pyproject.toml constraints.txt build_kernels.py $(wildcard src/quantry/numerics/c/*)
 
-.PHONY: demo docs notebooks test test-targets test-browser lint unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
+.PHONY: demo docs notebooks test test-targets test-browser lint style types unit bench bench-quick bench-check bench-micro accuracy accuracy-quick fuzz zoo wheels clean
 .DEFAULT_GOAL := test
 
 $(BIN)/python:
@@ -14,23 +16,28 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 
 # Installing builds the compiled kernels into the source tree, so it is repeated when their sources change.
-$(VENV)/.core: $(BIN)/python pyproject.toml constraints.txt build_kernels.py $(wildcard src/quantry/numerics/c/*)
+$(VENV)/.core: $(SOURCES)
 	$(PIP) -e .
 	@touch $@
 
-# torch is asked for alone and exactly, so that pip takes the CPU build the pin names.
-$(VENV)/.dev: $(VENV)/.core
+# torch is asked for alone and exactly, so that pip takes the CPU build the pin names. This installs the core as well, in
+# one build of the kernels instead of two.
+$(VENV)/.dev: $(SOURCES)
 	$(PIP) torch==2.13.0
 	$(PIP) -e '.[dev]'
 	$(PIP) --no-deps magika rapidocr-onnxruntime silero-vad
-	@touch $@
+	@touch $(VENV)/.core $@
 
 demo: $(VENV)/.core
 	$(BIN)/quantry demo
 
-lint: $(VENV)/.dev
+lint: style types
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
 # The tests of deployment targets, with onnxruntime-web in node as well; the others are also part of `make unit`.
@@ -38,10 +45,13 @@ test-targets: $(VENV)/.dev
 	npm install --silent --prefix $(VENV)/web onnxruntime-web@1.30
 	NODE_PATH=$(CURDIR)/$(VENV)/web/node_modules $(BIN)/python -m pytest -q -rs tests/targets
 
+# One thread per worker: on as many cores as workers, more threads only wait for each other.
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -q
 
-test: lint unit
+# mypy uses one core, so it runs next to the tests.
+test: style
+	@$(MAKE) --no-print-directory -j 2 types unit
 
 # The documentation site into site/, offline: links and anchors are checked, all code blocks run on small models.
 docs: $(VENV)/.dev $(VENV)/.docs
@@ -52,6 +62,7 @@ docs: $(VENV)/.dev $(VENV)/.docs
 
 notebooks: $(VENV)/.dev $(VENV)/.docs
 	$(BIN)/python tools/notebooks.py
+	QUANTRY_SLOW_TESTS=1 $(BIN)/python -m pytest -q tests/torch_facade/test_torch_facade_example.py
 
 $(VENV)/.docs: $(VENV)/.core
 	$(PIP) -e '.[docs]'

@@ -1,5 +1,6 @@
 """What every test needs."""
 
+import gc
 import importlib
 import itertools
 import os
@@ -22,6 +23,16 @@ settings.register_profile(
     derandomize="QUANTRY_RANDOM_TESTS" not in os.environ,
 )
 settings.load_profile("quantry")
+
+
+# Every collection of garbage visits the objects of torch, onnx and thousands of tests, which are never garbage.
+gc.set_threshold(50_000, 10, 10)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the collected tests are made of out of later collections."""
+    gc.collect()
+    gc.freeze()
 
 
 # The root of the project: tests import `build_kernels` and `benchmarks`.

@@ -103,7 +103,20 @@ def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> N
         pixels = np.random.default_rng(index).integers(0, 256, (12, 16, 3), np.uint8)
         Image.fromarray(pixels).save(pictures / f"{index}.png")
     output = in_process(
-        *("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--pixel-scale", "1/255", "--color", "bgr"),
+        *(
+            "quantize",
+            "m.onnx",
+            "-d",
+            "pictures",
+            "-p",
+            "XINT8",
+            "-o",
+            "out.onnx",
+            "--pixel-scale",
+            "1/255",
+            "--color",
+            "bgr",
+        ),
         *("--mean", "0.5,0.4,0.3", "--resize", "Center-Crop", "--crop-fraction", "0.875"),
     )
     told = " ".join(output.split())
@@ -115,7 +128,7 @@ def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> N
     options = quantry.ImageOptions(
         mean=(0.5, 0.4, 0.3), scale=1 / 255, color="BGR", resize="center-crop", crop_fraction=0.875
     )
-    expected = quantry.quantize("m.onnx", "pictures", images=options, store=None)
+    expected = quantry.quantize("m.onnx", "pictures", "XINT8", images=options, store=None)
     assert Path("out.onnx").read_bytes() == expected.to_bytes()
 
 
@@ -128,7 +141,9 @@ def pictures_in(folder: Path) -> None:
 
 def test_images_without_a_pixel_option_are_warned_of_first_and_noted_first(folder: Path) -> None:
     pictures_in(folder)
-    told = CliRunner().invoke(app, ("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--report", "r.html"))
+    told = CliRunner().invoke(
+        app, ("quantize", "m.onnx", "-d", "pictures", "-p", "XINT8", "-o", "out.onnx", "--report", "r.html")
+    )
     assert told.exit_code == 0
     assert told.output.startswith("warning: images are used as RGB pixels 0..255")
     assert "--pixel-scale" in told.stderr
@@ -143,16 +158,20 @@ def test_images_without_a_pixel_option_are_warned_of_first_and_noted_first(folde
 def test_listed_images_are_images(folder: Path) -> None:
     pictures_in(folder)
     Path("list.txt").write_text("pictures/1.png\n")
-    told = in_process("quantize", "m.onnx", "-d", "list.txt", "-o", "out.onnx", "--no-evaluate")
+    told = in_process("quantize", "m.onnx", "-d", "list.txt", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate")
     assert told.startswith("warning: images are used as RGB pixels 0..255")
     assert "images are used as RGB" in told
     Path("arrays.txt").write_text("data/0.npy\n")
-    assert "images" not in in_process("quantize", "m.onnx", "-d", "arrays.txt", "-o", "out.onnx", "--no-evaluate")
+    assert "images" not in in_process(
+        "quantize", "m.onnx", "-d", "arrays.txt", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate"
+    )
 
 
 def test_images_with_a_pixel_option_get_no_warning(folder: Path) -> None:
     pictures_in(folder)
-    told = in_process("quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--no-evaluate", "--pixel-scale", "1")
+    told = in_process(
+        "quantize", "m.onnx", "-d", "pictures", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate", "--pixel-scale", "1"
+    )
     assert "warning" not in told
     notes = quantry.quantize("m.onnx", "pictures", images=quantry.ImageOptions(), store=None).notes
     assert not any("no pixel option was given" in note for note in notes)
@@ -162,7 +181,18 @@ def test_mean_and_std_of_another_scale_are_warned_of(folder: Path) -> None:
     pictures_in(folder)
     with pytest.warns(UserWarning, match="add --pixel-scale 1/255"):
         told = in_process(
-            "quantize", "m.onnx", "-d", "pictures", "-o", "out.onnx", "--mean", "0.5,0.5,0.5", "--std", "0.2"
+            "quantize",
+            "m.onnx",
+            "-d",
+            "pictures",
+            "-p",
+            "XINT8",
+            "-o",
+            "out.onnx",
+            "--mean",
+            "0.5,0.5,0.5",
+            "--std",
+            "0.2",
         )
     assert "note: pixels 0..255 become inputs" in told
     assert "letterbox for most detectors" in " ".join(told.split())
@@ -171,7 +201,7 @@ def test_mean_and_std_of_another_scale_are_warned_of(folder: Path) -> None:
 def test_comparison_may_be_on_data_of_its_own(folder: Path) -> None:
     (folder / "other").mkdir()
     np.save(folder / "other" / "a.npy", images(1)[0])
-    told = in_process("quantize", "m.onnx", "-d", "data", "--evaluation-data", "other", "-o", "out.onnx")
+    told = in_process("quantize", "m.onnx", "-d", "data", "--evaluation-data", "other", "-p", "XINT8", "-o", "out.onnx")
     assert "on other (1)" in " ".join(told.split())
     assert "one sample" in told
 
@@ -185,7 +215,9 @@ def test_outputs_that_are_far_off_are_reported_with_what_helps(folder: Path) -> 
 
 
 def test_arrays_get_no_note_about_images(folder: Path) -> None:
-    assert "images are used" not in in_process("quantize", "m.onnx", "-d", "data", "-o", "out.onnx", "--no-evaluate")
+    assert "images are used" not in in_process(
+        "quantize", "m.onnx", "-d", "data", "-p", "XINT8", "-o", "out.onnx", "--no-evaluate"
+    )
 
 
 def test_recipe_name_that_is_no_file_name_still_gives_one(folder: Path) -> None:
@@ -209,7 +241,7 @@ def test_second_run_reuses_what_the_first_computed(folder: Path) -> None:
 
 def test_options_reach_the_recipe(folder: Path) -> None:
     output = in_process(
-        *("quantize", "m.onnx", "--data", "data", "-o", "out.onnx"),
+        *("quantize", "m.onnx", "--data", "data", "-p", "XINT8", "-o", "out.onnx"),
         *("--exclude", "conv", "--exclude", "^fl", "--samples", "2", "--latency", "3"),
     )
     assert "excluded by 'conv'" in output
@@ -365,5 +397,5 @@ def test_interrupt_stops_promptly_and_leaves_no_half_written_file(folder: Path) 
 
 
 def test_missing_output_folders_are_made(folder: Path) -> None:
-    in_process("quantize", "m.onnx", "--data", "data", "-o", "new/folder/out.onnx")
+    in_process("quantize", "m.onnx", "--data", "data", "-p", "XINT8", "-o", "new/folder/out.onnx")
     assert Path("new/folder/out.onnx").is_file()

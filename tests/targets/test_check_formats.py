@@ -1,5 +1,6 @@
 """The check gives the same result for a model in every format."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -19,21 +20,24 @@ STORE = MemoryStore()  # one float pass serves all
 FORMATS = (FixNeuron(), QOperator(), VitisQdq(VitisDialect.VAI))
 
 
-def written(recipe: quantry.Recipe, format_: Format) -> bytes:
+@functools.cache
+def broken_rules(recipe: quantry.Recipe, format_: Format) -> frozenset[str]:
     asked = replace(recipe, emit=EmitOptions(format_))
-    return quantry.quantize(demo.model_path(), demo.calibration_inputs(1), asked, store=STORE).to_bytes()
+    written = quantry.quantize(demo.model_path(), demo.calibration_inputs(1), asked, store=STORE).to_bytes()
+    return frozenset(violation.rule for violation in check_model(written, "npu-int8"))
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: type(format_).__name__)
 def test_detector_that_keeps_every_constraint_keeps_them_in_every_format(format_: Format) -> None:
-    assert check_model(written(XINT8, format_), "npu-int8") == ()
+    assert broken_rules(XINT8, format_) == frozenset()
 
 
 @pytest.mark.parametrize("format_", FORMATS, ids=lambda format_: type(format_).__name__)
 def test_rules_that_are_broken_are_the_same_in_every_format(format_: Format) -> None:
     recipe = replace(XINT8, scale=replace(XINT8.scale, npu=None))
-    expected = {violation.rule for violation in check_model(written(recipe, Qdq()), "npu-int8")}
-    assert {violation.rule for violation in check_model(written(recipe, format_), "npu-int8")} == expected
+    expected = broken_rules(recipe, Qdq())
+    assert "align concat" in expected
+    assert broken_rules(recipe, format_) == expected
 
 
 def test_fix_neuron_without_inputs_for_its_grid_is_read_from_its_attributes() -> None:

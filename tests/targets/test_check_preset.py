@@ -1,7 +1,5 @@
 """The preset for NPUs on a real detector."""
 
-from dataclasses import replace
-
 import pytest
 
 import quantry
@@ -29,9 +27,3 @@ def test_notes_tell_how_to_keep_sigmoid(result: QuantizationResult) -> None:
     (note,) = (note for note in result.notes if "Sigmoid nodes by HardSigmoid" in note)
     assert "replaced 93" in note
     assert "prepare.npu.sigmoid_to_hard_sigmoid: false" in note
-
-
-def test_detector_without_refinement_is_caught() -> None:
-    recipe = replace(XINT8, scale=replace(XINT8.scale, npu=None))
-    unrefined = quantry.quantize(demo.model_path(), demo.calibration_inputs(1), recipe, store=None)
-    assert "align concat" in {violation.rule for violation in check_model(unrefined.to_bytes(), "npu-int8")}

@@ -1,6 +1,10 @@
 """The YOLOX example: model, pictures, table and notebook."""
 
+import ast
+import inspect
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +58,27 @@ def test_table_shows_percentages_of_the_float_model() -> None:
     assert "0.3000 ( 75.0%)   0.8000 (100.0%)" in shown
 
 
+def code_of_the_notebook() -> list[str]:
+    cells = json.loads((EXAMPLE / "PTQ_QAT.ipynb").read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_notebook_calls_functions_of_the_script_with_their_arguments() -> None:
+    import PTQ_QAT_exp as steps
+
+    calls = [
+        node
+        for text in code_of_the_notebook()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("steps.")
+    ]
+    assert len(calls) > 3
+    for call in calls:
+        function = getattr(steps, ast.unparse(call.func).removeprefix("steps."))
+        inspect.signature(function).bind(*call.args, **{word.arg: word.value for word in call.keywords if word.arg})
+
+
+@pytest.mark.skipif("QUANTRY_SLOW_TESTS" not in os.environ, reason="takes half a minute; part of `make notebooks`")
 def test_notebook_runs_from_top_to_bottom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,15 +87,10 @@ def test_notebook_runs_from_top_to_bottom(
     inputs = demo.calibration_inputs
     monkeypatch.setattr(demo, "calibration_inputs", lambda count: inputs(min(count, 2)))
     monkeypatch.chdir(tmp_path)
-    cells = json.loads((EXAMPLE / "PTQ_QAT.ipynb").read_text())["cells"]
     names: dict[str, Any] = {"__name__": "notebook"}
-    for index, cell in enumerate(cells):
-        if cell["cell_type"] != "code":
-            continue
-        text = "".join(cell["source"])
-        for size in ("limit=50", "scenes=128", "steps=50", "batch=8"):
-            text = text.replace(size, f"{size.split('=')[0]}=2")
-        exec(compile(text, f"cell {index}", "exec"), names)
+    for index, text in enumerate(code_of_the_notebook()):
+        small = re.sub(r"\b(limit=50|scenes=128|steps=50|batch=8)", lambda size: f"{size[1].split('=')[0]}=2", text)
+        exec(compile(small, f"cell {index}", "exec"), names)
     assert [row[0] for row in names["rows"]] == ["FP32", "PTQ int8", "QAT int8"]
     assert (tmp_path / "yolox_export" / "quark_model.onnx").is_file()
     assert "mAP 0.50:0.95" in capsys.readouterr().out

@@ -63,7 +63,7 @@ def schedule(first: int, count: int, rate: float, step: AdaRound | None) -> np.n
     return np.array([(*corrected(first + i + 1, rate), *term) for i, term in enumerate(terms)], np.float32)
 
 
-SHAPES = [(1, 10, 70), (5, 1, 9), (2, 19, 33), (1, 3, 1), (1, 50, 800)]
+SHAPES = [(1, 10, 70), (5, 1, 9), (2, 19, 33), (1, 3, 1), (1, 34, 530)]
 
 
 @needs_kernels

@@ -84,7 +84,8 @@ def show(output: Output, summary: Summary) -> None:
         console.print(_evaluation_table(result, summary.compared_on))
     for note in summary.notes if output.verbose else grouped_notes(_unseen(summary.notes, output)):
         console.print(f"  note: {escape(note)}")
-    if output.verbose:
+    # auto runs every stage many times.
+    if output.verbose or not isinstance(result, AutoResult):
         stages = ", ".join(
             f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
             for entry in result.trace.entries
