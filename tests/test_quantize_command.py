@@ -103,20 +103,8 @@ def test_images_enter_as_the_options_say_and_a_note_tells_how(folder: Path) -> N
         pixels = np.random.default_rng(index).integers(0, 256, (12, 16, 3), np.uint8)
         Image.fromarray(pixels).save(pictures / f"{index}.png")
     output = in_process(
-        *(
-            "quantize",
-            "m.onnx",
-            "-d",
-            "pictures",
-            "-p",
-            "XINT8",
-            "-o",
-            "out.onnx",
-            "--pixel-scale",
-            "1/255",
-            "--color",
-            "bgr",
-        ),
+        *("quantize", "m.onnx", "-d", "pictures", "-p", "XINT8", "-o", "out.onnx"),
+        *("--pixel-scale", "1/255", "--color", "bgr"),
         *("--mean", "0.5,0.4,0.3", "--resize", "Center-Crop", "--crop-fraction", "0.875"),
     )
     told = " ".join(output.split())
