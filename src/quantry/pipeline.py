@@ -113,6 +113,38 @@ def run_convert(prepared: Handle[FloatModel], recipe: Recipe, memo: Memo) -> Han
     return everywhere if names_are_found(everywhere.value, options) else converted
 
 
+@dataclass(frozen=True)
+class Observed:
+    """What is known about a model before types and scales are chosen.
+
+    Attributes:
+        models: The prepared model and what each rewrite made of it, in order; the last one is quantized.
+        plan: Which tensors are quantized, to what, before mixed precision.
+        statistics: What was observed of the activations; None if nothing needs it.
+    """
+
+    models: tuple[Handle[FloatModel], ...]
+    plan: Handle[QuantPlan]
+    statistics: Handle[Statistics] | None
+
+
+def run_observe(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Observed:
+    """Run the stages that rewrite, plan and observe the float model; `run_quantize` begins with them.
+
+    Args:
+        prepared: What `run_prepare` returned.
+        data: Calibration data, or a function that opens it.
+        recipe: Options of every stage.
+        memo: Stores and reuses results.
+    """
+    data = _limited(data, recipe)
+    models = _run_equalize(prepared, data, recipe, memo)
+    planned = memo.run(plan, models[-1], recipe.plan)
+    needed = planned.value.needs_calibration or recipe.mix.mixed is not None
+    statistics = memo.run(observe, models[-1], _opened(data), recipe.observe) if needed else None
+    return Observed(models, planned, statistics)
+
+
 def run_quantize(
     prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None = None
 ) -> Stages:
@@ -128,18 +160,14 @@ def run_quantize(
     Returns:
         Handles for all results.
     """
+    observed = run_observe(prepared, data, recipe, memo)
     data = _limited(data, recipe)
-    models = _run_equalize(prepared, data, recipe, memo)
-    equalized = models[-1]
-    planned = memo.run(plan, equalized, recipe.plan)
-    statistics = None
-    if planned.value.needs_calibration or recipe.mix.mixed is not None:
-        statistics = memo.run(observe, equalized, _opened(data), recipe.observe)
+    equalized, planned, statistics = observed.models[-1], observed.plan, observed.statistics
     if recipe.mix.mixed is not None:
         given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))
         planned = run_mix(memo, given, recipe, score)
     params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
-    noted: list[Handle[Any]] = [*models, planned, params]
+    noted: list[Handle[Any]] = [*observed.models, planned, params]
     written, tuned = equalized, []
     for step in map(on_this_machine, recipe.tune.steps):
         # Distillation trains towards the user's model, even where the target replaces some of its operators.

@@ -15,11 +15,13 @@ from quantry.autosearch.output_directory import OutputDirectory, disk_errors
 from quantry.autosearch.space import Space, example_recipe
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
+from quantry.evaluate.stage import machine_environment
 from quantry.graph.load import ModelSource, model_source
 from quantry.graph.save import write_model
 from quantry.memo import DirectoryStore, Memo, Store, fingerprint
 from quantry.pipeline import run_prepare
 from quantry.recipe import Recipe, to_plain
+from quantry.targets import Target, is_computed_here
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class SearchContext:
         sample_order: Order in which a race evaluates the samples, shape (n,); empty without per-sample scores.
         directory: The output directory.
         store: Results of stages.
+        target: Where models run if their recipe does not say; see `Space.target`.
     """
 
     source: ModelSource
@@ -45,6 +48,7 @@ class SearchContext:
     sample_order: NDArray[np.int64]
     directory: OutputDirectory
     store: Store
+    target: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def open_context(
         sample_order=np.random.default_rng(options.seed).permutation(size) if options.racing else np.arange(size),
         directory=directory,
         store=store,
+        target=next((space.target for space in spaces if space.target is not None), None),
     )
 
 
@@ -109,7 +114,11 @@ def search_identity(context: SearchContext, spaces: Sequence[Space], options: Se
         )
         for space in spaces
     ]
-    how = (options.sampler, options.seed, options.objectives, options.racing)
+    how: tuple[object, ...] = (options.sampler, options.seed, options.objectives, options.racing)
+    first = [space.first_recipe or Recipe() for space in spaces]
+    if any(is_computed_here(context.target or recipe.target) for recipe in first):
+        # Kernels round differently on another processor and in another version of onnxruntime.
+        how = (*how, dict(machine_environment({})))
     return f"search-{fingerprint((context.source, context.data, context.evaluator.identity, described, how)).short}"
 
 

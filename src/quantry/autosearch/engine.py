@@ -23,13 +23,14 @@ from quantry.autosearch.racing import FEW_SAMPLES, RacingLoop, rungs
 from quantry.autosearch.result import SearchResult
 from quantry.autosearch.samplers import check_sampler
 from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
-from quantry.autosearch.space import AnySpace, spaces_of
+from quantry.autosearch.space import AnySpace, example_recipe, spaces_of
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import StudySession
 from quantry.autosearch.target_ranking import rank_on_target
 from quantry.autosearch.trackers import DashboardStudy, trackers
 from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
+from quantry.autosearch.winner import prefer_cheaper
 from quantry.autosearch.workers import Workers, start_workers
 from quantry.data.open_data import pixel_notes
 from quantry.errors import StageError, StoreError
@@ -90,8 +91,11 @@ def run_search(
                 state.resumed = bool(known)
                 state.restored = frozenset(trial.number for trial in known if trial.is_finished)
                 with _reported(state, [*_description(context, chosen), *notes]):
+                    workers.prepare(proposer.recipes[0] if proposer.recipes else example_recipe(spaces))
                     _run_trials(state, proposer, Scheduler(state, workers), known, len(context.sample_order))
-            notes = (*notes, *rank_on_target(state, context))
+                    # Before the reports end, which name the best trial.
+                    state.reasons = rank_on_target(state, context) or prefer_cheaper(state, context)
+            notes = (*notes, *state.reasons)
             if state.best is not None:
                 if not directory.best_model.exists():  # its trial ran on another machine, or the file was deleted
                     TrialRunner(context).write_model(state.best.recipe, directory.best_model)

@@ -163,7 +163,8 @@ class LogFile:
         self._write([f"search ends after {len(state.trials)} trials and {state.seconds:.1f} s: {reason}"])
         table = trial_table(state.trials, state.options.objectives)
         best = [] if state.best is None else [f"best: trial {state.best.number}, {state.directory.best_model}"]
-        self._write(["trials, smallest drop first:", *table, *_candidates_text(state), *shortfall(state), *best])
+        lines = [*table, *_candidates_text(state), *shortfall(state), *best, *state.reasons]
+        self._write(["trials, smallest drop first:", *lines])
 
     def _write(self, lines: list[str], level: str = "INFO") -> None:
         now = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -224,7 +225,7 @@ class SummaryFile:
 
     def _write(self, state: SearchState, reason: str | None) -> None:
         started = time.monotonic()
-        opening = json.dumps(_json_value(_overview(state, self._lines, reason)), indent=1)
+        opening = json.dumps(_json_value(_overview(state, [*self._lines, *state.reasons], reason)), indent=1)
         trials = ",\n".join(self._text(trial, state.recorded_at.get(trial.number)) for trial in state.trials)
         content = f'{opening[:-2]},\n "trials": [\n{trials}\n ]\n}}'
         state.directory.write(state.directory.summary, content.encode())

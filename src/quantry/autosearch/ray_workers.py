@@ -12,6 +12,7 @@ from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.autosearch.workers import received, run_guarded, shared_runner
 from quantry.errors import MissingExtraError, RecipeError, StoreError
+from quantry.recipe import Recipe
 from quantry.runtime.threads import limit_threads
 
 LOCAL = "local"
@@ -72,6 +73,9 @@ class RayWorkers:
         except TypeError as error:
             raise RecipeError(f"on a cluster the evaluator and the data must be picklable, got {error}") from error
         self._workers = [_Worker(self._actor()) for _ in range(options.n_jobs)]
+
+    def prepare(self, recipe: Recipe) -> None:
+        """Do nothing: workers may run on other machines."""
 
     def submit(self, trial: Trial, samples: int | None, known: KnownModels) -> None:
         """Send a trial to an idle actor."""

@@ -233,12 +233,18 @@ class _Wanted:
         if base is None:
             base = resolve_recipe(_BASE if self.target is None else target.recommended[0])[0]
         if isinstance(self.given, str):
-            return named_space(self.given, base)
+            return _for_target(named_space(self.given, base), target if self.target else None)
         if not isinstance(self.given, Mapping):
             raise RecipeError(
                 f"space must be a Space, a SpaceUnion, a mapping of paths to values or a name, got {self.given!r}"
             )
-        return Space.of(base, self.given)
+        return _for_target(Space.of(base, self.given), target if self.target else None)
+
+
+def _for_target(space: AnySpace, target: Target | None) -> AnySpace:
+    """Return a space whose trials are scored with the arithmetic of a target; None changes nothing."""
+    spaces = [replace(one, target=target or one.target) for one in spaces_of(space)]
+    return spaces[0] if len(spaces) == 1 else SpaceUnion(tuple(spaces))
 
 
 def _with_notes(space: AnySpace, notes: Sequence[str]) -> AnySpace:

@@ -71,6 +71,13 @@ class SingleFlightStore:
         self._unlock(self._held)
         self._held = None
 
+    def close(self) -> None:
+        """Release everything and close the lock file; the next lock opens it again."""
+        self.release()
+        if self._file is not None and self._process == os.getpid():
+            self._file.close()
+        self._file = None
+
     def claim(self, content: str) -> bool:
         """Claim the evaluation of a model, and return whether no other process has claimed it.
 

@@ -18,6 +18,7 @@ from quantry.autosearch.parameter import (
 )
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import Recipe
+from quantry.targets import Target
 
 Assignment = Mapping[str, Any]
 """Names of the active parameters to their values."""
@@ -46,6 +47,8 @@ class Space:
         combine_after: After this many suggestions, those that differ from the first entry of ``first`` in one parameter
             and improved on it are tried together. None combines nothing.
         notes: What the user should know about the space; part of the notes of the search.
+        target: Where the models will run: trials are scored with its arithmetic, as `quantry.targets.computed_for`
+            describes. None if a recipe names its target, or none is known.
 
     Example:
         >>> space = Space.of(Recipe(), {"scale.reduce_range": [False, True]})
@@ -62,6 +65,7 @@ class Space:
     suggestions: Sequence[Assignment] = ()
     combine_after: int | None = None
     notes: tuple[str, ...] = field(default=(), compare=False)
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         for name, parameter in self.parameters.items():

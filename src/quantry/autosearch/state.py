@@ -55,6 +55,7 @@ class SearchState:
         model_name: The float model's file name, for reports.
         metric: Name of the score, for reports.
         recorded_at: Seconds since the start at which trials were recorded, by number.
+        reasons: Why the best trial is the best, once the search has ended.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class SearchState:
         self.model_name = ""
         self.metric = "score"
         self.recorded_at: dict[int, float] = {}
+        self.reasons: tuple[str, ...] = ()
         self.trials: list[Trial] = []
         self.best: Trial | None = None
         self.pareto: tuple[Trial, ...] = ()

@@ -52,6 +52,8 @@ def rank_on_target(state: SearchState, context: SearchContext) -> tuple[str, ...
     """
     best = state.best
     backend = None if best is None or not best.recipe.target else _usable(best.recipe.target)
+    if backend is not None and backend.evaluates:
+        return ()  # every trial was scored there
     if best is None or backend is None or not hasattr(context.evaluator.evaluator, "fingerprint"):
         return ()
     ranked, notes = [], []

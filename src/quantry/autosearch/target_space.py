@@ -233,6 +233,7 @@ def target_space(
         always=len(first),
         suggestions=[*early, *({RECIPE: name} for name in late)],
         combine_after=len(early),
+        target=target,
     )
 
 

@@ -5,7 +5,7 @@ import io
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module, util
@@ -25,12 +25,12 @@ from quantry.emit import emit
 from quantry.errors import RecipeError, StoreError
 from quantry.evaluate import measure_latency
 from quantry.graph.quant_plan import QuantPlan, SharedRange
-from quantry.memo import Memo, Trace, fingerprint
-from quantry.pipeline import Stages, follow_names, run_prepare, run_quantize
-from quantry.recipe import EmitOptions, Recipe
+from quantry.memo import Memo, Trace, TraceEntry, fingerprint
+from quantry.pipeline import Observed, Stages, follow_names, run_observe, run_prepare, run_quantize
+from quantry.recipe import DataType, EmitOptions, Recipe, TuneOptions
 from quantry.runtime.sessions import deployment_session
 from quantry.runtime.threads import one_torch_thread
-from quantry.targets import backend_of, measure_on_target, simulated_for
+from quantry.targets import backend_of, computed_for, integer_activations, is_computed_here, measure_on_target
 
 # Trials whose stage results stay in memory, so that the next trials do not read them from disk: a search of 16
 # calibration trials on the demo detector takes 2.5 s of CPU time instead of 6.3 s. Neighbours share most stages, and
@@ -72,6 +72,12 @@ class TrialRunner:
 
     context: SearchContext
     _held: deque[Stages] = field(default_factory=lambda: deque(maxlen=_HELD_TRIALS))
+    _observed: Observed | None = None
+    _shared_work: tuple[Recipe, tuple[TraceEntry, ...]] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave results in memory with this process; another one reads them from the store."""
+        return {**self.__dict__, "_held": deque(maxlen=_HELD_TRIALS), "_observed": None}
 
     def run(self, trial: Trial, samples: int | None = None, known: KnownModels | None = None) -> Trial:
         """Run a trial and return it with its result; an error of the trial is a result, too.
@@ -105,11 +111,19 @@ class TrialRunner:
                     raise
             finished = trial.failed(f"{type(error).__name__}: {error}", seconds=0.0)
         finally:
-            if isinstance(self.context.store, SingleFlightStore):
-                self.context.store.release()
-        computed, reused = _computed_and_reused(trace)
+            self._release()
         seconds = finished.seconds + time.perf_counter() - started
+        before = self._work_before(trial)
+        seconds += sum(entry.seconds for entry in before if entry.outcome == "computed")
+        computed, reused = _computed_and_reused((*before, *trace.entries))
         return replace(finished, seconds=seconds, computed=computed, reused=reused)
+
+    def _work_before(self, trial: Trial) -> tuple[TraceEntry, ...]:
+        """Return what `observe` did for the first run of a trial."""
+        if self._shared_work is None or trial.number == FLOAT_MODEL or trial.content is not None:
+            return ()
+        recipe, entries = self._shared_work
+        return entries if recipe == trial.recipe else ()
 
     def _run(self, trial: Trial, samples: int | None, known: KnownModels, trace: Trace) -> Trial:
         # The time and stages of earlier rungs of a race are added up by the caller.
@@ -140,6 +154,11 @@ class TrialRunner:
                 self.context.store.release_claim(content)
             raise
 
+    def _release(self) -> None:
+        """Let other processes compute stages that failed here."""
+        if isinstance(self.context.store, SingleFlightStore):
+            self.context.store.release()
+
     def _claim(self, content: str) -> bool:
         return not isinstance(self.context.store, SingleFlightStore) or self.context.store.claim(content)
 
@@ -160,6 +179,25 @@ class TrialRunner:
         """
         self._write(self._quantize(recipe, Trace()), path)
 
+    def kernel_cost(self, recipe: Recipe) -> float:
+        """Return the bit operations of a recipe's model; products that its target computes in float count as float."""
+        # Tuning changes no type, and what it needs is stored only as long as the store has room.
+        stages = self._quantize(replace(recipe, tune=TuneOptions()), Trace())
+        kernels = integer_activations() if is_computed_here(self.context.target or recipe.target) else None
+        return bit_operations(stages.equalized.value.model, stages.plan.value, kernels)
+
+    def observe(self, recipe: Recipe) -> None:
+        """Run the float passes that a recipe needs, and keep what they found; the time counts for its trial."""
+        trace = Trace()
+        memo = Memo(self.context.store, trace)
+        prepared = run_prepare(self.context.source, recipe, memo)
+        named, _ = follow_names(self.context.source, prepared, found_recipe(recipe))
+        try:
+            self._observed = run_observe(prepared, self.context.data, named, memo)
+            self._shared_work = recipe, trace.entries
+        finally:
+            self._release()
+
     def _quantize(self, recipe: Recipe, trace: Trace) -> Stages:
         memo = Memo(self.context.store, trace)
         prepared = run_prepare(self.context.source, recipe, memo)
@@ -175,7 +213,7 @@ class TrialRunner:
             return model_size(stages.quantized.value.save(path))
 
     def _evaluated(self, trial: Trial, samples: int | None, path: Path) -> Trial:
-        with simulated_for(trial.recipe.target):
+        with computed_for(self.context.target or trial.recipe.target):
             score = self._score(trial.number, samples, path)
         count = None if score.per_sample is None else len(score.per_sample)
         return replace(
@@ -234,17 +272,15 @@ def model_content(stages: Stages, options: EmitOptions) -> str:
     return str(fingerprint((emit.name, emit.version, stages.written, stages.plan, stages.params, options)))
 
 
-def _computed_and_reused(trace: Trace) -> tuple[dict[str, float], tuple[str, ...]]:
+def _computed_and_reused(entries: Sequence[TraceEntry]) -> tuple[dict[str, float], tuple[str, ...]]:
     """Return the seconds of stages that ran, added up by name, and the names of those whose results were stored."""
     computed: dict[str, float] = {}
-    for entry in trace.entries:
+    for entry in entries:
         if entry.outcome == "computed":
             computed[entry.stage] = computed.get(entry.stage, 0.0) + entry.seconds
     # A result that was evicted between lookup and load is computed again, and is in the trace twice.
-    again = {entry.key for entry in trace.entries if entry.outcome == "computed"}
-    reused = dict.fromkeys(
-        entry.stage for entry in trace.entries if entry.outcome == "reused" and entry.key not in again
-    )
+    again = {entry.key for entry in entries if entry.outcome == "computed"}
+    reused = dict.fromkeys(entry.stage for entry in entries if entry.outcome == "reused" and entry.key not in again)
     return computed, tuple(reused)
 
 
@@ -293,7 +329,7 @@ OBJECTIVE_FUNCTIONS: dict[str, Callable[[MeasuredModel], float]] = {
 """
 
 
-def bit_operations(model: ir.Model, plan: QuantPlan) -> float:
+def bit_operations(model: ir.Model, plan: QuantPlan, kernels: Collection[DataType] | None = None) -> float:
     """Return the multiplications of Conv, ConvTranspose, Gemm and MatMul, each times the bits of both operands.
 
     After the "BOPs" of UNIQ (Baskin et al., 2018): a product of two 8-bit numbers counts 64, one of floats 32 * 32.
@@ -302,8 +338,16 @@ def bit_operations(model: ir.Model, plan: QuantPlan) -> float:
     Args:
         model: The float graph that was planned, with its shapes.
         plan: Data types of all tensors.
+        kernels: Types of activations with integer kernels; products with others count as float. None is all types.
     """
-    return sum(_multiplications(node) * _bits(node, 0, plan) * _bits(node, 1, plan) for node in model.graph)
+
+    def bits(node: ir.Node) -> int:
+        types = [_type(node, index, plan) for index in (0, 1)]
+        if kernels is not None and types[0] not in kernels:
+            return _FLOAT_BITS * _FLOAT_BITS
+        return math.prod(_FLOAT_BITS if dtype is None else dtype.bits for dtype in types)
+
+    return sum(count * bits(node) for node in model.graph if (count := _multiplications(node)))
 
 
 def _multiplications(node: ir.Node) -> float:
@@ -322,20 +366,21 @@ def _multiplications(node: ir.Node) -> float:
     return 0.0
 
 
-def _bits(node: ir.Node, index: int, plan: QuantPlan) -> int:
+def _type(node: ir.Node, index: int, plan: QuantPlan) -> DataType | None:
+    """Return the type of one input of a node; None if it stays float."""
     value = node.inputs[index] if index < len(node.inputs) else None
     name = None if value is None else value.name
     if name is None or node.name not in plan.quantized_nodes:
-        return _FLOAT_BITS
+        return None
     if name in plan.weights:
-        return plan.weights[name].spec.dtype.bits
+        return plan.weights[name].spec.dtype
     for conversion in plan.conversions.values():
         if conversion.tensor == name and node.name in conversion.readers:
-            return conversion.spec.dtype.bits
+            return conversion.spec.dtype
     if name not in plan.activations:
-        return _FLOAT_BITS
+        return None
     entry = plan.activations[plan.root(name)]
-    return _FLOAT_BITS if isinstance(entry, SharedRange) else entry.spec.dtype.bits
+    return None if isinstance(entry, SharedRange) else entry.spec.dtype
 
 
 def _shape(value: ir.Value | None) -> Sequence[int]:

@@ -22,7 +22,8 @@ from quantry.autosearch.single_flight import SingleFlightStore
 from quantry.autosearch.time_limit import OutOfTime, interrupted_at, longest_wait
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
-from quantry.errors import RecipeError, StoreError
+from quantry.errors import QuantryError, RecipeError, StoreError
+from quantry.recipe import Recipe
 from quantry.runtime import progress
 from quantry.runtime.devices import MISSING_DEVICE, existing_device
 from quantry.runtime.threads import core_count, limit_threads
@@ -41,6 +42,14 @@ class Workers(Protocol):
 
     capacity: int
     isolated: bool
+
+    def prepare(self, recipe: Recipe) -> None:
+        """Do what trials share with all cores, before the first trial starts.
+
+        Args:
+            recipe: The recipe of the first trial.
+        """
+        ...
 
     def submit(self, trial: Trial, samples: int | None, known: KnownModels) -> None:
         """Start a trial, see `TrialRunner.run`; the caller never submits more than `capacity` at a time."""
@@ -116,6 +125,9 @@ class InlineWorker:
         self._runner = TrialRunner(context)
         self._submitted: deque[tuple[Trial, int | None, KnownModels]] = deque()
 
+    def prepare(self, recipe: Recipe) -> None:
+        """Do nothing: the first trial has all cores."""
+
     def submit(self, trial: Trial, samples: int | None, known: KnownModels) -> None:
         """Queue a trial."""
         self._submitted.append((trial, samples, known))
@@ -162,12 +174,31 @@ class ProcessWorkers:
         self._threads = options.threads or (1 if options.n_jobs > 1 else core_count())
         self._timeout = options.trial_timeout
         self._devices = options.devices
-        self._runner = shared_runner(context)
+        self._store = SingleFlightStore(context.store, context.directory.path / "stages.lock")
+        self._runner = TrialRunner(replace(context, store=self._store))
         self._context = multiprocessing.get_context("fork" if _can_fork(options.devices) else "spawn")
-        self._workers = [self._start(index) for index in range(options.n_jobs)]
+        self._workers: list[_Worker] = []
+
+    def prepare(self, recipe: Recipe) -> None:
+        """Run the float passes of the first trial here, so that no worker has to wait for another one's.
+
+        Workers that are forked afterwards have the results in memory.
+        """
+        if self._workers or self.capacity == 1 or self._timeout is not None:
+            return
+        try:
+            self._runner.observe(recipe)
+        except StoreError:
+            raise
+        except QuantryError:
+            return  # the trial fails in the same way, with the reason
+        finally:
+            self._store.close()
 
     def submit(self, trial: Trial, samples: int | None, known: KnownModels) -> None:
         """Send a trial to an idle worker."""
+        if not self._workers:
+            self._workers = [self._start(index) for index in range(self.capacity)]
         worker = next(worker for worker in self._workers if worker.trial is None)
         try:
             worker.connection.send((trial, samples, known))

@@ -21,48 +21,65 @@ if TYPE_CHECKING:
     import onnxruntime
 
 
-_Opener = Callable[[str | Path | QuantizedModel], Any]
-_OPENER: ContextVar[_Opener | None] = ContextVar("opener of evaluated models", default=None)
+EvaluatedModel = str | Path | QuantizedModel
+"""What is evaluated: the path of an ONNX file, quantized or not, or a quantized model in memory."""
+
+Opener = Callable[[EvaluatedModel, int | None], Any]
+"""Opens a model with a number of threads and returns an object with ``get_outputs`` and ``run`` of a session."""
+
+_OPENER: ContextVar[Opener | None] = ContextVar("opener of evaluated models", default=None)
+_ONE_BY_ONE: ContextVar[bool] = ContextVar("whether samples run one at a time", default=False)
 
 
 @contextmanager
-def opened_by(opener: _Opener) -> Iterator[None]:
-    """Let another runtime open the models that are evaluated inside of the block.
+def opened_by(opener: Opener, *, one_by_one: bool = False) -> Iterator[None]:
+    """Let something else than `exact_session` open the models that are evaluated inside of the block.
 
     Args:
-        opener: Returns an object with ``get_outputs`` and ``run`` of an onnxruntime session.
+        opener: Opens them.
+        one_by_one: It is another runtime, which may run one sample at a time only.
     """
-    token = _OPENER.set(opener)
+    tokens = _OPENER.set(opener), _ONE_BY_ONE.set(one_by_one)
     try:
         yield
     finally:
-        _OPENER.reset(token)
+        _OPENER.reset(tokens[0])
+        _ONE_BY_ONE.reset(tokens[1])
 
 
-def runs_elsewhere() -> bool:
-    """Return whether another runtime opens the models; it may run one sample at a time only."""
-    return _OPENER.get() is not None
+def runs_one_by_one() -> bool:
+    """Return whether only one sample may run at a time."""
+    return _ONE_BY_ONE.get()
 
 
-def evaluation_session(
-    model: str | Path | QuantizedModel, threads: int | None = None
-) -> "onnxruntime.InferenceSession":
+def evaluation_session(model: EvaluatedModel, threads: int | None = None) -> "onnxruntime.InferenceSession":
+    """Open the session that a score comes from: `exact_session`, unless `opened_by` says otherwise.
+
+    Args:
+        model: The model.
+        threads: Threads inside one operator; None uses the default of the process.
+
+    Raises:
+        ModelError: onnxruntime does not accept the model.
+    """
+    opener: Any = _OPENER.get() or exact_session
+    session: onnxruntime.InferenceSession = opener(model, threads)
+    return session
+
+
+def exact_session(model: EvaluatedModel, threads: int | None = None) -> "onnxruntime.InferenceSession":
     """Open a session that computes what the graph says, so that a score does not depend on the machine.
 
     Power-of-two int8 models run on integer kernels, two to four times as fast as with their Q/DQ pairs and with the
     same bits; see `quantry.emit.exact_integers`. Other pairs become look-ups; see `quantry.emit.look_ups`.
 
     Args:
-        model: Path of an ONNX file, quantized or not, or a quantized model in memory.
+        model: The model.
         threads: Threads inside one operator; None uses the default of the process.
 
     Raises:
         ModelError: onnxruntime does not accept the model.
     """
-    opener = _OPENER.get()
-    if opener is not None:
-        session: onnxruntime.InferenceSession = opener(model)
-        return session
     proto = _small_model(model)
     if proto is not None and _use_fast_form(proto):
         with suppress(ModelError):  # below, the message names the user's file
@@ -84,7 +101,7 @@ def _use_fast_form(proto: onnx.ModelProto) -> bool:
     return use_look_ups(proto) > 0 or integers
 
 
-def _small_model(model: str | Path | QuantizedModel) -> onnx.ModelProto | None:
+def _small_model(model: EvaluatedModel) -> onnx.ModelProto | None:
     """Return a copy with its weights; None if it is so large that it is mapped, or cannot be read."""
     if isinstance(model, QuantizedModel):
         return ir.to_proto(model.model) if weight_bytes(model.model) <= INLINE_LIMIT_BYTES else None

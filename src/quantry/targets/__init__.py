@@ -1,6 +1,6 @@
 """What deployment targets want of a quantized model, and whether a model keeps to it."""
 
-from quantry.targets.arithmetic import on_target, simulated_for
+from quantry.targets.arithmetic import computed_for, integer_activations, is_computed_here, on_target, simulated_for
 from quantry.targets.backends import BACKENDS, Backend, PlacedNode, Runner
 from quantry.targets.check import check_model
 from quantry.targets.placement import Placement, place
@@ -25,8 +25,11 @@ __all__ = [
     "Violation",
     "backend_of",
     "check_model",
+    "computed_for",
     "default_target",
     "find_target",
+    "integer_activations",
+    "is_computed_here",
     "measure_on_target",
     "on_target",
     "place",

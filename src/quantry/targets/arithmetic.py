@@ -1,5 +1,6 @@
 """Scores with the target's own arithmetic: evaluators run models on its backend, and outputs are stored by content."""
 
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,16 +14,20 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from quantry.errors import RecipeError
-from quantry.evaluate.evaluation_session import opened_by
+from quantry.evaluate.evaluation_session import EvaluatedModel, exact_session, opened_by
 from quantry.graph.load import read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Blob, Digest, Memo, Store, fingerprint, fingerprint_file, stage
-from quantry.runtime.sessions import simulation_session
+from quantry.recipe import DataType
+from quantry.runtime.sessions import deployment_session, simulation_session
 from quantry.targets.backends import Backend, Runner
 from quantry.targets.backends.ort_cpu import require
 from quantry.targets.registry import backend_of, find_target
 from quantry.targets.target import Target
+
+_ARM = ("aarch64", "arm64", "ARM64")
+_PROTO_TYPES = {DataType.UINT8: onnx.TensorProto.UINT8, DataType.INT8: onnx.TensorProto.INT8}
 
 
 def require_backend(target: Target | str) -> Backend:
@@ -61,8 +66,73 @@ def on_target(target: Target | str, store: Store | None = None) -> Iterator[Back
     """
     backend = require_backend(target)
     require(backend)
-    with opened_by(partial(_session, backend, Memo(store))):
+    with opened_by(partial(_session, backend, Memo(store)), one_by_one=True):
         yield backend
+
+
+@contextmanager
+def computed_for(target: Target | str | None) -> Iterator[None]:
+    """Let the evaluators of quantry compute models as a search for a target does, inside of the block.
+
+    For onnxruntime's CPU provider that is its optimized session, as users open it, where it computes on integers. For
+    all other targets it is `simulated_for`.
+
+    Args:
+        target: The target or its name; None or empty simulates exact rounding.
+    """
+    if is_computed_here(target):
+        with opened_by(_deployed):
+            yield
+        return
+    with simulated_for(target):
+        yield
+
+
+def is_computed_here(target: Target | str | None) -> bool:
+    """Return whether a search scores every trial with the target's own arithmetic, which this machine has."""
+    backend = backend_of(target) if target else None
+    return backend is not None and backend.evaluates
+
+
+def _deployed(model: EvaluatedModel, threads: int | None) -> Any:
+    if not computes_on_integers(model):
+        return exact_session(model, threads)
+    return deployment_session(Path(model) if isinstance(model, str) else model, threads=threads, interleaved=True)
+
+
+def computes_on_integers(model: EvaluatedModel) -> bool:
+    """Return whether onnxruntime's CPU provider fuses the Q/DQ pairs of a model into integer kernels on this machine.
+
+    It does so for uint8 activations, and for int8 on ARM. All others are computed in float between their pairs, with
+    the results of the simulation and more time. A model without pairs of activations counts as one that it fuses.
+
+    Args:
+        model: The model.
+    """
+    proto = _structure(model)
+    if proto is None:
+        return True
+    constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    types = {
+        constants.get(node.input[2])
+        for node in proto.graph.node
+        if node.op_type == "QuantizeLinear" and len(node.input) > 2 and node.input[0] not in constants
+    }
+    return not types or not types.isdisjoint({_PROTO_TYPES[dtype] for dtype in integer_activations()})
+
+
+def integer_activations() -> tuple[DataType, ...]:
+    """Return the types of activations that onnxruntime's CPU provider computes with on integers on this machine."""
+    return (DataType.UINT8, DataType.INT8) if platform.machine() in _ARM else (DataType.UINT8,)
+
+
+def _structure(model: EvaluatedModel) -> onnx.ModelProto | None:
+    if isinstance(model, QuantizedModel):
+        return ir.to_proto(model.model)
+    try:
+        return onnx.load(model, load_external_data=False)
+    except Exception:  # onnx's exceptions share no base class; the session then says what is wrong with the file
+        return None
 
 
 @contextmanager
@@ -98,9 +168,9 @@ def simulated_model(model: ir.Model, backend: Backend | None) -> ir.Model:
     return copy
 
 
-def _simulation(backend: Backend, model: str | Path | QuantizedModel) -> Any:
+def _simulation(backend: Backend, model: EvaluatedModel, threads: int | None) -> Any:
     loaded = model.model if isinstance(model, QuantizedModel) else read_model(Path(model))
-    return simulation_session(simulated_model(loaded, backend), interleaved=True)
+    return simulation_session(simulated_model(loaded, backend), threads=threads, interleaved=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +268,8 @@ class _StoredRunner(Runner):
         return dict(self._memo.run(target_outputs, self._model, dict(feeds)).value.arrays)
 
 
-def _session(backend: Backend, memo: Memo, model: str | Path | QuantizedModel) -> RunnerSession:
+def _session(backend: Backend, memo: Memo, model: EvaluatedModel, threads: int | None) -> RunnerSession:
+    del threads  # the backend's own choice, as for its users
     values = model.model.graph.outputs if isinstance(model, QuantizedModel) else _outputs(Path(model))
     return RunnerSession(_StoredRunner(_OpenModel(backend, model), memo), [str(value.name) for value in values])
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.data.sample_cache import Feeds, SampleCache
-from quantry.evaluate.evaluation_session import evaluation_session, runs_elsewhere
+from quantry.evaluate.evaluation_session import evaluation_session, runs_one_by_one
 from quantry.memo import fingerprint
 from quantry.runtime.sessions import run_session
 from quantry.runtime.threads import thread_count
@@ -128,7 +128,7 @@ def samples_together(threads: int | None) -> int:
     Args:
         threads: Threads inside one operator, if the user has set them; then samples run one by one.
     """
-    return 1 if threads is not None or runs_elsewhere() else min(thread_count(), _MOST_TOGETHER)
+    return 1 if threads is not None or runs_one_by_one() else min(thread_count(), _MOST_TOGETHER)
 
 
 def threads_of_each(together: int, threads: int | None) -> int | None:

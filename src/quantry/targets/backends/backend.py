@@ -77,6 +77,7 @@ class Backend(ABC):
         install: How to install it.
         device: The device that nodes should run on.
         emulated: Whether it only emulates the device, so that its times say nothing.
+        evaluates: Whether a search scores every trial on it: it is always there, and as fast as a simulation.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Backend(ABC):
     install: str
     device: str
     emulated: bool = False
+    evaluates: bool = False
 
     @abstractmethod
     def version(self) -> str | None:

@@ -51,6 +51,7 @@ class OrtCpu(Backend):
     licence = "MIT"
     install = "pip install onnxruntime"
     device = "CPU"
+    evaluates = True
 
     def version(self) -> str | None:
         """Return the version of onnxruntime."""

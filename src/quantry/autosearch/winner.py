@@ -1,0 +1,110 @@
+"""Which trial of a search wins, and why: the best score, or a much cheaper model that is as good within noise."""
+
+import math
+from dataclasses import dataclass
+
+from quantry.autosearch.context import SearchContext
+from quantry.autosearch.state import SearchState
+from quantry.autosearch.trial import Trial
+from quantry.autosearch.trial_runner import TrialRunner
+from quantry.evaluate import bootstrap_interval
+
+MUCH_CHEAPER = 0.75
+"""A model wins by its cost if it has at most this share of the bit operations of the one with the best score."""
+
+LARGEST_LOSS = 0.01
+"""How much worse such a model may be, as a share of the float model's score, even if chance explains more."""
+
+UNPAIRED_LOSS = 0.002
+"""The same for scores that are no mean over samples, such as mAP: chance is not known for them."""
+
+# Trials that are compared by cost, and costs that count as equal: the better score then decides.
+_COMPARED, _EQUAL_COST = 8, 1.05
+
+
+@dataclass(frozen=True)
+class _Rival:
+    """A trial whose score may differ from the best by chance only.
+
+    Attributes:
+        trial: The trial.
+        why: Why the difference may be chance.
+    """
+
+    trial: Trial
+    why: str
+
+
+def prefer_cheaper(state: SearchState, context: SearchContext) -> tuple[str, ...]:
+    """Make a much cheaper trial the best one if its score differs from the best by chance only.
+
+    It is never worse than the best recommended recipe, and it stays within the tolerance. Only the default space has
+    recommended recipes; in any other space, and with other objectives, the user has said what counts.
+
+    Args:
+        state: The search; its best trial may change.
+        context: What all trials share.
+
+    Returns:
+        Why the best trial is the best, for people; empty if there is none.
+    """
+    best, objectives = state.best, state.options.objectives
+    if best is None or best.score is None:
+        return ()
+    if len(objectives) > 1 and state.tolerance is not None and best.accepted:
+        return (f"trial {best.number} wins: it has the smallest {objectives[1]} within the tolerance",)
+    if len(objectives) > 1 or not state.always:
+        return (f"trial {best.number} wins: it has the best score",)
+    rivals, runner = _rivals(state, best), TrialRunner(context)
+    costs = {trial.number: runner.kernel_cost(trial.recipe) for trial in (best, *(rival.trial for rival in rivals))}
+    limit = MUCH_CHEAPER * costs[best.number]
+    cheaper = [rival for rival in rivals if costs[rival.trial.number] <= limit]
+    if not cheaper:
+        return (f"trial {best.number} wins: it has the best score, and no trial within noise of it is much cheaper",)
+    lowest = _EQUAL_COST * min(costs[rival.trial.number] for rival in cheaper)
+    # Rivals are in the order of their scores.
+    chosen = next(rival for rival in cheaper if costs[rival.trial.number] <= lowest)
+    state.prefer(chosen.trial)
+    loss, share = _loss(chosen.trial, best), costs[chosen.trial.number] / costs[best.number]
+    better = f"which scores better by {loss:.2g}: {chosen.why}" if loss else "which has the same score"
+    beaten = f"trial {chosen.trial.number} wins over trial {best.number} ({best.score:.6g})"
+    return (f"{beaten}, {better}; its products take {share:.0%} of the bit operations",)
+
+
+def _rivals(state: SearchState, best: Trial) -> list[_Rival]:
+    """Return the trials that are as good as the best within noise, best score first."""
+    assert best.score is not None
+    assert state.reference is not None
+    recommended = [trial.drop for trial in state.trials if trial.recipe in state.always and trial.drop is not None]
+    largest_drop = min(recommended, default=math.inf)
+    size = abs(state.reference.value) or abs(best.score)
+    able = [
+        trial
+        for trial in state.trials
+        if trial.state == "complete" and trial.same_as is None and trial.number != best.number
+    ]
+    found = []
+    for trial in sorted(able, key=lambda one: (one.drop, one.number)):
+        if trial.drop is None or trial.drop > largest_drop or trial.accepted < best.accepted:
+            continue
+        loss, interval = _loss(trial, best), _paired_interval(state, trial, best)
+        if interval is None and loss <= UNPAIRED_LOSS * size:
+            found.append(_Rival(trial, f"that is at most {UNPAIRED_LOSS:.1%} of the float model's score"))
+        elif interval is not None and loss <= LARGEST_LOSS * size and interval[0] <= 0:
+            low, high = interval
+            found.append(_Rival(trial, f"that is within noise (95 % interval {low:.2g} to {high:.2g})"))
+    return found[:_COMPARED]
+
+
+def _loss(trial: Trial, best: Trial) -> float:
+    assert trial.drop is not None
+    assert best.drop is not None
+    return trial.drop - best.drop
+
+
+def _paired_interval(state: SearchState, trial: Trial, best: Trial) -> tuple[float, float] | None:
+    """Return a confidence interval of how much better the best is on the same samples; None if that is unknown."""
+    ours, theirs = (state.directory.read_scores(one.number) for one in (best, trial))
+    if not len(ours) or len(ours) != len(theirs):
+        return None
+    return bootstrap_interval(ours - theirs if state.direction == "maximize" else theirs - ours)
