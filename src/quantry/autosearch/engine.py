@@ -91,10 +91,7 @@ def run_search(
                 state.resumed = bool(known)
                 state.restored = frozenset(trial.number for trial in known if trial.is_finished)
                 with _reported(state, [*_description(context, chosen), *notes]):
-                    workers.prepare(proposer.recipes[0] if proposer.recipes else example_recipe(spaces))
-                    _run_trials(state, proposer, Scheduler(state, workers), known, len(context.sample_order))
-                    # Before the reports end, which name the best trial.
-                    state.reasons = rank_on_target(state, context) or prefer_cheaper(state, context)
+                    _run_trials(state, proposer, workers, known, context)
             notes = (*notes, *state.reasons)
             if state.best is not None:
                 if not directory.best_model.exists():  # its trial ran on another machine, or the file was deleted
@@ -120,9 +117,11 @@ def _float_score(workers: Workers) -> Score:
 
 
 def _run_trials(
-    state: SearchState, proposer: Proposer, scheduler: Scheduler, known: Sequence[Trial], size: int
+    state: SearchState, proposer: Proposer, workers: Workers, known: Sequence[Trial], context: SearchContext
 ) -> None:
-    """Run trials until there is a reason to stop."""
+    """Run trials until there is a reason to stop, and choose the best."""
+    workers.prepare(proposer.recipes[0] if proposer.recipes else example_recipe(state.study.spaces))
+    scheduler, size = Scheduler(state, workers), len(context.sample_order)
     try:
         if state.options.racing and size:
             state.stopped_by = RacingLoop(state, proposer, scheduler, known, size).run()
@@ -137,6 +136,8 @@ def _run_trials(
     except BaseException:
         scheduler.forget_running()
         raise
+    # Here, because the reports that end next name the best trial.
+    state.reasons = rank_on_target(state, context) or prefer_cheaper(state, context)
 
 
 @contextmanager
