@@ -97,6 +97,40 @@ def test_command_to_quantize_again_has_all_image_options() -> None:
     assert job.command(Path("o/r.yaml")) == f"quantry quantize 'a net.onnx' --data d {given} --recipe o/r.yaml"
 
 
+# Values above 1 are all the same to this model, so it sees nothing in pixels 0..255.
+COLOURS = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[1, 3, 6, 6] x) => (float[1, 3] y)
+<float low = {0}, float high = {1}, float[3] b = {0.1, 0.1, 0.1},
+ float[3, 3, 1, 1] w = {9, -9, -9, -9, 9, -9, -9, -9, 9}>
+{
+    c = Clip (x, low, high)
+    d = Conv (c, w, b)
+    p = GlobalAveragePool (d)
+    y = Flatten (p)
+}
+"""
+
+
+def test_labels_decide_about_pixels_that_no_option_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(onnx.parser.parse_model(COLOURS), tmp_path / "net.onnx")
+    generator = np.random.default_rng(0)
+    for number, kind in enumerate(("0", "1", "2")):
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        for index in range(12):
+            pixels = generator.integers(20, 120, (6, 6, 3)).astype(np.uint8)
+            pixels[..., number] += 100
+            Image.fromarray(pixels).save(tmp_path / "images" / kind / f"{index}.png")
+    monkeypatch.chdir(tmp_path)
+    trial = ("search", "net.onnx", "--data", "images", "--metric", "top1", "--n-trials", 1)
+    output = run(*trial)
+    assert re.search(r"--color RGB --pixel-scale \S+ .* is used: with it the float model has top1 1.0000", output)
+    assert "--color=RGB" in output.split("quantize with its recipe:")[1]
+    assert "float model: top1 1.0000" in output
+    # What the user says counts.
+    assert "is used: with it" not in run(*trial, "--pixel-scale", 1, "-o", "given")
+
+
 def test_images_without_a_pixel_option_warn_first(folder: Path) -> None:
     trial = ("search", "net.onnx", "-d", "images", "--n-trials", 1, "--sampler", "grid")
     assert run(*trial).startswith("warning: images are used as RGB pixels 0..255")

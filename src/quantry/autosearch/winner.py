@@ -60,7 +60,7 @@ def prefer_cheaper(state: SearchState, context: SearchContext) -> tuple[str, ...
     limit = MUCH_CHEAPER * costs[best.number]
     cheaper = [rival for rival in rivals if costs[rival.trial.number] <= limit]
     if not cheaper:
-        return (f"trial {best.number} wins: it has the best score, and no trial within noise of it is much cheaper",)
+        return (f"trial {best.number} wins: it has the best score, and no much cheaper trial is as good within noise",)
     lowest = _EQUAL_COST * min(costs[rival.trial.number] for rival in cheaper)
     # Rivals are in the order of their scores.
     chosen = next(rival for rival in cheaper if costs[rival.trial.number] <= lowest)

@@ -127,15 +127,19 @@ class ExplainedImageArguments(ImageArguments):
     crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None
 
 
-def warn_of_default_pixels(model: Path, data: Path | None) -> None:
+def warn_of_default_pixels(model: Path, data: Path | None) -> "tuple[ImageOptions, ...]":
     """Warn on stderr, before any work, if images are fed to a float model without pixel options.
 
     Args:
         model: The float model.
         data: The data, for which no image options were given.
+
+    Returns:
+        Usual pixel values, best first, if the model's outputs are clearly more certain with the first of them; else
+        none.
     """
     if data is None or holds_arrays(data) or not model.is_file():
-        return
+        return ()
     from quantry.data.open_data import calibration_data, pixel_notes
     from quantry.graph.float_model import input_signatures
     from quantry.graph.load import model_source
@@ -153,6 +157,8 @@ def warn_of_default_pixels(model: Path, data: Path | None) -> None:
         if check is not None and check.better is not None:
             advice = "the model is more certain of these images with other pixel values; probably it was trained with "
             current_output().warn(f"{advice}{command_line(check.better.options)}")
+            return tuple(choice.options for choice in check.alternatives)
+    return ()
 
 
 def holds_arrays(data: Path) -> bool:

@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 
 from quantry.cli.frame import ExitCode, OptionGroup, current_output
-from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
+from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.search_advice import advice_for
 from quantry.cli.search_job import METRIC, SearchJob, load_job
+from quantry.cli.search_pixels import with_proven_pixels
 from quantry.cli.search_table import search_json, show_search
 from quantry.cli.serve import live_page
 
@@ -108,7 +109,7 @@ def search(
     job = load_job(what) if what.suffix.lower() in _CONFIGURATION_FILES else SearchJob(model=what)
     job = _overridden(job, arguments.given(), images.given())
     if not job.images:
-        warn_of_default_pixels(job.model, job.data or job.evaluation_data)
+        job = with_proven_pixels(job)
     # What the end needs is imported now: in hours of search the installation may change.
     import quantry.evaluate.tasks
     import quantry.report  # noqa: F401

@@ -1,0 +1,74 @@
+"""Pixel values for a search without pixel options: labels show which ones the model was trained on."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantry.cli.frame import current_output
+from quantry.cli.image_arguments import warn_of_default_pixels
+from quantry.cli.search_job import SearchJob
+
+if TYPE_CHECKING:
+    from quantry.data.images import ImageOptions
+
+# Labelled images that both ways are scored on. A wrong one costs most of the accuracy, which shows in far fewer.
+_COMPARED = 64
+
+# Usual pixel values that are scored: outputs alone do not always tell the two orders of colours apart.
+_TRIED = 4
+
+# A score without samples, such as mAP, must be better by this share and by this much.
+_BETTER_SHARE, _LEAST_GAIN = 1.2, 0.01
+
+
+def with_proven_pixels(job: SearchJob) -> SearchJob:
+    """Return a search with the pixel values that the float model's own score asks for, and say so.
+
+    Without pixel options, pixels are 0..255. Where the model's outputs suggest other values and labels confirm them,
+    a search on 0..255 would only compare useless models with each other.
+
+    Args:
+        job: A search for which the user gave no image options.
+    """
+    likely = warn_of_default_pixels(job.model, job.data or job.evaluation_data)
+    if not likely or not job.labelled_data.is_labelled:
+        return job
+    from quantry.diagnosis import command_line
+
+    given = _float_scores(job)
+    others = [replace(job, images=_pixel_values(options)) for options in likely[:_TRIED]]
+    scores = [_float_scores(other) for other in others]
+    # The first of equal ones, which the model's outputs speak for.
+    best = max(range(len(others)), key=lambda index: (scores[index].mean(), -index))
+    if not _is_better(scores[best], given):
+        return job
+    on = f" on the same {len(given)} labelled images" if len(given) > 1 else ""
+    current_output().warn(
+        f"{command_line(likely[best])} is used: with it the float model has {job.metric_name} "
+        f"{scores[best].mean():.4f}, and with pixels 0..255 {given.mean():.4f}{on}; to decide yourself, give it"
+    )
+    return others[best]
+
+
+def _pixel_values(options: "ImageOptions") -> dict[str, object]:
+    """Return the options of colours and pixel values; how images are resized is another question."""
+    return {name: getattr(options, name) for name in ("color", "scale", "mean", "std")}
+
+
+def _float_scores(job: SearchJob) -> NDArray[np.float64]:
+    """Return the float model's score of each of some labelled images, or a single score."""
+    _, evaluator, _ = job.labelled_data.parts()
+    if not hasattr(evaluator, "per_sample"):
+        return np.array([float(evaluator(job.model))])
+    chosen = np.unique(np.linspace(0, evaluator.size - 1, min(evaluator.size, _COMPARED)).astype(int))
+    return np.asarray(evaluator.per_sample(job.model, chosen.tolist()), np.float64)
+
+
+def _is_better(scores: NDArray[np.float64], given: NDArray[np.float64]) -> bool:
+    from quantry.evaluate import bootstrap_interval
+
+    if len(scores) > 1:
+        return bootstrap_interval(scores - given)[0] > 0
+    return float(scores[0]) >= max(_BETTER_SHARE * float(given[0]), float(given[0]) + _LEAST_GAIN)
