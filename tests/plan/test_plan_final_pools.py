@@ -8,7 +8,7 @@ from tests.onnx_oracle import from_text
 import quantry
 from quantry.graph.load import model_source
 from quantry.plan import plan
-from quantry.plan.stay_float import FINAL_POOL_REASON
+from quantry.plan.after_layers import FINAL_POOL_REASON
 from quantry.prepare import prepare
 from quantry.recipe import PRESETS, PlanOptions, PrepareOptions
 

@@ -3,12 +3,13 @@
 import numpy as np
 import onnx
 import pytest
+from tests.onnx_oracle import from_text
 
 import quantry
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan
 from quantry.plan import plan
-from quantry.plan.stay_float import POST_PROCESSING_REASON as DECODES
+from quantry.plan.after_layers import POST_PROCESSING_REASON as DECODES
 from quantry.plan.stay_float import VARIANCE_REASON as VARIANCE
 from quantry.prepare import prepare
 from quantry.recipe import PlanOptions, PrepareOptions, Recipe
@@ -89,6 +90,32 @@ def test_decoding_after_the_last_layer_stays_float(body: str, float_nodes: set[s
         for entry in planned(proto, PlanOptions(float_post_processing=False)).declined
         if entry.reason == DECODES
     }
+
+
+def test_grids_computed_from_the_shape_of_the_image_mark_decoding_too() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,H,W] x) => (float[1,2,H,W] y)
+        <float one = {1}, float[1,2,1,1] factor = {8, 16}>
+        { a = Conv(x, w) r = Relu(a) b = Conv(r, v) s = Shape(b) grid = Expand(one, s) c = Add(b, grid)
+          y = Mul(c, factor) }"""
+    proto = from_text(text, w=np.ones((4, 3, 1, 1), np.float32), v=np.ones((2, 4, 1, 1), np.float32))
+    declined = {entry.operator for entry in planned(proto).declined if entry.reason == DECODES}
+    assert {"Add", "Mul"} <= declined
+    assert "Conv" not in declined
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_mean_of_a_distribution_belongs_to_the_decoding(learned: bool) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,20,20] x) => (float[1,1,20,20] y)
+        { a = Conv(x, w) r = Relu(a) b = Conv(r, v) p = Softmax <axis = 1> (b) d = Conv(p, bins) y = Add(d, grid) }"""
+    bins = np.arange(8, dtype=np.float32)
+    if learned:
+        bins[3] += 0.5
+    arrays = {"w": np.ones((4, 3, 1, 1)), "v": np.ones((8, 4, 1, 1)), "grid": np.ones((1, 1, 20, 20))}
+    proto = from_text(
+        text, bins=bins.reshape(1, 8, 1, 1), **{name: array.astype("f") for name, array in arrays.items()}
+    )
+    declined = {entry.operator for entry in planned(proto).declined if entry.reason == DECODES}
+    assert declined == ({"Add"} if learned else {"Softmax", "Conv", "Add"})
 
 
 def transformer() -> onnx.ModelProto:

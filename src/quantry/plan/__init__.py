@@ -1,9 +1,9 @@
 """Stage 4: operator rules decide which tensor gets which type, which share, and what stays float and why."""
 
+from quantry.plan.after_layers import final_pools
 from quantry.plan.follow import FollowedNames
 from quantry.plan.overview import NodeOverview, overview
 from quantry.plan.planner import kept_by_choice, names_are_found, plan
-from quantry.plan.stay_float import final_pools
 
 __all__ = [
     "FollowedNames",

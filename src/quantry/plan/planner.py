@@ -9,6 +9,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
+from quantry.plan.after_layers import final_pools, post_processing
 from quantry.plan.bodies import body_layers
 from quantry.plan.divisors import divisor_tensors, keep_divisors_float
 from quantry.plan.draft import Draft
@@ -17,14 +18,12 @@ from quantry.plan.selection import deselected
 from quantry.plan.stay_float import (
     any_operator,
     final_joins,
-    final_pools,
     is_left_float,
     keep_masks_float,
     keep_sums_float,
     masked_tensors,
     normalized_sums,
     pixel_readers,
-    post_processing,
     readers_of_infinity,
     variance_nodes,
     weight_only,
@@ -33,7 +32,7 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=9)
+@stage(name="plan", version=10)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 

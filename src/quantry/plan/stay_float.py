@@ -2,13 +2,12 @@
 
 `quantry.plan.planner` says in which order rules, exceptions and the user's selection decide about a node. Each
 exception has a function that finds the nodes or tensors, a reason for the user, and a drawing of the pattern. What
-computes divisors is in `quantry.plan.divisors`, everything else here:
+computes divisors is in `quantry.plan.divisors`, what comes after the last layer in `quantry.plan.after_layers`,
+everything else here:
 
 ==========================  =========================================================================================
 `variance_nodes`            normalizations written in small operators: variances need more than a few bits
 `final_joins`               joins at the very end of a model: each part keeps its own scale
-`post_processing`           decoding of boxes after the last layer: pixels must be exact
-`final_pools`               average pools that compute the outputs: NPUs give them too few levels
 `pixel_readers`             convolutions that read an image: 8-bit floats have too few digits
 `masked_tensors`            attention masks: the scale of minus infinity leaves nothing for the scores
 `readers_of_infinity`       readers of weights with NaN or infinite values: no scale covers them
@@ -300,102 +299,6 @@ def _moves(node: ir.Node, options: PlanOptions) -> bool:
     rule = RULE_OF_OPERATOR.get(node.op_type)
     answer = None if rule is None else rule.annotate(node, options)
     return isinstance(answer, Annotation) and answer.moves_data
-
-
-# ---- Post-processing of detectors ------------------------------------------------------------------------------------
-#
-#     boxes of a Conv  -> Add(grid) -> Mul(stride) \
-#     sizes of a Conv  -> Exp -> Mul(stride) -------- Concat -> NonMaxSuppression -> output
-#     scores of a Conv -> Sigmoid ----------------- /
-#
-# Pixels, logarithms and probabilities meet here, and one step of 8 bits is a few pixels of a box. There are no weights,
-# so quantizing it gains nothing.
-
-POST_PROCESSING_REASON = (
-    "it decodes or selects finished results after the last layer with weights, where pixels must be exact"
-)
-
-_LAYERS = (*LINEAR, *of_family(Family.RECURRENT), "Einsum")
-_MARKERS = frozenset({"Exp", "NonMaxSuppression", "TopK"})
-_GRID = 256
-"""A constant operand with more values than this, after all layers, is a grid of positions."""
-
-
-def post_processing(graph: ir.Graph) -> dict[str, str]:
-    """Return the nodes after the last layers that take part in decoding or selecting boxes.
-
-    Args:
-        graph: The sorted graph.
-
-    Returns:
-        Node name to reason; empty where nothing is decoded.
-    """
-    if not any(node.op_type in _LAYERS for node in graph):
-        return {}
-    tail: set[ir.Node] = set()
-    for node in reversed(graph):
-        readers = [use.node for output in node.outputs for use in output.uses()]
-        if node.op_type not in _LAYERS and all(reader in tail for reader in readers):
-            tail.add(node)
-    marked = [node for node in graph if node in tail and (node.op_type in _MARKERS or _has_grid(node))]
-    connected: set[ir.Node] = set()
-    waiting = marked
-    while waiting:
-        node = waiting.pop()
-        if node in tail and node not in connected:
-            connected.add(node)
-            waiting += [use.node for output in node.outputs for use in output.uses()]
-            waiting += [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
-    return {node.name or "": POST_PROCESSING_REASON for node in connected}
-
-
-def _has_grid(node: ir.Node) -> bool:
-    if node.op_type not in ("Add", "Sub", "Mul"):
-        return False
-    constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
-    shapes = [tuple(tensor.shape.numpy()) for tensor in constants]
-    # A constant along one axis is a bias or a factor per channel. Positions run along two axes, or one and channels.
-    return any(sum(length > 1 for length in shape) > 1 and _size(shape) > _GRID for shape in shapes)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
-
-
-# ---- Pools that compute the outputs ----------------------------------------------------------------------------------
-#
-#     Conv -> Relu -> GlobalAveragePool -> Mul(constant) -> Flatten -> Softmax -> output
-#
-# NPUs copy integers through a pool, so the means have the step of the pixels, ten times as large as they need. Between
-# layers that is one error among many. At the end, classes with similar scores become equal.
-
-FINAL_POOL_REASON = (
-    "it averages after the last layer with weights; with the range of its input, few levels would be left for the means"
-)
-
-
-def final_pools(graph: ir.Graph) -> dict[str, str]:
-    """Return average pools after which no layer follows, and what follows them.
-
-    Args:
-        graph: The sorted graph.
-
-    Returns:
-        Node name to reason.
-    """
-    tail: set[ir.Node] = set()
-    for node in reversed(graph):
-        readers = [use.node for output in node.outputs for use in output.uses()]
-        if node.op_type not in _LAYERS and all(reader in tail for reader in readers):
-            tail.add(node)
-    found = {node for node in tail if facts(node).family is Family.AVERAGE}
-    for node in graph:
-        if any(producer in found for producer in _producers(node)):
-            found.add(node)
-    return {node.name or "": FINAL_POOL_REASON for node in found}
 
 
 # ---- Every operator, and weights only --------------------------------------------------------------------------------
