@@ -117,3 +117,36 @@ def test_formats_and_biases_without_8_bit_floats_are_refused() -> None:
         replace(recipe, emit=EmitOptions(VitisQdq(VitisDialect.QUARK)))
     with pytest.raises(RecipeError, match="FloatBias"):
         replace(recipe, plan=replace(recipe.plan, bias=DerivedBias()))
+
+
+FUSED = {
+    "relu": "{ a = MatMul(x, w) b = Relu(a) y = MatMul(b, w) }",
+    "clip": "{ a = MatMul(x, w) b = Clip(a, low, high) y = MatMul(b, w) }",
+    "transpose": "{ a = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(a) s = MatMul(a, t) y = MatMul(s, a) }",
+    "slice": "{ a = MatMul(x, w) b = Slice(a, zero, eight, one) y = MatMul(b, w) }",
+    "pool": "{ a = MatMul(x, w) b = MaxPool<kernel_shape = [3], pads = [1, 1]>(a) y = MatMul(b, w) }",
+    "gemm": "{ r = Reshape(x, flat) a = Gemm(r, w) b = Relu(a) c = Gemm(b, w, bias) y = Reshape(c, deep) }",
+    "conv": "{ a = Conv<pads = [1, 1]>(x, k) b = Relu(a) c = Conv<pads = [1, 1]>(b, k) y = Conv<pads = [1, 1]>(c, k) }",
+}
+
+
+@pytest.mark.parametrize("body", FUSED.values(), ids=FUSED)
+@pytest.mark.parametrize("name", FLOAT8)
+def test_sessions_with_all_optimizations_compute_what_is_written(name: str, body: str) -> None:
+    random = np.random.default_rng(1)
+    constants = {"w": random.normal(size=(8, 8)), "k": random.normal(size=(8, 8, 3)) / 2, "bias": random.normal(size=8)}
+    constants |= {"low": np.array(0.0), "high": np.array(6.0)}
+    numbers = {"zero": [0], "one": [1], "eight": [8], "flat": [8, 8], "deep": [1, 8, 8]}
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[1,8,8] x) => (float[1,8,8] y) {body}'
+    used = {
+        key: np.asarray(value, np.float32) for key, value in constants.items() if f"{key})" in body or f"{key}," in body
+    }
+    used |= {key: np.array(value) for key, value in numbers.items() if f" {key}" in body}
+    model = from_text(text, **used)
+    samples = [{"x": random.normal(size=(1, 8, 8)).astype(np.float32)} for _ in range(3)]
+    written = quantry.quantize(model.SerializeToString(), samples, name, store=None).to_bytes()
+    plain = ort.SessionOptions()
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    expected = ort.InferenceSession(written, plain).run(None, samples[0])[0]
+    found = ort.InferenceSession(written).run(None, samples[0])[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 
 from quantry.emit.blocks import BlockWriter
+from quantry.emit.float8_pairs import hide_float8_pairs
 from quantry.emit.float_writer import FloatWriter
 from quantry.emit.graph_editor import GraphEditor, Origin
 from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionCollector
@@ -34,6 +35,8 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
         writers.of(quantizer.spec).write_pair(quantizer.name)
     for quantizer in view.constants:
         writers.of(quantizer.spec).write_constant(quantizer.name, quantizer.readers)
+    if any(spec.dtype.is_float8 for spec in plan.specs()):
+        hide_float8_pairs(editor)
     functions = FunctionCollector(model)
     writers.finish(functions)
     functions.finish()
