@@ -7,6 +7,7 @@ from typing import Any
 
 import quantry
 from quantry.data.calibration_data import CalibrationData
+from quantry.data.subset import spread_split
 from quantry.emit import emit
 from quantry.equalize import (
     absorb,
@@ -242,16 +243,20 @@ def run_guard(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Han
 _BETTER = 1.0
 """How many dB a simpler recipe must be better to replace another one."""
 
+_WORTH = 0.3
+"""How many dB SmoothQuant must gain to be kept: in a network without outliers it has nothing to gain."""
+
 _QUICK = 16
-"""Samples with which a simpler recipe is calibrated to see whether it is better."""
+"""Samples on which recipes are calibrated to see which rewrites help, and as many others to compare them on."""
 
 
 def run_with_fallback(
     prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None = None
 ) -> tuple[Recipe, Stages, tuple[str, ...]]:
-    """Run `run_quantize`, and a simpler recipe instead if that is better on a few samples.
+    """Run `run_quantize` without those rewrites of the weights, and without that tuning, that make the model worse.
 
-    A simpler recipe is first calibrated on few samples and not tuned, so trying it costs little.
+    Rewrites are compared on models that are calibrated on few samples and not tuned, so trying them costs little. Other
+    samples decide, because what is fitted to the extremes of a few samples looks good on these.
 
     Args:
         prepared: What `run_prepare` returned.
@@ -263,32 +268,51 @@ def run_with_fallback(
     Returns:
         The recipe that was used, its stages, and notes on what was replaced.
     """
+    notes: tuple[str, ...] = ()
+    if recipe.evaluate.fall_back and recipe.evaluate.guard:
+        recipe, notes = _without_harmful_rewrites(prepared, data, recipe, memo, score)
     stages = run_quantize(prepared, data, recipe, memo, score)
-    report = run_guard(stages, data, recipe, memo) if recipe.evaluate.fall_back else None
-    if report is None:
-        return recipe, stages, ()
-    best, notes = report.value.sqnr, []
-    plain = replace(recipe, tune=TuneOptions())
-    untuned = best
-    if recipe.tune.steps:
-        rounded = _without_tuning(stages, recipe, memo)
-        found = run_guard(rounded, data, recipe, memo)
-        untuned = best if found is None else found.value.sqnr
-        if untuned > best + _BETTER:
-            notes.append(f"tuning was dropped: {best:.1f} dB with it, {untuned:.1f} dB without")
-            recipe, stages, best = plain, rounded, untuned
-    for name, simpler in _simpler(recipe):
-        few = replace(simpler.observe, samples=min(_QUICK, simpler.observe.samples or _QUICK))
-        quick = replace(simpler, tune=TuneOptions(), observe=few)
-        tried = run_guard(run_quantize(prepared, data, quick, memo, score), data, quick, memo)
-        if tried is None or tried.value.sqnr <= untuned + _BETTER:
+    if not recipe.evaluate.fall_back or not recipe.tune.steps:
+        return recipe, stages, notes
+    report = run_guard(stages, data, recipe, memo)
+    rounded = _without_tuning(stages, recipe, memo)
+    untuned = run_guard(rounded, data, recipe, memo)
+    if report is None or untuned is None or untuned.value.sqnr <= report.value.sqnr + _BETTER:
+        return recipe, stages, notes
+    note = f"tuning was dropped: {report.value.sqnr:.1f} dB with it, {untuned.value.sqnr:.1f} dB without"
+    return replace(recipe, tune=TuneOptions()), rounded, (*notes, note)
+
+
+def _without_harmful_rewrites(
+    prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo, score: Score | None
+) -> tuple[Recipe, tuple[str, ...]]:
+    """Return the recipe with those rewrites of the weights that help, and notes on the others."""
+    notes: list[str] = []
+    best: float | None = None
+    parts: tuple[CalibrationData, CalibrationData] | None = None
+    for name, simpler, margin in _simpler(recipe):
+        if parts is None:
+            parts = spread_split(calibration_samples(_opened(data), recipe), _QUICK, _QUICK)
+            best = _quick_sqnr(prepared, parts, recipe, memo, score)
+        found = _quick_sqnr(prepared, parts, simpler, memo, score)
+        if best is None or found is None or found <= best + margin:
             continue
-        whole = run_quantize(prepared, data, simpler, memo, score)
-        found = run_guard(whole, data, simpler, memo)
-        if found is not None and found.value.sqnr > best + _BETTER:
-            notes.append(f"{name} was dropped: {best:.1f} dB with it, {found.value.sqnr:.1f} dB without")
-            recipe, stages, best = simpler, whole, found.value.sqnr
-    return recipe, stages, tuple(notes)
+        notes.append(f"{name} was dropped: {best:.1f} dB with it, {found:.1f} dB without")
+        recipe, best = simpler, found
+    return recipe, tuple(notes)
+
+
+def _quick_sqnr(
+    prepared: Handle[FloatModel],
+    parts: tuple[CalibrationData, CalibrationData],
+    recipe: Recipe,
+    memo: Memo,
+    score: Score | None,
+) -> float | None:
+    fit, held_out = parts
+    quick = replace(recipe, tune=TuneOptions(), evaluate=replace(recipe.evaluate, guard=_QUICK))
+    report = run_guard(run_quantize(prepared, fit, quick, memo, score), held_out, quick, memo)
+    return None if report is None else report.value.sqnr
 
 
 def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:
@@ -300,15 +324,15 @@ def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:
     return replace(stages, params=params, quantized=quantized, written=stages.equalized, tuned=(), noted=noted)
 
 
-def _simpler(recipe: Recipe) -> Iterator[tuple[str, Recipe]]:
-    """Yield recipes that rewrite less, with the name of what they leave out."""
+def _simpler(recipe: Recipe) -> Iterator[tuple[str, Recipe, float]]:
+    """Yield recipes that rewrite less: the name of what they leave out, the recipe, and by how many dB it must win."""
     options = recipe.equalize
     if recipe.mix.mixed is not None:  # another model would need another mix
         return
     if options.smooth is not None:
-        yield "SmoothQuant", replace(recipe, equalize=replace(options, smooth=None))
+        yield "SmoothQuant", replace(recipe, equalize=replace(options, smooth=None)), -_WORTH
     if options.cross_layer is not None:
-        yield "equalization", replace(recipe, equalize=EqualizeOptions())
+        yield "equalization", replace(recipe, equalize=EqualizeOptions()), _BETTER
 
 
 def calibration_samples(data: CalibrationData, recipe: Recipe) -> CalibrationData:

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 
 import quantry
 from quantry.auto import EFFORTS, AutoResult, Effort, Gain, find_effort, is_good
-from quantry.autosearch.data_split import spread_split
 from quantry.data.open_data import calibration_data
+from quantry.data.subset import spread_split
 from quantry.diagnosis.fix import count_pieces, last_nodes
 from quantry.errors import RecipeError
 from quantry.evaluate.tasks import Closeness, FloatAgreement

@@ -79,6 +79,24 @@ def test_a_rewrite_that_makes_the_model_worse_is_dropped() -> None:
     assert any("SmoothQuant was dropped" in note for note in result.notes)
 
 
+def test_a_rewrite_that_helps_on_other_samples_is_kept() -> None:
+    random = np.random.default_rng(0)
+    first = random.standard_normal((16, 3, 3, 3)).astype(np.float32)
+    first[3] *= 40  # an outlier channel, whose range is that of the whole tensor
+    last = random.standard_normal((6, 16, 1, 1)).astype(np.float32)
+    last[:, 3] /= 40
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,6,6,6] y)
+        { a = Conv(x, first) r = Relu(a) y = Conv(r, last) }"""
+    model = from_text(text, first=first, last=last)
+    recipe = replace(CPU, equalize=EqualizeOptions(smooth=SmoothQuant()), evaluate=EvaluateOptions(fall_back=True))
+    result = quantry.quantize(model, samples(), recipe, store=None)
+    plain = quantry.quantize(model, samples(), CPU, store=None)
+    assert result.guard is not None
+    assert plain.guard is not None
+    assert result.recipe.equalize.smooth is not None
+    assert result.guard.sqnr > plain.guard.sqnr + 3
+
+
 def test_a_report_survives_the_store() -> None:
     report = GuardReport(-np.inf, 20.5, "t", ("WARNING: x",))
     found = GuardReport.from_blob(report.to_blob())

@@ -10,13 +10,13 @@ import numpy as np
 from quantry.auto.effort import Effort
 from quantry.auto.proposals import Proposal
 from quantry.autosearch.context import SearchContext
-from quantry.autosearch.data_split import spread_split
 from quantry.autosearch.evaluator import EvaluatorAdapter
 from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.trial import Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.sample_cache import SampleCache
+from quantry.data.subset import spread_split
 from quantry.evaluate.tasks import Closeness, FloatAgreement
 from quantry.graph.load import ModelSource
 from quantry.memo import Memo, Store
