@@ -71,13 +71,17 @@ def _parts(shown: Mapping[str, Any], assignment: Mapping[str, Any], *, back: boo
         if name == RECIPE:
             found.insert(0, str(value))
         elif name == LAYERS and SHARE in assignment:
-            found.append(f"worst {assignment[SHARE]:.1%} of the layers {value}")
+            found.append(_worst(assignment[SHARE], value))
         elif name == SHARE:
             if LAYERS not in shown:
-                found.append(f"worst {value:.1%} of the layers {assignment[LAYERS]}")
+                found.append(_worst(value, assignment[LAYERS]))
         else:
             found.append(f"{_short(name)} {value_text(value)}")
     return found
+
+
+def _worst(share: float, change: Any) -> str:
+    return f"worst {100 * share:.3g} % of the layers {change}"
 
 
 def _short(name: str) -> str:

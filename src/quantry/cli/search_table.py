@@ -59,12 +59,11 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     console.print(table)
     if len(ranked) > _MAX_ROWS:
         console.print(f"  and {len(ranked) - _MAX_ROWS} more, in search.json")
-    _show_best(console, result, (metric, written), again)
     # Imported on use: it imports onnxruntime.
     from quantry.report import write_search_report
 
     page = write_search_report(result, result.output_dir / "report.html")
-    console.print(f"  {'report':6} [bold]{escape(str(page))}[/]", soft_wrap=True)
+    _show_best(console, result, (metric, written), page, again)
     if output.quiet and result.best_model is not None:
         output.answer.print(str(result.best_model), highlight=False, markup=False)
     return page
@@ -110,20 +109,20 @@ def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
     )
 
 
-def _show_best(console: Console, result: "SearchResult", score: tuple[str, str], again: str | None) -> None:
+def _show_best(console: Console, result: "SearchResult", score: tuple[str, str], page: Path, again: str | None) -> None:
     metric, written = score
     console.print(f"stopped: {escape(result.stopped_by)}; {result.seconds:.1f} s")
     for note in result.notes:
         console.print(f"  note: {escape(note)}", soft_wrap=True)
     best = result.best
-    if best is None or best.score is None:
-        return
-    console.print(
-        f"best: trial {best.number}, {metric} {best.score:{written}}, float {result.reference.value:{written}}"
-    )
-    for what, path in (("model", result.best_model), ("recipe", result.best_recipe)):
-        console.print(f"  {what:6} [bold]{escape(str(path))}[/]", soft_wrap=True)
-    if again is None:
+    if best is not None and best.score is not None:
+        console.print(
+            f"best: trial {best.number}, {metric} {best.score:{written}}, float {result.reference.value:{written}}"
+        )
+        for what, path in (("model", result.best_model), ("recipe", result.best_recipe)):
+            console.print(f"  {what:6} [bold]{escape(str(path))}[/]", soft_wrap=True)
+    console.print(f"  {'report':6} [bold]{escape(str(page))}[/]", soft_wrap=True)
+    if best is None or again is None:
         return
     console.print(f"quantize with its recipe: {escape(again)}", soft_wrap=True, highlight=False)
     listed = result.output_dir / "calibration.txt"

@@ -101,6 +101,17 @@ class ImageOptions:
         return self.scale == 1.0 and not any(self.mean) and all(value == 1.0 for value in self.std)
 
 
+def scale_text(scale: float) -> str:
+    """Return a pixel scale as people write it.
+
+    Example:
+        >>> scale_text(1 / 255), scale_text(1.0), scale_text(0.0172)
+        ('1/255', '1', '0.0172')
+    """
+    fraction = f"1/{1 / scale:g}" if 0 < scale < 1 else ""
+    return fraction if fraction and 1 / float(fraction[2:]) == scale else f"{scale!r}".removesuffix(".0")
+
+
 def _numbers(field: str, given: object) -> tuple[float, ...]:
     values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (None,)
     found = tuple(float(value) for value in values if isinstance(value, numbers.Real) and math.isfinite(value))

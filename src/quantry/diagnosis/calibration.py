@@ -75,8 +75,8 @@ class CalibrationCheck:
             )
         if self.pixels is not None:
             best = self.pixels.alternatives[0] if self.pixels.alternatives else None
-            against = "" if best is None else f", {best.certainty:.3g} as {best.label}"
-            yield f"outputs are certain by {self.pixels.given.certainty:.3g} as {self.pixels.given.label}{against}"
+            against = "" if best is None else f", {best.certainty:.2f} as {best.label}"
+            yield f"outputs are certain by {self.pixels.given.certainty:.2f} as {self.pixels.given.label}{against}"
         if not self.findings:
             yield "nothing is wrong with the calibration data"
 
@@ -200,8 +200,8 @@ def _pixel_findings(check: CalibrationCheck, inputs: tuple[str, ...]) -> Iterato
     same_values = better.scale == given.scale and better.mean in (given.mean, given.mean[::-1])
     what = "colour order of the images looks" if same_values else "pixel values of the images look"
     yield Finding(
-        f"the {what} wrong: the outputs are certain by {pixels.given.certainty:.3g}, and by "
-        f"{pixels.better.certainty:.3g} with {pixels.better.label}",
+        f"the {what} wrong: the outputs are certain by {pixels.given.certainty:.2f}, and by "
+        f"{pixels.better.certainty:.2f} with {pixels.better.label}",
         inputs,
         f"read the images as in training, probably {command_line(better)}",
     )

@@ -20,7 +20,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.data.calibration_data import CalibrationData
-from quantry.data.images import Color, ImageOptions, ImageSource
+from quantry.data.images import Color, ImageOptions, ImageSource, scale_text
 from quantry.evaluate.decisions import score_rows
 from quantry.graph.operators import CONVOLUTIONS
 from quantry.runtime.sessions import run_session, simulation_session
@@ -104,9 +104,8 @@ def command_line(options: ImageOptions) -> str:
         >>> command_line(ImageOptions(scale=1 / 255))
         '--color RGB --pixel-scale 1/255'
     """
-    scale = f"1/{1 / options.scale:g}" if options.scale < 1 else f"{options.scale:g}"
     mean, std = (",".join(f"{value:g}" for value in values) for values in (options.mean, options.std))
-    parts = [f"--color {options.color}", f"--pixel-scale {scale}"]
+    parts = [f"--color {options.color}", f"--pixel-scale {scale_text(options.scale)}"]
     parts += [f"--mean {mean}"] if any(options.mean) else []
     parts += [f"--std {std}"] if any(value != 1 for value in options.std) else []
     return " ".join(parts)

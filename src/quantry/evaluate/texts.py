@@ -6,6 +6,7 @@ UNITS = {"sqnr": "dB", "psnr": "dB"}
 """Units of metrics that have one."""
 
 _SMALLEST = 1e-4
+_USUAL = 1e-3, 1e3
 _MAX_DECIMALS = 6
 
 
@@ -34,14 +35,24 @@ def score_texts(value: float, interval: tuple[float, float] | None) -> tuple[str
     return f"{value:{written}}", f"{low:{written}} .. {high:{written}}"
 
 
+def score_text(value: float) -> str:
+    """Return a score alone: four decimals, as accuracies are written, or four digits if it is very small or large.
+
+    Example:
+        >>> score_text(0.99333), score_text(0.0), score_text(0.00012345), score_text(-12345.678)
+        ('0.9933', '0.0000', '0.0001234', '-1.235e+04')
+    """
+    return f"{value:.4f}" if value == 0 or _USUAL[0] <= abs(value) < _USUAL[1] else f"{value:.4g}"
+
+
 def size_text(before: int, after: int) -> str:
     """Return how a size changed.
 
     Example:
         >>> size_text(400, 100), size_text(100, 125)
-        ('4.0x smaller', '1.2x larger')
+        ('4.0x smaller', '1.25x larger')
     """
-    return f"{before / after:.1f}x smaller" if before >= after else f"{after / before:.1f}x larger"
+    return f"{_times(before / after)} smaller" if before >= after else f"{_times(after / before)} larger"
 
 
 def bytes_text(size: int) -> str:
@@ -59,7 +70,11 @@ def speed_text(reference_ms: float, other_ms: float) -> str:
 
     Example:
         >>> speed_text(4.0, 2.0), speed_text(2.0, 3.0)
-        ('2.0x faster', '1.5x slower')
+        ('2.0x faster', '1.50x slower')
     """
     ratio = reference_ms / other_ms
-    return f"{ratio:.1f}x faster" if ratio >= 1 else f"{1 / ratio:.1f}x slower"
+    return f"{_times(ratio)} faster" if ratio >= 1 else f"{_times(1 / ratio)} slower"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"

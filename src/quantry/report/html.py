@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
@@ -9,6 +10,10 @@ from importlib import resources
 from quantry.report.facts import Plain
 
 _TOP_DECIBEL = 60.0
+
+# Cells of a column of numbers, with their units and words for special values.
+_NUMBER = re.compile(r"[~±+-]?[\d.,]+(e[+-]?\d+)?( ?%| s| min)?|exact|failed|inf|-inf|nan")
+_LONG = 60
 
 # Nothing may be loaded; a page that `quantry serve` sends may talk to its own server.
 _POLICY = (
@@ -97,10 +102,15 @@ def table(
         ids: An id for each row, or none.
     """
     button = "<button type=button>{}</button>" if identity else "{}"
-    head = "".join(f"<th scope=col>{button.format(escape(heading))}</th>" for heading in headings)
+    lines = [tuple(row) for row in rows]
+    kinds = [_kind(column) for column in zip(*lines, strict=True)] or [""] * len(headings)
+    head = "".join(
+        f"<th scope=col{' class=number' if kind == 'number' else ''}>{button.format(escape(heading))}</th>"
+        for heading, kind in zip(headings, kinds, strict=True)
+    )
     body = "".join(
-        f"<tr{f' id={ids[index]}' if ids else ''}>{''.join(_cell(cell) for cell in row)}</tr>"
-        for index, row in enumerate(rows)
+        f"<tr{f' id={ids[index]}' if ids else ''}>{''.join(map(_cell, row, kinds))}</tr>"
+        for index, row in enumerate(lines)
     )
     name = f" id={identity} class=sortable" if identity else ""
     return (
@@ -110,8 +120,16 @@ def table(
     )
 
 
-def _cell(cell: str) -> str:
-    return f"<td class=text>{cell}</td>" if "<code>" in cell and "=" in cell else f"<td>{cell}</td>"
+def _cell(cell: str, kind: str) -> str:
+    return f"<td class={kind}>{cell}</td>" if kind else f"<td>{cell}</td>"
+
+
+def _kind(cells: Sequence[str]) -> str:
+    """Return the class of a column: numbers stand under each other, long texts get room."""
+    given = [cell for cell in cells if cell]
+    if given and all(_NUMBER.fullmatch(cell) for cell in given):
+        return "number"
+    return "text" if any(cell.startswith("<code>") and len(cell) > _LONG for cell in given) else ""
 
 
 def filter_box(identity: str, label: str) -> str:

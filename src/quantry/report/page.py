@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from quantry.evaluate import UNITS, bytes_text, score_texts, size_text, speed_text
+from quantry.evaluate import UNITS, bytes_text, score_texts, size_text
 from quantry.report.facts import Plain, ReportFacts
 from quantry.report.html import bullets, cards, chart, document, filter_box, hint, quality_bar, table
 
@@ -57,7 +57,12 @@ def _finite(value: object) -> object:
 def _cards(facts: ReportFacts) -> str:
     before, after = facts.sizes
     boxes = [(size_text(before, after), f"{bytes_text(before)} to {bytes_text(after)}")]
-    for score in facts.scores:
+    agreement = None if facts.auto is None else facts.auto["agreement"]["last"]
+    if facts.auto is not None and agreement is not None:
+        compared = f"of decisions are the float model's on {facts.auto['compared_on']} held-out samples"
+        boxes.append((f"{agreement:.1%}", compared))
+    # Decibels first: they mean the same for every model.
+    for score in sorted(facts.scores, key=lambda score: bool(score["name"] != "sqnr")):
         better = "higher is better" if score["higher_is_better"] else "lower is better"
         value, interval = score_texts(score["value"], score["interval"])
         known = f"95 % interval {interval}" if interval else "one sample"
@@ -67,7 +72,7 @@ def _cards(facts: ReportFacts) -> str:
     if facts.latency is not None:
         boxes.append(
             (
-                speed_text(facts.latency["float_ms"], facts.latency["quantized_ms"]),
+                f"{facts.latency['ratio']:.2f}x the float time",
                 f"{facts.latency['quantized_ms']:.2f} ms, float {facts.latency['float_ms']:.2f} ms on this machine",
             )
         )
@@ -94,7 +99,10 @@ def _auto(auto: Plain) -> str:
         "A change is kept if a paired test on these supports it.</p>"
     )
     headings = ("tried", "dB", "gain in dB", "agreement", "gain in points", "", "CPU s")
-    return hint + table(headings, rows) + "<p>Further gain would need:</p>" + bullets(auto["further_gain_needs"])
+    needs = auto["further_gain_needs"]
+    nothing = needs[0].removeprefix("nothing: ") if len(needs) == 1 and needs[0].startswith("nothing: ") else None
+    further = f"<p>Nothing more to gain: {escape(nothing)}.</p>" if nothing else "<p>Further gain would need:</p>"
+    return hint + table(headings, rows) + further + ("" if nothing else bullets(needs))
 
 
 def _findings(findings: Sequence[Plain]) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from quantry.autosearch import SearchResult, search_summary
+from quantry.autosearch.differences import assignment_text, value_text
+from quantry.autosearch.target_space import KEPT
 from quantry.errors import DataError
 from quantry.recipe import Recipe, brief, from_plain
 from quantry.report.facts import Plain
@@ -33,7 +35,8 @@ class SearchFacts:
         pareto: Numbers of the trials on the Pareto front.
         evaluation_share: Samples evaluated, divided by those of evaluating every trial in full; None if unknown.
         notes: Messages for the user.
-        trials: One entry per trial: the fields of search.json, with short texts for the assignment, ``at`` for the
+        trials: One entry per trial: the fields of search.json, with short texts for the assignment and for
+            all of it (``configuration``), ``at`` for the
             seconds since the start, and ``recipe`` for the fields that differ from the first trial's recipe.
         base: Values of the first trial's recipe, for the fields that differ in any trial.
         importance: Parameters with the share of the variance of the score that each explains alone.
@@ -62,7 +65,8 @@ class SearchFacts:
 
     def for_page(self) -> Plain:
         """Return what the scripts of the page read."""
-        shown = ("number", "state", "score", "drop", "accepted", "objectives", "assignment", "at", "recipe")
+        known = ("number", "state", "score", "drop", "accepted", "objectives", "at")
+        shown = (*known, "assignment", "configuration", "recipe")
         return {
             "title": self.title,
             "metric": self.metric,
@@ -134,7 +138,10 @@ def facts_of_summary(summary: Plain, title: str, recipes: Sequence[Recipe] | Non
         {
             **{name: _number(value) for name, value in trial.items()},
             "objectives": {name: _number(value) for name, value in trial["objectives"].items()},
-            "assignment": {name: _assigned(recipe, name, value) for name, value in dict(trial["assignment"]).items()},
+            "assignment": {
+                name: value_text(_assigned(recipe, name, value)) for name, value in dict(trial["assignment"]).items()
+            },
+            "configuration": _configuration(recipe, dict(trial["assignment"])),
             "recipe": {path: theirs for path, (_, theirs) in change.items()},
             "at": round(at, 2),
         }
@@ -169,8 +176,15 @@ def _changes(first: Recipe, recipe: Recipe) -> dict[str, tuple[str, str]]:
     return {one.path: (brief(one.ours), brief(one.theirs)) for one in first.diff(recipe)}
 
 
-def _assigned(recipe: Recipe, path: str, value: Any) -> str:
-    """Return the value of a parameter as short text; the recipe has it with its type, search.json only as text."""
+def _configuration(recipe: Recipe, assignment: Plain) -> str:
+    """Return what a trial changes, as the terminal shows it; what stays as in the recipe is left out."""
+    return assignment_text(
+        {name: KEPT if value == KEPT else _assigned(recipe, name, value) for name, value in assignment.items()}
+    )
+
+
+def _assigned(recipe: Recipe, path: str, value: Any) -> Any:
+    """Return the value of a parameter with its type from the recipe; search.json has it as text only."""
     node: Any = recipe
     for part in path.split("."):
         if isinstance(node, tuple) and part.isdigit() and int(part) < len(node):
@@ -178,8 +192,8 @@ def _assigned(recipe: Recipe, path: str, value: Any) -> str:
         elif hasattr(node, part):
             node = getattr(node, part)
         else:
-            return brief(value)
-    return brief(node)
+            return value
+    return node
 
 
 def _times(summary: Plain) -> list[float]:

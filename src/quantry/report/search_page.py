@@ -4,10 +4,13 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from quantry.autosearch import SearchResult
+from quantry.evaluate import score_text, score_texts
 from quantry.recipe import to_yaml
 from quantry.report.facts import Plain
 from quantry.report.html import bullets, cards, chart, document, filter_box, hint, table
 from quantry.report.search_facts import SearchFacts, facts_of_result
+
+_NEARLY_ALL = 0.995
 
 
 def render_search_page(result: SearchResult, title: str) -> str:
@@ -53,10 +56,13 @@ def below(search: SearchFacts) -> str:
 def _boxes(search: SearchFacts) -> Iterator[tuple[str, str]]:
     best = search.winner
     if best is not None and best["score"] is not None:
-        interval = f", 95 % within {_interval(best['interval'])}" if best["interval"] else ""
-        yield f"best {best['score']:.4g}", f"trial {best['number']}{interval}"
+        interval = f", 95 % interval {_interval(best['interval'])}" if best["interval"] else ""
+        yield f"{search.metric} {score_text(best['score'])}", f"best: trial {best['number']}{interval}"
         if search.float_score is not None:
-            yield f"drop {_drop(best['drop'] or 0.0, search)}", f"from the float model's {search.float_score:.4g}"
+            yield (
+                f"drop {_drop(best['drop'] or 0.0, search)}",
+                f"from the float model's {score_text(search.float_score)}",
+            )
     accepted = sum(bool(trial["accepted"]) for trial in search.trials)
     within = (
         "no tolerance was given" if search.tolerance is None else f"within {search.tolerance:.4g} of the float model"
@@ -66,9 +72,11 @@ def _boxes(search: SearchFacts) -> Iterator[tuple[str, str]]:
     computed = sum(len(trial["computed"]) for trial in search.trials)
     reused = sum(len(trial["reused"]) for trial in search.trials)
     if computed + reused:
-        yield f"{100 * reused / (computed + reused):.0f} % reused", f"{reused} of {computed + reused} stages"
-    if search.evaluation_share is not None:
-        yield f"{100 * search.evaluation_share:.0f} % evaluated", "of the samples of evaluating every trial in full"
+        share = f"{100 * reused / (computed + reused):.0f} % reused"
+        yield share, f"{reused} of {computed + reused} steps had been computed for an earlier trial"
+    if search.evaluation_share is not None and search.evaluation_share < _NEARLY_ALL:
+        share = f"{100 * search.evaluation_share:.0f} % evaluated"
+        yield share, "of all samples; trials that were unlikely to win were stopped"
 
 
 def _charts(search: SearchFacts) -> str:
@@ -122,7 +130,7 @@ def _trials(search: SearchFacts) -> str:
 def _score(trial: Plain) -> str:
     if trial["score"] is None:
         return escape(str(trial["state"]))
-    return f"{'~' if trial['state'] == 'pruned' else ''}{trial['score']:.5g}"
+    return f"{'~' if trial['state'] == 'pruned' else ''}{score_text(trial['score'])}"
 
 
 def _parameters(search: SearchFacts) -> str:
@@ -192,7 +200,7 @@ def _compared(searches: Sequence[SearchFacts]) -> str:
         rows.append(
             (
                 f"{number}: {escape(search.title)}",
-                "" if best is None or best["score"] is None else f"{best['score']:.5g}",
+                "" if best is None or best["score"] is None else score_text(best["score"]),
                 "" if best is None or best["drop"] is None else _drop(best["drop"], search),
                 str(len(search.trials)),
                 _duration(search.seconds),
@@ -226,16 +234,15 @@ def _failures(trials: Sequence[Plain]) -> str:
 
 
 def _assignment(trial: Plain) -> str:
-    parts = (f"{escape(name)}=<code>{escape(value)}</code>" for name, value in trial["assignment"].items())
-    return ", ".join(parts) or "<code>the base recipe</code>"
+    return f"<code>{escape(trial['configuration'])}</code>"
 
 
 def _drop(drop: float, search: SearchFacts) -> str:
-    return f"{search.cleaned(drop):.4g}"
+    return score_text(search.cleaned(drop) or 0.0)
 
 
 def _interval(interval: Sequence[float] | None) -> str:
-    return "" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+    return "" if interval is None else score_texts(interval[0], (interval[0], interval[1]))[1]
 
 
 def _duration(seconds: float) -> str:

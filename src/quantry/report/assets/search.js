@@ -14,7 +14,7 @@ quantry.pages.search = (facts) => {
   const about = (trial) => {
     const lines = [`<b>trial ${trial.number}</b>: ${safe(search.metric)} ${text(trial.score)}${trial.drop == null ? "" : `, drop ${text(trial.drop)}`}`];
     for (const [name, value] of Object.entries(trial.objectives)) if (name !== "accuracy") lines.push(`${safe(name)} ${text(value)}`);
-    for (const [name, value] of Object.entries(trial.assignment)) lines.push(`${safe(name.split(".").pop())}: ${safe(value)}`);
+    lines.push(safe(trial.configuration));
     return lines.join("<br>");
   };
   const choose = (number) => {
@@ -32,8 +32,13 @@ quantry.pages.search = (facts) => {
 
   const axes = search.objectives.filter((name) => name !== "accuracy");
   // The lines of the float model and the tolerance stay in view.
+  // Marks at the edge of the chart would be cut off.
   const levels = search.float == null ? [] : [search.float, ...(search.tolerance == null ? [] : [search.float + (upwards ? -1 : 1) * search.tolerance])];
-  const around = { axisLabel: { formatter: text, showMinLabel: false, showMaxLabel: false }, min: (range) => Math.min(range.min, ...levels), max: (range) => Math.max(range.max, ...levels) };
+  const edge = (range, side) => {
+    const low = Math.min(range.min, ...levels), high = Math.max(range.max, ...levels);
+    return (side < 0 ? low : high) + side * 0.06 * (high - low || Math.abs(high) || 1);
+  };
+  const around = { axisLabel: { formatter: text, showMinLabel: false, showMaxLabel: false }, min: (range) => edge(range, -1), max: (range) => edge(range, 1) };
   const picker = document.getElementById("pareto-axis");
   const pareto = () => {
     const name = picker?.value || axes[0] || "time";
@@ -95,13 +100,13 @@ quantry.pages.search = (facts) => {
     const scores = shown.map((trial) => trial.score);
     const categories = (name) => [...new Set(shown.map((trial) => trial.assignment[name] ?? "-"))].sort();
     const numeric = (name) => shown.every((trial) => name in trial.assignment && trial.assignment[name] !== "" && Number.isFinite(Number(trial.assignment[name])));
-    const axis = { nameTruncate: { maxWidth: Math.max(60, (Math.min(innerWidth, 1100) / 2) / (varied.length + 1)) }, nameTextStyle: { color: css("ink"), fontSize: 11 }, axisLabel: { color: css("soft"), width: 110, overflow: "truncate" }, axisLine: { lineStyle: { color: css("soft") } } };
+    const axis = { nameTruncate: { maxWidth: Math.max(60, (Math.min(innerWidth, 1100) / 2) / (varied.length + 1)) }, nameTextStyle: { color: css("ink"), fontSize: 11 }, axisLabel: { color: css("soft"), fontSize: 11, width: Math.max(34, (Math.min(innerWidth, 1160) / (innerWidth < 900 ? 1 : 2) - 110) / (varied.length + 1) - 16), overflow: "truncate" }, axisLine: { lineStyle: { color: css("soft") } } };
     return {
       legend: { show: false }, tooltip: { show: false },
       parallel: { left: 40, right: 70, top: 46, bottom: 22, parallelAxisDefault: { ...axis, nameLocation: "end" }, axisExpandable: varied.length > 8, axisExpandCount: 6 },
       parallelAxis: [
         ...varied.map((name, dim) => ({ ...axis, dim, name: name.split(".").pop(), ...(numeric(name) ? { type: "value", scale: true } : { type: "category", data: categories(name) }) })),
-        { ...axis, dim: varied.length, name: search.metric, type: "value", scale: true, axisLabel: { ...axis.axisLabel, formatter: text } },
+        { ...axis, dim: varied.length, name: search.metric, type: "value", min: Math.min(...scores), max: Math.max(...scores), axisLabel: { ...axis.axisLabel, formatter: text, showMinLabel: false } },
       ],
       visualMap: { show: false, min: Math.min(...scores), max: Math.max(...scores), dimension: varied.length, inRange: { color: upwards ? [css("red"), css("amber"), css("green")] : [css("green"), css("amber"), css("red")] } },
       series: [{
