@@ -1,6 +1,7 @@
 """Every command's JSON has exactly the keys of its documented schema."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import jsonschema
@@ -14,15 +15,20 @@ from quantry.cli.json_schemas import RESULTS, output_schema
 # One or more lines for each command; they run in order in one folder.
 LINES = {
     "quantize": [
-        "quantize model.onnx -d images --pixel-scale 1/255 -p XINT8 -o q.onnx",
+        "quantize model.onnx -d images --pixel-scale 1/255 -p XINT8 -o q.onnx --latency 2",
+        "quantize model.onnx -d images --pixel-scale 1/255 --effort low --samples 6 -o auto.onnx",
     ],
     "evaluate": ["evaluate q.onnx --float model.onnx -d images --pixel-scale 1/255 --metric sqnr --max-drop 99"],
     "diagnose": [
         "diagnose model.onnx -d images --pixel-scale 1/255 -p XINT8",
         "diagnose model.onnx q.onnx -d images --pixel-scale 1/255",
         "diagnose model.onnx -d images --pixel-scale 1/255 -p XINT8 --calibration --evaluation-data photos",
+        "diagnose model.onnx -d images --pixel-scale 1/255 -p XINT8 --fix --effort low",
     ],
-    "search": ["search model.onnx -d images --pixel-scale 1/255 --n-trials 1 -o found"],
+    "search": [
+        "search model.onnx -d images --pixel-scale 1/255 --n-trials 1 -o found",
+        "search model.onnx -d images --pixel-scale 1/255 --n-trials 1 --tolerance 1e-12 --objectives size -o none",
+    ],
     "report": ["report found"],
     "nodes": ["nodes model.onnx"],
     "convert": ["convert q.onnx --to qdq -o qdq.onnx"],
@@ -33,7 +39,7 @@ LINES = {
     "presets": ["presets", "presets XINT8"],
     "recipe show": ["recipe show XINT8"],
     "recipe diff": ["recipe diff XINT8 S8S8_AAWS"],
-    "recipe validate": ["recipe validate found/recipe.yaml"],
+    "recipe validate": ["recipe validate found/recipe.yaml wrong.yaml"],
     "schema": ["schema recipe", "schema quantize --output"],
     "cache size": ["cache size --store store"],
     "cache prune": ["cache prune --store store"],
@@ -51,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("schemas")
     docs_folder.prepare(folder)
     (folder / "script.py").write_text("print(1)\n")
+    (folder / "wrong.yaml").write_text("plan: {activaton: {}}\n")
     return folder
 
 
@@ -74,6 +81,24 @@ def test_output_of_every_command_follows_its_schema(folder: Path, monkeypatch: p
         for line in lines:
             done = CliRunner().invoke(app, ["--json", *line.split()], catch_exceptions=False)
             jsonschema.validate(json.loads(done.stdout), schema)
+
+
+def test_no_schema_accepts_anything() -> None:
+    """Every object names its keys or the type of its values, so that a misspelt key is found."""
+
+    def objects(schema: object) -> Iterator[dict[str, object]]:
+        if isinstance(schema, dict):
+            if schema.get("type") == "object":
+                yield schema
+            for part in schema.values():
+                yield from objects(part)
+        for part in schema if isinstance(schema, list) else ():
+            yield from objects(part)
+
+    loose = {
+        command for command, schema in RESULTS.items() for one in objects(schema) if "additionalProperties" not in one
+    }
+    assert loose == {"schema"}
 
 
 @pytest.mark.parametrize("wrong", [{}, {"samples": 1}, {"store": "s", "usage": {"results": "many"}}])

@@ -126,7 +126,8 @@ class LabelledData:
                 raise RecipeError(f"a function reads its own labels, got --labels and the metric {metric!r}")
             return self.data if self.data is not None else self.evaluation_data, load_function(metric), None
         if self.labels is not None:
-            raise RecipeError(f"labels need one of the metrics {', '.join(LABELLED_METRICS)}, got {metric!r}")
+            hint = nearest_spelling(metric, LABELLED_METRICS)
+            raise RecipeError(f"labels need one of the metrics {', '.join(LABELLED_METRICS)}, got {metric!r}{hint}")
         if self.calibration_samples is not None:
             raise RecipeError(
                 f"calibration_samples needs labelled images, got the metric {metric!r}; use observe.samples of the "

@@ -1,4 +1,4 @@
-"""What several commands share: Ctrl-C and checks of output paths."""
+"""What several commands share: Ctrl-C and checks of paths."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quantry.cli.frame import ExitCode
-from quantry.errors import RecipeError
+from quantry.errors import ModelError, RecipeError
 
 
 @contextmanager
@@ -33,6 +33,18 @@ def ended_by_interrupt() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def check_model(model: Path) -> None:
+    """Raise before any work if a model is no file.
+
+    Raises:
+        ModelError: There is no such file, or it is a directory.
+    """
+    if not model.is_file():
+        raise ModelError(
+            f"the model file must exist, found {'a directory' if model.is_dir() else 'nothing'}; at {model}"
+        )
 
 
 def check_output(target: Path, option: str = "--output") -> None:

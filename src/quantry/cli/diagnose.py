@@ -9,10 +9,10 @@ import typer
 from rich.markup import escape
 
 from quantry.cli.compare import diagnose_models
-from quantry.cli.console import check_output
+from quantry.cli.console import check_model, check_output
 from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import RecipeError
 from quantry.recipe import Recipe, from_plain, resolve_recipe
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def diagnose(  # noqa: PLR0913, PLR0917  the command line's options are its para
 
 
 def _checked_data(data: Path | None, model: Path) -> Path:
-    if not model.is_file():
-        raise ModelError(f"the model file must exist, found nothing; at {model}")
+    check_model(model)
     if data is None:
         raise RecipeError("a diagnosis needs --data, got none")
     return data

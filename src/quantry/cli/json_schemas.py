@@ -4,229 +4,249 @@ Every key that a command returns is here, with its type and meaning; a test runs
 `JSON_VERSION` rises when a key is removed or changes its meaning.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Any
 
 from quantry.cli.frame import JSON_VERSION
-
-Schema = dict[str, Any]
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def _kind(name: str, meaning: str, **more: Any) -> Schema:
-    return {"type": name, "description": meaning, **more}
-
-
-def _text(meaning: str) -> Schema:
-    return _kind("string", meaning)
-
-
-def _count(meaning: str) -> Schema:
-    return _kind("integer", meaning)
-
-
-def _flag(meaning: str) -> Schema:
-    return _kind("boolean", meaning)
-
-
-def _number(meaning: str) -> Schema:
-    # JSON has no infinities: they are texts.
-    return {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}], "description": meaning}
-
-
-def _list(of: Schema, meaning: str) -> Schema:
-    return _kind("array", meaning, items=of)
-
-
-def _texts(meaning: str) -> Schema:
-    return _list({"type": "string"}, meaning)
-
-
-def _by_name(of: Schema, meaning: str) -> Schema:
-    return _kind("object", meaning, additionalProperties=of)
-
-
-def _maybe(schema: Schema) -> Schema:
-    return {"anyOf": [schema, {"type": "null"}], "description": f"{schema['description']}; null if there is none"}
-
-
-def _keys(keys: Mapping[str, Schema], meaning: str = "", optional: tuple[str, ...] = ()) -> Schema:
-    required = [name for name in keys if name not in optional]
-    return _kind("object", meaning, properties=dict(keys), required=required, additionalProperties=False)
-
-
-_INTERVAL = _list(_number("an end"), "95 % confidence interval")
-_OBJECT = {"type": "object"}
-_FALL = _keys(
-    {
-        "node": _text("name of the node"),
-        "operator": _text("its type"),
-        "tensor": _text("its output"),
-        "before": _number("dB of its worst input"),
-        "after": _number("dB of its output"),
-        "lost": _number("dB lost, ignoring what is above 40"),
-    },
-    "a node that loses accuracy",
+from quantry.cli.json_parts import (
+    CALIBRATION,
+    DEMO_ROW,
+    DIAGNOSIS,
+    EVALUATION,
+    LATENCY,
+    OUTCOME,
+    PAIR,
+    PRESET,
+    RECIPE,
+    SCORE,
+    SCORED,
+    SEARCH,
+    TARGET,
+    USAGE,
+    Schema,
+    at_least,
+    by_name,
+    choice,
+    count,
+    flag,
+    items,
+    keys,
+    kind,
+    maybe,
+    number,
+    pair,
+    text,
+    texts,
 )
-_FINDING = _keys(
-    {
-        "title": _text("what was found"),
-        "tensors": _texts("the tensors, worst first"),
-        "fix": _text("what helps, in words"),
-        "fixes": _texts("changes that --fix tries"),
-        "gain": _maybe(_number("dB that the best fix gains on held-out samples")),
-        "cost": _maybe(_number("dB that the cause takes from the outputs")),
-        "decisions": _number("share of the decisions that it changes"),
-    },
-    "a cause of lost accuracy",
-    optional=("fixes", "gain", "cost", "decisions"),
-)
-_USAGE = _keys(
-    {"results": _count("remembered results"), "blobs": _count("stored values"), "bytes_on_disk": _count("their size")},
-    "what a store holds",
-)
-_CALIBRATION: Mapping[str, Schema] = {
-    "samples": _count("number of calibration samples"),
-    "half": _maybe(_number("share of the ranges that half of them reach")),
-    "settled_after": _maybe(_count("number after which ranges are settled")),
-    "growing": _texts("tensors whose ranges grow most"),
-    "evaluated": _count("number of evaluation samples that were compared"),
-    "outside": _maybe(_number("share of their values outside of what was seen in calibration")),
-    "exceeded": _texts("tensors with most values outside"),
-    "similarity": _maybe(_number("share of the distributions that both have in common")),
-    "pixels": _maybe(_list(_OBJECT, "colours and pixel values: label, certainty and first_layer")),
-    "findings": _list(_FINDING, "what is wrong with the data"),
-}
-_DIAGNOSIS = _keys(
-    {
-        "decibels": _number("signal-to-noise ratio of the outputs"),
-        "agreement": _maybe(_number("share of decisions that are those of the float model")),
-        "ties": _maybe(_number("share of samples with equal highest scores")),
-        "findings": _list(_FINDING, "causes, most expensive first"),
-        "calibration": _maybe(_keys(_CALIBRATION, "the check of the calibration data")),
-        "falls": _list(_FALL, "nodes that lose most"),
-        "fixed": _maybe(_kind("object", "what --fix tried and kept")),
-        "written": _texts("files"),
-    },
-    "one model",
-)
-_PAIR = _keys(
-    {
-        "samples": _count("number of samples"),
-        "sqnr": _number("dB of the outputs"),
-        "falls": _list(_FALL, "nodes that lose most"),
-        "tensors": _by_name(_number("dB"), "every tensor that both models have"),
-        "target": _maybe(_text("the target")),
-        "departures": _maybe(_list(_FALL, "nodes where the target departs from the simulation")),
-    },
-    "two models",
-)
-_TARGET = _kind("object", "a target: name, title, recommended, presets, rules and others", required=["name"])
-_SEARCH = _kind(
-    "object",
-    "the content of search.json, and paths: output_dir, best_model, best_recipe, report",
-    required=["version", "trials", "output_dir", "best_model", "best_recipe", "report"],
-    properties={"trials": _list(_OBJECT, "all trials, by number")},
-)
+from quantry.recipe.json_schema import DIALECT, recipe_schema
 
 RESULTS: Mapping[str, Schema] = {
-    "quantize": _keys(
+    "quantize": keys(
         {
-            "model": _text("the float model"),
-            "recipe": _text("name of the recipe"),
-            "written": _texts("files"),
-            "useless": _maybe(_text("why the result is useless")),
-            "nodes": _by_name(_count("number"), "how many are quantized and float"),
-            "tensors": _by_name(_count("number"), "how many activations, weights and biases are quantized"),
-            "float_because": _list(_OBJECT, "reasons with their counts"),
-            "evaluation": _maybe(_kind("object", "the comparison with the float model")),
-            "notes": _texts("notes for the user"),
-            "auto": _maybe(_kind("object", "what the recipe auto tried")),
-            "stages": _list(_OBJECT, "stages with outcome and seconds"),
+            "model": text("the float model"),
+            "recipe": text("name of the recipe"),
+            "written": texts("files"),
+            "useless": maybe(text("why the result is useless")),
+            "nodes": keys(
+                {"quantized": at_least(0, "number that compute on quantized tensors"), "float": at_least(0, "others")},
+                "nodes of the model",
+            ),
+            "tensors": keys(
+                {name: at_least(0, f"number of quantized {name}") for name in ("activations", "weights", "biases")},
+                "tensors of the model",
+            ),
+            "float_because": items(
+                keys({"reason": text("why"), "count": at_least(1, "number of nodes")}, "a reason"),
+                "why nodes stayed float, most frequent first",
+            ),
+            "evaluation": maybe(EVALUATION),
+            "notes": texts("notes for the user"),
+            "auto": maybe(OUTCOME),
+            "stages": items(
+                keys(
+                    {
+                        "stage": text("its name"),
+                        "outcome": choice("what happened", "computed", "reused"),
+                        "seconds": number("its duration"),
+                    },
+                    "a stage",
+                ),
+                "what ran",
+            ),
         }
     ),
-    "search": _SEARCH,
-    "evaluate": _keys(
+    "search": SEARCH,
+    "evaluate": keys(
         {
-            "metric": _text("name of the metric"),
-            "model": _kind("object", "path, score and interval"),
-            "float": _kind("object", "the same for the float model"),
-            "simulation": _kind("object", "the same for the simulation, with a target"),
-            "target_minus_simulation": _maybe(_kind("object", "value and interval")),
-            "drop": _maybe(_number("how much worse than the float model")),
-            "max_drop": _maybe(_number("the limit that was given")),
+            "metric": text("name of the metric"),
+            "model": keys(SCORED, "the model"),
+            "float": keys(SCORED, "the float model"),
+            "simulation": keys(SCORED, "the simulation, with a target"),
+            "target_minus_simulation": maybe(SCORE),
+            "drop": maybe(number("how much worse than the float model")),
+            "max_drop": maybe(number("the limit that was given")),
         },
         optional=("float", "simulation"),
     ),
-    "diagnose": {"anyOf": [_DIAGNOSIS, _PAIR, _keys(_CALIBRATION, "with --calibration")], "description": ""},
-    "report": _keys({"report": _text("the page"), "searches": _texts("the folders")}),
-    "serve": _keys({"address": _text("where the page is")}),
-    "demo": {"anyOf": [_SEARCH, _keys({"presets": _list(_OBJECT, "rows")}, "with --presets")], "description": ""},
-    "nodes": _keys(
-        {"model": _text("the model"), "recipe": _text("name of the recipe"), "nodes": _list(_OBJECT, "one per node")}
-    ),
-    "convert": _keys(
+    "diagnose": {"anyOf": [DIAGNOSIS, PAIR, keys(CALIBRATION, "with --calibration")], "description": ""},
+    "report": keys({"report": text("the page"), "searches": texts("the folders")}),
+    "serve": keys({"address": text("where the page is")}),
+    "demo": {"anyOf": [SEARCH, keys({"presets": items(DEMO_ROW, "rows")}, "with --presets")], "description": ""},
+    "nodes": keys(
         {
-            "model": _text("the model"),
-            "to": _text("the format"),
-            "written": _texts("files"),
-            "nodes_by_domain": _by_name(_count("nodes"), "number of nodes of each domain"),
+            "model": text("the model"),
+            "recipe": text("name of the recipe"),
+            "nodes": items(
+                keys(
+                    {
+                        "node": text("its name"),
+                        "operator": text("its type"),
+                        "outputs": texts("its outputs"),
+                        "reads": texts("types of the activations that it reads"),
+                        "constants": texts("types of its constants"),
+                        "writes": texts("types of its outputs"),
+                        "reason": text("why it stays float, or empty"),
+                    },
+                    "a node",
+                ),
+                "one per node",
+            ),
         }
     ),
-    "check": _keys(
+    "convert": keys(
         {
-            "model": _text("the model"),
-            "target": _text("the target"),
-            "violations": _list(_OBJECT, "broken rules: node, rule, values and what to change"),
-            "accumulators": _list(_OBJECT, "proofs that accumulators do not overflow"),
+            "model": text("the model"),
+            "to": text("the format"),
+            "written": texts("files"),
+            "nodes_by_domain": by_name(count("nodes"), "number of nodes of each domain"),
         }
     ),
-    "compare": _keys(
+    "check": keys(
         {
-            "samples": _count("number of samples"),
-            "metrics": _by_name(_OBJECT, "value and interval by metric"),
-            "outputs": _by_name(_OBJECT, "the same by output"),
-            "sizes": _list(_count("bytes"), "size of both files"),
-            "target": _maybe(_text("the target")),
-            "latency": _maybe(_kind("object", "times of both")),
-            "slow_because": _maybe(_text("why the second is not faster")),
+            "model": text("the model"),
+            "target": text("the target"),
+            "violations": items(
+                keys(
+                    {
+                        "node": text("where"),
+                        "rule": text("name of the rule"),
+                        "values": text("what was found"),
+                        "change": text("what to change"),
+                        "consequence": text("what happens otherwise"),
+                        "source": text("where the rule is documented"),
+                    },
+                    "a broken rule",
+                ),
+                "broken rules",
+            ),
+            "accumulators": items(
+                keys(
+                    {
+                        "node": text("the layer"),
+                        "operator": text("its type"),
+                        "low": count("smallest possible sum"),
+                        "high": count("largest possible sum"),
+                        "operand_bits": at_least(1, "bits of the operands"),
+                        "ties": number("share of the sums that lie between two results"),
+                    },
+                    "the bounds of a layer's sums",
+                ),
+                "proofs that accumulators do not overflow",
+            ),
         }
     ),
-    "placement": _keys(
+    "compare": keys(
         {
-            "model": _text("the model"),
-            "target": _text("the target"),
-            "summary": _text("one line"),
-            "nodes": _list(_OBJECT, "node, operator, kernel, unit, precision, device, milliseconds and why"),
+            "samples": count("number of samples"),
+            "metrics": by_name(SCORE, "of all outputs, by metric"),
+            "outputs": by_name(by_name(SCORE, "by metric"), "the same by output"),
+            "sizes": pair(at_least(1, "bytes"), "size of both files"),
+            "target": maybe(text("the target")),
+            "latency": maybe(LATENCY),
+            "slow_because": maybe(text("why the second is not faster")),
         }
     ),
-    "targets": {"anyOf": [_TARGET, _list(_TARGET, "all targets")], "description": ""},
-    "presets": _keys(
+    "placement": keys(
         {
-            "presets": _list(_OBJECT, "name, summary and targets"),
-            "recipe": _kind("object", "the recipe of the one named"),
+            "model": text("the model"),
+            "target": text("the target"),
+            "summary": text("one line"),
+            "nodes": items(
+                keys(
+                    {
+                        "node": text("its name"),
+                        "operator": text("its type"),
+                        "kernel": text("what computes it"),
+                        "unit": text("the node that it is fused into"),
+                        "precision": text("the type it computes in"),
+                        "device": text("where it runs"),
+                        "milliseconds": maybe(number("its time")),
+                        "why": text("why not with integers, or empty"),
+                    },
+                    "a node",
+                ),
+                "one per node",
+            ),
+        }
+    ),
+    "targets": {"anyOf": [TARGET, items(TARGET, "all targets")], "description": ""},
+    "presets": keys(
+        {
+            "presets": items(PRESET, "recommended ones first"),
+            "recipe": RECIPE,
         },
         optional=("recipe",),
     ),
-    "recipe show": _keys({"recipe": _kind("object", "all fields")}),
-    "recipe diff": _keys(
+    "recipe show": keys({"recipe": RECIPE}),
+    "recipe diff": keys(
         {
-            "first": _text("name of the first"),
-            "second": _text("name of the second"),
-            "differences": _list(_OBJECT, "field with both values"),
+            "first": text("name of the first"),
+            "second": text("name of the second"),
+            "differences": items(
+                keys({"path": text("the field"), "first": text("its value"), "second": text("the other")}, "a field"),
+                "fields that differ",
+            ),
         }
     ),
-    "recipe validate": _keys({"files": _list(_OBJECT, "file, valid and error")}),
-    "schema": _kind("object", "a JSON Schema"),
-    "cache size": _keys({"store": _text("the folder"), "usage": _USAGE}),
-    "cache prune": _keys({"store": _text("the folder"), "before": _USAGE, "after": _USAGE}),
-    "cache clear": _keys({"store": _text("the folder"), "deleted": _USAGE}),
-    "cache verify": _keys(
-        {"store": _text("the folder"), "checked": _count("values read"), "damaged": _texts("values deleted")}
+    "recipe validate": keys(
+        {
+            "files": items(
+                keys(
+                    {
+                        "file": text("the file"),
+                        "valid": flag("whether it can be used"),
+                        "error": maybe(text("what is wrong")),
+                    },
+                    "a file",
+                ),
+                "in the order given",
+            )
+        }
     ),
-    "doctor": _keys({"findings": _list(_OBJECT, "what, state and detail")}),
-    "compat": _keys(
-        {"script": _text("the script"), "missing": _texts("what quantry lacks"), "ran": _flag("whether it ran")}
+    "schema": kind("object", "a JSON Schema", required=["$schema", "title", "type", "properties"]),
+    "cache size": keys({"store": text("the folder"), "usage": USAGE}),
+    "cache prune": keys({"store": text("the folder"), "before": USAGE, "after": USAGE}),
+    "cache clear": keys({"store": text("the folder"), "deleted": USAGE}),
+    "cache verify": keys(
+        {"store": text("the folder"), "checked": count("values read"), "damaged": texts("values deleted")}
+    ),
+    "doctor": keys(
+        {
+            "findings": items(
+                keys(
+                    {
+                        "what": text("the part"),
+                        "state": choice("missing parts are optional", "good", "missing", "broken"),
+                        "detail": text("version, or what to do"),
+                    },
+                    "a part of the installation",
+                ),
+                "all parts",
+            )
+        }
+    ),
+    "compat": keys(
+        {"script": text("the script"), "missing": texts("what quantry lacks"), "ran": flag("whether it ran")}
     ),
 }
 """By command: the schema of ``result``."""
@@ -238,18 +258,23 @@ def output_schema(command: str) -> Schema:
     Args:
         command: The command, such as ``quantize`` or ``recipe show``.
     """
+    whole = recipe_schema()
+    definitions = whole.pop("$defs", {})
+    recipe = {name: value for name, value in whole.items() if not name.startswith("$")}
+    uses_recipe = "#/$defs/recipe" in json.dumps(RESULTS[command])
     return {
-        "$schema": _DIALECT,
+        "$schema": DIALECT,
+        **({"$defs": {**definitions, "recipe": recipe}} if uses_recipe else {}),
         "title": f"quantry {command} --json, version {JSON_VERSION}",
         "type": "object",
         "properties": {
             "schema": {"const": f"quantry/{command}"},
             "version": {"const": JSON_VERSION},
-            "quantry": _text("version of quantry"),
-            "exit_code": _count("exit code of the process"),
-            "warnings": _texts("warnings, as on standard error"),
+            "quantry": text("version of quantry"),
+            "exit_code": count("exit code of the process"),
+            "warnings": texts("warnings, as on standard error"),
             "result": RESULTS[command],
-            "error": _keys({"type": _text("class of the error"), "message": _text("what happened")}),
+            "error": keys({"type": text("class of the error"), "message": text("what happened")}),
         },
         "required": ["schema", "version", "quantry", "exit_code", "warnings"],
         "oneOf": [{"required": ["result"]}, {"required": ["error"]}],

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from quantry.cli.console import check_output
+from quantry.cli.console import check_model, check_output
 from quantry.cli.frame import ExitCode, current_output
 from quantry.cli.image_arguments import ExplainedImageArguments, image_notes, warn_of_default_pixels
 from quantry.cli.quantize_summary import Summary, quantize_json, show, useless_because
-from quantry.errors import ModelError, RecipeError
+from quantry.errors import RecipeError
 from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     if report is not None:
         _check_report(report, file, model)
     _check_decoder(decoder, report)
-    if not model.is_file():
-        raise ModelError(f"the model file must exist, found nothing; at {model}")
-
+    check_model(model)
     options = images.options()
     if options is not None and data is None:
         raise RecipeError("image options need --data, got none; random data are not images")
