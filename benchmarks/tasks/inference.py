@@ -17,11 +17,15 @@ def infer(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> C
     return _run_all(open_session(model, threads), samples, count)
 
 
-def evaluate(model: str, samples: str, count: int, threads: int = 2, **_: Any) -> Callable[[], dict[str, Any]]:
-    """Time reading and running every sample in the session that quantry's evaluators use."""
+def evaluate(
+    model: str, samples: str, count: int, threads: int = 2, target: str = "", **_: Any
+) -> Callable[[], dict[str, Any]]:
+    """Time reading and running every sample in the session that a search for a target evaluates in."""
     from quantry.evaluate.evaluation_session import evaluation_session
+    from quantry.targets import computed_for
 
-    return _run_all(evaluation_session(model, threads), samples, count)
+    with computed_for(target):
+        return _run_all(evaluation_session(model, threads), samples, count)
 
 
 def _run_all(session: Any, samples: str, count: int) -> Callable[[], dict[str, Any]]:

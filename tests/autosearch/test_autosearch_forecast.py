@@ -88,3 +88,14 @@ def test_each_tuning_algorithm_has_its_own_cost() -> None:
     costs.learn(Trial(1, tuned(AdaRound(iterations=1000)), state="complete", seconds=8.0, computed={"tune": 5.0}))
     assert costs.estimate(tuned(AdaRound(iterations=2000))) == pytest.approx(10 + 3, rel=0.1)
     assert costs.estimate(tuned(Gptq(damping=0.5))) == pytest.approx(20 + 3, rel=0.1)
+
+
+def test_first_time_of_a_kind_of_work_does_not_count_once_there_are_others() -> None:
+    costs = CostModel()
+    plain = find_preset("S8S8_AAWS").recipe
+    for number, (damping, seconds) in enumerate(((0.1, 40.0), (0.2, 10.0), (0.3, 12.0))):
+        recipe = Recipe(plan=plain.plan, tune=TuneOptions((Gptq(damping=damping),)))
+        spent = {"observe": 1.0, "tune": seconds} if not number else {"tune": seconds}
+        costs.learn(Trial(number, recipe, state="complete", seconds=sum(spent.values()) + 2.0, computed=spent))
+    upcoming = Recipe(plan=plain.plan, tune=TuneOptions((Gptq(damping=0.4),)))
+    assert costs.estimate(upcoming) == pytest.approx(11 + 2, rel=0.1)

@@ -22,7 +22,7 @@ from quantry.testing.small_model import small_model, small_samples
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     paths = {}
-    for recipe in ("CPU_INT8", "S8S8_AAWS", "A16W8", "UINT8_DYNAMIC_QUANT"):
+    for recipe in ("CPU_INT8", "S8S8_AAWS", "A16W8", "XINT8", "UINT8_DYNAMIC_QUANT"):
         paths[recipe] = folder / f"{recipe}.onnx"
         quantry.quantize(small_model().SerializeToString(), small_samples(4), recipe, store=None).save(paths[recipe])
     return paths
@@ -35,13 +35,15 @@ def test_only_the_cpu_provider_is_computed_here() -> None:
 
 def test_which_models_run_on_integers(quantized: dict[str, Path]) -> None:
     assert computes_on_integers(quantized["CPU_INT8"])
+    assert computes_on_integers(quantized["S8S8_AAWS"])
     assert computes_on_integers(quantized["UINT8_DYNAMIC_QUANT"])
     assert not computes_on_integers(quantized["A16W8"])
+    assert not computes_on_integers(quantized["XINT8"])
 
 
-@pytest.mark.parametrize("recipe", ["CPU_INT8", "A16W8"])
+@pytest.mark.parametrize("recipe", ["CPU_INT8", "S8S8_AAWS", "A16W8", "XINT8"])
 def test_scores_are_those_of_the_session_that_users_open(quantized: dict[str, Path], recipe: str) -> None:
-    path, deployed = quantized[recipe], recipe == "CPU_INT8"
+    path, deployed = quantized[recipe], recipe in ("CPU_INT8", "S8S8_AAWS")
     expected = deployment_session(path) if deployed else exact_session(path)
     for feeds in small_samples(3, seed=7):
         wanted = run_session(expected, feeds)

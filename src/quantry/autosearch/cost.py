@@ -186,16 +186,16 @@ class CostModel:
                 self._seconds[stage][kind].append(known[kind] * seconds / expected)
 
     def typical(self, stage: str, kind: str) -> float:
-        """Return the mean seconds of a kind of work for an amount of 1.
+        """Return the usual seconds of a kind of work for an amount of 1.
 
         Work that has not run yet gets its prior, scaled to the speed of the same stage with other options, or of all.
         """
         known = self._seconds.get(stage, {})
         if kind in known:
-            return fmean(known[kind])
+            return _usual(known[kind])
         measured = known or {name: times for kinds in self._seconds.values() for name, times in kinds.items()}
         prior = sum(_prior(name) for name in measured)
-        slowdown = sum(fmean(times) for times in measured.values()) / prior if prior else 1.0
+        slowdown = sum(_usual(times) for times in measured.values()) / prior if prior else 1.0
         return _prior(kind) * slowdown
 
     def _effective(self, recipe: Recipe) -> Recipe:
@@ -207,6 +207,11 @@ class CostModel:
         """Return how often new options of a stage change the model."""
         assumed = _CHANGES.get(stage, 1.0) * _CHANGES_TRIALS
         return (self._changed[stage] + assumed) / (self._tried[stage] + _CHANGES_TRIALS)
+
+
+def _usual(times: list[float]) -> float:
+    """Return the mean without the first time, which also has what is done once: imports, caches, shared results."""
+    return fmean(times[1:] or times)
 
 
 def _prior(kind: str) -> float:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
+from quantry.emit import may_use_exact_integers
 from quantry.errors import RecipeError
 from quantry.evaluate.evaluation_session import EvaluatedModel, exact_session, opened_by
 from quantry.graph.load import read_model
@@ -27,7 +28,6 @@ from quantry.targets.registry import backend_of, find_target
 from quantry.targets.target import Target
 
 _ARM = ("aarch64", "arm64", "ARM64")
-_PROTO_TYPES = {DataType.UINT8: onnx.TensorProto.UINT8, DataType.INT8: onnx.TensorProto.INT8}
 
 
 def require_backend(target: Target | str) -> Backend:
@@ -101,10 +101,11 @@ def _deployed(model: EvaluatedModel, threads: int | None) -> Any:
 
 
 def computes_on_integers(model: EvaluatedModel) -> bool:
-    """Return whether onnxruntime's CPU provider fuses the Q/DQ pairs of a model into integer kernels on this machine.
+    """Return whether onnxruntime's CPU provider fuses Q/DQ pairs of a model into integer kernels.
 
-    It does so for uint8 activations, and for int8 on ARM. All others are computed in float between their pairs, with
-    the results of the simulation and more time. A model without pairs of activations counts as one that it fuses.
+    It does so for activations of 8 bits: for all operators with uint8, for some with int8 on x86, and for hardly any
+    with an int8 bias, which power-of-two models have. Others are computed in float between their pairs, with the
+    results of the simulation and more time. A model without pairs of activations counts as one that is fused.
 
     Args:
         model: The model.
@@ -118,11 +119,13 @@ def computes_on_integers(model: EvaluatedModel) -> bool:
         for node in proto.graph.node
         if node.op_type == "QuantizeLinear" and len(node.input) > 2 and node.input[0] not in constants
     }
-    return not types or not types.isdisjoint({_PROTO_TYPES[dtype] for dtype in integer_activations()})
+    if types and types.isdisjoint((onnx.TensorProto.UINT8, onnx.TensorProto.INT8)):
+        return False
+    return not may_use_exact_integers(proto)
 
 
 def integer_activations() -> tuple[DataType, ...]:
-    """Return the types of activations that onnxruntime's CPU provider computes with on integers on this machine."""
+    """Return the types of activations for which onnxruntime's CPU provider fuses every product on this machine."""
     return (DataType.UINT8, DataType.INT8) if platform.machine() in _ARM else (DataType.UINT8,)
 
 
