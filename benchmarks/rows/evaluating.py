@@ -39,11 +39,11 @@ def _cpu_row(suite: str) -> Row:
 
     sides = (side("CPU_INT8 for ort-cpu", "CPU_INT8", "ort-cpu"), side("S8S8_AAWS simulated", "S8S8_AAWS", ""))
     return Row(
-        name=f"evaluate/float scales/{suite}",
+        name=f"evaluate/float-scales/{suite}",
         title=f"Running the calibration samples through the session that a search scores trials in, {suite}",
         sides=(*sides, Side("float", _INFER, {}, source)),
         comparisons=tuple(
-            Comparison(one.name, "float", (Goal("seconds", at_most=1.1),), larger_is_better=False) for one in sides
+            Comparison(one.label, "float", (Goal("seconds", at_most=1.1),), larger_is_better=False) for one in sides
         ),
         repetitions=5,
     )
