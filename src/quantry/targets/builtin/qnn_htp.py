@@ -36,8 +36,9 @@ QNN_HTP = Target(
         Types(
             activation=(DataType.UINT8, DataType.INT8, DataType.UINT16),
             weight=(DataType.INT8, DataType.UINT8, DataType.INT16),
-            bias=(DataType.INT32, DataType.INT8),
-            source=f"{_CONFIG}; {_MEASURED}: int16 is refused by GlobalAveragePool, AveragePool, Clip and 22 others",
+            bias=(DataType.INT32,),
+            source=f"{_CONFIG}; {_MEASURED}: int16 is refused by GlobalAveragePool, AveragePool, Clip and 22 others; "
+            "with an int8 bias, 4 of 10 results of a Conv differ",
             consequence=_CPU,
         ),
         Granularity(weights_per_channel=True, source=_CONFIG, consequence=_CPU),

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from quantry.graph.operators import FUSIBLE, Family, operators_where
 from quantry.numerics.power_of_two import scale_at
+from quantry.plan.stay_float import post_processing
 from quantry.recipe import NpuLimits, Recipe
 from quantry.scale.npu import LIMITS, find_units, is_correction
 from quantry.targets.pairs import is_dequantize, is_quantize
@@ -29,8 +30,8 @@ class Closed(Rule):
     """Every operator that the NPU computes reads and writes quantized tensors.
 
     Float operators that the NPU does not have are allowed, and so are those that only move data to an output of the
-    model, and a float average pool after the last layer with weights, with what follows it: the CPU computes this end
-    of the model more precisely, and the rest stays one piece for the NPU.
+    model. After the last layer with weights, so are a float average pool with what follows it and the decoding of
+    boxes: the CPU computes this end of the model more precisely, and the rest stays one piece for the NPU.
     """
 
     name = "closed by Q/DQ"
@@ -40,7 +41,7 @@ class Closed(Rule):
         """The rule in one sentence."""
         return (
             "every operator that the NPU computes reads and writes quantized tensors; "
-            "a float average pool after the last layer with weights runs on the CPU, with what follows it"
+            "a float average pool or the decoding of boxes after the last layer with weights runs on the CPU"
         )
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
@@ -116,7 +117,8 @@ def _advice(moves: Mapping[str, int]) -> str:
 
 
 def _float_end(graph: ir.Graph) -> set[ir.Node]:
-    """Return float average pools and what follows them, if that is neither quantized again nor has weights."""
+    """Return float average pools and decoding with what follows, if that is neither quantized again nor has weights."""
+    decoding = post_processing(graph)
     end: set[ir.Node] = set()
     for node in reversed(graph):
         readers = {use.node for output in node.outputs for use in output.uses()}
@@ -125,7 +127,7 @@ def _float_end(graph: ir.Graph) -> set[ir.Node]:
     found: set[ir.Node] = set()
     for node in graph:
         producers = {value.producer() for value in node.inputs if value is not None}
-        if node in end and (node.op_type in _AVERAGES or producers & found):
+        if node in end and (node.op_type in _AVERAGES or node.name in decoding or producers & found):
             found.add(node)
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from quantry.recipe import DataType, DerivedBias, FixedScale, PerChannel, PerGroup, PowerOfTwoScale, Recipe
+from quantry.recipe import DataType, DerivedBias, FixedScale, OwnBias, PerChannel, PerGroup, PowerOfTwoScale, Recipe
 from quantry.targets.pairs import QuantizedTensor
 from quantry.targets.rules.rule import CheckedModel, Rule, Violation, specs_of
 
@@ -56,6 +56,15 @@ class Types(Rule):
                 yield self.broken(
                     tensor.node, f"{tensor.role} {name!r} is {given}, allowed {names}", f"quantize it to {names}"
                 )
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with biases in steps of the accumulators, if the target has none of their own type."""
+        bias = recipe.plan.bias
+        if not isinstance(bias, OwnBias) or bias.spec.dtype in self.bias or DataType.INT32 not in self.bias:
+            return recipe
+        # Limits on fraction bits are those of NPUs with 8-bit biases.
+        scale = replace(recipe.scale, npu=None)
+        return replace(recipe, plan=replace(recipe.plan, bias=DerivedBias()), scale=scale)
 
     def conflicts(self, recipe: Recipe) -> Iterator[str]:
         """Yield the fields of a recipe that ask for other types."""
