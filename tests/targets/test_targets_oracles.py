@@ -1,5 +1,6 @@
 """Models for vitisai pass the rules that onnxsim measured on a Ryzen AI NPU, and both checks find the same nodes."""
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ from onnxruntime.quantization import quantize_dynamic
 from target_models import network, samples
 
 import quantry
+import quantry.recipe
 from quantry.diagnosis import diagnose_pair
-from quantry.targets import check_model
+from quantry.targets import CheckedModel, check_model
 from quantry.targets.compare import compare_models
 
 
@@ -66,3 +68,18 @@ def test_dynamic_model_of_onnxruntime_is_checked(tmp_path: Path) -> None:
     quantize_dynamic(tmp_path / "float.onnx", tmp_path / "dynamic.onnx")
     assert check_model(tmp_path / "dynamic.onnx", "ort-cpu") == ()
     assert {violation.rule for violation in check_model(tmp_path / "dynamic.onnx", "tensorrt")} == {"format"}
+
+
+def test_nodes_that_the_recipe_leaves_float_are_no_violation() -> None:
+    recipe = quantry.recipe.PRESETS["XINT8"].recipe
+    first = network().graph.node[0].name or "Conv_0"
+    selection = dataclasses.replace(recipe.plan.selection, exclude=(first,))
+    excluding = dataclasses.replace(recipe, plan=dataclasses.replace(recipe.plan, selection=selection))
+    model = onnx.load_from_string(
+        quantry.quantize(network(), samples(), excluding, target="vitisai", store=None).to_bytes()
+    )
+    assert CheckedModel(model).excluded == {first}
+    assert check_model(model, "vitisai") == ()
+    # Without the recipe that says so, nobody knows that it was meant.
+    del model.metadata_props[:]
+    assert first in {violation.node for violation in check_model(model, "vitisai")}

@@ -12,7 +12,7 @@ from rich.table import Table
 from quantry.cli.frame import ExitCode, current_output
 
 if TYPE_CHECKING:
-    from quantry.targets import Accumulator, Target, Violation
+    from quantry.targets import Accumulator, CheckedModel, Target, Violation
 
 _DEFAULT = "vitisai for power-of-two scales, else ort-cpu"
 
@@ -31,6 +31,7 @@ def check(
     violations = check_model(read, chosen)
     proofs = prove_accumulators(read)
     _show(model, chosen, violations)
+    _show_excluded(read, chosen)
     _show_proofs(proofs)
     current_output().result(
         {"model": model, "target": chosen.name, "violations": violations, "accumulators": proofs},
@@ -50,6 +51,14 @@ def _show(model: Path, target: "Target", violations: tuple["Violation", ...]) ->
         table.add_row(*(escape(part) for part in (violation.node, violation.rule, violation.values, violation.change)))
     console.print(table)
     _sum_up(console, target, violations)
+
+
+def _show_excluded(read: "CheckedModel", target: "Target") -> None:
+    if not target.float_elsewhere or not read.excluded:
+        return
+    names = ", ".join(sorted(read.excluded))
+    text = f"{len(read.excluded)} nodes run in float on the CPU, because the recipe excludes them: {names}"
+    current_output().console.print(escape(text), soft_wrap=True)
 
 
 def _show_proofs(proofs: tuple["Accumulator", ...]) -> None:

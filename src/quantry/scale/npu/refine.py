@@ -12,7 +12,7 @@ from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
 from quantry.recipe import NpuLimits
 from quantry.scale.npu.limits import BIAS_SHIFT_HIGH, CUT_HIGH, LIMITS, Limit
-from quantry.scale.npu.unit import Unit, find_units
+from quantry.scale.npu.unit import WEIGHTED, Unit, find_units
 from quantry.scale.npu.weigh import tied_units, weighed_positions
 from quantry.scale.weights import measure_constant
 
@@ -39,7 +39,9 @@ def refine_for_npu(
     """
     planned = _Planned(plan)
     wanted = frozenset(plan.quantized_nodes)
-    found = find_units((node for node in model.graph if node.name in wanted), planned)
+    # A node that was excluded but stands between pairs is seen as quantized: the pairs are all that the NPU sees.
+    nodes = [node for node in model.graph if node.name in wanted or node.op_type not in WEIGHTED]
+    found = [unit for unit in find_units(nodes, planned) if unit.node in wanted or (unit.inputs and unit.output)]
     units = [unit for unit in (planned.converted(unit) for unit in found) if _computes_bytes(unit, params)]
     positions = {key: _position(key, params.tensors[key]) for key in planned.own_positions()}
     limits = [limit for limit in LIMITS if getattr(options, limit.name)]

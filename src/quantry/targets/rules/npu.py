@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from quantry.graph.operators import FUSIBLE, Family, operators_where
 from quantry.numerics.power_of_two import scale_at
-from quantry.plan.stay_float import post_processing
+from quantry.plan.after_layers import post_processing
 from quantry.recipe import NpuLimits, Recipe
 from quantry.scale.npu import LIMITS, find_units, is_correction
 from quantry.targets.pairs import is_dequantize, is_quantize
@@ -31,7 +31,8 @@ class Closed(Rule):
 
     Float operators that the NPU does not have are allowed, and so are those that only move data to an output of the
     model. After the last layer with weights, so are a float average pool with what follows it and the decoding of
-    boxes: the CPU computes this end of the model more precisely, and the rest stays one piece for the NPU.
+    boxes: the CPU computes this end of the model more precisely, and the rest stays one piece for the NPU. So are the
+    nodes that the recipe of a model written by quantry excludes: that was a decision, with its gain in accuracy.
     """
 
     name = "closed by Q/DQ"
@@ -48,7 +49,7 @@ class Closed(Rule):
         """Yield the float operands and results of nodes that the NPU should compute."""
         on_cpu = _float_end(model.graph)
         for node in model.operators:
-            if node in on_cpu:
+            if node in on_cpu or node.name in model.excluded:
                 continue
             computes = node.op_type in _COMPUTING
             if computes or (node.op_type in _MOVING and _is_quantized(node.outputs[0])):

@@ -1,7 +1,9 @@
 """What a rule of a target is: it reads a quantized model, and before that the recipe that asks for one."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -79,6 +81,16 @@ class CheckedModel:
         self.graph: ir.Graph = loaded.graph
         self.tensors = QdqTensors(self.graph)
         self.operators = [node for node in self.graph if not is_quantize(node) and not is_dequantize(node)]
+
+    @cached_property
+    def excluded(self) -> frozenset[str]:
+        """Names of the nodes that stay float because the recipe says so, which models of quantry carry along."""
+        try:
+            recipe = json.loads(self.metadata.get("quantry.recipe", "{}"))
+            names = frozenset(recipe["plan"]["selection"]["exclude"])
+        except (KeyError, TypeError, ValueError):
+            return frozenset()
+        return names & {node.name for node in self.operators if node.name}
 
     @property
     def is_quantized(self) -> bool:
