@@ -28,6 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.emit.graph_editor import GraphEditor
+from quantry.emit.hidden_pairs import SMALLEST_STEP
 from quantry.graph.operators import MATRIX_PRODUCTS, operators_where
 from quantry.numerics.rounding import round_and_clip
 
@@ -218,6 +219,8 @@ def leaky_relu(unit: QuantizedOperator) -> ir.Node | None:
 
 def softmax(unit: QuantizedOperator) -> ir.Node | None:
     """Return QLinearSoftmax, whose exponentials come from a table; the quotient is rounded separately."""
+    if float(array(unit.output.scale).max()) < SMALLEST_STEP:
+        return None  # it would overflow
     return _lookup(unit, "QLinearSoftmax", {"axis": unit.node.attributes.get_int("axis", -1), "opset": 13})
 
 

@@ -3,9 +3,9 @@
 import onnx_ir as ir
 
 from quantry.emit.blocks import BlockWriter
-from quantry.emit.float8_pairs import hide_float8_pairs
 from quantry.emit.float_writer import FloatWriter
 from quantry.emit.graph_editor import GraphEditor, Origin
+from quantry.emit.hidden_pairs import flat_softmaxes, hide_float8_pairs, hide_softmaxes
 from quantry.emit.local_functions import QUARK, STANDARD, VITIS, Dialect, FunctionCollector
 from quantry.emit.pairs import PairWriter
 from quantry.execute.quantized_view import QuantizedView
@@ -26,7 +26,7 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
     Returns:
         By name of an initializer, the parameters its data was computed from. No other data depends on the parameters.
     """
-    editor, view = GraphEditor(model), QuantizedView(plan, params)
+    editor, view, flat = GraphEditor(model), QuantizedView(plan, params), flat_softmaxes(model, params)
     writers = _Writers(editor, view, dialect_of(options))
     for quantizer in view.activations:
         writers.of(quantizer.spec).write_pair(quantizer.name)
@@ -37,6 +37,8 @@ def emit_qdq(model: ir.Model, plan: QuantPlan, params: QuantParams, options: For
         writers.of(quantizer.spec).write_constant(quantizer.name, quantizer.readers)
     if any(spec.dtype.is_float8 for spec in plan.specs()):
         hide_float8_pairs(editor)
+    if not isinstance(options, VitisQdq):
+        hide_softmaxes(editor, flat)
     functions = FunctionCollector(model)
     writers.finish(functions)
     functions.finish()

@@ -10,6 +10,7 @@ from quantry.emit.dynamic import emit_dynamic
 from quantry.emit.fix_neuron import emit_fix_neuron
 from quantry.emit.graph_editor import FIRST_OPSET, GROUPS_SINCE_OPSET, GraphEditor, Origin
 from quantry.emit.graph_template import GraphTemplate, TemplateCache, signature
+from quantry.emit.hidden_pairs import flat_softmaxes
 from quantry.emit.matmul_nbits import emit_matmul_nbits, has_other_weights
 from quantry.emit.pairs import dedicate_pairs
 from quantry.emit.qdq import emit_qdq
@@ -72,7 +73,7 @@ def emit(
     Returns:
         The quantized model; the same inputs always give the same bytes.
     """
-    wanted = signature(params, options)
+    wanted = signature(params, options), flat_softmaxes(model.model, params)
     template = _TEMPLATES.find(model, plan, wanted)
     if template is not None:
         again = partial(_written_again, model, plan, params, options, metadata)
@@ -157,10 +158,5 @@ def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
         notes.append(
             "onnxruntime up to 1.31 computes 4-bit activations wrongly at ORT_ENABLE_ALL; run the model at "
             "ORT_ENABLE_BASIC"
-        )
-    if any(spec.dtype.is_float8 for spec in plan.specs()):
-        notes.append(
-            "onnxruntime up to 1.31 takes 8-bit floats for integers when it optimizes a model for CPUs; to try the "
-            "model there, open sessions at ORT_ENABLE_BASIC with the entry session.disable_quant_qdq=1"
         )
     return tuple(notes)
