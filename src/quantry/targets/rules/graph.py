@@ -21,6 +21,9 @@ _COMPUTING = tuple(
 )
 
 
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StaticFormats(Rule):
     """Quantization with constant scales, in a format of single integers.
@@ -334,20 +337,23 @@ class OneType(Rule):
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedResiduals(Rule):
-    """An Add of two computed tensors reads both quantized, or none."""
+    """An Add after a convolution reads both operands quantized, or none, so that it is fused with the convolution.
+
+    Sums of transformers are not fused: their residuals and masks may stay float.
+    """
 
     name = "quantized residual"
 
     @property
     def text(self) -> str:
         """The rule in one sentence."""
-        return "both operands of a residual Add are quantized, or none"
+        return "both operands of a residual Add after a convolution are quantized, or none"
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the sums of one quantized and one float tensor."""
         for node in model.operators:
             operands = [value for value in node.inputs if value is not None and value.const_value is None]
-            if node.op_type != "Add" or len(operands) != 2:
+            if node.op_type != "Add" or len(operands) != 2 or not any(map(_follows_convolution, operands)):
                 continue
             quantized = [is_dequantize(value.producer()) for value in operands]
             if any(quantized) and not all(quantized):
@@ -355,6 +361,13 @@ class QuantizedResiduals(Rule):
                 change = "quantize it as well: insert a QuantizeLinear and a DequantizeLinear before the node"
                 yield self.broken(node.name, f"its operand {name!r} is float", change)
 
-    def legalized(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with quantized sums, also in front of a normalization."""
-        return replace(recipe, plan=replace(recipe.plan, float_residuals=False))
+
+def _follows_convolution(value: ir.Value) -> bool:
+    """Whether a convolution computes a tensor, possibly with a function, a normalization or a pair after it."""
+    producer = value.producer()
+    while producer is not None and producer.op_type not in _CONVOLUTIONS:
+        computed = [operand for operand in producer.inputs if operand is not None and operand.const_value is None]
+        if len(computed) != 1:
+            return False
+        producer = computed[0].producer()
+    return producer is not None
