@@ -59,3 +59,16 @@ def test_misspelt_target_gets_the_nearest_name() -> None:
     with pytest.raises(RecipeError, match="did you mean 'qnn-htp'"):
         find_target("qnn_htp")
     assert find_target("VITISAI").name == "vitisai"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "name: a\nsummary: b\nrecommended: CPU_INT8\n", "recommended of a target must be a list"),
+        ("a.py", "import missing_module_of_a_user\n", "a target file must run, got ModuleNotFoundError"),
+    ],
+)
+def test_mistakes_in_a_users_file_are_named_with_the_file(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=f"{message}.*{name}"):
+        find_target(str(tmp_path / name))

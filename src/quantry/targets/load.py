@@ -32,7 +32,10 @@ def load_target(path: Path) -> Target:
 
 
 def _from_python(path: Path) -> Target:
-    target = runpy.run_path(str(path)).get("TARGET")
+    try:
+        target = runpy.run_path(str(path)).get("TARGET")
+    except Exception as error:  # a user's file may raise anything
+        raise RecipeError(f"a target file must run, got {type(error).__name__}: {error}; in {path}") from error
     if not isinstance(target, Target):
         raise RecipeError(f"a target file must assign a Target to TARGET, got {type(target).__name__}; in {path}")
     return target
@@ -60,6 +63,9 @@ def _decoded(plain: Mapping[Any, Any]) -> Target:
     for key in ("name", "summary", "recommended"):
         if key not in plain:
             raise RecipeError(f"a target must have {key}, got the keys {[*plain]}")
+    for key in ("recommended", "rules", "notes"):
+        if not isinstance(plain.get(key, []), list):
+            raise RecipeError(f"{key} of a target must be a list, got {plain[key]!r}")
     given = {key: value for key, value in plain.items() if key != "rules"}
     rules = decode(tuple[AnyRule, ...], plain.get("rules", ()), "rules")
     return Target(**given, rules=rules)
