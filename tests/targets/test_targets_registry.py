@@ -1,5 +1,7 @@
 """Built-in targets: names, what they accept, and the default."""
 
+from pathlib import Path
+
 import pytest
 
 from quantry.errors import RecipeError
