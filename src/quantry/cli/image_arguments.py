@@ -127,38 +127,56 @@ class ExplainedImageArguments(ImageArguments):
     crop_fraction: Annotated[float | None, typer.Option(help=_CROP, show_default="1.0")] = None
 
 
-def warn_of_default_pixels(model: Path, data: Path | None) -> "tuple[ImageOptions, ...]":
+def warn_of_default_pixels(model: Path, data: Path | None) -> None:
     """Warn on stderr, before any work, if images are fed to a float model without pixel options.
 
     Args:
         model: The float model.
         data: The data, for which no image options were given.
+    """
+    guess = guessed_pixels(model, data)
+    for line in () if guess is None else guess.warnings:
+        current_output().warn(line)
 
-    Returns:
-        Usual pixel values, best first, if the model's outputs are clearly more certain with the first of them; else
-        none.
+
+@dataclass(frozen=True)
+class PixelGuess:
+    """What is known about the pixels of images for which no pixel option was given.
+
+    Attributes:
+        warnings: What to tell the user.
+        alternatives: Usual pixel values, best first, if the model's outputs are clearly more certain with the first of
+            them; else none.
+    """
+
+    warnings: tuple[str, ...]
+    alternatives: "tuple[ImageOptions, ...]" = ()
+
+
+def guessed_pixels(model: Path, data: Path | None) -> PixelGuess | None:
+    """Return what the model's outputs say about pixels 0..255; None if that is no question.
+
+    Args:
+        model: The float model.
+        data: The data, for which no image options were given.
     """
     if data is None or holds_arrays(data) or not model.is_file():
-        return ()
+        return None
     from quantry.data.open_data import calibration_data, pixel_notes
+    from quantry.diagnosis import check_pixels, command_line
     from quantry.graph.float_model import input_signatures
     from quantry.graph.load import model_source
 
     loaded = model_source(model).load()
     opened = calibration_data(data, input_signatures(loaded))
     notes = pixel_notes(opened)
-    for note in notes:
-        current_output().warn(note)
-    if notes:
-        from quantry.diagnosis import check_pixels, command_line
-
-        # Without any option the user knows least, so a guess from the model's own outputs is worth a few seconds.
-        check = check_pixels(loaded, opened, _GUESSED_ON)
-        if check is not None and check.better is not None:
-            advice = "the model is more certain of these images with other pixel values; probably it was trained with "
-            current_output().warn(f"{advice}{command_line(check.better.options)}")
-            return tuple(choice.options for choice in check.alternatives)
-    return ()
+    # Without any option the user knows least, so a guess from the model's own outputs is worth a few seconds.
+    check = check_pixels(loaded, opened, _GUESSED_ON) if notes else None
+    if check is None or check.better is None:
+        return PixelGuess(notes) if notes else None
+    advice = "the model is more certain of these images with other pixel values; probably it was trained with "
+    options = tuple(choice.options for choice in check.alternatives)
+    return PixelGuess((*notes, f"{advice}{command_line(check.better.options)}"), options)
 
 
 def holds_arrays(data: Path) -> bool:

@@ -1,5 +1,6 @@
 """Pixel values for a search without pixel options: labels show which ones the model was trained on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantry.cli.frame import current_output
-from quantry.cli.image_arguments import warn_of_default_pixels
+from quantry.cli.image_arguments import guessed_pixels
 from quantry.cli.search_job import SearchJob
 
 if TYPE_CHECKING:
@@ -32,29 +33,46 @@ def with_proven_pixels(job: SearchJob) -> SearchJob:
     Args:
         job: A search for which the user gave no image options.
     """
-    likely = warn_of_default_pixels(job.model, job.data or job.evaluation_data)
-    if not likely or not job.labelled_data.is_labelled:
+    guess = guessed_pixels(job.model, job.data or job.evaluation_data)
+    if guess is None:
         return job
+    proven = _proven(job, guess.alternatives[:_TRIED]) if job.labelled_data.is_labelled else None
+    if proven is not None:
+        return proven
+    for line in guess.warnings:
+        current_output().warn(line)
+    return job
+
+
+def _proven(job: SearchJob, likely: "Sequence[ImageOptions]") -> SearchJob | None:
+    """Return the search with those pixel values that have the best score; None if 0..255 are as good."""
+    if not likely:
+        return None
     from quantry.diagnosis import command_line
 
     given = _float_scores(job)
-    others = [replace(job, images=_pixel_values(options)) for options in likely[:_TRIED]]
+    others = [replace(job, images=_pixel_values(options)) for options in likely]
     scores = [_float_scores(other) for other in others]
     # The first of equal ones, which the model's outputs speak for.
     best = max(range(len(others)), key=lambda index: (scores[index].mean(), -index))
     if not _is_better(scores[best], given):
-        return job
+        return None
     on = f" on the same {len(given)} labelled images" if len(given) > 1 else ""
     current_output().warn(
-        f"{command_line(likely[best])} is used: with it the float model has {job.metric_name} "
-        f"{scores[best].mean():.4f}, and with pixels 0..255 {given.mean():.4f}{on}; to decide yourself, give it"
+        f"no pixel option was given, so {command_line(likely[best])} is used: with it the float model has "
+        f"{job.metric_name} {scores[best].mean():.4f}, and {given.mean():.4f} with pixels 0..255{on}"
     )
     return others[best]
 
 
 def _pixel_values(options: "ImageOptions") -> dict[str, object]:
     """Return the options of colours and pixel values; how images are resized is another question."""
-    return {name: getattr(options, name) for name in ("color", "scale", "mean", "std")}
+    chosen: dict[str, object] = {"color": options.color, "scale": options.scale}
+    if any(options.mean):
+        chosen["mean"] = options.mean
+    if any(value != 1 for value in options.std):
+        chosen["std"] = options.std
+    return chosen
 
 
 def _float_scores(job: SearchJob) -> NDArray[np.float64]:
