@@ -224,6 +224,8 @@ def target_space(
     by_cost = sorted(others, key=lambda name: _cost(others[name]))
     late = [name for name in by_cost if _is_late(others[name]) or shares[name] < _MOST]
     early: list[Assignment] = [{RECIPE: name} for name in by_cost if name not in late]
+    if recipes[starts[0]].equalize.smooth is not None:
+        early.append({**first[0], "equalize": _without_smoothing(recipes[starts[0]])})
     early += _one_change_at_a_time(parameters, first[0])
     return Space(
         parameters,
@@ -276,7 +278,7 @@ def _parameters(build: TargetRecipes, starts: tuple[str, ...]) -> dict[str, Para
         RECIPE: Choice(tuple(build.recipes)),
         "scale.activation": choice(*_ranges(powers=powers)),
         "scale.activation.percentile": Uniform(99.5, 100.0, only_if={"scale.activation": Percentile()}),
-        "equalize": choice(*_equalizations(base)),
+        "equalize": choice(*dict.fromkeys(_equalizations(base))),
         "tune.steps": choice((), _GPTQ, _PLAIN_GPTQ, (BiasCorrection(), *_GPTQ), *_TRAINED),
         "tune.steps.0.damping": Uniform(0.003, 1.0, log=True, only_if={"tune.steps": [_GPTQ, _PLAIN_GPTQ]}),
     }
@@ -304,6 +306,8 @@ def _ranges(*, powers: bool) -> tuple[Any, ...]:
 
 
 def _equalizations(base: Recipe) -> Iterator[EqualizeOptions]:
+    if base.equalize.smooth is not None:
+        yield _without_smoothing(base)
     yield EqualizeOptions()
     yield EqualizeOptions(CrossLayer())
     yield EqualizeOptions(smooth=SmoothQuant())
@@ -311,6 +315,11 @@ def _equalizations(base: Recipe) -> Iterator[EqualizeOptions]:
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
         # Per-channel weights already have a scale for each channel, so groups would not change the model.
         yield EqualizeOptions(CrossLayer(), groups=ChannelGroups())
+
+
+def _without_smoothing(base: Recipe) -> EqualizeOptions:
+    """Return the equalization of a recommended recipe where `quantize` finds that SmoothQuant does not help."""
+    return replace(base.equalize, smooth=None)
 
 
 def _one_change_at_a_time(parameters: Mapping[str, Parameter], start: Assignment) -> Iterator[Assignment]:

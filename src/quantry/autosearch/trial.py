@@ -173,12 +173,14 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def found_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe under a name that tells it from the preset that the search started from.
+    """Return the recipe of a trial as `quantize` must run it to write the same model.
 
-    The name is not part of a recipe's identity, so the result is equal to the given recipe.
+    It has a name that tells it from the preset that the search started from, and replaces nothing that the trial did
+    not replace.
 
     Example:
         >>> found_recipe(Recipe(name="XINT8")).name
         'XINT8-found-by-search'
     """
-    return recipe if recipe.name.endswith(_NAME_SUFFIX) else replace(recipe, name=f"{recipe.name}{_NAME_SUFFIX}")
+    name = recipe.name if recipe.name.endswith(_NAME_SUFFIX) else f"{recipe.name}{_NAME_SUFFIX}"
+    return replace(recipe, name=name, evaluate=replace(recipe.evaluate, fall_back=False, faster_in_float=False))
