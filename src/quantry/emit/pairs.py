@@ -154,7 +154,17 @@ class PairWriter:
             return True
         if self._opset < REWRITE_SINCE_OPSET or params.dtype != DataType.INT8:
             return False
-        return any(node.op_type in MOVED_BY_RUNTIME and node.name not in self._closed for node in readers)
+        return any(
+            (node.op_type in MOVED_BY_RUNTIME and node.name not in self._closed) or self._becomes_gemm(node)
+            for node in readers
+        )
+
+    def _becomes_gemm(self, node: ir.Node) -> bool:
+        """Whether onnxruntime makes a Gemm of a product and a sum, with a Reshape that it moves the pair past."""
+        result = node.outputs[0]
+        if node.op_type != "MatMul" or result.name in self._view.plan.activations:
+            return False
+        return any(use.node.op_type == "Add" for use in result.uses())
 
 
 def _attributes(params: TensorParams, dialect: Dialect) -> Attributes:
