@@ -17,8 +17,9 @@ best ones.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -272,14 +273,39 @@ def group_channels(model: FloatModel, options: ChannelGroups, weight: TensorSpec
         options: How many groups, and when.
         weight: Type of the weights.
     """
+    return changed_for_one_scale(model, weight, "channel groups", lambda copy, step: _Grouping(copy, options, step))
+
+
+class ModelChange(Protocol):
+    """Something that changes a copy of a model."""
+
+    model: ir.Model
+
+    def run(self) -> bool:
+        """Change the model, and return whether anything was changed."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what was changed, and why other layers were not."""
+
+
+def changed_for_one_scale(
+    model: FloatModel, weight: TensorSpec, what: str, change: Callable[[ir.Model, WeightStep], ModelChange]
+) -> FloatModel:
+    """Return a model changed for weights that are integers with a single scale; for others, the model itself.
+
+    Args:
+        model: The model; it is not modified.
+        weight: Type of the weights.
+        what: Name of the change, for a note.
+        change: Returns the change of a copy of the model.
+    """
     step = weight_step(weight)
     if step is None:
-        note = "channel groups: nothing was changed, because weights are not integers with a single scale"
+        note = f"{what}: nothing was changed, because weights are not integers with a single scale"
         return FloatModel(model.model, (note,))
-    grouping = _Grouping(model.model.clone(), options, step)
-    grouping.run()
-    changed = rebuilt(grouping.model) if grouping.split else model.model
-    return FloatModel(changed, grouping.notes())
+    made = change(model.model.clone(), step)
+    changed = rebuilt(made.model) if made.run() else model.model
+    return FloatModel(changed, made.notes())
 
 
 def weight_step(weight: TensorSpec) -> WeightStep | None:
@@ -301,8 +327,8 @@ class _Grouping:
         self._convolutions = 0
         self._declined: Counter[str] = Counter()
 
-    def run(self) -> None:
-        """Split the convolutions that gain enough."""
+    def run(self) -> bool:
+        """Split the convolutions that gain enough, and return whether there is any."""
         layers = linear_layers(self.model)
         done: set[ir.Node] = set()
         wanted: list[tuple[ChannelClass, list[LinearLayer]]] = []
@@ -324,6 +350,7 @@ class _Grouping:
         for layer, ends in worth:
             self.split[layer.node] = len(ends)
             split_convolution(layer, ends, self._names)
+        return bool(self.split)
 
     def _loses_much(self, layer: LinearLayer) -> bool:
         weights = channel_weights(layer, np.ones(layer.layout.outputs))

@@ -13,10 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.equalize.channel_class import ChannelClass, Reader, channel_class, linear_layers, reindex
-from quantry.equalize.channel_groups import WeightStep, weight_step
+from quantry.equalize.channel_groups import WeightStep, changed_for_one_scale
 from quantry.equalize.linear_layer import LinearLayer, array_of
 from quantry.graph.float_model import FloatModel
-from quantry.graph.weights import rebuilt
 from quantry.memo import stage
 from quantry.recipe import OutlierSplitting, TensorSpec
 from quantry.runtime.environment import depends_on
@@ -31,14 +30,7 @@ def split_outliers(model: FloatModel, options: OutlierSplitting, weight: TensorS
         options: How many channels, and when.
         weight: Type of the weights.
     """
-    step = weight_step(weight)
-    if step is None:
-        note = "outlier splitting: nothing was changed, because weights are not integers with a single scale"
-        return FloatModel(model.model, (note,))
-    splitting = _Splitting(model.model.clone(), options, step)
-    splitting.run()
-    changed = rebuilt(splitting.model) if splitting.added else model.model
-    return FloatModel(changed, splitting.notes())
+    return changed_for_one_scale(model, weight, "outlier splitting", lambda copy, step: _Splitting(copy, options, step))
 
 
 class _Splitting:
@@ -52,8 +44,8 @@ class _Splitting:
         self._layers = 0
         self._declined: Counter[str] = Counter()
 
-    def run(self) -> None:
-        """Split the channels that gain enough."""
+    def run(self) -> bool:
+        """Split the channels that gain enough, and return whether there is any."""
         done: set[ir.Node] = set()
         for node in linear_layers(self.model):
             if node in done:
@@ -68,6 +60,7 @@ class _Splitting:
             done.update(one.node for one in (*found.makers, *found.carriers))
             if not self._split_class(found):
                 self._declined["splitting would not lower the error of the layers after it enough"] += 1
+        return self.added > 0
 
     def _split_class(self, channels: ChannelClass) -> bool:
         """Split channels of a class for the reader with the largest error; return whether any was split."""

@@ -110,22 +110,8 @@ class FloatAgreement(OutputComparison):
         """Return the digest of everything that a score depends on, except the model."""
         return fingerprint(self.fingerprint)
 
-    def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
-        """Return the decibels of each sample.
-
-        Args:
-            model_path: The model.
-            indices: Indices of the samples.
-
-        Returns:
-            One number per index, in the order of the indices.
-
-        Raises:
-            ModelError: The model has other outputs than the float model.
-        """
-        wanted = list(indices)
-        if self.is_reference(model_path):
-            return np.full(len(wanted), self.reference_score)
+    def scores(self, model_path: str | Path, wanted: list[int]) -> NDArray[np.float64]:
+        """Return the decibels of the samples; those of all samples are stored."""
         if wanted != list(range(self.size)):
             return self.closeness(model_path, wanted).decibels
         known = self.measured[Path(model_path)] = self.memo.run(closeness, self, ModelFile(Path(model_path))).value

@@ -1,5 +1,6 @@
 """The distance between a model's outputs and the float model's."""
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,6 +86,33 @@ class OutputComparison(SampleMean):
                 )
             yield index, [pair_outputs(expected[name], got[name]) for name in expected]
 
+    def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
+        """Return the score of each sample.
+
+        Args:
+            model_path: The model.
+            indices: Indices of the samples.
+
+        Returns:
+            One number per index, in the order of the indices.
+
+        Raises:
+            ModelError: The model has other outputs than the float model.
+        """
+        wanted = list(indices)
+        if self.is_reference(model_path):
+            return np.full(len(wanted), self.reference_score)
+        return self.scores(model_path, wanted)
+
+    @property
+    @abstractmethod
+    def reference_score(self) -> float:
+        """The score of the float model itself."""
+
+    @abstractmethod
+    def scores(self, model_path: str | Path, wanted: list[int]) -> NDArray[np.float64]:
+        """Return the scores of another model than the float model, in the order of the indices."""
+
     def is_reference(self, model_path: str | Path) -> bool:
         """Return whether a path is the float model: rounding in two sessions of one model is not a distance."""
         return Path(model_path) == Path(self.reference)
@@ -123,24 +151,10 @@ class OutputDistance(OutputComparison):
         """The score of the float model itself."""
         return self._metric.best
 
-    def per_sample(self, model_path: str | Path, indices: Iterable[int]) -> NDArray[np.float64]:
-        """Return the score of each sample.
-
-        Args:
-            model_path: The model.
-            indices: Indices of the samples.
-
-        Returns:
-            One number per index, in the order of the indices.
-
-        Raises:
-            ModelError: The model has other outputs than the float model.
-        """
-        wanted = list(indices)
-        if self.is_reference(model_path):
-            return np.full(len(wanted), self.reference_score)
-        scores = {index: self._metric.score_outputs(pairs) for index, pairs in self.pairs(model_path, wanted)}
-        return np.array([scores[index] for index in wanted], dtype=np.float64)
+    def scores(self, model_path: str | Path, wanted: list[int]) -> NDArray[np.float64]:
+        """Return the distances of the samples."""
+        found = {index: self._metric.score_outputs(pairs) for index, pairs in self.pairs(model_path, wanted)}
+        return np.array([found[index] for index in wanted], dtype=np.float64)
 
     def _identity(self) -> tuple[object, ...]:
         # The source includes the files of external weights.

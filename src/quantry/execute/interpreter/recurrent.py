@@ -50,10 +50,8 @@ def gru(
     linear_before_reset: int = 0,  # noqa: ARG001 - refused unless 1
 ) -> tuple[Tensor, Tensor]:
     """ONNX GRU: all hidden states and the last one."""
-    (start,) = _start(x, (hidden,), weight.shape[0], hidden_size, layout)
     weights = _weights((weight, recurrence, bias), _GRU_GATES, hidden_size)
-    states, last = _run(torch.gru, x, start, weights, direction, layout)
-    return states, last.transpose(0, 1) if layout else last
+    return _with_one_state(torch.gru, x, hidden, weights, (hidden_size, direction, layout))
 
 
 def rnn(
@@ -70,9 +68,21 @@ def rnn(
     activations: Sequence[str] = (),
 ) -> tuple[Tensor, Tensor]:
     """ONNX RNN: all hidden states and the last one."""
-    (start,) = _start(x, (hidden,), weight.shape[0], hidden_size, layout)
     weights = _weights((weight, recurrence, bias), _RNN_GATES, hidden_size)
     function = torch.rnn_relu if "Relu" in activations else torch.rnn_tanh
+    return _with_one_state(function, x, hidden, weights, (hidden_size, direction, layout))
+
+
+def _with_one_state(
+    function: Callable[..., Any],
+    x: Tensor,
+    hidden: Tensor | None,
+    weights: list[Tensor],
+    settings: tuple[int, str, int],
+) -> tuple[Tensor, Tensor]:
+    """Run a network whose state is one tensor; the settings are hidden_size, direction and layout."""
+    size, direction, layout = settings
+    (start,) = _start(x, (hidden,), 2 if direction == "bidirectional" else 1, size, layout)
     states, last = _run(function, x, start, weights, direction, layout)
     return states, last.transpose(0, 1) if layout else last
 
