@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quantry.autosearch import SearchResult, Trial
 
 _MAX_ROWS = 20
-_WIDE = 110
+_WIDE = 140
 
 # Digits of scores: four decimals from 0.1 on, four to eight significant digits below, exponents below 1e-5.
 _DIGITS, _MAX_DIGITS = 4, 8

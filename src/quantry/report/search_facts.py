@@ -177,7 +177,7 @@ def _changes(first: Recipe, recipe: Recipe) -> dict[str, tuple[str, str]]:
 
 
 def _configuration(recipe: Recipe, assignment: Plain) -> str:
-    """Return what a trial changes, as the terminal shows it; what stays as in the recipe is left out."""
+    """Return what a trial changes, as the terminal shows it; what stays as in the recipe is omitted."""
     return assignment_text(
         {name: KEPT if value == KEPT else _assigned(recipe, name, value) for name, value in assignment.items()}
     )
