@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from quantry.errors import (
     StageError,
 )
 from quantry.evaluate import Evaluation, GuardReport, find_metric
-from quantry.graph.float_model import input_signatures
+from quantry.graph.float_model import FloatModel, input_signatures
 from quantry.graph.load import ModelSource, model_source
 from quantry.graph.quant_plan import DeclinedNode, QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
@@ -46,7 +46,7 @@ from quantry.pipeline import (
     run_prepare,
     run_with_fallback,
 )
-from quantry.recipe import Recipe, resolve_recipe
+from quantry.recipe import Dimension, Recipe, resolve_recipe
 from quantry.recipe.checked import brief
 from quantry.runtime.acceptance import check_written, reason_to_refuse
 from quantry.targets import Target, find_target
@@ -66,6 +66,33 @@ _RANDOM_EVALUATION = (
     "no data were given, and this recipe needs none; the comparison with the float model uses one random sample, "
     "uniform in [0, 1), and is only a rough check"
 )
+
+
+_SIZED_SAMPLES = 8
+"""Samples whose sizes are compared before dynamic axes are fixed to them."""
+
+
+def with_sizes_of_samples(recipe: Recipe, target: Target, model: FloatModel, data: CalibrationData) -> Recipe:
+    """Return a recipe that fixes dynamic axes to the size that all samples have, if the target needs static shapes.
+
+    Args:
+        recipe: The recipe.
+        target: The target.
+        model: The model that it prepares.
+        data: The samples.
+    """
+    if not any(target.refusals(model)):
+        return recipe
+    found: dict[str, set[int]] = {}
+    for sample in data.take(_SIZED_SAMPLES):
+        for signature in model.inputs:
+            for name, size in zip(signature.shape, sample[signature.name].shape, strict=False):
+                if isinstance(name, str):
+                    found.setdefault(name, set()).add(size)
+    known = {axis.name for axis in recipe.prepare.dimensions}
+    sizes = [Dimension(name, *seen) for name, seen in found.items() if len(seen) == 1 and name not in known]
+    dimensions = (*recipe.prepare.dimensions, *sizes)
+    return replace(recipe, prepare=replace(recipe.prepare, dimensions=dimensions))
 
 
 @dataclass(frozen=True)
@@ -287,10 +314,13 @@ def quantize(  # noqa: PLR0913  one keyword for each input of the user
     wanted, followed = follow_names(source, prepared, wanted)
     for note in followed:
         _LOG.warning(note)
-    if deployed is not None:
-        deployed.require_fitting(prepared.value)
     # Opened once: the data may be an iterator, and opening it spools or hashes every sample.
     calibration = functools.cache(lambda: calibration_samples(calibration_data(data, inputs, images), wanted))
+    if deployed is not None:
+        if data is not None:
+            wanted = with_sizes_of_samples(wanted, deployed, prepared.value, calibration())
+            prepared = run_prepare(source, wanted, memo)
+        deployed.require_fitting(prepared.value)
     # Validate the data up front, even if no stage will read it.
     of_data = () if data is None else _notes_on_pixels(calibration())
     evaluation: DataLike = calibration if evaluation_data is None else calibration_data(evaluation_data, inputs, images)

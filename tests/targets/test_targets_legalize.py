@@ -65,12 +65,18 @@ def test_batch_of_the_recipe_wins() -> None:
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
 
 
-def test_other_dynamic_axis_is_an_error_until_it_gets_a_size() -> None:
+def test_other_dynamic_axis_gets_the_size_of_the_samples_or_is_an_error() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[n,2,height,4] x) => (float[n,2,height,4] y) { y = Relu (x) }"""
     data = [np.ones((1, 2, 6, 4), np.float32)]
+    for chosen in ("CPU_INT8", "auto"):
+        result = quantry.quantize(parser.parse_model(text), data, chosen, target="stm32n6", store=None)
+        assert result.model.graph.inputs[0].shape == (1, 2, 6, 4)
+    several = [*data, np.ones((1, 2, 8, 4), np.float32)]
+    with pytest.raises(ModelError, match="must have static shapes"):
+        quantry.quantize(parser.parse_model(text), several, target="stm32n6", store=None, effort="low")
     with pytest.raises(ModelError, match=r"must have static shapes, got input 'x' .*height.* --dimension NAME=SIZE"):
-        quantry.quantize(parser.parse_model(text), data, "CPU_INT8", target="stm32n6", store=None)
+        quantry.quantize(parser.parse_model(text), several, "CPU_INT8", target="stm32n6", store=None)
     recipe = PRESETS["CPU_INT8"].recipe
     sized = replace(recipe, prepare=replace(recipe.prepare, dimensions=(Dimension("height", 6),)))
     result = quantry.quantize(parser.parse_model(text), data, sized, target="stm32n6", store=None)

@@ -20,7 +20,7 @@ from quantry.graph.save import write_model
 from quantry.memo import Memo, MemoryStore, Store
 from quantry.mix import Score
 from quantry.pipeline import calibration_samples, run_prepare
-from quantry.quantization import DEFAULT_STORE, QuantizationResult, open_store
+from quantry.quantization import DEFAULT_STORE, QuantizationResult, open_store, with_sizes_of_samples
 from quantry.quantization import quantize as quantize_with
 from quantry.recipe import Recipe
 from quantry.targets import Target, default_target, find_target
@@ -187,6 +187,9 @@ def quantize_auto(
         return replace(result, _notes=(*result._notes, _NO_DATA))
     best = without_fallback(target.adapted(adjust(recommended(target))))
     with trial_inputs(given, best) as inputs, tempfile.TemporaryDirectory() as folder:
+        prepared = run_prepare(inputs.source, best, Memo(inputs.store)).value
+        simple, best = (with_sizes_of_samples(one, target, prepared, inputs.data) for one in (simple, best))
+        target.require_fitting(run_prepare(inputs.source, best, Memo(inputs.store)).value)
         trials = Trials(inputs, effort, Path(folder))
         start = Proposal("the recommended recipe", best)
         try:

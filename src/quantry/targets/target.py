@@ -1,6 +1,7 @@
 """What a deployment target is."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -101,6 +102,16 @@ class Target(Checked):
             )
         return adapted
 
+    def refusals(self, model: FloatModel) -> Iterator[str]:
+        """Yield why a prepared float model cannot be quantized for this target at all.
+
+        Args:
+            model: The model.
+        """
+        for rule in self.rules:
+            for refusal in rule.refusals(model):
+                yield f"a model for {self.name} must have {rule.name}, got {refusal}; otherwise {rule.consequence}"
+
     def require_fitting(self, model: FloatModel) -> None:
         """Check that a prepared float model can be quantized for this target at all.
 
@@ -110,11 +121,8 @@ class Target(Checked):
         Raises:
             ModelError: It cannot; the message says why.
         """
-        for rule in self.rules:
-            for refusal in rule.refusals(model):
-                raise ModelError(
-                    f"a model for {self.name} must have {rule.name}, got {refusal}; otherwise {rule.consequence}"
-                )
+        for refusal in self.refusals(model):
+            raise ModelError(refusal)
 
 
 def _cost(recipe: Recipe) -> tuple[int, ...]:
