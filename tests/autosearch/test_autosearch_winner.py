@@ -105,3 +105,24 @@ def test_other_objectives_decide_as_before(tmp_path: Path) -> None:
     assert found.best is not None
     assert found.best.objectives["size"] == min(trial.objectives["size"] for trial in found.candidates)
     assert any("it has the smallest size within the tolerance" in note for note in found.notes)
+
+
+class Lucky(WideIsBetter):
+    """Wide models are right about five samples more than the float model, and wrong about two others."""
+
+    fingerprint = "lucky"
+
+    def scores(self, model_path: Path) -> np.ndarray:
+        right = np.repeat([0.0, 1.0], [5, self.size - 5])
+        types = {tensor.data_type for tensor in onnx.load(model_path).graph.initializer}
+        if types & {onnx.TensorProto.INT16, onnx.TensorProto.UINT16}:
+            right[:7] = 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0
+        return right
+
+
+def test_scores_above_the_float_model_are_luck(tmp_path: Path) -> None:
+    found = searched(tmp_path, Lucky(0.0))
+    assert max(trial.score or 0.0 for trial in found.trials) > found.reference.value
+    assert not is_wide(found)
+    assert found.best is not None
+    assert found.best.score == found.reference.value

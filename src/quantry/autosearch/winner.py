@@ -13,7 +13,10 @@ MUCH_CHEAPER = 0.75
 """A model wins by its cost if it has at most this share of the bit operations of the one with the best score."""
 
 LARGEST_LOSS = 0.01
-"""How much worse such a model may be, as a share of the float model's score, even if chance explains more."""
+"""How much worse such a model may be, as a share of the float model's score, even if chance explains more.
+
+What a score exceeds the float model's by does not count: rounding makes no model better, other than by chance.
+"""
 
 UNPAIRED_LOSS = 0.002
 """The same for scores that are no mean over samples, such as mAP: chance is not known for them."""
@@ -87,9 +90,9 @@ def _rivals(state: SearchState, best: Trial) -> list[_Rival]:
     for trial in sorted(able, key=lambda one: (one.drop, one.number)):
         if trial.drop is None or trial.drop > largest_drop or trial.accepted < best.accepted:
             continue
-        loss, interval = _loss(trial, best), _paired_interval(state, trial, best)
+        loss, interval = max(trial.drop, 0.0) - max(best.drop or 0.0, 0.0), _paired_interval(state, trial, best)
         if interval is None and loss <= UNPAIRED_LOSS * size:
-            found.append(_Rival(trial, f"that is at most {UNPAIRED_LOSS:.1%} of the float model's score"))
+            found.append(_Rival(trial, f"at most {UNPAIRED_LOSS:.1%} of the float model's score is lost"))
         elif interval is not None and loss <= LARGEST_LOSS * size and interval[0] <= 0:
             low, high = interval
             found.append(_Rival(trial, f"that is within noise (95 % interval {low:.2g} to {high:.2g})"))
