@@ -1,5 +1,6 @@
-"""`__all__` tells the truth."""
+"""`__all__` tells the truth, and enumerations work in every supported Python."""
 
+import ast
 import importlib
 from pathlib import Path
 
@@ -39,3 +40,16 @@ def test_every_package_says_what_it_is() -> None:
 
 def test_package_ships_its_type_information() -> None:
     assert (SOURCE / "py.typed").is_file()
+
+
+def test_no_enumeration_has_an_empty_tuple() -> None:
+    """Python 3.11.0 to 3.11.3, which Debian 12 has, replaces it by an object."""
+    wrong = [
+        f"{path}:{part.lineno}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases)
+        for part in node.body
+        if isinstance(part, ast.Assign) and isinstance(part.value, ast.Tuple) and not part.value.elts
+    ]
+    assert wrong == []

@@ -70,7 +70,7 @@ class Spinning(enum.Enum):
         NEVER: For sessions that run at the same time as other work.
     """
 
-    ALWAYS = ()
+    ALWAYS = None  # not (): Python 3.11.0 to 3.11.3 replaces an empty tuple by an object
     DURING_RUNS = ("session.force_spinning_stop", "1")
     NEVER = ("session.intra_op.allow_spinning", "0")
 
@@ -311,14 +311,14 @@ def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions
     result.enable_cpu_mem_arena = options.arena is not Arena.NONE
     if options.threads is not None:
         result.intra_op_num_threads = options.threads
-    entries = [options.spinning.value, _KEEP_QDQ if options.exact else ()]
+    entries: list[tuple[str, str] | None] = [options.spinning.value, _KEEP_QDQ if options.exact else None]
     if options.arena is Arena.SHARED:
         _register_shared_arena()
         entries.append(("session.use_env_allocators", "1"))
     if options.plugin is not None:
         devices = _plugin_devices(options.plugin.name, options.plugin.library)
         result.add_provider_for_devices(devices, dict(options.plugin.options))
-        entries.append(() if options.plugin.cpu_fallback else ("session.disable_cpu_ep_fallback", "1"))
+        entries.append(None if options.plugin.cpu_fallback else ("session.disable_cpu_ep_fallback", "1"))
     library = kernels.library_file() if options.look_ups else None
     if library is not None:
         result.register_custom_ops_library(str(library))
@@ -326,7 +326,7 @@ def _onnxruntime_options(options: SessionOptions) -> "onnxruntime.SessionOptions
         result.enable_profiling = True
         result.profile_file_prefix = str(options.profile / "profile")
         result.optimized_model_filepath = str(options.profile / "optimized.onnx")
-    for entry in filter(None, entries):
+    for entry in (one for one in entries if one is not None):
         result.add_session_config_entry(*entry)
     return result
 
