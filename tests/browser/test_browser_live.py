@@ -59,6 +59,9 @@ def test_page_grows_and_its_buttons_work(browser: Any, running: subprocess.Popen
         wait(lambda: count() >= 2, 60)
         grown = wait(lambda: count() if count() > 4 else 0, 30)
         assert browser.execute_script("return document.querySelectorAll('#pareto svg path').length") > 3
+        size(browser, 380)
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 380
+        size(browser, 1200)
         browser.find_element("id", "live-pause").click()
         wait(lambda: "paused" in browser.execute_script(state))
         time.sleep(2.5)  # the file of the search is written every two seconds

@@ -171,6 +171,20 @@ def test_phone_needs_no_sideways_scrolling(name: str, colours: str, browser: Any
 
 
 @pytest.mark.parametrize("name", ["search", "model", "pair"])
+def test_print_is_black_on_white_without_controls(name: str, browser: Any, pages: dict[str, Path]) -> None:
+    opened(browser, pages[name], width=760, colours="dark")
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        shown = "return [...document.querySelectorAll('.controls, nav.parts')].filter((one) => one.offsetParent).length"
+        assert script(browser, shown) == 0
+        style = "const one = getComputedStyle(document.body); return [one.color, one.backgroundColor]"
+        assert script(browser, style) == ["rgb(0, 0, 0)", "rgb(255, 255, 255)"]
+        assert script(browser, "return document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+@pytest.mark.parametrize("name", ["search", "model", "pair"])
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_axe_finds_no_violation(name: str, colours: str, browser: Any, pages: dict[str, Path], axe: str) -> None:
     opened(browser, pages[name], colours=colours)

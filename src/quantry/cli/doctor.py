@@ -65,7 +65,7 @@ def _machine() -> list[Finding]:
     return [
         Finding("quantry", "good", quantry.__version__),
         Finding("Python", "good", f"{platform.python_version()} at {sys.executable}"),
-        Finding("machine", "good", f"{platform.platform()}, {thread_count()} threads"),
+        Finding("machine", "good", f"{platform.platform()}, threads: {thread_count()}"),
     ]
 
 

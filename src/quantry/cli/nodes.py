@@ -14,6 +14,12 @@ from quantry.recipe import Recipe, resolve_recipe
 
 _DEFAULT_PRESET = "S8S8_AAWS"
 
+_WIDE = 100
+_COLUMNS = {
+    **{name: name for name in ("node", "operator", "outputs", "reads", "constants", "writes")},
+    "reason": "float because",
+}
+
 
 def nodes(
     model: Annotated[Path, typer.Argument(help="Float ONNX model.")],
@@ -36,12 +42,14 @@ def nodes(
     wanted, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     rows = [entry for entry in _overview(model, wanted) if entry["reason"] or not only_float]
     table = Table(title=f"{len(rows)} nodes, {sum(bool(row['reason']) for row in rows)} of them float")
-    for heading in ("node", "operator", "outputs", "reads", "constants", "writes", "float because"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        cells = (row[key] for key in ("node", "operator", "outputs", "reads", "constants", "writes", "reason"))
-        table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
     output = current_output()
+    # Outputs are mostly named after their nodes, so a narrow terminal does without them.
+    shown = [key for key in _COLUMNS if key != "outputs" or output.answer.width >= _WIDE]
+    for key in shown:
+        table.add_column(_COLUMNS[key], overflow="fold")
+    for row in rows:
+        cells = (row[key] for key in shown)
+        table.add_row(*(escape(cell if isinstance(cell, str) else ", ".join(cell)) for cell in cells))
     output.answer.print(table)
     output.result({"model": model, "recipe": wanted.name, "nodes": rows})
 

@@ -11,6 +11,7 @@ from quantry.recipe import PRESETS, Preset, find_preset, to_plain, to_yaml
 
 _RECOMMENDED = ("auto", "recommended")
 _FINETUNINGS = ("ADAROUND", "ADAQUANT")
+_WIDE = 110
 
 
 def presets(
@@ -27,11 +28,14 @@ def presets(
     table = Table(title="Presets, recommended ones first", box=SIMPLE)
     table.add_column("name", no_wrap=True)
     table.add_column("what it sets")
-    table.add_column("targets")
+    # A narrow terminal has no room for them; `quantry targets` has them too.
+    wide = output.answer.width >= _WIDE
+    if wide:
+        table.add_column("targets")
     shown = {key: PRESETS[key] for key in sorted(PRESETS, key=_rank) if show_all or not _is_variant(key)}
     for key, preset in shown.items():
         missing = f"; not yet supported: {'; '.join(preset.pending)}" if preset.pending else ""
-        table.add_row(key, f"{preset.summary}{missing}", ", ".join(_taken_by(key)))
+        table.add_row(key, f"{preset.summary}{missing}", *([", ".join(_taken_by(key))] if wide else []))
     output.answer.print(table)
     hidden = len(PRESETS) - len(shown)
     if hidden:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 20
 _WIDE = 140
+_LONGEST_ERROR = 160
 
 # Digits of scores: four decimals from 0.1 on, four to eight significant digits below, exponents below 1e-5.
 _DIGITS, _MAX_DIGITS = 4, 8
@@ -89,7 +91,7 @@ def search_json(result: "SearchResult", report: Path) -> dict[str, Any]:
 def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
     if trial.score is None or trial.drop is None:
         failed = ("", "", *("" for _ in names))
-        return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", escape(trial.error or ""), "")
+        return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", escape(_short(trial.error)), "")
     half = "" if trial.interval is None else f"±{(trial.interval[1] - trial.interval[0]) / 2:{written}}"
     mark = "~" if trial.state == "pruned" else ""
     objectives = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in names)
@@ -107,6 +109,11 @@ def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
         escape(assignment),
         computed or "nothing",
     )
+
+
+def _short(error: str | None) -> str:
+    """Return an error in a few lines of a table; search.json has all of it."""
+    return textwrap.shorten(error or "", _LONGEST_ERROR, placeholder=" ...")
 
 
 def _show_best(console: Console, result: "SearchResult", score: tuple[str, str], page: Path, again: str | None) -> None:
