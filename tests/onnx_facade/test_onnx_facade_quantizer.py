@@ -409,6 +409,10 @@ def test_inputs_with_channels_last_compute_the_same() -> None:
     shape = [entry.dim_value for entry in last.graph.input[0].type.tensor_type.shape.dim]
     assert shape[1:] == [8, 8, 3]
     np.testing.assert_array_equal(run(last, data[0])[0], run(first, samples(1)[0])[0])
+    # Scripts have readers for the model as it was; AMD's packages transpose their samples.
+    again = ModelQuantizer(config).quantize_model(cnn(), None, Reader(samples()))
+    assert again is not None
+    np.testing.assert_array_equal(run(again, data[0])[0], run(last, data[0])[0])
 
 
 def test_types_of_single_tensors_reach_the_model() -> None:

@@ -11,8 +11,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from quantry.data.random_data import RandomData
 from quantry.errors import DataError, ModelError, RecipeError, SelectionError, nearest_spelling
@@ -68,6 +70,35 @@ def inputs_with_channels_last(model: ir.Model) -> ir.Model:
         value.shape = ir.Shape([first[axis] for axis in _TO_LAST])
         graph.insert_before(graph[0], node)
     return model
+
+
+class ChannelsLastReader:
+    """Samples of another reader, with images for the model before its inputs were changed to channels-last."""
+
+    def __init__(self, reader: Any, model: ir.Model) -> None:
+        """Wrap a reader of samples for the changed model, or for the model before the change."""
+        self._reader = reader
+        self._shapes = {value.name: tuple(value.shape) for value in model.graph.inputs if value.shape is not None}
+
+    def get_next(self) -> Any:
+        """Return the next sample, or None at the end."""
+        sample = self._reader.get_next()
+        if not isinstance(sample, Mapping):
+            return sample
+        return {name: self._changed(np.asarray(array), self._shapes.get(name)) for name, array in sample.items()}
+
+    @staticmethod
+    def _changed(array: NDArray[Any], wanted: tuple[Any, ...] | None) -> NDArray[Any]:
+        if wanted is None or array.ndim != len(_TO_LAST) or _fits(array.shape, wanted):
+            return array
+        moved = array.transpose(_TO_LAST)
+        return moved if _fits(moved.shape, wanted) else array
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
+    # The batch of a sample may be any.
+    sizes = zip(shape[1:], wanted[1:], strict=True)
+    return len(shape) == len(wanted) and all(not isinstance(size, int) or length == size for length, size in sizes)
 
 
 _LOG = logging.getLogger("quantry")
@@ -208,6 +239,8 @@ def job_result(
         for note in draft.notes:
             _LOG.log(logging.INFO if draft.quiet else logging.WARNING, note)
         model = _with_channels_last(_with_shapes(model_input, draft), draft)
+        if draft.channels_last and hasattr(reader, "get_next"):
+            reader = ChannelsLastReader(reader, model)
         data = _data(model, draft, reader, data_path)
         result = quantize(
             model,

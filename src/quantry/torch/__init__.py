@@ -49,6 +49,7 @@ from quantry.torch.exporter import (
 )
 from quantry.torch.quantizer import ModelQuantizer
 from quantry.torch.saving import load_params, save_params
+from quantry.torch.specs import SPECS
 
 _FRONT_END = (
     "DistillationLoss",
@@ -78,7 +79,8 @@ _FRONT_END = (
     "start_observers",
 )
 
-__all__ = [
+__all__ = [  # noqa: PLE0604  the short forms of specifications come from a table
+    *SPECS,
     "Config",
     "DeviceType",
     "DistillationLoss",
@@ -147,6 +149,8 @@ __all__ = [
     "start_observers",
     "tune_weights",
 ]
+
+globals().update(SPECS)
 
 if util.find_spec("torch") is None:
     raise errors.MissingExtraError("quantry.torch needs torch, which is not installed; install quantry[torch]")
