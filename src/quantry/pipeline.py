@@ -243,7 +243,7 @@ def run_guard(stages: Stages, data: DataLike, recipe: Recipe, memo: Memo) -> Han
 _BETTER = 1.0
 """How many dB a simpler recipe must be better to replace another one."""
 
-_WORTH = 0.3
+_WORTH = 0.5
 """How many dB SmoothQuant must gain to be kept: in a network without outliers it has nothing to gain."""
 
 _QUICK = 16
