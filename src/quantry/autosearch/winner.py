@@ -12,7 +12,7 @@ from quantry.evaluate import bootstrap_interval
 MUCH_CHEAPER = 0.75
 """A model wins by its cost if it has at most this share of the bit operations of the one with the best score."""
 
-LARGEST_LOSS = 0.01
+LARGEST_LOSS = 0.005
 """How much worse such a model may be, as a share of the float model's score, even if chance explains more.
 
 What a score exceeds the float model's by does not count: rounding makes no model better, other than by chance.
