@@ -84,6 +84,25 @@ def test_best_score_wins(tmp_path: Path, gain: float, options: dict[str, Any]) -
     assert any(note.startswith(f"trial {found.best.number} wins: it has the best score") for note in found.notes)
 
 
+class FourBitsAreWorse(WideIsBetter):
+    """Models with 4-bit weights are right about the same samples as the float model, all others about one more."""
+
+    fingerprint = "four bits are worse"
+
+    def scores(self, model_path: Path) -> np.ndarray:
+        right = np.repeat([0.0, 1.0], [5, self.size - 5])
+        types = {tensor.data_type for tensor in onnx.load(model_path).graph.initializer}
+        right[0] = bool(types & {onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
+        return right
+
+
+def test_narrower_types_than_the_recommended_ones_must_win_by_their_score(tmp_path: Path) -> None:
+    found = searched(tmp_path, FourBitsAreWorse(0.0), n_trials=60)
+    assert found.best is not None
+    assert any(trial.recipe.plan.weight.dtype is DataType.INT4 for trial in found.trials)
+    assert found.best.score == max(trial.score or 0.0 for trial in found.trials)
+
+
 def test_tolerance_is_not_given_up(tmp_path: Path) -> None:
     found = searched(tmp_path, WideIsBetter(0.002), tolerance=0.001)
     assert is_wide(found)

@@ -1,4 +1,8 @@
-"""Which trial of a search wins, and why: the best score, or a much cheaper model that is as good within noise."""
+"""Which trial of a search wins, and why: the best score, unless it needs wider types than others that are as good.
+
+Types as narrow as the recommended ones are what the user came for: among these the score alone decides. A model with 16
+bits, or one that the target computes in float, wins only if its score is better by more than noise.
+"""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ What a score exceeds the float model's by does not count: rounding makes no mode
 UNPAIRED_LOSS = 0.002
 """The same for scores that are no mean over samples, such as mAP: chance is not known for them."""
 
-# Trials that are compared by cost, and costs that count as equal: the better score then decides.
+# Trials that are compared by cost, and costs that count as equal.
 _COMPARED, _EQUAL_COST = 8, 1.05
 
 
@@ -39,7 +43,7 @@ class _Rival:
 
 
 def prefer_cheaper(state: SearchState, context: SearchContext) -> tuple[str, ...]:
-    """Make a much cheaper trial the best one if its score differs from the best by chance only.
+    """Make a much cheaper trial the best one if the best has wide types and its score is better by chance only.
 
     It is never worse than the best recommended recipe, and it stays within the tolerance. Only the default space has
     recommended recipes; in any other space, and with other objectives, the user has said what counts.
@@ -58,17 +62,18 @@ def prefer_cheaper(state: SearchState, context: SearchContext) -> tuple[str, ...
         return (f"trial {best.number} wins: it has the smallest {objectives[1]} within the tolerance",)
     if len(objectives) > 1 or not state.always:
         return (f"trial {best.number} wins: it has the best score",)
-    rivals, runner = _rivals(state, best), TrialRunner(context)
-    costs = {trial.number: runner.kernel_cost(trial.recipe) for trial in (best, *(rival.trial for rival in rivals))}
-    limit = MUCH_CHEAPER * costs[best.number]
-    cheaper = [rival for rival in rivals if costs[rival.trial.number] <= limit]
-    if not cheaper:
-        return (f"trial {best.number} wins: it has the best score, and no much cheaper trial is as good within noise",)
-    lowest = _EQUAL_COST * min(costs[rival.trial.number] for rival in cheaper)
+    runner = TrialRunner(context)
+    cost = runner.kernel_cost(best.recipe)
+    usual = [one.recipe for one in state.trials if one.state == "complete" and one.recipe in state.always]
+    if cost <= _EQUAL_COST * min(map(runner.kernel_cost, usual), default=math.inf):
+        return (f"trial {best.number} wins: it has the best score",)
     # Rivals are in the order of their scores.
-    chosen = next(rival for rival in cheaper if costs[rival.trial.number] <= lowest)
+    rivals = ((rival, runner.kernel_cost(rival.trial.recipe)) for rival in _rivals(state, best))
+    chosen, lower = next((pair for pair in rivals if pair[1] <= MUCH_CHEAPER * cost), (None, cost))
+    if chosen is None:
+        return (f"trial {best.number} wins: it has the best score, and no much cheaper trial is as good within noise",)
     state.prefer(chosen.trial)
-    loss, share = _loss(chosen.trial, best), costs[chosen.trial.number] / costs[best.number]
+    loss, share = _loss(chosen.trial, best), lower / cost
     better = f"which scores better by {loss:.2g}: {chosen.why}" if loss else "which has the same score"
     beaten = f"trial {chosen.trial.number} wins over trial {best.number} ({best.score:.6g})"
     return (f"{beaten}, {better}; its products take {share:.0%} of the bit operations",)
