@@ -1,12 +1,13 @@
 """`Fix`: a change of the recipe that may remove a cause, as data that a search can try."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from quantry.graph.edit import producers_of
 from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import TuneStep
@@ -91,7 +92,7 @@ def last_nodes(model: ir.Model, plan: QuantPlan) -> tuple[tuple[str, ...], tuple
             layers |= dict.fromkeys((node,) if fused is None else (node, fused))
             continue
         after[node] = None
-        waiting += list(_producers(node))
+        waiting += producers_of(node)
     quantized = set(plan.quantized_nodes)
     ordered = [node for node in model.graph if node.name in quantized]
     return (
@@ -111,7 +112,7 @@ def first_layers(model: ir.Model, plan: QuantPlan, depth: int = 1) -> tuple[str,
     quantized, found = set(plan.quantized_nodes), []
     depths: dict[ir.Node, int] = {}
     for node in model.graph:
-        before = max((depths[producer] for producer in _producers(node) if producer in depths), default=0)
+        before = max((depths[producer] for producer in producers_of(node) if producer in depths), default=0)
         own = depths[node] = before + (node.op_type in LINEAR)
         if own <= depth and node.name in quantized:
             found.append(node_name(node))
@@ -133,7 +134,7 @@ def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:
     for node in model.graph:
         is_quantized = node.name in quantized
         own = 1 if is_quantized else 0
-        for producer in _producers(node):
+        for producer in producers_of(node):
             place = after.get(producer, 0)
             cut = is_quantized and place > 0 and producer.name not in quantized
             own = max(own, place + cut)
@@ -164,10 +165,3 @@ def is_learned(node: ir.Node) -> bool:
         return True
     values = constant.numpy()
     return not np.array_equal(values, np.rint(values))
-
-
-def _producers(node: ir.Node) -> Iterator[ir.Node]:
-    for value in node.inputs:
-        producer = None if value is None else value.producer()
-        if producer is not None:
-            yield producer

@@ -36,6 +36,11 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
+def producers_of(node: ir.Node) -> list[ir.Node]:
+    """Return the nodes that compute the inputs of a node, in order; constants and inputs of the model have none."""
+    return [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
+
+
 def bounds_of(node: ir.Node) -> tuple[float, float] | None:
     """Return the numbers between which a Relu or Clip keeps its input; None for other nodes and computed bounds.
 

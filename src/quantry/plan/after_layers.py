@@ -1,11 +1,9 @@
 """What comes after the last layer with weights and stays float: decoding of boxes, and final average pools."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import constant_of
+from quantry.graph.edit import constant_of, producers_of
 from quantry.graph.operators import LINEAR, Family, facts, of_family
 from quantry.plan.rules import is_float
 
@@ -68,7 +66,7 @@ def post_processing(graph: ir.Graph) -> dict[str, str]:
         if node in tail and node not in connected:
             connected.add(node)
             waiting += [use.node for output in node.outputs for use in output.uses()]
-            waiting += _producers(node)
+            waiting += producers_of(node)
     return {node.name or "": POST_PROCESSING_REASON for node in connected}
 
 
@@ -110,10 +108,6 @@ def _is_expectation(node: ir.Node) -> bool:
     return made is not None and made.op_type == "Softmax"
 
 
-def _producers(node: ir.Node) -> Iterable[ir.Node]:
-    return (made for value in node.inputs if value is not None and (made := value.producer()) is not None)
-
-
 # ---- Pools that compute the outputs ----------------------------------------------------------------------------------
 #
 #     Conv -> Relu -> GlobalAveragePool -> Mul(constant) -> Flatten -> Softmax -> output
@@ -137,6 +131,6 @@ def final_pools(graph: ir.Graph) -> dict[str, str]:
     """
     found = {node for node in _after_layers(graph) if facts(node).family is Family.AVERAGE}
     for node in graph:
-        if any(producer in found for producer in _producers(node)):
+        if any(producer in found for producer in producers_of(node)):
             found.add(node)
     return {node.name or "": FINAL_POOL_REASON for node in found}

@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import int_of
+from quantry.graph.edit import int_of, producers_of
 from quantry.graph.operators import LINEAR, Copies, Family, Masking, facts, of_family, operators_where
 from quantry.graph.weights import not_finite
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, Own, Rule, is_constant, is_float
@@ -202,7 +202,7 @@ def _after_squares(root: ir.Node) -> set[ir.Node]:
     """Return the nodes between squares and a root, if there are squares."""
     region: set[ir.Node] = set()
     squares = False
-    waiting = _producers(root)
+    waiting = producers_of(root)
     while waiting:
         node = waiting.pop()
         if node in region or node.op_type not in _BETWEEN:
@@ -213,7 +213,7 @@ def _after_squares(root: ir.Node) -> set[ir.Node]:
         if _is_square(node):
             squares = True
         else:
-            waiting += _producers(node)
+            waiting += producers_of(node)
     return region if squares else set()
 
 
@@ -221,11 +221,11 @@ def _centred(variance: set[ir.Node]) -> set[ir.Node]:
     """Return ``x - mean(x)``, and the mean, where only a square and a division by the root read the difference."""
     found: set[ir.Node] = set()
     for square in variance:
-        for node in _producers(square) if _is_square(square) else ():
+        for node in producers_of(square) if _is_square(square) else ():
             readers = {use.node for output in node.outputs for use in output.uses()}
             if node.op_type == "Sub" and all(reader in variance or reader.op_type == "Div" for reader in readers):
                 found.add(node)
-                found |= {mean for mean in _producers(node) if mean.op_type in _MEANS}
+                found |= {mean for mean in producers_of(node) if mean.op_type in _MEANS}
     return found
 
 
@@ -250,10 +250,6 @@ def _number(value: ir.Value | None) -> float | None:
     if tensor is None or tensor.size != 1 or not tensor.dtype.is_floating_point():
         return None
     return float(tensor.numpy().reshape(-1)[0])
-
-
-def _producers(node: ir.Node) -> list[ir.Node]:
-    return [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
 
 
 # ---- Joins at the end of a model -------------------------------------------------------------------------------------
