@@ -2,15 +2,18 @@
 
 import contextlib
 import io
+import json
 import runpy
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 from typer.testing import CliRunner
 
 from quantry.cli import demo as command
 from quantry.cli.app import app
+from quantry.cli.json_schemas import output_schema
 from quantry.errors import RecipeError
 from quantry.recipe import load_recipe
 
@@ -30,6 +33,18 @@ def test_demo_ends_with_the_table_the_model_and_its_recipe(tmp_path: Path, monke
     assert "best: trial" in result.output
     assert (tmp_path / "npu" / "best.onnx").exists()
     assert load_recipe(tmp_path / "npu" / "recipe.yaml").scale.npu is not None
+    # The same again is resumed, so that it costs nothing.
+    again = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+    jsonschema.validate(json.loads(again.stdout), output_schema("demo"))
+
+
+def test_presets_of_the_demo_are_a_table_and_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "RECIPES", command.RECIPES[:1])
+    arguments = ["demo", "--presets", "-o", str(tmp_path), "--scenes", "3", "--samples", "2", "--json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    printed = json.loads(done.stdout)
+    jsonschema.validate(printed, output_schema("demo"))
+    assert [row["recipe"] for row in printed["result"]["presets"]] == ["float", command.NAIVE.name]
 
 
 @pytest.mark.parametrize("target", command.TARGETS)

@@ -166,6 +166,53 @@ def test_study_can_be_in_a_database(folder: Path) -> None:
     assert (folder / "mine.db").exists()
 
 
+@pytest.mark.parametrize("form", ["files and a csv", "files and a list", "folders", "one array", "arrays of classes"])
+def test_arrays_have_labels_like_images(folder: Path, form: str) -> None:
+    """The float model's own answers are the labels, so that it scores 1."""
+    generator = np.random.default_rng(5)
+    samples = generator.normal(size=(8, 1, 3, 6, 6)).astype(np.float32)
+    session = onnxruntime.InferenceSession(str(folder / "net.onnx"))
+    answers = [int(session.run(None, {"x": sample})[0].argmax()) for sample in samples]
+    names = [f"s{index}.npy" for index in range(8)]
+    where = [f"{answer}/{name}" if form == "folders" else name for answer, name in zip(answers, names, strict=True)]
+    for name, sample in zip(where, samples, strict=True):
+        (folder / "arrays" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(folder / "arrays" / name, sample)
+    np.save("all.npy", samples[:, 0])
+    np.save("classes.npy", np.array(answers))
+    Path("list.txt").write_text("".join(f"{answer}\n" for answer in answers))
+    pairs = zip(reversed(names), reversed(answers), strict=True)
+    Path("labels.csv").write_text("file,label\n" + "".join(f"{name},{answer}\n" for name, answer in pairs))
+    given = {
+        "files and a csv": ("arrays", "--labels", "labels.csv"),
+        "files and a list": ("arrays", "--labels", "list.txt"),
+        "folders": ("arrays", "--metric", "top1"),
+        "one array": ("all.npy", "--labels", "list.txt"),
+        "arrays of classes": ("all.npy", "--labels", "classes.npy"),
+    }[form]
+    output = run("search", "net.onnx", "--n-trials", 1, "--recipe", "A16W8", "--data", *given)
+    assert "float model: top1 1.0" in output
+    command = output.partition("quantize with its recipe: quantry ")[2].splitlines()[0]
+    run(*shlex.split(command))
+    (made,) = folder.glob("net.*-found-by-search.onnx")
+    assert made.read_bytes() == (folder / "quantry_search" / "best.onnx").read_bytes()
+    run("evaluate", "net.onnx", "--data", *given)
+
+
+def test_labels_of_arrays_must_name_each_of_them(folder: Path) -> None:
+    (folder / "arrays").mkdir()
+    for index in range(4):
+        np.save(folder / "arrays" / f"{index}.npy", np.zeros((1, 3, 6, 6), np.float32))
+    (folder / "labels.csv").write_text("0.npy,1\n1.npy,2\n2.npy,0\n")
+    job = SearchJob(Path("net.onnx"), Path("arrays"), labels=folder / "labels.csv")
+    with pytest.raises(DataError, match=r"got none for 1 of 4, such as 3.npy; in .*labels.csv"):
+        job.run()
+    with pytest.raises(DataError, match="ImageOptions need"):
+        dataclasses.replace(job, images={"scale": "1/255"}).run()
+    with pytest.raises(DataError, match="in a subfolder named after its class"):
+        dataclasses.replace(job, labels=None, metric="top1").run()
+
+
 def test_folders_are_labels_and_calibration_images_are_not_evaluated(folder: Path) -> None:
     output = run("search", "net.onnx", "-d", "images", "--metric", "top1", "--n-trials", 2, "--sampler", "grid")
     assert "top1" in output

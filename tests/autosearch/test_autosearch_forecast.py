@@ -1,6 +1,9 @@
 """The expected end of a search: real searches whose trials take a known time."""
 
+import multiprocessing
+import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +38,47 @@ def samples() -> list[dict[str, Any]]:
     return [{name: array**3 for name, array in sample.items()} for sample in random_samples(4)]
 
 
+@dataclass(frozen=True)
+class Clock:
+    """Elapsed seconds, and those in which this process and its workers were ready to run but other processes did.
+
+    A forecast assumes that the machine stays as busy as it was, so the latter do not count.
+    """
+
+    elapsed: float
+    waited: float
+
+    @classmethod
+    def now(cls) -> "Clock":
+        processes = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+        files = [file for process in processes if (file := Path(f"/proc/{process}/schedstat")).exists()]
+        return cls(time.monotonic(), sum(int(file.read_text().split()[1]) for file in files) / 1e9)
+
+    def quiet_seconds(self, since: "Clock", workers: int) -> float:
+        return self.elapsed - since.elapsed - (self.waited - since.waited) / workers
+
+
 def ratio(monkeypatch: pytest.MonkeyPatch, network: Path, output: Path, **options: Any) -> float:
     """Return the time expected after the third trial as a multiple of the time that the others took."""
-    seen: list[tuple[float, float | None]] = []
+    seen: list[tuple[Clock, float | None]] = []
     record = SearchState.record
 
     def recorded(self: SearchState, trial: Trial) -> Trial:
         result = record(self, trial)
-        seen.append((time.monotonic(), self.seconds_left))
+        seen.append((Clock.now(), self.seconds_left))
         return result
 
+    start = Clock.now()
     with monkeypatch.context() as patch:
         patch.setattr(SearchState, "record", recorded)
         quantry.search(network, samples(), Slow(network), target="ort-cpu", output_dir=output, **options)
-    at, expected = seen[2]
+    (at, expected), (end, _) = seen[2], seen[-1]
     assert expected is not None
-    return expected / (seen[-1][0] - at)
+    if "budget" in options:  # which counts every second
+        return expected / (end.elapsed - at.elapsed)
+    workers = options.get("n_jobs", 1)
+    undisturbed = at.quiet_seconds(start, workers) / (at.elapsed - start.elapsed)
+    return expected * undisturbed / end.quiet_seconds(at, workers)
 
 
 @pytest.mark.parametrize("options", [{"n_trials": 12}, {"n_trials": 12, "n_jobs": 2}, {"budget": 5}], ids=str)

@@ -2,10 +2,13 @@
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from quantry.cli.app import app
+from quantry.cli.json_schemas import RESULTS, output_schema
 from test_quantize_api import float_model, images
 
 COMMAND = [sys.executable, "-c", "from quantry.cli.app import main; main()"]
@@ -60,6 +64,9 @@ def test_quiet_quantize_prints_the_path_alone(folder: Path) -> None:
         ("quantize nowhere.onnx --json", "ModelError"),
         ("nodes --json", "MissingParameter"),
         ("nodes m.onnx --jsn --json", "NoSuchOption"),
+        ("recipe show nothing --json", "RecipeError"),
+        ("--json recipe diff XINT8", "MissingParameter"),
+        ("--json cache prune --to never", "RecipeError"),
     ],
 )
 def test_errors_are_json_too(line: str, kind: str, folder: Path) -> None:
@@ -68,6 +75,34 @@ def test_errors_are_json_too(line: str, kind: str, folder: Path) -> None:
     assert done.returncode == printed["exit_code"] == 2
     assert printed["error"]["type"] == kind
     assert printed["error"]["message"]
+    command = " ".join(word for word in shlex.split(line) if word.islower() and word.isalpha())
+    jsonschema.validate(printed, output_schema(next(name for name in RESULTS if command.startswith(name))))
+
+
+def test_serve_prints_its_json_at_once_and_only_that(folder: Path) -> None:
+    (folder / "found").mkdir()
+    line = [*COMMAND, "serve", "found", "--port", "0", "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        while lines[-1] not in ("}\n", ""):
+            lines.append(process.stdout.readline())
+        printed = json.loads("".join(lines))
+        jsonschema.validate(printed, output_schema("serve"))
+        with urllib.request.urlopen(printed["result"]["address"], timeout=10) as page:
+            assert page.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stdout.read() == ""
+
+
+def test_interrupted_command_says_so_in_json(folder: Path) -> None:
+    """Ctrl-C comes while the command runs the user's own function."""
+    (folder / "slow.py").write_text("import os\ndef f(path): os.kill(os.getpid(), 2)\n")
+    done = real("evaluate", "m.onnx", "-d", "data.npy", "--metric", "slow:f", "--json")
+    printed = json.loads(done.stdout)
+    jsonschema.validate(printed, output_schema("evaluate"))
+    assert (done.returncode, printed["error"]["type"]) == (130, "KeyboardInterrupt")
 
 
 def test_closed_pipe_ends_quietly(folder: Path) -> None:

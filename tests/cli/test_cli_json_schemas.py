@@ -48,7 +48,7 @@ LINES = {
     "doctor": ["doctor"],
     "compat": ["compat --scan script.py"],
 }
-# These serve a page, or search for half a minute; tests of their own run them.
+# These serve a page, or search; test_cli_frame.py and test_demo_command.py validate what they print.
 ELSEWHERE = {"serve", "demo"}
 
 

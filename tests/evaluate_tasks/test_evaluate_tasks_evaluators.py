@@ -103,7 +103,7 @@ def test_missing_labels_are_named(images: Path, tmp_path: Path) -> None:
         labelled_images(images, path)
     path = tmp_path / "labels.txt"
     path.write_text("1\n2\n")
-    with pytest.raises(DataError, match="one per image, 9, got 2"):
+    with pytest.raises(DataError, match="one per sample, 9, got 2"):
         labelled_images(images, path)
     Image.new("RGB", (4, 4)).save(images / "loose.png")
     with pytest.raises(DataError, match=r"loose\.png"):

@@ -14,6 +14,7 @@ from quantry.autosearch.space import AnySpace, example_recipe, spaces_of
 from quantry.data.arrays import StackedSource
 from quantry.data.calibration_data import CalibrationData, SampleSource
 from quantry.data.random_data import RandomData
+from quantry.data.subset import Subset
 from quantry.errors import DataError
 
 
@@ -60,8 +61,8 @@ def split_data(data: CalibrationData) -> tuple[CalibrationData, CalibrationData]
 
 
 def undivided(data: CalibrationData) -> CalibrationData:
-    """Return the data before `split_data`."""
-    return undivided(data.source.data) if isinstance(data.source, EverySecond) else data
+    """Return the data that some data are a part of."""
+    return undivided(data.source.data) if isinstance(data.source, EverySecond | Subset) else data
 
 
 def require_data(data: Any, evaluator: Any, space: AnySpace) -> Any:
@@ -105,7 +106,8 @@ def write_calibration_list(directory: OutputDirectory, data: CalibrationData) ->
     """
     lines = "".join(f"{line}\n" for line in calibration_lines(data))
     directory.write(directory.calibration, lines.encode())
-    if not isinstance(data.source, EverySecond) or not isinstance(undivided(data).source, StackedSource):
+    whole = undivided(data)
+    if whole is data or not isinstance(whole.source, StackedSource):
         return
     samples = list(data)
     written = io.BytesIO()
@@ -128,6 +130,9 @@ def calibration_lines(data: CalibrationData) -> list[str]:
     source = data.source
     if isinstance(source, EverySecond):
         lines = calibration_lines(source.data)[source.start :: 2]
+    elif isinstance(source, Subset):
+        whole = calibration_lines(source.data)
+        lines = [whole[index] for index in source.indices]
     elif source.files:
         lines = ["\t".join(map(str, files)) for files in source.files]
     else:

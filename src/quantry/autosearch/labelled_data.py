@@ -7,14 +7,18 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import ImageOptions
-from quantry.data.open_data import calibration_data
+from quantry.data.open_data import calibration_data, holds_arrays
 from quantry.data.sample_cache import SampleCache
+from quantry.data.subset import Subset
 from quantry.errors import DataError, RecipeError, nearest_spelling
 from quantry.evaluate.tasks import (
     CocoLabels,
     DetectionPrecision,
+    LabelledFiles,
     RankCorrelation,
     TopAccuracy,
     class_count,
@@ -23,6 +27,7 @@ from quantry.evaluate.tasks import (
     detector_evaluator,
     find_decoder,
     image_data,
+    labelled_arrays,
     labelled_images,
     number_labels,
 )
@@ -56,8 +61,8 @@ class LabelledData:
         model: The float model.
         data: Calibration data; without ``evaluation_data``, a part of it is held out for evaluation.
         evaluation_data: Evaluation data.
-        labels: Labels of the evaluation data: a .csv, .txt or .json file of classes, or a COCO file of boxes; None
-            with top1 and top5 takes the names of folders.
+        labels: Labels of the evaluation data: classes in a .csv, .txt, .json or .npy file, or a COCO file of boxes;
+            None with top1 and top5 takes the names of folders.
         metric: One of `LABELLED_METRICS`, a metric between outputs, or ``module:function``; None chooses by the labels.
         decoder: Decoder of a detector's outputs: yolox, yolov5, yolov8, boxes, or a function.
         images: How images become inputs; detectors use letterboxes unless it says otherwise.
@@ -138,18 +143,42 @@ class LabelledData:
         return self.data, metric, self.evaluation_data
 
     def _classifier_parts(self, k: int) -> tuple[CalibrationData, TopAccuracy]:
+        if holds_arrays(self._folder()):
+            return self._array_parts(k)
         options = self.image_options()
-        found = labelled_images(self._folder(), None if self.labels is None else Path(self.labels))
-        # Including the images used for calibration: one wrong label makes all others doubtful.
-        found.check_classes(class_count(self.model))
-        if found.names:
-            self.notes.append(_class_order(found.names))
+        found = self._checked(labelled_images(self._folder(), self.labels))
         held_out = self._calibration_indices(len(found.files))
         calibration = self._calibration([found.files[index] for index in held_out], options)
         evaluated = [index for index in range(len(found.files)) if index not in held_out]
         files = tuple(found.files[index] for index in evaluated)
         rest = replace(found, files=files, labels=tuple(found.labels[index] for index in evaluated))
         return calibration, classifier_evaluator(self.model, rest, k=k, options=options)
+
+    def _array_parts(self, k: int) -> tuple[CalibrationData, TopAccuracy]:
+        """Return the parts for a classifier whose samples are arrays."""
+        inputs = input_signatures(model_source(self.model).load())
+        images = self.image_options() if self.images else None
+        data = calibration_data(self._folder(), inputs, images)
+        found = self._checked(labelled_arrays(data, self._folder(), self.labels))
+        held_out = self._calibration_indices(len(found.labels))
+        evaluated = [index for index in range(len(found.labels)) if index not in held_out]
+        evaluation = CalibrationData(Subset(data, evaluated), inputs)
+        classes = np.array([found.labels[index] for index in evaluated], np.int64)
+        if held_out:
+            calibration = CalibrationData(Subset(data, held_out), inputs)
+        else:
+            calibration = calibration_data(self.data, inputs).take(self.calibration_samples or _CALIBRATION_SAMPLES)
+        return calibration, TopAccuracy(SampleCache(evaluation), classes, k)
+
+    def _checked(self, found: LabelledFiles) -> LabelledFiles:
+        """Return labelled samples after checking their classes, those used for calibration included.
+
+        One wrong label makes all others doubtful.
+        """
+        found.check_classes(class_count(self.model))
+        if found.names:
+            self.notes.append(_class_order(found.names))
+        return found
 
     def _detector_parts(self, kind: str) -> tuple[CalibrationData, DetectionPrecision]:
         if self.labels is None:
@@ -182,18 +211,20 @@ class LabelledData:
     def _folder(self) -> Path:
         folder = self.evaluation_data if self.evaluation_data is not None else self.data
         if folder is None:
-            raise DataError("labelled images must be given, got none; give --data, or --data and --evaluation-data")
+            raise DataError("labelled samples must be given, got none; give --data, or --data and --evaluation-data")
         if not isinstance(folder, str | Path):
-            raise DataError(f"labelled images must be in a folder, got {type(folder).__name__}; give an evaluator")
+            raise DataError(
+                f"labelled samples must be in a folder or a file, got {type(folder).__name__}; give an evaluator"
+            )
         return Path(folder)
 
     def _calibration_indices(self, count: int) -> set[int]:
-        """Return which labelled images calibrate, evenly spread; none if calibration has its own data."""
+        """Return which labelled samples calibrate, evenly spread; none if calibration has its own data."""
         if self.evaluation_data is not None and self.data is not None:
             return set()
         if count < 2:
             raise DataError(
-                f"there must be at least one image for calibration and one for evaluation, got {count}; "
+                f"there must be at least one sample for calibration and one for evaluation, got {count}; "
                 "give --evaluation-data"
             )
         # At most a quarter: most labels should be left for the evaluation.

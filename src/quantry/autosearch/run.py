@@ -12,7 +12,7 @@ from quantry.autosearch.data_split import require_data, split_data
 from quantry.autosearch.default_space import named_space
 from quantry.autosearch.engine import run_search
 from quantry.autosearch.evaluator import EvaluatorAdapter
-from quantry.autosearch.labelled_data import DEFAULT_METRIC, LabelledData
+from quantry.autosearch.labelled_data import LabelledData
 from quantry.autosearch.layer_ranking import LayerRanking
 from quantry.autosearch.options import OTHER_NAMES, SearchOptions
 from quantry.autosearch.output_directory import OutputDirectory
@@ -149,34 +149,44 @@ def search(  # noqa: PLR0913  one keyword for each thing a user brings
         log_to=_names(log_to),
     )
     wanted = _Wanted(space, recipe, target)
-    if evaluator is None and metric is None and labels is None:
-        metric = DEFAULT_METRIC
-    elif isinstance(evaluator, str):
+    if isinstance(evaluator, str):
         evaluator, metric = None, evaluator
     path = _model_path(model, options.output_dir)
-    labelled = LabelledData(path, data, evaluation_data, labels, metric, decoder, images, calibration_samples)
-    if evaluator is None:
-        data, evaluator, evaluation_data = labelled.parts()
-        images = labelled.image_options() if images is not None or labelled.is_labelled else None
-    else:
-        _refuse_labels(labelled)
-        evaluator = EvaluatorAdapter.of(evaluator, metric)
-    data = require_data(data, evaluator, wanted.example())
-    chosen = images if isinstance(images, ImageOptions) or images is None else ImageOptions(**images)
-    calibration = data
-    if not isinstance(data, CalibrationData):  # labelled images are opened already
-        calibration = calibration_data(data, input_signatures(model_source(path).load()), chosen)
-    if isinstance(evaluator, str):
-        calibration, evaluation = _evaluation_data(calibration, evaluation_data, chosen)
-        evaluator = OutputDistance(path, SampleCache(evaluation), evaluator)
+    brought = LabelledData(path, data, evaluation_data, labels, metric, decoder, images, calibration_samples)
+    calibration, scored_by = _data_and_evaluator(brought, evaluator, wanted)
     opened = open_store(store, OutputDirectory(options.output_dir))
     source = model_source(path)
     operators = Counter(node.op_type for node in source.load().graph)
     searched = wanted.space(LayerRanking(source, calibration, opened), operators)
     if wanted.is_default and _is_unlimited(options):
         options = replace(options, budget=DEFAULT_BUDGET)
-        labelled.notes.append(f"no limit was given: the search stops after {DEFAULT_BUDGET}")
-    return run_search(path, calibration, evaluator, _with_notes(searched, labelled.notes), options, opened)
+        brought.notes.append(f"no limit was given: the search stops after {DEFAULT_BUDGET}")
+    return run_search(path, calibration, scored_by, _with_notes(searched, brought.notes), options, opened)
+
+
+def _data_and_evaluator(brought: LabelledData, evaluator: Any, wanted: "_Wanted") -> tuple[CalibrationData, Any]:
+    """Return the calibration data, and what scores a model.
+
+    Args:
+        brought: Data, labels and metric as the user gives them.
+        evaluator: The user's own evaluator; None makes one of the metric.
+        wanted: The search space.
+    """
+    data, images, evaluation = brought.data, brought.images, None
+    if evaluator is None:
+        data, evaluator, evaluation = brought.parts()
+        images = brought.image_options() if images is not None or brought.is_labelled else None
+    else:
+        _refuse_labels(brought)
+        evaluator = EvaluatorAdapter.of(evaluator, brought.metric)
+    data = require_data(data, evaluator, wanted.example())
+    chosen = images if isinstance(images, ImageOptions) or images is None else ImageOptions(**images)
+    if not isinstance(data, CalibrationData):  # labelled samples are opened already
+        data = calibration_data(data, input_signatures(model_source(brought.model).load()), chosen)
+    if isinstance(evaluator, str):
+        data, held_out = _evaluation_data(data, evaluation, chosen)
+        evaluator = OutputDistance(brought.model, SampleCache(held_out), evaluator)
+    return data, evaluator
 
 
 @dataclass(frozen=True)

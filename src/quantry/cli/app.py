@@ -21,7 +21,7 @@ from quantry.cli.demo import demo
 from quantry.cli.diagnose import diagnose
 from quantry.cli.doctor import doctor
 from quantry.cli.evaluate import evaluate
-from quantry.cli.frame import ExitCode, current_output, framed, report_error, set_output
+from quantry.cli.frame import ExitCode, current_output, framed, report_error, report_interrupt, set_output
 from quantry.cli.nodes import nodes
 from quantry.cli.placement import placement
 from quantry.cli.presets import presets
@@ -151,6 +151,8 @@ def main() -> None:
     with ended_by_interrupt():
         try:
             code = app(standalone_mode=False)
+            if code == ExitCode.INTERRUPTED:
+                report_interrupt(sys.argv[1:])
         except OSError as error:
             code = _after_os_error(error)
         except Exception as error:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from quantry.cli.frame import ExitCode
+from quantry.cli.frame import report_interrupt
 from quantry.errors import ModelError, RecipeError
 
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Exit with `ExitCode.INTERRUPTED` and without a message if the user presses Ctrl-C; for the main thread only.
+    """Exit with `ExitCode.INTERRUPTED` and without a line of text if the user presses Ctrl-C; for the main thread only.
 
     Libraries in C may turn the interrupt into another exception: importing onnxruntime raises ImportError then. So the
     signal decides, not the exception.
@@ -29,7 +29,7 @@ def ended_by_interrupt() -> Iterator[None]:
         yield
     except BaseException:
         if came:
-            sys.exit(ExitCode.INTERRUPTED)
+            sys.exit(report_interrupt(sys.argv[1:]))
         raise
     finally:
         signal.signal(signal.SIGINT, previous)

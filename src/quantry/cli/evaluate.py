@@ -22,7 +22,7 @@ def evaluate(  # noqa: PLR0913, PLR0917  the command line's options are its para
     model: Annotated[Path, typer.Argument(help="ONNX model, float or quantized.")],
     data: Annotated[Path, typer.Option("--data", "-d", help="Evaluation data, as for `quantry quantize`.")],
     labels: Annotated[
-        Path | None, typer.Option(help="Labels: .csv, .txt or .json of classes or numbers, or a COCO file.")
+        Path | None, typer.Option(help="Labels: .csv, .txt, .json or .npy of classes or numbers, or a COCO file.")
     ] = None,
     metric: Annotated[str | None, typer.Option(help=METRIC)] = None,
     reference: Annotated[

@@ -50,6 +50,8 @@ class Output:
         quiet: Print errors and the result only.
         verbose: Also print log messages, and the traceback of an error.
         warnings: What `warn` was called with.
+        stream: Where the JSON goes.
+        has_json: Whether the JSON has been printed.
     """
 
     command: str = ""
@@ -57,6 +59,8 @@ class Output:
     quiet: bool = False
     verbose: bool = False
     warnings: list[str] = field(default_factory=list)
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+    has_json: bool = False
     _result: tuple[Any, int] | None = None
 
     @property
@@ -84,17 +88,48 @@ class Output:
         """
         self._result = (data, int(exit_code))
 
-    def finish(self, stream: TextIO) -> int:
-        """Print the JSON if it was asked for, and return the exit code."""
+    def result_before_work(self, data: Any) -> None:
+        """Set what a command returns that runs until it is stopped; JSON is printed now, because its end is too late.
+
+        Args:
+            data: The result as plain data.
+        """
+        self.result(data)
+        self.finish()
+
+    def finish(self) -> int:
+        """Print the JSON if it was asked for and not printed yet, and return the exit code."""
         if self._result is None:
             raise InternalError(f"a command must call Output.result, got none; in {self.command}")
         data, code = self._result
-        if self.json:
-            _write_json(stream, self, code, {"result": data})
+        self.print_json(code, {"result": data})
         return code
+
+    def print_json(self, code: int, content: Mapping[str, Any]) -> None:
+        """Print the JSON if it was asked for, once.
+
+        Args:
+            code: The exit code.
+            content: ``result`` or ``error``.
+        """
+        if not self.json or self.has_json:
+            return
+        self.has_json = True
+        envelope = {
+            "schema": f"quantry/{self.command}",
+            "version": JSON_VERSION,
+            "quantry": quantry.__version__,
+            "exit_code": int(code),
+            "warnings": self.warnings,
+            **content,
+        }
+        self.stream.write(json.dumps(plain(envelope), indent=2) + "\n")
+        self.stream.flush()
 
 
 _outputs: list[Output] = [Output()]
+# The output of the command that ran last, for errors that end it.
+_latest: list[Output] = []
 
 
 def current_output() -> Output:
@@ -115,6 +150,7 @@ _OPTIONS = {
 def set_output(*, quiet: bool, verbose: bool, as_json: bool) -> None:
     """Set the options that were given before the command's name."""
     _outputs[:] = [Output(quiet=quiet, verbose=verbose, json=as_json)]
+    _latest.clear()
 
 
 class OptionGroup:
@@ -144,14 +180,15 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
             verbose=before.verbose or output_verbose,
             json=before.json or output_json,
             warnings=[],
+            stream=sys.stdout,
         )
+        _latest[:] = [output]
         for group, cls in groups.items():
             values[group] = cls(**{option.name: values.pop(option.name) for option in fields(cls)})
-        stream = sys.stdout
         # With --json standard output has the JSON alone, whatever a library or a user's script prints.
         with _as_current(output), contextlib.redirect_stdout(sys.stderr if output.json else sys.stdout):
             command(**values)
-        code = output.finish(stream)
+        code = output.finish()
         if code != ExitCode.GOOD:
             raise typer.Exit(code)
 
@@ -213,32 +250,37 @@ def report_error(error: Exception, arguments: list[str]) -> int:
         console.print("Run again with --verbose for details. If your model is valid, please report this as a bug.")
     if _asked(arguments, "--verbose", "-v") and code == ExitCode.FAILED:
         traceback.print_exception(error)
-    if _asked(arguments, "--json"):
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        described = {"type": type(error).__name__, "message": message}
-        _write_json(sys.stdout, Output(command=_command_of(arguments)), code, {"error": described})
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    _failed_output(error, arguments).print_json(
+        code, {"error": {"type": type(error).__name__, "message": message or type(error).__name__}}
+    )
     return code
+
+
+def report_interrupt(arguments: list[str]) -> int:
+    """Return the exit code after Ctrl-C; with ``--json``, print that the command was interrupted.
+
+    Args:
+        arguments: The command line.
+    """
+    error = {"type": "KeyboardInterrupt", "message": "interrupted by the user"}
+    _failed_output(KeyboardInterrupt(), arguments).print_json(ExitCode.INTERRUPTED, {"error": error})
+    return ExitCode.INTERRUPTED
+
+
+def _failed_output(error: BaseException, arguments: list[str]) -> Output:
+    """Return the output of the command that failed, or one for a line that names no command to run."""
+    if _latest:
+        return _latest[0]
+    # The parser knows which command it was parsing, such as "quantry recipe show".
+    context = getattr(error, "ctx", None)
+    parsed = "" if context is None else context.command_path.partition(" ")[2]
+    first = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return Output(command=parsed or first, json=_asked(arguments, "--json"))
 
 
 def _asked(arguments: list[str], *options: str) -> bool:
     return any(option in arguments for option in options)
-
-
-def _command_of(arguments: list[str]) -> str:
-    return next((argument for argument in arguments if not argument.startswith("-")), "")
-
-
-def _write_json(stream: TextIO, output: Output, code: int, content: Mapping[str, Any]) -> None:
-    envelope = {
-        "schema": f"quantry/{output.command}",
-        "version": JSON_VERSION,
-        "quantry": quantry.__version__,
-        "exit_code": int(code),
-        "warnings": output.warnings,
-        **content,
-    }
-    stream.write(json.dumps(plain(envelope), indent=2) + "\n")
-    stream.flush()
 
 
 def plain(value: Any) -> Any:

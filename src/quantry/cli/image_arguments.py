@@ -160,9 +160,10 @@ def guessed_pixels(model: Path, data: Path | None) -> PixelGuess | None:
         model: The float model.
         data: The data, for which no image options were given.
     """
+    from quantry.data.open_data import calibration_data, holds_arrays, pixel_notes
+
     if data is None or holds_arrays(data) or not model.is_file():
         return None
-    from quantry.data.open_data import calibration_data, pixel_notes
     from quantry.diagnosis import check_pixels, command_line
     from quantry.graph.float_model import input_signatures
     from quantry.graph.load import model_source
@@ -179,19 +180,13 @@ def guessed_pixels(model: Path, data: Path | None) -> PixelGuess | None:
     return PixelGuess((*notes, f"{advice}{command_line(check.better.options)}"), options)
 
 
-def holds_arrays(data: Path) -> bool:
-    """Return whether the data are arrays (a file, a folder or a list of files) instead of images."""
-    if data.suffix.lower() == ".txt" and data.is_file():
-        first = data.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-        return first.strip().lower().endswith((".npy", ".npz"))
-    return not data.is_dir() or next(data.glob("*.np[yz]"), next(data.glob("*/*.npy"), None)) is not None
-
-
 def image_notes(data: Path | None, given: "ImageOptions | None") -> tuple[str, ...]:
     """Return a note on how images became inputs; empty if the data are arrays."""
+    from quantry.data.images import ImageOptions
+    from quantry.data.open_data import holds_arrays
+
     if data is None or holds_arrays(data):
         return ()
-    from quantry.data.images import ImageOptions
 
     options = given or ImageOptions()
     crop = f" of {options.crop_fraction:g}" if options.resize == "center-crop" else ""

@@ -72,17 +72,12 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     changes = _Changes(samples, tuple(exclude or ()), latency, batch, tuple(dimension or ()))
     wanted = _Wanted.of(recipe or preset or _AUTO, changes)
     file = output or Path(f"{model.stem}.{_file_name(wanted.name)}.onnx")
-    _check_output(file, model)
-    if report is not None:
-        _check_report(report, file, model)
-    _check_decoder(decoder, report)
-    check_model(model)
+    _check_files(model, file, report, decoder)
     options = images.options()
     if options is not None and data is None:
         raise RecipeError("image options need --data, got none; random data are not images")
     # Imported only now, so that a misspelt argument is reported at once.
     from quantry.auto import AutoInputs, find_effort
-    from quantry.report import write_report
 
     if options is None:
         warn_of_default_pixels(model, data)
@@ -92,17 +87,22 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     usable = useless is None or force
     written = result.save(file) if usable else ()
     if report is not None:
-        written = (*written, write_report(result, report, model.name, decoder=decoder))
+        written = (*written, _written_report(result, report, model.name, decoder))
     timed = _slow_because(result, target, latency) if latency and evaluate else None
-    slow = timed or result.slow_because
     told = (*((timed,) if timed else ()), *wanted.notes, *image_notes(data, options))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
     summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)
     out = current_output()
-    if slow:
+    if slow := timed or result.slow_because:
         out.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
     show(out, summary)
     out.result(quantize_json(model, summary), ExitCode.GOOD if usable else ExitCode.NOT_GOOD_ENOUGH)
+
+
+def _written_report(result: "QuantizationResult", path: Path, title: str, decoder: str | None) -> Path:
+    from quantry.report import write_report
+
+    return write_report(result, path, title, decoder=decoder)
 
 
 def _slow_because(result: "QuantizationResult", target: str | None, runs: int) -> str | None:
@@ -147,11 +147,15 @@ def _file_name(label: str) -> str:
     return re.sub(r'[\\/:*?"<>|\x00-\x1f]+', "-", label)
 
 
-def _check_output(target: Path, model: Path) -> None:
-    """Raise before any work if the output cannot be written or would overwrite the model."""
+def _check_files(model: Path, target: Path, report: Path | None, decoder: str | None) -> None:
+    """Raise before any work if the model is missing, or an output cannot be written or would overwrite the model."""
     check_output(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise RecipeError(f"--output must not be the float model itself, got {target}")
+    if report is not None:
+        _check_report(report, target, model)
+    _check_decoder(decoder, report)
+    check_model(model)
 
 
 def _check_decoder(decoder: str | None, report: Path | None) -> None:

@@ -35,7 +35,8 @@ class SearchArguments(OptionGroup):
     )
     evaluation_data: Annotated[Path | None, typer.Option(help="Evaluation data; default: a part of --data.")] = None
     labels: Annotated[
-        Path | None, typer.Option(help="Labels of the evaluation data: .csv, .txt or .json of classes, or a COCO file.")
+        Path | None,
+        typer.Option(help="Labels of the evaluation data: classes (.csv, .txt, .json, .npy) or a COCO file."),
     ] = None
     metric: Annotated[str | None, typer.Option(help=METRIC)] = None
     decoder: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from quantry.cli.image_arguments import holds_arrays, number
+from quantry.cli.image_arguments import number
 from quantry.errors import RecipeError
 from quantry.recipe.plain_text import yaml_value
 
@@ -56,8 +56,8 @@ class SearchJob:
         model: The float model.
         data: Calibration data; without ``evaluation_data``, a part of it is held out for evaluation.
         evaluation_data: Evaluation data.
-        labels: Labels of the evaluation data: a .csv, .txt or .json file of classes, or a COCO file of boxes; None
-            with top1 and top5 takes the names of folders.
+        labels: Labels of the evaluation data: classes in a .csv, .txt, .json or .npy file, or a COCO file of boxes;
+            None with top1 and top5 takes the names of folders.
         metric: top1, top5, map, map50, or a metric between outputs; None chooses by the labels.
         decoder: Decoder of a detector's outputs: yolox, yolov5, yolov8 or boxes.
         target: Where the model will run; None derives it from the recipe.
@@ -156,6 +156,7 @@ class SearchJob:
             UserError: Something given cannot be used.
         """
         from quantry.autosearch import search
+        from quantry.data.open_data import holds_arrays
 
         data, evaluator, evaluation = self.evaluation_parts()
         return search(
@@ -215,12 +216,13 @@ class SearchJob:
         Args:
             found: The output directory of the search.
         """
-        from quantry.data.open_data import calibration_data
+        from quantry.data.open_data import calibration_data, holds_arrays
         from quantry.graph.float_model import input_signatures
         from quantry.graph.load import model_source
 
         data = found / "calibration.txt" if self._calibrates_on_a_part else self.data or self.evaluation_data
-        images = self.image_options() if self.images or self.labelled_data.is_labelled else None
+        pictured = self.labelled_data.is_labelled and not (data is not None and holds_arrays(data))
+        images = self.image_options() if self.images or pictured else None
         return calibration_data(data, input_signatures(model_source(self.model).load()), images)
 
     @property

@@ -30,7 +30,7 @@ def serve(
     out = current_output()
     out.answer.print(server.address, highlight=False, markup=False, soft_wrap=True)
     out.console.print("Open it in a browser; Ctrl-C ends the server, not the search.")
-    out.result({"address": server.address})
+    out.result_before_work({"address": server.address})
     try:
         server.serve()
     finally:

@@ -79,8 +79,8 @@ def calibration_data(data: object, inputs: Signatures, options: ImageOptions | N
             - `CalibrationData`: returned as is; checked again if it was opened for inputs with other names.
             - None: one random sample, uniform in [0, 1), with a warning; use `RandomData` for more.
             - A path to a folder of images (also `ImageFolder`), to a folder of .npy or .npz files with one sample
-              each, to a folder with one subfolder of .npy files per input, to one .npy or .npz file whose first axis
-              is the samples, or to a .txt file that lists images or arrays, one sample per line.
+              each, also in subfolders, to a folder with one subfolder of .npy files per input, to one .npy or .npz
+              file whose first axis is the samples, or to a .txt file that lists images or arrays, one sample per line.
             - An array, or a mapping from input names to arrays, whose first axis is the samples.
             - A list or tuple of samples; it is not copied.
             - An onnxruntime data reader (anything with ``get_next()``), a PyTorch DataLoader, a generator or any
@@ -197,7 +197,22 @@ def _array_source(path: Path, inputs: Signatures) -> SampleSource | None:
     if by_input and all(folder.is_dir() for folder in by_input.values()):
         folders = {name: _files(folder.iterdir(), (".npy",)) for name, folder in by_input.items()}
         return InputFolders(folders, str(path)) if any(folders.values()) else None
-    return None
+    nested = _nested_arrays(path)
+    return ArrayFolder(_in_turn(nested)) if nested else None
+
+
+def holds_arrays(path: Path) -> bool:
+    """Return whether data are arrays (a file, a folder or a list of files) instead of images."""
+    if path.suffix.lower() == LIST_SUFFIX and path.is_file():
+        first = path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+        return first.strip().lower().endswith(ARRAY_SUFFIXES)
+    return not path.is_dir() or bool(_files(path.iterdir(), ARRAY_SUFFIXES) or _nested_arrays(path))
+
+
+def _nested_arrays(path: Path) -> list[Path]:
+    """Return the arrays in the subfolders of a folder, such as one per class, unless there are images."""
+    nested = _files(path.glob("*/*"), ARRAY_SUFFIXES)
+    return nested if nested and not _files(path.rglob("*"), IMAGE_SUFFIXES) else []
 
 
 def _file_source(path: Path, inputs: Signatures) -> SampleSource:

@@ -33,7 +33,14 @@ from quantry.evaluate.tasks.image_evaluators import (
     distance_evaluator,
     image_data,
 )
-from quantry.evaluate.tasks.labels import CocoLabels, LabelledBoxes, LabelledFiles, coco_labels, labelled_images
+from quantry.evaluate.tasks.labels import (
+    CocoLabels,
+    LabelledBoxes,
+    LabelledFiles,
+    coco_labels,
+    labelled_arrays,
+    labelled_images,
+)
 from quantry.evaluate.tasks.output_distance import OutputDistance
 from quantry.evaluate.tasks.perplexity import Perplexity
 from quantry.evaluate.tasks.rank_correlation import RankCorrelation, number_labels
@@ -70,6 +77,7 @@ __all__ = [
     "distance_evaluator",
     "find_decoder",
     "image_data",
+    "labelled_arrays",
     "labelled_images",
     "match_image",
     "number_labels",

@@ -1,4 +1,4 @@
-"""Labels of images: class labels from a file or from folders, and boxes in COCO's JSON format."""
+"""Labels of samples: classes from a file or from folders, and boxes of images in COCO's JSON format."""
 
 import csv
 import json
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantry.data.arrays import load_arrays
+from quantry.data.calibration_data import CalibrationData
 from quantry.data.images import IMAGE_SUFFIXES
 from quantry.errors import DataError
 
@@ -22,10 +24,11 @@ _HEADINGS = ("label", "class", "class_id", "category", "target")
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """Image files with the class of each.
+    """Files with one sample each, and the class of each.
 
     Attributes:
-        files: The files, in order of their paths.
+        files: The files: images in order of their paths, arrays in the order of the data. Samples that are part of one
+            array have their numbers in place of files.
         labels: The class of each.
         names: Names of the classes if folders or words name them; empty if labels are numbers.
         where: The file or folder of the labels, for messages.
@@ -84,24 +87,51 @@ def labelled_images(folder: str | Path, labels: str | Path | None = None) -> Lab
             names.
     """
     root = Path(folder)
-    files = image_files(root)
+    return _labelled_files(image_files(root), root, labels)
+
+
+def labelled_arrays(data: CalibrationData, path: str | Path, labels: str | Path | None = None) -> LabelledFiles:
+    """Return samples that are arrays with their classes.
+
+    Args:
+        data: The samples, opened from the path.
+        path: A folder of .npy and .npz files with one sample each, also in subfolders; a folder with one subfolder per
+            input, whose first input names the samples; or one file with all samples.
+        labels: As for `labelled_images`, or a ``.npy`` file of class numbers in the order of the samples. Samples of
+            one file have no names, so that their labels are a list.
+
+    Raises:
+        DataError: A sample has no label or an ambiguous one, or some labels are numbers and others names.
+    """
+    size = data.size if data.size is not None else sum(1 for _ in data)
+    sources = data.source.files
+    files = tuple(one[0] for one in sources) if sources else tuple(Path(f"sample {index}") for index in range(size))
+    if labels is None and (not sources or len(sources[0]) > 1):
+        raise DataError(
+            f"labels of arrays must be in a file, or the arrays in one folder per class, got neither; in {path}"
+        )
+    return _labelled_files(files, Path(path), labels)
+
+
+def _labelled_files(files: tuple[Path, ...], root: Path, labels: str | Path | None) -> LabelledFiles:
+    """Return files with their labels: from a file, else from the names of subfolders."""
     if labels is None:
         words = [path.relative_to(root).parts[0] for path in files if path.parent != root]
         if len(words) != len(files):
             loose = next(path for path in files if path.parent == root)
             raise DataError(
-                "without a file of labels every image must be in a subfolder named after its class, "
+                "without a file of labels every sample must be in a subfolder named after its class, "
                 f"got {loose.name}; in {root}"
             )
         return _numbered(files, words, str(root))
-    names = {path: path.relative_to(root).as_posix() for path in files}
+    names = {path: path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name for path in files}
     table = _read(Path(labels), tuple(names.values()))
     alone = Counter(path.name for path in files)
     found = [_label_of(path, names[path], table, unique=alone[path.name] == 1) for path in files]
     missing = [path for path, label in zip(files, found, strict=True) if label is None]
     if missing:
         raise DataError(
-            f"every image must have a label, got none for {len(missing)} of {len(files)}, such as "
+            f"every sample must have a label, got none for {len(missing)} of {len(files)}, such as "
             f"{names[missing[0]]}; in {labels}"
         )
     return _numbered(files, [label for label in found if label is not None], str(labels))
@@ -150,6 +180,10 @@ def _check_words(words: list[str], where: str) -> None:
 
 def _read(path: Path, files: tuple[str, ...]) -> dict[str, str]:
     """Return file names to labels as text."""
+    if path.suffix.lower() == ".npy":
+        stored = load_arrays(path)
+        flat = stored.reshape(-1).tolist() if isinstance(stored, np.ndarray) else []
+        return _from_rows([[str(label)] for label in flat], files, path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -179,7 +213,8 @@ def _from_rows(rows: list[list[str]], files: tuple[str, ...], path: Path) -> dic
     if all(len(row) == 1 for row in rows):
         if len(rows) != len(files):
             raise DataError(
-                f"a list of labels without file names must have one per image, {len(files)}, got {len(rows)}; in {path}"
+                f"a list of labels without file names must have one per sample, {len(files)}, got {len(rows)}; "
+                f"in {path}"
             )
         return {file: row[0].strip() for file, row in zip(files, rows, strict=True)}
     for number, row in enumerate(rows, start=1):
