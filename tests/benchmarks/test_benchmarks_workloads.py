@@ -84,7 +84,7 @@ def test_quantizing_task_writes_a_model(task, tmp_path):
 def test_evaluation_reports_signal_to_noise_ratio_of_written_model(factor, tmp_path):
     made = ConvChain(2).make()
     model = onnx.load(made["model"])
-    # Behind the last convolution comes only Relu, so the output shrinks as its constants do.
+    # After the last convolution comes only Relu, so the output shrinks as its constants do.
     for constant in model.graph.initializer:
         if constant.name in ("w1", "b1"):
             smaller = onnx.numpy_helper.to_array(constant) * np.float32(factor)

@@ -33,8 +33,8 @@ def test_each_range_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics = observed()
     int8, uint8 = OwnRange(TensorSpec()), OwnRange(TensorSpec(DataType.UINT8, symmetric=False))
     questions = [(int8, MinMax(), {}), (int8, MinMSE(), {}), (uint8, MinMSE(), {}), (int8, MinMSE(), {"x": (SIGMOID,)})]
-    first = [activation_params({"x": plan}, statistics, method, behind) for plan, method, behind in questions]
-    again = [activation_params({"x": plan}, statistics, method, behind) for plan, method, behind in questions]
+    first = [activation_params({"x": plan}, statistics, method, readers) for plan, method, readers in questions]
+    again = [activation_params({"x": plan}, statistics, method, readers) for plan, method, readers in questions]
     assert [found["x"] for found in again] == [found["x"] for found in first]
     assert len({found["x"] for found in first}) == len(questions)
     assert asked == [method for _, method, _ in questions]
