@@ -212,3 +212,25 @@ def test_every_level_counts_alike(count: int) -> None:
         assert compiled is not None
         found.append((compiled.count_codes(values, histogram), histogram.tobytes()))
     assert all(other == found[0] for other in found)
+
+
+def grouped(compiled: kernels.Kernels, lines: np.ndarray, size: int) -> bytes:
+    """Return all that the kernels of ``weight_groups.c`` write, as bytes."""
+    numbers = {"lowest": 0, "highest": 15, "centre": 8, "steps": 15, "largest_end": 1e38, "either_sign": False}
+    found = b""
+    for symmetric in (False, True):
+        task = kernels.GroupLines.of(lines, size)
+        scale, zero, empty = compiled.search_groups(task, (1.0, 0.87, 0.75), symmetric=symmetric, **numbers)
+        packed = np.zeros((len(lines), task.groups, size // 2), np.uint8)
+        compiled.pack_groups(task, scale, zero, packed, lowest=0, highest=15, shift=0, bits=4)
+        found += b"".join(np.ascontiguousarray(part).tobytes() for part in (scale, zero, empty, packed))
+    return found
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (33, 40), (70, 7)])
+def test_every_level_and_memory_order_has_the_same_groups(shape: tuple[int, int]) -> None:
+    lines = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    lines[0] = 0
+    levels = [compiled for level in LEVELS if (compiled := kernels.loaded(level)) is not None]
+    views = (lines, np.asfortranarray(lines))
+    assert len({grouped(compiled, view, 16) for compiled in levels for view in views}) == 1

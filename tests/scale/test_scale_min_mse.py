@@ -71,3 +71,14 @@ def test_error_is_never_above_that_of_min_max(sample, symmetric):
         assert chosen_error(ExactValues(values), values, grid) <= error(values, whole.low[0], whole.high[0], grid) * (
             1 + 1e-3
         )
+
+
+@pytest.mark.parametrize("centre", [4.87, -3.3, 611.0])
+@pytest.mark.parametrize("spread", [1e-5, 0.001, 0.004])
+def test_a_level_lies_close_to_values_that_are_almost_constant(centre, spread):
+    values = (centre * (1 + spread * np.random.default_rng(3).uniform(-1, 1, 4000))).astype(np.float32)
+    grid = Grid(DataType.UINT8, symmetric=False)
+    ends = sorted((0.0, centre))
+    best = min(error(values, *(end * (1 + x) for end in ends), grid) for x in np.linspace(-0.02, 0.02, 800))
+    step = abs(centre) / 255
+    assert chosen_error(BinnedValues(stats_of([values])), values, grid) <= best * 1.3 + (0.06 * step) ** 2

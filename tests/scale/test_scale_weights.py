@@ -6,9 +6,12 @@ import pytest
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
 from quantry.errors import InternalError
+from quantry.numerics import kernels
+from quantry.numerics.grid import Grid
 from quantry.numerics.rounding import fake_quantize, quantize_array
 from quantry.recipe import DataType, MinMax, MinMSE, NonOverflow, Percentile, PowerOfTwoScale, TensorSpec
 from quantry.scale import constant_params
+from quantry.scale.ranges.group_search import least_error_groups
 from quantry.scale.weights import measure_constant
 
 WEIGHT = np.random.default_rng(5).normal(size=(6, 4, 3, 3)).astype(np.float32) * np.arange(1, 7)[:, None, None, None]
@@ -112,10 +115,37 @@ def test_parameters_are_found_once_for_each_tensor_and_question(monkeypatch):
 @pytest.mark.parametrize("size", [3e38, 2e-38])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_groups_near_the_ends_of_float32_have_normal_scales(size, symmetric):
-    from quantry.numerics.grid import Grid
-    from quantry.scale.ranges.group_search import least_error_groups
-
     rows = (np.random.default_rng(0).uniform(-1, 1, (4, 32)) * size).astype(np.float32)
     found, _ = least_error_groups(rows, 16, Grid(DataType.INT4, symmetric=symmetric), either_sign=symmetric)
     assert np.isfinite(found.scale).all()
     assert (np.abs(found.scale) >= np.finfo(np.float32).tiny).all()
+
+
+@pytest.mark.parametrize("grid", [Grid(DataType.INT4, symmetric=True), Grid(DataType.UINT4, symmetric=False)])
+@pytest.mark.parametrize("either_sign", [False, True])
+@pytest.mark.parametrize("size", [2e-38, 1.0, 3e38])
+def test_compiled_search_of_groups_has_the_bytes_of_numpy(grid, either_sign, size, monkeypatch):
+    rows = (np.random.default_rng(1).standard_t(3, (37, 100)) / 40).clip(-1, 1).astype(np.float32) * np.float32(size)
+    rows[5, :32], rows[6, 32:64] = 0, np.abs(rows[6, 32:64])
+    found = []
+    for compiled in (kernels.loaded(), None):
+        monkeypatch.setattr(kernels, "loaded", lambda compiled=compiled: compiled)
+        with np.errstate(all="ignore"):
+            chosen, empty = least_error_groups(rows, 32, grid, either_sign=either_sign and grid.symmetric)
+        found.append((chosen.scale.tobytes(), chosen.zero_point.tobytes(), empty.tobytes()))
+    assert found[0] == found[1]
+    assert np.flatnonzero(empty).tolist() == [5 * 4]
+
+
+def test_scales_of_groups_have_nearly_the_least_error_of_an_exhaustive_search():
+    rows = np.random.default_rng(2).standard_t(4, (64, 128)).astype(np.float32)
+    grid = Grid(DataType.INT4, symmetric=True)
+    chosen, _ = least_error_groups(rows, 32, grid)
+    groups = rows.reshape(-1, 32)
+
+    def errors(scale):
+        return np.square(np.clip(np.rint(groups / scale), -8, 7) * scale - groups).sum(axis=1)
+
+    whole = np.abs(groups).max(axis=1, keepdims=True) / 7
+    least = np.min([errors(whole * part) for part in np.linspace(0.4, 1.1, 200)], axis=0)
+    assert errors(chosen.scale.reshape(-1, 1)).sum() < 1.03 * least.sum()

@@ -11,8 +11,6 @@ points are then in the middle, the operator's default, none are written.
 A table of embeddings with 4 bits is read by GatherBlockQuantized, which dequantizes only the rows that it looks up.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import onnx_ir as ir
 
@@ -22,10 +20,11 @@ from quantry.emit.local_functions import CONTRIB_DOMAIN
 from quantry.emit.product_node import ProductNode, product_nodes
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.weights import unshared
+from quantry.numerics import kernels
 from quantry.numerics.rounding import quantize_array, round_and_clip
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.recipe import Format, MatMulNBits
-from quantry.runtime.threads import thread_count
+from quantry.runtime.threads import in_threads, row_parts
 
 _BYTE, _NARROW_BITS = 8, 4
 
@@ -127,9 +126,6 @@ def unsigned_shift(params: TensorParams) -> int:
     return -params.dtype.lowest
 
 
-_TILE = 1 << 17  # weights that are quantized and packed at a time: with temporary arrays they fit the cache
-
-
 def _packed(product: ProductNode, weight: np.ndarray, params: TensorParams) -> np.ndarray:
     matrix = product.matrix(np.asarray(weight, np.float32))
     return quantize_and_pack(matrix, product.matrix(params.scale).T, product.matrix(params.zero_point).T, params)
@@ -140,8 +136,7 @@ def quantize_and_pack(
 ) -> np.ndarray:
     """Return a matrix [K, N] as bytes [N, groups, bytes of a group].
 
-    The integers are those of `quantize_array`. Tiles are quantized in the memory order of the matrix: only the packed
-    bytes are transposed, an eighth of the data.
+    The integers are those of `quantize_array`.
 
     Args:
         matrix: Finite float32 values.
@@ -150,32 +145,46 @@ def quantize_and_pack(
         params: The type and the size of a group.
     """
     assert params.group is not None
-    size, bits, columns = params.group, params.dtype.bits, matrix.shape[1]
-    groups = scale.shape[1]
-    packed = np.empty((columns, groups, size * bits // _BYTE), np.uint8)
-    step = max(1, _TILE // size)
-    # Symmetric weights have one zero point for all groups: comparing with numbers is faster than with arrays.
-    same = zero_point.size > 0 and (zero_point == zero_point.flat[0]).all()
+    rows, columns = matrix.shape
+    groups, width = scale.shape[1], params.group * params.dtype.bits // _BYTE
+    # The end of a group that is shorter than the others is zero.
+    packed = (np.zeros if rows % params.group else np.empty)((columns, groups, width), np.uint8)
+    compiled = kernels.loaded()
 
-    def write(group: int) -> None:
-        for start in range(0, columns, step):
-            tile = slice(start, min(start + step, columns))
-            values = matrix[group * size : (group + 1) * size, tile]
-            levels = np.empty_like(values)  # keeps the memory order
-            with np.errstate(over="ignore"):
-                np.divide(values, scale[tile, group], out=levels)
-            offset = np.asarray(zero_point.flat[0] if same else zero_point[tile, group], np.float32)
-            round_and_clip(levels, params.lowest - offset, params.highest - offset, levels)
-            levels += offset + np.float32(unsigned_shift(params))
-            integers = levels.astype(np.uint8)
-            if len(integers) < size:
-                integers = np.pad(integers, [(0, size - len(integers)), (0, 0)])
-            packed[tile, group] = _pack_first_axis(integers, bits).T
+    def write(part: range) -> None:
+        some = slice(part.start, part.stop)
+        values, scales, offsets = matrix[:, some], scale[some], zero_point[some].astype(np.float32)
+        if compiled is None:
+            _pack_groups(values, scales, offsets, params, packed[some])
+            return
+        compiled.pack_groups(
+            kernels.GroupLines.of(values.T, params.group or 1),
+            scales,
+            offsets,
+            packed[some],
+            lowest=params.lowest,
+            highest=params.highest,
+            shift=unsigned_shift(params),
+            bits=params.dtype.bits,
+        )
 
-    # NumPy releases the interpreter lock inside each step.
-    with ThreadPoolExecutor(thread_count()) as executor:
-        list(executor.map(write, range(groups)))
+    in_threads(write, row_parts(columns))
     return packed
+
+
+def _pack_groups(
+    matrix: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, params: TensorParams, packed: np.ndarray
+) -> None:
+    """Do what the compiled kernel does, with the same bytes."""
+    size, bits = params.group or 1, params.dtype.bits
+    for group in range(scale.shape[1]):
+        values, offset = matrix[group * size : (group + 1) * size], zero_point[:, group]
+        with np.errstate(over="ignore"):
+            levels = values / scale[:, group]
+        round_and_clip(levels, params.lowest - offset, params.highest - offset, levels)
+        integers = (levels + (offset + np.float32(unsigned_shift(params)))).astype(np.uint8)
+        integers = np.pad(integers, [(0, size - len(integers)), (0, 0)])
+        packed[:, group] = _pack_first_axis(integers, bits).T
 
 
 def _pack_first_axis(levels: np.ndarray, bits: int) -> np.ndarray:

@@ -3,12 +3,11 @@
 `ModelSource` is what the pipeline works with: a model that is loaded lazily and identified by its content.
 """
 
-import mmap
 import os
 import textwrap
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -19,26 +18,9 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from quantry.errors import ModelError, ModelNotFoundError, QuantryError
 from quantry.graph.float_model import model_fingerprint
+from quantry.graph.stored_weights import cut_bytes, cut_file, mentions_in_file
 from quantry.graph.wellformed import check_well_formed
 from quantry.memo import Digest, fingerprint, fingerprint_file
-
-
-def read_model_file(path: Path) -> onnx.ModelProto:
-    """Return the proto in a file, without its external data.
-
-    Raises:
-        ModelNotFoundError: There is no such file.
-        ModelError: The file is not a readable ONNX model.
-    """
-    if path.is_dir():
-        raise ModelError(f"the model must be an ONNX file, got a folder; at {path}")
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ModelNotFoundError(f"the model file must exist, found nothing; at {path}") from error
-    except OSError as error:
-        raise ModelError(f"the model file must be readable, got {error.strerror}; at {path}") from error
-    return parse_model(content, str(path))
 
 
 def parse_model(content: bytes, label: str) -> onnx.ModelProto:
@@ -211,8 +193,7 @@ class _FileSource(ModelSource):
         # The key of every external tensor is in the file as text, and searching for it is far cheaper than loading the
         # model. A file that is missing or empty is left to the loader, which raises the error.
         try:
-            with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return content.find(b"location") >= 0
+            return mentions_in_file(self.path, b"location")
         except (OSError, ValueError):
             return True
 
@@ -303,11 +284,20 @@ def read_model(model: str | os.PathLike[str] | bytes) -> ir.Model:
 
 
 def _load_file(path: Path) -> ir.Model:
-    return _from_proto(read_model_file(path), str(path), base_dir=path.absolute().parent)
+    if path.is_dir():
+        raise ModelError(f"the model must be an ONNX file, got a folder; at {path}")
+    try:
+        content, weights = cut_file(path)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(f"the model file must exist, found nothing; at {path}") from error
+    except OSError as error:
+        raise ModelError(f"the model file must be readable, got {error.strerror}; at {path}") from error
+    return _from_proto(parse_model(content, str(path)), str(path), weights, base_dir=path.absolute().parent)
 
 
 def _load_bytes(content: bytes) -> ir.Model:
-    return _from_proto(parse_model(content, _BytesSource.label), _BytesSource.label)
+    content, weights = cut_bytes(content)
+    return _from_proto(parse_model(content, _BytesSource.label), _BytesSource.label, weights)
 
 
 def _sort_nodes(graph: ir.Graph, label: str) -> None:
@@ -326,7 +316,12 @@ def _sort_nodes(graph: ir.Graph, label: str) -> None:
         seen.add(node)
 
 
-def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None) -> ir.Model:
+def _from_proto(
+    proto: onnx.ModelProto,
+    label: str,
+    weights: Mapping[str, ir.TensorProtocol] | None = None,
+    base_dir: Path | None = None,
+) -> ir.Model:
     if proto.graph.sparse_initializer:
         name = proto.graph.sparse_initializer[0].values.name
         raise ModelError(f"weights must be dense, got the sparse initializer {name!r}; convert it; in {label}")
@@ -337,6 +332,8 @@ def _from_proto(proto: onnx.ModelProto, label: str, base_dir: Path | None = None
     except Exception as error:  # onnx-ir wraps what it finds in its own and in builtin exceptions
         reason = textwrap.shorten(str(error.__cause__ or error), 300)
         raise ModelError(f"the model must be a consistent ONNX graph, got: {reason}; in {label}") from error
+    for name, tensor in (weights or {}).items():
+        model.graph.initializers[name].const_value = tensor
     _sort_nodes(model.graph, label)
     outside = next(external_tensors(model), None)
     if base_dir is None and outside is not None:

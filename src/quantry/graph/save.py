@@ -18,6 +18,7 @@ import onnx_ir as ir
 from quantry.errors import InternalError, ModelError
 from quantry.graph.edit import collection_paused
 from quantry.graph.weights import WeightKey, all_weights, external_placeholder, raw_bytes, written_with
+from quantry.graph.wire_format import tag, varint
 
 INLINE_LIMIT_BYTES = 1_500_000_000
 """Weights above this total go to an external data file; protobuf is limited to 2 GB."""
@@ -72,15 +73,15 @@ class ModelParts:
         lengths = [_tensor_size(weight.header, weight.size) for weight in self.weights]
         size = len(self.graph) + sum(_field_size(_INITIALIZER_FIELD, length) for length in lengths)
         yield self.head.SerializeToString(deterministic=True)
-        yield _tag(_GRAPH_FIELD) + _varint(size)
+        yield tag(_GRAPH_FIELD) + varint(size)
         yield self.graph
-        initializer, raw_data = _tag(_INITIALIZER_FIELD), _tag(_RAW_DATA_FIELD)
+        initializer, raw_data = tag(_INITIALIZER_FIELD), tag(_RAW_DATA_FIELD)
         for weight, length in zip(self.weights, lengths, strict=True):
-            beginning = initializer + _varint(length) + weight.header
+            beginning = initializer + varint(length) + weight.header
             if weight.size is None:
                 yield beginning
             else:
-                yield beginning + raw_data + _varint(weight.size)
+                yield beginning + raw_data + varint(weight.size)
                 yield _exactly(weight.size, weight.data(), weight.name)
 
 
@@ -310,18 +311,4 @@ def _tensor_size(header: bytes, raw: int | None) -> int:
 
 
 def _field_size(field: int, length: int) -> int:
-    return len(_tag(field)) + len(_varint(length)) + length
-
-
-def _tag(field: int) -> bytes:
-    length_delimited = 2
-    return _varint(field << 3 | length_delimited)
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    return len(tag(field)) + len(varint(length)) + length

@@ -20,8 +20,8 @@ from quantry.numerics.grid import Grid, Range
 from quantry.numerics.power_of_two import SMALLEST_EXPONENT, largest_exponent
 
 _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
-# With both ends at most this large, high - low is still finite in float32.
-_LARGEST_END = float(np.finfo(np.float32).max) / 2
+LARGEST_END = float(np.finfo(np.float32).max) / 2
+"""With both ends at most this large, high - low is still finite in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def scale_and_zero_point(low: Any, high: Any, grid: Grid, arrays: Any = np) -> t
     Returns:
         Scales and zero points, float64 of the same shape.
     """
-    low, high = arrays.clip(low, -_LARGEST_END, 0.0), arrays.clip(high, 0.0, _LARGEST_END)
+    low, high = arrays.clip(low, -LARGEST_END, 0.0), arrays.clip(high, 0.0, LARGEST_END)
     span = arrays.maximum(-low, high) if grid.symmetric else high - low
     scale = span / grid.steps
     degenerate = scale < _SMALLEST_NORMAL

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,65 @@ class WeightGridTask(ctypes.Structure):
         return task
 
 
+class GroupLines(ctypes.Structure):
+    """``lines_t`` of ``weight_groups.c``: lines of values that are cut into groups."""
+
+    LANES = 32
+    """How many groups are processed side by side."""
+
+    _fields_ = (
+        ("values", _POINTER),
+        *((name, ctypes.c_ssize_t) for name in ("line", "value")),
+        *((name, _SIZE) for name in ("count", "length", "size")),
+        ("scratch", _POINTER),
+    )
+
+    @classmethod
+    def of(cls, lines: Single, size: int) -> "GroupLines":
+        """Return the lines ``[count, length]`` of a view of any memory order, in groups of a size."""
+        if lines.dtype != np.float32:
+            raise InternalError(f"a kernel's lines must be float32, got {lines.dtype}; in numerics")
+        scratch = np.empty((size, cls.LANES), np.float32)
+        steps = (step // lines.itemsize for step in lines.strides)
+        found = cls(lines.ctypes.data, *steps, *lines.shape, size, scratch.ctypes.data)
+        found.arrays = lines, scratch  # C only has addresses, which do not keep the arrays alive.
+        return found
+
+    @property
+    def groups(self) -> int:
+        """Number of groups in a line."""
+        return -(-int(self.length) // int(self.size))
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Shape of the arrays with one entry for each group: groups, and lines in whole blocks."""
+        return self.groups, -(-int(self.count) // self.LANES) * self.LANES
+
+
+class GroupSearchTask(ctypes.Structure):
+    """``search_t`` of ``weight_groups.c``."""
+
+    _fields_ = (
+        ("lines", GroupLines),
+        ("parts", _POINTER),
+        *((name, ctypes.c_double) for name in ("lowest", "highest", "centre", "steps", "largest_end")),
+        *((name, ctypes.c_int32) for name in ("symmetric", "either_sign")),
+        *((name, _POINTER) for name in ("scale", "zero", "empty")),
+    )
+
+
+class GroupPackTask(ctypes.Structure):
+    """``pack_t`` of ``weight_groups.c``."""
+
+    _fields_ = (
+        ("lines", GroupLines),
+        *((name, _POINTER) for name in ("scale", "zero")),
+        *((name, ctypes.c_float) for name in ("lowest", "highest", "shift")),
+        ("bits", ctypes.c_int32),
+        *((name, _POINTER) for name in ("integers", "packed")),
+    )
+
+
 class RowLayerTask(ctypes.Structure):
     """``layer_t`` of ``train_rows.c``: a layer whose rows are trained."""
 
@@ -121,6 +180,8 @@ _SIGNATURES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "round_with_feedback": (_ROUNDING, None),
     "descend": (_ROUNDING, ctypes.c_int),
     "pack_columns": ((_POINTER, _SIZE, _SIZE, _SIZE, _POINTER), None),
+    "search_groups": ((ctypes.POINTER(GroupSearchTask),), None),
+    "pack_groups": ((ctypes.POINTER(GroupPackTask),), None),
     "train_rows_scratch": ((_LAYER,), _SIZE),
     "train_rows": ((_LAYER, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _POINTER), None),
 }
@@ -199,6 +260,44 @@ class Kernels:
         packed = np.empty(len(matrix) * padded, np.float32)
         self._functions["pack_columns"](matrix.ctypes.data, *matrix.shape, padded, packed.ctypes.data)
         return packed
+
+    def search_groups(
+        self, lines: GroupLines, parts: Sequence[float], **options: float
+    ) -> tuple[Single, Single, npt.NDArray[np.bool_]]:
+        """Return scale, zero point and whether all values are zero, ``[count, groups]``.
+
+        Args:
+            lines: The values.
+            parts: Three parts of a group's whole range, whose scales are compared.
+            options: The other numbers of `GroupSearchTask`.
+        """
+        ranges = np.asarray(parts, np.float64)
+        scale, zero = np.empty(lines.padded, np.float32), np.empty(lines.padded, np.float32)
+        empty = np.empty(lines.padded, np.bool_)
+        arrays: dict[str, npt.NDArray[Any]] = {"parts": ranges, "scale": scale, "zero": zero, "empty": empty}
+        task = GroupSearchTask(lines, **options, **{name: array.ctypes.data for name, array in arrays.items()})
+        self._functions["search_groups"](ctypes.byref(task))
+        return scale[:, : lines.count].T, zero[:, : lines.count].T, empty[:, : lines.count].T
+
+    def pack_groups(
+        self, lines: GroupLines, scale: Single, zero: Single, packed: npt.NDArray[np.uint8], **options: float
+    ) -> None:
+        """Quantize groups and pack the integers.
+
+        Args:
+            lines: The values.
+            scale: ``[count, groups]``.
+            zero: Zero points of the same shape.
+            packed: ``[count, groups, bytes of a group]``; the end of a group that is shorter stays as it is.
+            options: The numbers of `GroupPackTask`.
+        """
+        scales, zeros = np.ones(lines.padded, np.float32), np.zeros(lines.padded, np.float32)
+        scales[:, : lines.count], zeros[:, : lines.count] = scale.T, zero.T
+        integers = np.empty((lines.size, lines.LANES), np.uint8)
+        arrays: dict[str, npt.NDArray[Any]] = {"scale": scales, "zero": zeros, "integers": integers}
+        addresses = {name: array.ctypes.data for name, array in arrays.items()}
+        task = GroupPackTask(lines, **options, **addresses, packed=_address(packed, np.uint8))
+        self._functions["pack_groups"](ctypes.byref(task))
 
     def train_rows(self, layer: RowLayerTask, schedule: Single, losses: Double, rows: range) -> None:
         """Train some rows of a layer.

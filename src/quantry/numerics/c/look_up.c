@@ -13,8 +13,9 @@ static inline float nearest_level(float steps, float low, float high)
     return rintf(steps < high ? steps : high);
 }
 
-/* Values per step: their levels stay in the first cache. */
-enum { BLOCK = 1024 };
+/* Values per step: their levels stay in the first cache, and below 4 KB, because larger frames call a function of the C
+ * library on Windows. */
+enum { BLOCK = 512 };
 
 /* A macro, so that each combination becomes a loop without branches. */
 #define EACH(RESULT) INDEPENDENT for (size_t i = 0; i < size; i++) RESULT

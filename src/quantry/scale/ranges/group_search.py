@@ -4,20 +4,21 @@ A few shrunk scales are compared for each group, each with the least-squares fit
 integers ``q``, the squared error of ``scale * q`` is least at ``scale = <x, q> / <q, q>``. On normal and heavy-tailed
 weights of 4 bits this finds the error of the exhaustive search within 2 %, ten times as fast.
 
-Everything is computed on tiles that stay in the processor's cache. A tile has the memory order of the weight, because
-transposing it would take as long as the search: groups are its columns if groups lie across the rows in memory (the
-weight ``[K, N]`` of a MatMul), and its rows otherwise.
+`weight_groups.c` computes it on a few groups at a time, side by side, whatever their memory order. The NumPy version
+has the same bytes: both add products in the order of the values.
 """
-
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from quantry.numerics.affine import Affine, scale_and_zero_point
+from quantry.numerics import kernels
+from quantry.numerics.affine import LARGEST_END, Affine, scale_and_zero_point
 from quantry.numerics.grid import Grid
+from quantry.numerics.rounding import round_and_clip
+from quantry.runtime.threads import in_threads, row_parts
 
 Floats = npt.NDArray[np.float32]
+Found = tuple[Floats, Floats, npt.NDArray[np.bool_]]
 
 _SHRINKS = (1.0, 0.87, 0.75)
 """Parts of the whole range that are compared: with 4 bits, optimal ranges of groups of 32 to 256 weights lie between
@@ -38,69 +39,73 @@ def least_error_groups(
         grid: The integers in use, with float scales.
         either_sign: Whether scales may be negative; only for a symmetric grid.
     """
+    compiled = kernels.loaded()
+    if compiled is None:
+        scale, zero, empty = _searched(rows, size, grid, either_sign=either_sign)
+        return Affine(scale, zero.astype(np.int64)), empty
+
+    def search(part: range) -> Found:
+        return compiled.search_groups(
+            kernels.GroupLines.of(rows[part.start : part.stop], size),
+            _SHRINKS,
+            lowest=grid.lowest,
+            highest=grid.highest,
+            centre=grid.centre,
+            steps=grid.steps,
+            largest_end=LARGEST_END,
+            symmetric=grid.symmetric,
+            either_sign=either_sign,
+        )
+
+    found = in_threads(search, row_parts(len(rows)))
+    scale, zero, empty = (np.concatenate([part[index] for part in found]) for index in range(3))
+    return Affine(scale, zero.astype(np.int64)), empty
+
+
+def _searched(rows: Floats, size: int, grid: Grid, *, either_sign: bool) -> Found:
     count, length = rows.shape
-    groups = -(-length // size)
-    scale, zero_point = np.ones((count, groups), np.float32), np.zeros((count, groups), np.int64)
-    empty = np.zeros((count, groups), np.bool_)
-    for some, group in _tiles(count, groups, size):
-        tile = rows[some, group * size : (group + 1) * size]
-        across = tile.strides[1] > tile.strides[0]
-        values = tile.T if across else tile
-        found = _best(values, grid, 0 if across else 1, either_sign=either_sign)
-        scale[some, group], zero_point[some, group], empty[some, group] = found
-    return Affine(scale, zero_point), empty
-
-
-def _tiles(count: int, groups: int, size: int) -> Iterator[tuple[slice, int]]:
+    shape = count, -(-length // size)
+    scale, zero, empty = np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.bool_)
     step = max(1, _TILE // size)
-    return ((slice(start, start + step), group) for group in range(groups) for start in range(0, count, step))
+    for group in range(shape[1]):
+        for start in range(0, count, step):
+            some = slice(start, start + step)
+            tile = np.ascontiguousarray(rows[some, group * size : (group + 1) * size].T)
+            scale[some, group], zero[some, group], empty[some, group] = _best(tile, grid, either_sign=either_sign)
+    return scale, zero, empty
 
 
-def _best(
-    tile: Floats, grid: Grid, axis: int, *, either_sign: bool
-) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return scale, zero point and emptiness of the groups of a tile, whose values lie along an axis."""
-    low, high = (np.asarray(end(axis=axis), np.float64) for end in (tile.min, tile.max))
+def _best(tile: Floats, grid: Grid, *, either_sign: bool) -> Found:
+    """Return scale, zero point and emptiness of the groups of a tile, which are its columns."""
+    low, high = (np.asarray(end(axis=0), np.float64) for end in (tile.min, tile.max))
     empty = (low == 0) & (high == 0)
     turned = np.ones(len(low), np.float32)
     if either_sign:
         # Groups are turned so that their longer side is the negative one, which has one integer more.
         turned = np.where(high > -low, np.float32(-1), np.float32(1))
         low, high = np.where(turned < 0, -high, low), np.where(turned < 0, -low, high)
-    scale, zero = _search(tile, (low, high), turned, grid, axis)
-    return scale, zero, empty
-
-
-def _search(
-    tile: Floats, ends: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], turned: Floats, grid: Grid, axis: int
-) -> tuple[Floats, npt.NDArray[np.int64]]:
-    pairs = "ig,ig->g" if axis == 0 else "gi,gi->g"
     best_gain = np.full(len(turned), -np.inf)
-    best_scale, best_zero = turned, np.full(len(turned), grid.centre, np.float32)
-    steps = np.empty_like(tile)
-    for part in _SHRINKS:
-        scale, zero = _candidate(ends[0] * part, ends[1] * part, grid)
+    best_scale, best_zero = turned, turned
+    for number, part in enumerate(_SHRINKS):
+        scale, zero = _candidate(low * part, high * part, grid)
         scale = scale * turned
-        _round(tile, scale, zero, grid, axis, steps)
-        square, product = np.einsum(pairs, steps, steps), np.einsum(pairs, tile, steps)
+        steps = _rounded(tile, scale, zero, grid)
+        # Sums over the first axis have the order of the values.
+        square, product = (np.add.reduce(factor * steps, axis=0) for factor in (steps, tile))
         # |x - s q|^2 = |x|^2 - 2 s <x, q> + s^2 <q, q>: least at the fitted s, and lower by <x, q> s than |x|^2.
-        fitted = product / np.maximum(square, 1)
+        fitted = product / np.maximum(square, np.float32(1))
         # Products of weights near the ends of float32 are infinite or lose their digits: there the candidate stays.
         fits = (square > 0) & (fitted * turned >= _SMALLEST_NORMAL) & np.isfinite(fitted)
-        fitted = np.where(fits, fitted, scale).astype(np.float32)
+        fitted = np.where(fits, fitted, scale)
         gain = np.where(fits, product * fitted, -np.inf)
-        better = gain > best_gain
-        if part == 1.0:
-            better |= ~np.isfinite(best_gain)  # a group of zeros has no fit and takes the first candidate
+        better = (gain > best_gain) | (number == 0)
         best_gain = np.where(better, gain, best_gain)
         best_scale, best_zero = np.where(better, fitted, best_scale), np.where(better, zero, best_zero)
     # The error was that of steps rounded with the old scale; rounding again with the new one can only lower it.
-    return best_scale, best_zero.astype(np.int64)
+    return best_scale, best_zero, empty
 
 
-def _candidate(
-    low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], grid: Grid
-) -> tuple[Floats, npt.NDArray[np.float32]]:
+def _candidate(low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], grid: Grid) -> tuple[Floats, Floats]:
     if not grid.symmetric:
         scale, zero = scale_and_zero_point(low, high, grid)
         return scale.astype(np.float32), zero.astype(np.float32)
@@ -110,12 +115,6 @@ def _candidate(
     return np.where(scale < _SMALLEST_NORMAL, 1.0, scale).astype(np.float32), np.full(len(low), grid.centre, np.float32)
 
 
-def _round(tile: Floats, scale: Floats, zero: Floats, grid: Grid, axis: int, out: Floats) -> None:
-    """Write the integers minus the zero point; products with the inverse are precise enough to compare scales."""
-    np.multiply(tile, np.expand_dims(1 / scale, axis), out=out)
-    np.rint(out, out=out)
-    ends: list[npt.ArrayLike] = [np.float32(end - grid.centre) for end in (grid.lowest, grid.highest)]
-    if not grid.symmetric:
-        ends = [np.expand_dims(end - zero, axis) for end in (grid.lowest, grid.highest)]
-    np.maximum(out, ends[0], out=out)
-    np.minimum(out, ends[1], out=out)
+def _rounded(tile: Floats, scale: Floats, zero: Floats, grid: Grid) -> Floats:
+    """Return the integers minus the zero point; products with the inverse are precise enough to compare scales."""
+    return round_and_clip(tile * np.reciprocal(scale), grid.lowest - zero, grid.highest - zero)

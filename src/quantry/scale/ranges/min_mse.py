@@ -136,6 +136,10 @@ _PLANE_ROUNDS = ((1 / 2, 2), (1 / 4, 2))
 _SIDE_ROUNDS = ((1 / 8, 8), (1 / 64, 4))
 """Finer grids around the best: half their width in powers of two, and their steps to either side."""
 
+_NARROW, _NARROW_ROUNDS = 8, ((1 / 256, 8),)
+"""Values far from zero that lie within this many steps of each other, such as depths of a flat scene: what counts is
+how close the next level comes. The other grids are coarser than a step there."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Shrinks:
@@ -162,6 +166,10 @@ def least_error_shrink(observed: Observed, grid: Grid) -> Range:
     two_sided = ((extrema.low < 0) & (extrema.high > 0)).any()
     search = _Search(observed, grid, extrema)
     best = search.line() if grid.symmetric or not two_sided else search.plane()
+    inside = observed.extrema()
+    narrow = inside.high - inside.low < _NARROW * extrema.magnitude / grid.steps
+    if narrow.any():
+        best = search.refined(best, narrow[:, None])
     chosen = search.shrunk(best)
     return Range(chosen.low[:, 0], chosen.high[:, 0])
 
@@ -186,6 +194,13 @@ class _Search:
         for offsets in _offsets(_LINE_ROUNDS):
             best, _ = self._best_of(best.moved(_both(offsets)))
         return best
+
+    def refined(self, best: _Shrinks, where: npt.NDArray[np.bool_]) -> _Shrinks:
+        """Return the best shrink near another one, [C, 1], for some of the groups."""
+        found = best
+        for offsets in _offsets(_NARROW_ROUNDS):
+            found, _ = self._best_of(found.moved(_both(offsets)))
+        return _Shrinks(np.where(where, found.low, best.low), np.where(where, found.high, best.high))
 
     def plane(self) -> _Shrinks:
         """Return the best shrink of either side, [C, 1]."""
