@@ -130,4 +130,6 @@ def _described(header: bytes, data: Field) -> onnx.TensorProto | None:
         return None
     known = {field.name for field, _ in tensor.ListFields()} <= _PLAIN and not tensor.data_location
     fits = all(length > 0 for length in tensor.dims) and math.prod(tensor.dims) * bits == (data.end - data.content) * 8
-    return tensor if known and fits and itemsize == bits and tensor.name else None
+    # protobuf returns text that is not UTF-8 as bytes.
+    texts = all(isinstance(text, str) for text in (tensor.name, tensor.doc_string))
+    return tensor if known and fits and itemsize == bits and tensor.name and texts else None

@@ -339,7 +339,12 @@ def loaded(level: str | None = None) -> Kernels | None:
     level = level or wanted or levels[-1]
     if level not in levels:
         raise InternalError(f"the level of the kernels must be one of {levels}, got {level!r}; in numerics")
-    return Kernels(library, level)
+    try:
+        return Kernels(library, level)
+    except AttributeError:
+        # A source tree may hold a library that was built before the newest kernel was written.
+        _LOG.warning("the compiled kernels are older than the sources, NumPy is used; run: python build_kernels.py")
+        return None
 
 
 def supported_levels() -> tuple[str, ...]:
