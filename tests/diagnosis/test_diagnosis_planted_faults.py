@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 import quantry
 from quantry.diagnosis.counterfactual import Counterfactual
-from quantry.recipe import PRESETS, NpuConversions, Percentile, Recipe, ScaleOptions
+from quantry.recipe import PRESETS, NpuConversions, Percentile, PerChannel, Recipe, ScaleOptions, TensorSpec
 
 Weights = dict[str, np.ndarray]
 
@@ -31,6 +31,11 @@ NORMALIZED = """
 g (float[1,3,16,16] x) => (float[1,8,16,16] y, float[1,8,16,16] z)
 { n = Conv(x, n1)  s = Softplus(n)  m = Conv(x, n2)  z = Conv(s, n3)  y = Div(m, s) }
 """
+TRANSFORMER = """
+g (float[1,24,16] t) => (float[1,24,16] y)
+{ h1 = MatMul(t, m1)  h2 = Relu(h1)  h3 = MatMul(h2, m2)  s = Add(t, h3)  n = LayerNormalization<axis=-1>(s, gain)
+  y = MatMul(n, m3) }
+"""
 
 
 def weights(seed: int = 0) -> Weights:
@@ -43,10 +48,11 @@ def weights(seed: int = 0) -> Weights:
         "w1": (16, 3, 3, 3),
         "w4": (16, 40),
         "b4": (40,),
+        **dict.fromkeys(["m1", "m2", "m3"], (16, 16)),
     }
     # Weights that keep the size of values from layer to layer.
     arrays = {name: rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:4]) / 2) for name, shape in shapes.items()}
-    return {**arrays, "n1": arrays["n1"] / 20, "w4": arrays["w4"] * 3}
+    return {**arrays, "n1": arrays["n1"] / 20, "w4": arrays["w4"] * 3, "gain": np.ones(16)}
 
 
 def network(text: str, arrays: Weights) -> onnx.ModelProto:
@@ -82,6 +88,11 @@ def npu() -> Recipe:
     return replace(recipe, prepare=replace(recipe.prepare, npu=conversions), equalize=Recipe().equalize)
 
 
+def words(count: int = 12, seed: int = 1) -> list[np.ndarray]:
+    """Sentences of 24 words, of which each is a point in 16 dimensions."""
+    return list(np.random.default_rng(seed).standard_normal((count, 1, 24, 16)).astype(np.float32))
+
+
 def unchanged(_: Weights) -> None:
     pass
 
@@ -95,6 +106,11 @@ def one_large_input_channel(arrays: Weights) -> None:
     arrays["w1"] *= np.geomspace(1, 1e3, 16)[:, None, None, None]
     arrays["b1"] *= np.geomspace(1, 1e3, 16)
     arrays["w2"] /= np.geomspace(1, 1e3, 16)[:, None, None]
+
+
+def one_large_channel_of_a_sum(arrays: Weights) -> None:
+    arrays["m2"][:, 5] *= 100  # of the second layer, so that its results and the sum have it
+    arrays["gain"][5] = 0.01  # training takes it back after the normalization
 
 
 def large_branch(arrays: Weights) -> None:
@@ -150,6 +166,11 @@ def tight() -> Recipe:
     return replace(Recipe(), scale=ScaleOptions(activation=Percentile(80.0)))
 
 
+def per_channel() -> Recipe:
+    """Return a recipe in which each channel of a weight has a scale, so that activations alone are at fault."""
+    return replace(Recipe(), plan=replace(Recipe().plan, weight=TensorSpec(granularity=PerChannel())))
+
+
 def three() -> list[np.ndarray]:
     return [size * sample for size, sample in zip((0.5, 0.1, 0.05), samples(3), strict=True)]
 
@@ -160,6 +181,9 @@ FAULTS = {
     "outlier in the data": Fault("outliers in", "x", calibration=with_outliers, evaluation=samples),
     "tight percentile": Fault("values are cut off", "x", recipe=tight),
     "other evaluation data": Fault("values of the evaluation data", "x", calibration=darker, evaluation=samples),
+    "sum of a transformer": Fault(
+        "that a normalization reads", "s", one_large_channel_of_a_sum, TRANSFORMER, per_channel, words
+    ),
     "shared range": Fault("of a shared range in use", "c", large_branch, JOINED, npu),
     "bias": Fault("bias does not fit", "b2", one_large_bias, recipe=npu),
     "coarse last layer": Fault("coarse outputs", "y", one_hopeless_class),
@@ -169,12 +193,15 @@ FAULTS = {
 }
 
 
-def diagnosed(fault: Fault, *, planted: bool) -> tuple[quantry.Diagnosis, quantry.QuantizationResult]:
+def planted_weights(fault: Fault) -> Weights:
     arrays = weights()
-    if planted:
-        fault.plant(arrays)
-    model = network(fault.graph, arrays)
-    data = fault.calibration() if planted else samples()
+    fault.plant(arrays)
+    return arrays
+
+
+def diagnosed(fault: Fault, *, planted: bool) -> tuple[quantry.Diagnosis, quantry.QuantizationResult]:
+    model = network(fault.graph, planted_weights(fault) if planted else weights())
+    data = fault.calibration() if planted or fault.graph == TRANSFORMER else samples()
     held_out = fault.evaluation() if planted and fault.evaluation else None
     recipe = fault.recipe() if planted or fault.recipe is not tight else Recipe()
     result = quantry.quantize(model, data, recipe, evaluation_data=held_out, store=None)
@@ -212,13 +239,34 @@ def test_tensor_is_blamed_only_if_its_rounding_changes_the_outputs(reading: floa
     assert ("q" in {name for finding in diagnosis.findings for name in finding.tensors}) is is_blamed
 
 
+def test_rest_is_what_the_outputs_keep_without_all_causes() -> None:
+    fault = FAULTS["sum of a transformer"]
+    sick, result = diagnosed(fault, planted=True)
+    healthy, _ = diagnosed(fault, planted=False)
+    assert sick.rest is not None
+    assert "without rounding these tensors the outputs would keep" in str(sick)
+    # Without the large channel's harm, the model is about as good as the healthy one.
+    assert sick.rest.decibels > healthy.closeness.mean_decibels - 6
+    assert sick.rest.decibels > sick.closeness.mean_decibels + 6
+    fixed = replace(result.recipe, plan=replace(result.recipe.plan, float_residuals=True))
+    better = quantry.quantize(network(fault.graph, planted_weights(fault)), words(), fixed, store=None)
+    assert quantry.diagnose(better).closeness.mean_decibels == pytest.approx(sick.rest.decibels, abs=3)
+
+
 def test_what_a_finding_costs_is_what_a_run_without_it_gains() -> None:
     diagnosis, result = diagnosed(FAULTS["weight channel"], planted=True)
     measure = Counterfactual(result.stages, list(result.evaluation_data.take(8)), diagnosis.closeness.decibels)
     assert measure.is_able
-    gain = measure.without_rounding(["w2"])
+    gain, alone = measure.with_scales_per_channel(), measure.without_rounding(["w2"])
     assert gain is not None
+    assert alone is not None
     assert diagnosis.findings[0].cost == pytest.approx(gain.decibels)
+    # The channel with the large weight gains nothing from a scale of its own.
+    assert gain.decibels < alone.decibels
+    better = replace(result.recipe, plan=replace(result.recipe.plan, weight=TensorSpec(granularity=PerChannel())))
+    model = network(CLASSIFIER, planted_weights(FAULTS["weight channel"]))
+    kept = quantry.diagnose(quantry.quantize(model, samples(), better, store=None)).closeness.mean_decibels
+    assert kept - diagnosis.closeness.mean_decibels == pytest.approx(gain.decibels, abs=1)
     untouched = measure.without_rounding(["no such tensor"])
     assert untouched is not None
     assert untouched.decibels == 0

@@ -206,6 +206,7 @@ def _json(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ..
             }
             for finding in diagnosis.findings
         ],
+        "rest": diagnosis.rest,
         "calibration": None if diagnosis.calibration is None else calibration_facts(diagnosis.calibration),
         "falls": [vars(fall) for fall in diagnosis.falls],
         "fixed": None if fixed is None else outcome_facts(fixed.result.auto),

@@ -206,6 +206,16 @@ DIAGNOSIS = keys(
         "agreement": maybe(number("share of decisions that are those of the float model")),
         "ties": maybe(number("share of samples with equal highest scores")),
         "findings": items(FINDING, "causes, most expensive first"),
+        "rest": maybe(
+            keys(
+                {
+                    "decibels": number("without the causes"),
+                    "float_weights": number("and with weights in float"),
+                    "float_activations": number("and with activations in float"),
+                },
+                "dB that the outputs would keep",
+            )
+        ),
         "calibration": maybe(keys(CALIBRATION, "the check of the calibration data")),
         "falls": items(FALL, "nodes that lose most"),
         "fixed": maybe(OUTCOME),

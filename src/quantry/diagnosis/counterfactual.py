@@ -4,7 +4,7 @@ A rule that blames a tensor looks at that tensor alone. Whether its error reache
 only a run without the error answers. Findings are ranked by this gain, and dropped where there is none.
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from quantry.data.arrays import SequenceSource
 from quantry.data.calibration_data import CalibrationData
-from quantry.diagnosis.evidence import GOOD_SQNR
+from quantry.diagnosis.evidence import GOOD_SQNR, HARMED_SQNR
 from quantry.errors import QuantryError
 from quantry.evaluate.metrics.metric import pair_outputs
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.execute.quantized_view import QuantizedView
 from quantry.execute.simulation import simulate
-from quantry.graph.operators import Family, of_family, operators_where
+from quantry.graph.operators import LINEAR, Family, of_family, operators_where, output_channel_axis
 from quantry.graph.quant_plan import ActivationPlan, OwnRange, QuantPlan, SharedRange
+from quantry.numerics.rounding import fake_quantize
 from quantry.numerics.tensor_params import QuantParams
 from quantry.pipeline import Stages
 from quantry.recipe import BiasCorrection
@@ -38,6 +39,9 @@ Outputs = list[dict[str, NDArray[Any]]]
 # from it by more than this, and then nothing is known about their causes.
 _SIMULATED_WITHIN = 1.0
 
+# The least share of the largest range for which a channel gets a scale; below it a channel is as good as zero.
+_TINY = 1e-6
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -50,6 +54,30 @@ class Gain:
 
     decibels: float
     agreement: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What the outputs would keep if no blamed tensor was rounded, in dB.
+
+    Attributes:
+        decibels: Without rounding these alone.
+        float_weights: And with weights and biases in float.
+        float_activations: And with activations in float.
+    """
+
+    decibels: float
+    float_weights: float
+    float_activations: float
+
+    def __str__(self) -> str:
+        line = f"without rounding these tensors the outputs would keep {self.decibels:.1f} dB"
+        if self.decibels >= HARMED_SQNR:
+            return line
+        return (
+            f"{line}; the rest is rounding in general: {self.float_weights:.1f} dB with weights in float, "
+            f"{self.float_activations:.1f} dB with activations in float"
+        )
 
 
 class Counterfactual:
@@ -77,10 +105,31 @@ class Counterfactual:
         """Return the gain if activations, weights or biases are not rounded; None if it cannot be measured."""
         return _gain(self._base, self._unrounded(self._with_copies(tensors)))
 
+    def rest(self, tensors: Iterable[str]) -> Rest | None:
+        """Return what is left if all blamed tensors are not rounded; None if it cannot be measured.
+
+        Args:
+            tensors: Activations, weights and biases that causes blame.
+        """
+        if not self.is_able:
+            return None
+        plan, blamed = self._stages.plan.value, self._with_copies(tensors)
+        more: tuple[Iterable[str], ...] = ((), (*plan.weights, *plan.biases), plan.activations)
+        found = [self._unrounded(blamed | frozenset(names)) for names in more]
+        kept = [one.mean_decibels for one in found if one is not None]
+        return Rest(*kept) if len(kept) == len(more) else None
+
     def without_conversions(self) -> Gain | None:
         """Return the gain if the operators had not been replaced for the target."""
         outputs = self._simulated(self._stages.plan.value)
         return None if outputs is None else _gain(self._base, _closeness(self._converted, outputs))
+
+    def with_scales_per_channel(self) -> Gain | None:
+        """Return the gain if each output channel of the weights of layers had a scale of its own."""
+        plan = self._stages.plan.value
+        rounded = dict(_rounded_by_channel(self._stages.written.value.model, plan, self._stages.params.value))
+        outputs = self._simulated(_plan_without(plan, rounded), rounded)
+        return None if outputs is None else _gain(self._base, _closeness(self._reference, outputs))
 
     def with_corrected_biases(self, apart_from: Iterable[str] = ()) -> Gain | None:
         """Return the gain of a bias correction on the same samples.
@@ -157,6 +206,24 @@ class Counterfactual:
 def _rounded(view: QuantizedView, name: str, values: NDArray[Any]) -> NDArray[Any]:
     quantizer = view.get(name)
     return values if quantizer is None else quantizer.round(values)
+
+
+def _rounded_by_channel(
+    model: ir.Model, plan: QuantPlan, params: QuantParams
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the weights that have one scale, rounded with a scale for each channel that covers as much of its range."""
+    readers = {value: node for node in model.graph for value in node.inputs[1:2] if node.op_type in LINEAR}
+    for value, node in readers.items():
+        own = None if value is None or value.name not in plan.weights else params.tensors.get(value.name)
+        constant = None if value is None else value.const_value
+        if own is None or own.axis is not None or constant is None or value is None or len(constant.shape) < 2:
+            continue
+        weight = constant.numpy().astype(np.float32)
+        axis = output_channel_axis(node, weight.ndim)
+        ranges = np.abs(np.moveaxis(weight, axis, 0)).reshape(weight.shape[axis], -1).max(axis=1)
+        scales = own.scale * np.maximum(ranges / max(ranges.max(), _TINY), _TINY)
+        zeros = np.broadcast_to(own.zero_point, scales.shape)
+        yield value.name or "", fake_quantize(weight, replace(own, scale=scales, zero_point=zeros, axis=axis))
 
 
 def _gain(before: Closeness | None, after: Closeness | None) -> Gain | None:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
 from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
+from quantry.diagnosis.causes.uneven_sums import float_sum_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
-from quantry.diagnosis.counterfactual import Counterfactual
+from quantry.diagnosis.counterfactual import Counterfactual, Rest
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
 from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, is_learned, node_name
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
@@ -23,7 +24,6 @@ from quantry.evaluate.metrics.metric import Pair, pair_outputs
 from quantry.evaluate.tasks.float_agreement import MOST_DB, Closeness
 from quantry.notebook import html_table
 from quantry.observe import Statistics
-from quantry.plan.stay_float import normalized_sums
 from quantry.quantization import QuantizationResult
 from quantry.runtime.sessions import run_session, simulation_session
 
@@ -60,6 +60,7 @@ class Diagnosis:
         general_fixes: What helps many models whatever the cause: the last nodes, the first layers or the nodes that
             lose most in float or with more bits.
         calibration: The check of the calibration data; None if it was skipped or nothing was calibrated.
+        rest: What the outputs would keep without any of the causes; None without causes, or if it cannot be measured.
     """
 
     tensors: tuple[TensorHealth, ...]
@@ -70,6 +71,7 @@ class Diagnosis:
     closeness: Closeness = field(repr=False)
     general_fixes: tuple[Fix, ...] = field(default=(), repr=False)
     calibration: CalibrationCheck | None = field(default=None, repr=False)
+    rest: Rest | None = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the causes with their fixes, and the nodes that lose most."""
@@ -82,6 +84,7 @@ class Diagnosis:
     def __str__(self) -> str:
         lines = [_outputs_line(self.closeness)]
         lines += [f"- {finding}" for finding in self.findings] or ["- no known cause of accuracy loss was found"]
+        lines += [] if self.rest is None else [str(self.rest)]
         lines += [
             f"{fall.before:6.1f} dB before and {fall.after:6.1f} dB after {fall.operator} {fall.node}"
             for fall in self.falls[:_TOLD_FALLS]
@@ -136,11 +139,13 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
     )
     measured = Counterfactual(stages, list(result.evaluation_data.take(max(samples, _MEASURED))), closeness.decibels)
     causes = find_causes(evidence, measured)
+    blamed = {name for one in causes for name in one.rounded or one.tensors}
+    rest = measured.rest(blamed) if blamed else None
     checked = check_calibration(result) if calibration else None
     causes = (*(() if checked is None else checked.findings), *causes)
     findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in causes)
     general = _with_pieces(evidence, _general_fixes(evidence))
-    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general, checked)
+    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general, checked, rest)
 
 
 def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
@@ -165,7 +170,7 @@ def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
-    yield from _float_sums(evidence)
+    yield from float_sum_fixes(evidence)
     yield from last_node_fixes(evidence)
     layers = len(list(evidence.layers()))
     for depth in _FIRST_LAYERS:
@@ -173,19 +178,6 @@ def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
             first = first_layers(evidence.model, evidence.plan, depth)
             yield float_fix(first, "the first layer" if depth == 1 else f"the first {depth} layers")
     yield from fall_fixes(evidence)
-
-
-def _float_sums(evidence: Evidence) -> Iterator[Fix]:
-    """Yield the fix that keeps the sums of transformers in float, whose channels differ by a hundred times."""
-    sums = {value.producer() for value in normalized_sums(evidence.model.graph)}
-    nodes = {node.name for node in sums if node is not None and node.op_type == "Add"}
-    quantized = set(evidence.plan.quantized_nodes)
-    if evidence.recipe.plan.float_residuals or not nodes & quantized:
-        return
-    # A target whose rules ask for quantized sums would take the change back; its name is therefore omitted.
-    fields = {"plan.float_residuals": True, **({"target": ""} if evidence.recipe.target else {})}
-    pieces = count_pieces(evidence.model, quantized - nodes) - count_pieces(evidence.model, quantized)
-    yield Fix("sums in front of normalizations in float", fields, is_costly=True, pieces=max(0, pieces))
 
 
 def _closeness(result: QuantizationResult) -> Closeness:

@@ -49,6 +49,7 @@ class ReportFacts:
         trace: Rows of the trace: stage, outcome, seconds.
         auto: What the recipe "auto" tried, see `quantry.auto.outcome_facts`; None for other recipes.
         calibration: What is known about the calibration data, one line each.
+        rest: What the outputs would keep without the causes, in words; empty if unknown.
     """
 
     title: str
@@ -71,6 +72,7 @@ class ReportFacts:
     placement: tuple[Plain, ...] = ()
     auto: Plain | None = None
     calibration: str = ""
+    rest: str = ""
 
 
 def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) -> ReportFacts:
@@ -126,6 +128,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),
         auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
         calibration="" if diagnosis.calibration is None else "\n".join(diagnosis.calibration.lines()),
+        rest="" if diagnosis.rest is None else str(diagnosis.rest),
     )
 
 

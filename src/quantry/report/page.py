@@ -20,7 +20,7 @@ def render_page(facts: ReportFacts) -> str:
     sections = (
         ("", _cards(facts)),
         ("What auto tried", "" if facts.auto is None else _auto(facts.auto)),
-        ("Why accuracy is lost", _findings(facts.findings)),
+        ("Why accuracy is lost", _findings(facts.findings, facts.rest)),
         ("Calibration data", bullets(facts.calibration.splitlines()) if facts.calibration else ""),
         ("Where it is lost", _where(facts)),
         ("Values and ranges", _histograms(facts.histograms)),
@@ -105,14 +105,16 @@ def _auto(auto: Plain) -> str:
     return hint + table(headings, rows) + further + ("" if nothing else bullets(needs))
 
 
-def _findings(findings: Sequence[Plain]) -> str:
+def _findings(findings: Sequence[Plain], rest: str) -> str:
     if not findings:
         return "<p>No known cause of accuracy loss was found.</p>"
-    return "".join(
+    after = f"<p>{escape(rest[:1].upper() + rest[1:])}.</p>" if rest else ""
+    listed = "".join(
         f"<details class=finding open><summary>{escape(finding['title'])}</summary><p><b>What helps:</b> "
         f"{escape(finding['fix'])}</p>{_cost(finding)}{_gain(finding)}{_names(finding['tensors'])}</details>"
         for finding in findings
     )
+    return listed + after
 
 
 def _cost(finding: Plain) -> str:

@@ -16,6 +16,7 @@ from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers, satura
 from quantry.diagnosis.causes.shifted_means import BIAS_CORRECTION, shifted_means
 from quantry.diagnosis.causes.starved_activations import starved_activations
 from quantry.diagnosis.causes.starved_weights import starved_weights
+from quantry.diagnosis.causes.uneven_sums import uneven_sums
 from quantry.diagnosis.causes.unexplained import unexplained
 from quantry.diagnosis.counterfactual import Counterfactual, Gain
 from quantry.diagnosis.evidence import Evidence, Finding
@@ -26,7 +27,7 @@ NOTABLE_GAIN = 0.2
 # dB that losing all decisions counts for.
 _DECIBELS_OF_DECISIONS = 20.0
 
-_CHEAP = 1.5
+_CHEAP = 1.2
 
 # dB from which on a known cause explains a loss.
 _EXPLAINING = 2.0
@@ -43,25 +44,29 @@ class Cause:
         find: Returns what it finds in the evidence.
         gain: What the outputs gain without the cause, given the tensors that other causes blame; None leaves the
             tensors of a finding unrounded.
+        tensor_by_tensor: Whether tensors whose rounding changes nothing are dropped from a finding.
     """
 
     find: Callable[[Evidence], Iterator[Finding]]
     gain: Callable[[Counterfactual, frozenset[str]], Gain | None] | None = None
+    tensor_by_tensor: bool = True
 
 
 CAUSES: tuple[Cause, ...] = (
-    Cause(conversions, lambda measure, _: measure.without_conversions()),
+    Cause(conversions, lambda measure, _: measure.without_conversions(), tensor_by_tensor=False),
     Cause(collapsed_divisors),
     Cause(coarse_outputs),
     Cause(starved_activations),
+    Cause(uneven_sums),
     Cause(poor_biases),
-    Cause(starved_weights),
+    # A scale per channel helps all weights, not only those that are named.
+    Cause(starved_weights, lambda measure, _: measure.with_scales_per_channel()),
     Cause(saturated_ranges),
     Cause(outliers),
     Cause(joined_ranges),
     Cause(coarse_ranges),
     # Last, because its cost is what other causes leave: ranges that cut values off shift means, too.
-    Cause(shifted_means, lambda measure, blamed: measure.with_corrected_biases(blamed)),
+    Cause(shifted_means, lambda measure, blamed: measure.with_corrected_biases(blamed), tensor_by_tensor=False),
 )
 """Every known cause; findings are ranked by what they cost."""
 
@@ -98,25 +103,21 @@ def _rank(finding: Finding) -> float:
 def _findings(
     cause: Cause, evidence: Evidence, measure: Counterfactual | None, blamed: frozenset[str]
 ) -> Iterator[Finding]:
+    def costs(finding: Finding, measure: Counterfactual) -> Gain | None:
+        if cause.gain is not None:
+            return cause.gain(measure, blamed)
+        return measure.without_rounding(finding.rounded or finding.tensors)
+
     for finding in cause.find(evidence):
         if measure is None or not (finding.rounded or finding.tensors):
             yield finding
-        elif cause.gain is not None:
-            yield from _with_cost(finding, cause.gain(measure, blamed))
-        else:
-            yield from _worthwhile(cause, evidence, finding, measure)
-
-
-def _worthwhile(cause: Cause, evidence: Evidence, finding: Finding, measure: Counterfactual) -> Iterator[Finding]:
-    """Yield a finding with its cost, without the tensors whose rounding changes nothing."""
-    rounded = finding.rounded or finding.tensors
-    harmless = _harmless(finding.tensors, measure) if not finding.rounded else frozenset()
-    if not harmless:
-        yield from _with_cost(finding, measure.without_rounding(rounded))
-        return
-    # The rule runs again, so that its title counts and names the remaining tensors only.
-    for again in cause.find(replace(evidence, harmless=evidence.harmless | harmless)):
-        yield from _with_cost(again, measure.without_rounding(again.rounded or again.tensors))
+            continue
+        is_single = cause.tensor_by_tensor and not finding.rounded
+        harmless = _harmless(finding.tensors, measure) if is_single else frozenset()
+        # The rule runs again, so that its title counts and names the remaining tensors only.
+        left = cause.find(replace(evidence, harmless=evidence.harmless | harmless)) if harmless else (finding,)
+        for one in left:
+            yield from _with_cost(one, costs(one, measure))
 
 
 def _harmless(tensors: tuple[str, ...], measure: Counterfactual) -> frozenset[str]:
