@@ -212,18 +212,20 @@ def _rounded_by_channel(
     model: ir.Model, plan: QuantPlan, params: QuantParams
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield the weights that have one scale, rounded with a scale for each channel that covers as much of its range."""
-    readers = {value: node for node in model.graph for value in node.inputs[1:2] if node.op_type in LINEAR}
-    for value, node in readers.items():
-        own = None if value is None or value.name not in plan.weights else params.tensors.get(value.name)
+    layers = [node for node in model.graph if node.op_type in LINEAR and len(node.inputs) > 1]
+    for node in layers:
+        value = node.inputs[1]
+        name = "" if value is None else value.name or ""
+        own = params.tensors.get(name) if name in plan.weights else None
         constant = None if value is None else value.const_value
-        if own is None or own.axis is not None or constant is None or value is None or len(constant.shape) < 2:
+        if own is None or own.axis is not None or constant is None or len(constant.shape) < 2:
             continue
         weight = constant.numpy().astype(np.float32)
         axis = output_channel_axis(node, weight.ndim)
         ranges = np.abs(np.moveaxis(weight, axis, 0)).reshape(weight.shape[axis], -1).max(axis=1)
         scales = own.scale * np.maximum(ranges / max(ranges.max(), _TINY), _TINY)
         zeros = np.broadcast_to(own.zero_point, scales.shape)
-        yield value.name or "", fake_quantize(weight, replace(own, scale=scales, zero_point=zeros, axis=axis))
+        yield name, fake_quantize(weight, replace(own, scale=scales, zero_point=zeros, axis=axis))
 
 
 def _gain(before: Closeness | None, after: Closeness | None) -> Gain | None:
