@@ -86,21 +86,27 @@ _SPECS = (
     "ScaleType UInt8Spec UInt16Spec UInt32Spec XInt8Spec"
 )
 _SEARCH = "AutoSearch AutoSearchPro SearchSpace generate_all_configs get_auto_search_config"
+_SESSIONS = "create_infer_session_for_onnx_model register_custom_ops_library"
+_DISTANCES = "calculate_cos calculate_l1_distance calculate_l2_distance calculate_psnr calculate_ssim"
 
 MODULE_NAMES: Mapping[str, Mapping[str, str]] = {
     "quantry.onnx": {
-        "calibration": f"{_METHODS} {_READERS}",
-        "calibration.data_readers": _READERS,
+        "calibrate": f"{_METHODS} {_READERS}",  # AMD Quark up to 0.8
+        "calibration": f"{_METHODS} {_READERS} get_data_reader",
+        "calibration.data_readers": f"{_READERS} get_data_reader",
         "calibration.methods": _METHODS,
-        "operators.custom_ops": "get_library_path",
-        "quant_utils": f"{_QUANT_UTILS} dump_model",  # AMD Quark up to 0.9
+        "operators.custom_ops": "_COP_DOMAIN _COP_VERSION get_library_path",
+        "quant_utils": f"{_QUANT_UTILS} {_READERS} {_SESSIONS} dump_model",  # AMD Quark up to 0.9
         "quantization": "Config ModelQuantizer QConfig QLayerConfig QTensorConfig QuantizationConfig "
         f"get_default_config quantize_dynamic quantize_static {_ALGORITHMS}",
         "quantization.api": "ModelQuantizer",
         "quantization.auto_search": f"{_SEARCH} AutoSearchConfig",
         "quantization.auto_search.auto_search_pro": "AutoSearchPro SearchSpace generate_all_configs "
         "get_auto_search_config",
-        "quantization.auto_search.auto_search_v1": "AutoSearch AutoSearchConfig AutoSearchConfig_Default",
+        "quantization.auto_search.auto_search_v1": "AutoSearch AutoSearchConfig AutoSearchConfig_Default METRICS "
+        "SearchSpace cos_metric l1_metric l2_metric psnr_metric ssim_metric",
+        "quantization.auto_search.config_generator": "SearchSpace generate_all_configs",
+        "quantization.auto_search.qconfig_mapping": "AUTO_SEARCH_CONFIGS get_auto_search_config",
         "quantization.config": "Config DefaultConfigMapping QConfig QLayerConfig QTensorConfig QuantizationConfig "
         f"get_default_config get_default_config_mapping {_ALGORITHMS}",
         "quantization.config.algorithm": _ALGORITHMS,
@@ -110,10 +116,13 @@ MODULE_NAMES: Mapping[str, Mapping[str, str]] = {
         "quantization.config.data_type": _DATA_TYPES,
         "quantization.config.legacy": "Config QuantizationConfig",
         "quantization.config.spec": _SPECS,
-        "quantization.quant_utils": f"{_QUANT_UTILS} dump_model",  # AMD Quark 0.10 and later
+        "quantization.output_eval": f"{_DISTANCES} eval_metrics",
+        "quantization.quant_utils": f"{_QUANT_UTILS} {_SESSIONS} dump_model",  # AMD Quark 0.10 and later
         "quantization.quantize": "quantize_dynamic quantize_static",
+        "quantize": "quantize_dynamic quantize_static",  # AMD Quark up to 0.8
         **_TOOL_MODULES,
         "utils.deploy_utils": "dump_model",
+        "utils.model_utils": _SESSIONS,
     },
     "quantry.torch": {
         "export": _TORCH_EXPORT,
@@ -124,7 +133,10 @@ MODULE_NAMES: Mapping[str, Mapping[str, str]] = {
         "quantization.config.config": _TORCH_CONFIGS,
         "quantization.config.type": "DeviceType Dtype QSchemeType QuantFlow QuantizationMode RoundType ScaleType "
         "TQTThresholdInitMeth ZeroPointType",
-        "quantization.graph.torch_utils": "_active_bn _enable_fake_quant _enable_observer",
+        "quantization.graph.ops": "DeQuantStub QuantStub",
+        "quantization.graph.ops.quant_stubs": "DeQuantStub QuantStub",
+        "quantization.graph.torch_utils": "_active_bn _enable_fake_quant _enable_observer _move_exported_model_to_eval "
+        "_move_exported_model_to_train allow_exported_model_train_eval",
         "quantization.observer": _TORCH_OBSERVERS,
         "quantization.observer.lsq_observer": "LSQObserver",
         "quantization.observer.observer": _TORCH_OBSERVERS,

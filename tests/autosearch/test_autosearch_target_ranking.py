@@ -1,6 +1,9 @@
 """The leaders of a search are scored on the target, and the best there wins."""
 
+import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +42,8 @@ TARGET = Target("noisy", "16 bits are noisy", ("CPU_INT8", "RECOMMENDED-HTP-16")
 """
 
 
-def searched(folder: Path, target: str) -> SearchResult:
-    options = {"metric": "sqnr", "evaluation_data": small_samples(4, seed=2), "n_trials": 2}
+def searched(folder: Path, target: str, samples: int = 4, **more: Any) -> SearchResult:
+    options = {"metric": "sqnr", "evaluation_data": small_samples(samples, seed=2), "n_trials": 2, **more}
     return quantry.search(
         small_model().SerializeToString(), small_samples(4), target=target, output_dir=folder / "found", **options
     )
@@ -65,3 +68,16 @@ def test_best_on_the_target_wins_over_the_best_in_simulation(tmp_path: Path) -> 
 def test_target_with_rules_only_is_not_run(tmp_path: Path) -> None:
     found = searched(tmp_path, "stm32n6")
     assert not any(note.startswith("on stm32n6") for note in found.notes)
+
+
+def test_time_on_the_target_is_part_of_the_budget(tmp_path: Path) -> None:
+    slow = BACKEND.replace("outputs = run_session", "time.sleep(0.5)\n        outputs = run_session")
+    (tmp_path / "noisy.py").write_text(f"import time\n{slow}")
+    started = time.monotonic()
+    # All 40 samples of two trials would take 40 s.
+    found = searched(tmp_path, str(tmp_path / "noisy.py"), 40, budget=16)
+    assert time.monotonic() - started < 16 * 1.3
+    said = next(note for note in found.notes if "trial(s) run on" in note)
+    samples = int(re.findall(r"on (\d+) sample", said)[0])
+    assert 1 <= samples < 40
+    assert any(f"on the same {samples} samples" in note for note in found.notes)

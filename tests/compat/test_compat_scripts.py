@@ -55,7 +55,21 @@ from quark.torch.quantization.observer.lsq_observer import LSQObserver
 from quark.torch.quantization.observer.tqt_observer import TQTObserver
 from quark.torch.export.api import load_params, save_params
 from quark.common.utils.import_utils import export_for_training
-from quark.common.utils.log import ScreenLogger
+from quark.common.utils.log import ScreenLogger, log_errors
+from quark.onnx import CalibraterBase, MinMaxCalibrater, QuantizationMode, write_calibration_table
+from quark.onnx.calibration import get_data_reader
+from quark.onnx.operators.custom_ops import _COP_DOMAIN, _COP_VERSION
+from quark.onnx.quantization.auto_search.auto_search_v1 import METRICS, cos_metric, l1_metric, l2_metric, psnr_metric
+from quark.onnx.quantization.auto_search.config_generator import generate_all_configs
+from quark.onnx.quantization.auto_search.qconfig_mapping import AUTO_SEARCH_CONFIGS, get_auto_search_config
+from quark.onnx.quantization.config.config import CLEConfig, Int8Spec, QLayerConfig
+from quark.onnx.quantization.config.custom_config import AdaRoundConfig, ExtendedQuantFormat, XInt8Spec
+from quark.onnx.quantization.config.spec import BFP16, Int8, MXInt8, parse_data_type
+from quark.onnx.quantization.output_eval import calculate_cos, calculate_l1_distance, calculate_ssim, eval_metrics
+from quark.onnx.quantization.quant_utils import create_infer_session_for_onnx_model
+from quark.onnx.utils.model_utils import register_custom_ops_library
+from quark.torch.quantization.graph.ops.quant_stubs import DeQuantStub, QuantStub
+from quark.torch.quantization.graph.torch_utils import allow_exported_model_train_eval
 import quark.torch
 from vai_q_onnx import PowerOfTwoMethod, VitisQuantFormat, quantize_static
 from vai_q_onnx.quantize import quantize_static

@@ -33,6 +33,12 @@ def test_short_form_gives_the_full_one() -> None:
     assert (plain.dtype, plain.observer_cls) == (Dtype.bfloat16, PlaceholderObserver)
 
 
+def test_defaults_are_those_of_amd_quark() -> None:
+    assert Int8PerTensorSpec().to_quantization_spec().symmetric is True
+    assert Int8PerChannelSpec(ch_axis=0).to_quantization_spec().symmetric is False
+    assert Int8PerChannelSpec(ch_axis=0, symmetric=True).to_quantization_spec().symmetric is True
+
+
 def test_mistakes_and_what_cannot_be_exported_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"observer_method must be one of min_max.*did you mean 'histogram'"):
         Int8PerTensorSpec(observer_method="histgram").to_quantization_spec()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -26,6 +27,7 @@ with mapped_imports():
         ScaleType,
         TQTThresholdInitMeth,
     )
+    from quark.torch.quantization.graph.ops.quant_stubs import DeQuantStub, QuantStub
     from quark.torch.quantization.graph.torch_utils import _active_bn, _enable_fake_quant, _enable_observer
     from quark.torch.quantization.observer.lsq_observer import LSQObserver
     from quark.torch.quantization.observer.observer import PerTensorMinMaxObserver, PerTensorPowOf2MinMSEObserver
@@ -115,7 +117,7 @@ def test_trainer_switches_observers_and_keeps_an_average() -> None:
     holder.train()
     _enable_observer(holder, enable=False)
     _enable_fake_quant(holder, enable=True)
-    _active_bn(holder, active=False)
+    _active_bn(holder, enable=False)
     scales = {name: value.clone() for name, value in holder.state_dict().items() if name.endswith("scale")}
     holder.base_model(images() * 100).sum().backward()
     assert all(torch.equal(holder.state_dict()[name], value) for name, value in scales.items())
@@ -126,6 +128,41 @@ def test_trainer_switches_observers_and_keeps_an_average() -> None:
     holder.eval()
     assert torch.allclose(holder.base_model(images(1) * 0), network().eval()(images(1) * 0), atol=1e-5)
     holder.load_state_dict(average.state_dict())
+    # Averages of weights in trainers read the type of everything in a state.
+    assert all(torch.is_tensor(value) for value in holder.state_dict().values())
+
+
+class Head(torch.nn.Module):
+    """A network whose ends are computed in float, as AMD's detector has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner = torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 4, 1)
+        self.side, self.last = torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 2, 1)
+        self.quant_stub, self.dequant_stub = QuantStub, DeQuantStub
+
+    def forward(self, x: Any) -> Any:
+        marked = self.inner(self.quant_stub(self.first(x))) + self.side(x)
+        return self.last(self.dequant_stub(marked)).sigmoid()
+
+
+def test_only_what_lies_between_the_stubs_is_quantized(tmp_path: Path) -> None:
+    workflow = quantizer(spec(PerTensorPowOf2MinMSEObserver), spec(PerTensorPowOf2MinMSEObserver))
+    holder = torch.nn.Module()
+    torch.manual_seed(2)
+    captured = export_for_training(Head().eval(), (images(),)).module()
+    holder.base_model = workflow.quantize_model(captured, [images()])
+    average = deepcopy(holder)
+    holder.train()
+    holder.base_model(images()).sum().backward()
+    average.load_state_dict(holder.state_dict())
+    export_onnx(model=workflow.freeze(average.base_model.eval()), output_dir=tmp_path, input_args=images(1))
+    written = onnx.load(tmp_path / "quark_model.onnx")
+    producers = {name: node.op_type for node in written.graph.node for name in node.output}
+    weights = [producers.get(node.input[1]) for node in written.graph.node if node.op_type == "Conv"]
+    assert sorted(weights, key=str) == ["DequantizeLinear", "DequantizeLinear", None, None]
+    assert "Identity" not in {node.op_type for node in written.graph.node}
+    onnxruntime.InferenceSession(tmp_path / "quark_model.onnx").run(None, {"x": np.zeros((1, 3, 8, 8), np.float32)})
 
 
 def test_saved_module_is_loaded_with_its_structure(tmp_path: Path) -> None:

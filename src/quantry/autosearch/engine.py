@@ -26,7 +26,7 @@ from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
 from quantry.autosearch.space import AnySpace, example_recipe, spaces_of
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.study import StudySession
-from quantry.autosearch.target_ranking import rank_on_target
+from quantry.autosearch.target_ranking import rank_on_target, reserve_time
 from quantry.autosearch.trackers import DashboardStudy, trackers
 from quantry.autosearch.trial import FLOAT_MODEL, Trial
 from quantry.autosearch.trial_runner import KnownModels, TrialRunner
@@ -120,7 +120,9 @@ def _run_trials(
     state: SearchState, proposer: Proposer, workers: Workers, known: Sequence[Trial], context: SearchContext
 ) -> None:
     """Run trials until there is a reason to stop, and choose the best."""
-    workers.prepare(proposer.recipes[0] if proposer.recipes else example_recipe(state.study.spaces))
+    first = proposer.recipes[0] if proposer.recipes else example_recipe(state.study.spaces)
+    workers.prepare(first)
+    reserve_time(state, context, context.target or first.target)
     scheduler, size = Scheduler(state, workers), len(context.sample_order)
     try:
         if state.options.racing and size:

@@ -33,11 +33,13 @@ class TimeLimit:
 
     Attributes:
         waived: Work starts and runs to its end even if the time is over: what must be tried in any case is not done.
+        reserved: Seconds at the end of the limit that trials must leave to other work.
     """
 
     def __init__(self, limit: float | None, before: float) -> None:
         self.limit = limit
         self.waived = False
+        self.reserved = 0.0
         self._started = time.monotonic() - before
 
     @property
@@ -47,13 +49,15 @@ class TimeLimit:
 
     @property
     def left(self) -> float | None:
-        """Seconds left; None without a limit."""
-        return None if self.limit is None else self.limit - self.seconds
+        """Seconds left for trials; None without a limit."""
+        return None if self.limit is None else self.limit - self.reserved - self.seconds
 
     @property
     def deadline(self) -> float | None:
         """When running work is stopped, in seconds of `time.monotonic`; None without a limit."""
-        return None if self.limit is None or self.waived else self._started + self.limit * (1 + _OVERRUN)
+        if self.limit is None or self.waived:
+            return None
+        return self._started + (self.limit - self.reserved) * (1 + _OVERRUN)
 
     def refusal(self, upcoming: float = 0.0) -> str | None:
         """Return why work of this many seconds cannot start; None if there is time for it."""

@@ -26,7 +26,8 @@ QUARK_VERSION = "0.13.0"
 """The version of AMD Quark whose names the facades have; scripts compare ``quark.__version__`` with it."""
 
 _LOGS = ("quark.shares.utils.log", "quark.common.utils.log")
-_OTHERS = {"quark.common.utils.import_utils": ("quantry.torch", ("export_for_training",))}
+_EXPORT = ("quantry.torch", ("export_for_training",))
+_OTHERS = {"quark.common.utils.import_utils": _EXPORT, "quark.shares.utils.import_utils": _EXPORT}
 """Modules outside the facades: the package that has their names, and the names."""
 
 
@@ -63,7 +64,34 @@ def our_module(module: str) -> ModuleType | None:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             return None
         raise
-    return _torch_copy(module, found) if module.startswith("quark.torch") else found
+    if module.startswith("quark.torch"):
+        return _torch_copy(module, found)
+    return _onnx_copy(module, found) if module.startswith("quark.onnx.") else found
+
+
+def _onnx_copy(module: str, found: ModuleType) -> ModuleType:
+    """Return a module with the names of a facade's module, and with every name of `quantry.onnx`.
+
+    AMD's modules import from each other and names have moved between versions, so scripts import
+    ``Int8Spec`` from ``config.config`` as well as from ``config.spec``.
+    """
+    ours = importlib.import_module(FACADES["quark.onnx"])
+    copied = ModuleType(module, found.__doc__)
+    copied.__dict__.update({name: value for name, value in vars(found).items() if not name.startswith("__")})
+    if hasattr(found, "__path__"):
+        copied.__path__ = []
+    copied.__all__ = getattr(found, "__all__", [])  # type: ignore[attr-defined]
+
+    def other_name(name: str) -> Any:
+        value = getattr(found, name, None)
+        if value is None and not name.startswith("_"):
+            value = getattr(ours, name, None)
+        if value is None or (isinstance(value, ModuleType) and not hasattr(found, name)):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return value
+
+    copied.__getattr__ = other_name  # type: ignore[method-assign]
+    return copied
 
 
 def _torch_copy(module: str, found: ModuleType) -> ModuleType:
@@ -89,6 +117,7 @@ def _stand_in(module: str) -> ModuleType | None:
     if module in _LOGS:
         log = ModuleType(module, "Loggers of the standard library under AMD's name.")
         log.ScreenLogger = logging.getLogger  # type: ignore[attr-defined]
+        log.log_errors = _unchanged  # type: ignore[attr-defined]
         return log
     if module in _OTHERS:
         facade, names = _OTHERS[module]
@@ -103,6 +132,11 @@ def _stand_in(module: str) -> ModuleType | None:
     package.__path__ = []
     package.__version__ = QUARK_VERSION  # type: ignore[attr-defined]
     return package
+
+
+def _unchanged(function: Any) -> Any:
+    """Return a function as it is: AMD's decorator of this place logs errors before it raises them."""
+    return function
 
 
 class _LoadedModule(Loader):

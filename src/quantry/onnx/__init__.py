@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from quantry import module_paths
-from quantry.onnx import auto_search, presets, specs
+from quantry.onnx import auto_search, data_readers, deployment, output_metrics, presets, specs
 from quantry.onnx.algorithms import (
     AdaQuantConfig,
     AdaRoundConfig,
@@ -188,7 +188,19 @@ __all__ = [
     "quantize_static",
 ]
 
-__getattr__ = partial(named_config, __name__)
+_OF_ONNXRUNTIME = {
+    "CalibraterBase": "onnxruntime.quantization.calibrate",
+    "MinMaxCalibrater": "onnxruntime.quantization.calibrate",
+    "QuantizationMode": "onnxruntime.quantization.quant_utils",
+    "write_calibration_table": "onnxruntime.quantization.quant_utils",
+}
+"""Names of onnxruntime that AMD Quark has too; imported on first use."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_ONNXRUNTIME:
+        return getattr(import_module(_OF_ONNXRUNTIME[name]), name)
+    return named_config(__name__, name)
 
 
 def _tool_member(path: str, name: str) -> Any:
@@ -204,6 +216,9 @@ def _tool_member(path: str, name: str) -> Any:
 module_paths.register(
     __name__,
     auto_search,
+    data_readers,
+    deployment,
+    output_metrics,
     presets,
     specs,
     computed={

@@ -27,6 +27,8 @@ def _option_name(argument: str) -> str:
 class AlgoConfig(KnownAttributes, KnownArguments):
     """An algorithm on top of plain quantization; the base class."""
 
+    name: ClassVar[str] = ""
+    """Its name in plain data."""
     switch: ClassVar[tuple[str, ...]] = ()
     """Fields of QuantizationConfig that this algorithm sets to True."""
     holder: ClassVar[str] = ""
@@ -64,6 +66,7 @@ class SmoothQuantConfig(AlgoConfig):
         alpha: How much of the activations' range moves into the weights, 0 to 1.
     """
 
+    name: ClassVar[str] = "smooth_quant"
     switch: ClassVar[tuple[str, ...]] = ("include_sq",)
 
     alpha: float = 0.5
@@ -77,6 +80,7 @@ class SmoothQuantConfig(AlgoConfig):
 class BiasCorrectionConfig(AlgoConfig):
     """Corrects the shift of each channel's mean in its bias."""
 
+    name: ClassVar[str] = "bias_correction"
     fixed: ClassVar[Mapping[str, Any]] = {"BiasCorrection": True}
 
 
@@ -105,42 +109,46 @@ def _algorithm(name: str, title: str, arguments: str, base: _Algorithm, **defaul
 
 
 class _Equalization(AlgoConfig):
+    name = "cle"
     switch = ("include_cle",)
 
 
 class _Gptq(AlgoConfig):
+    name = "gptq"
     holder = "GPTQParams"
     fixed: ClassVar[Mapping[str, Any]] = {"UseGPTQ": True}
 
 
 class _Rotation(AlgoConfig):
+    name = "quarot"
     switch = ("include_rotation",)
 
 
 class _FastFinetune(AlgoConfig):
+    name: ClassVar[str] = "adaround"
     switch = ("include_fast_ft",)
     holder = "FastFinetune"
-    algorithm: ClassVar[str] = "adaround"
 
     def settings(self) -> dict[str, Any]:
         """Return the settings under option names, without those left at None."""
-        return {"OptimAlgorithm": self.algorithm, **super().settings()}
+        return {"OptimAlgorithm": self.name, **super().settings()}
 
 
 class _AdaQuant(_FastFinetune):
-    algorithm = "adaquant"
+    name = "adaquant"
 
 
 class _MixedPrecision(AlgoConfig):
+    name = "auto_mixprecision"
     switch = ("include_auto_mp",)
     holder = "AutoMixprecision"
 
 
 _FINETUNE = (
     "optim_device infer_device fixed_seed data_size batch_size num_batches num_iterations learning_rate early_stop "
-    "lr_adjust target_op_type selective_update update_bias output_qdq drop_ratio mem_opt_level cache_dir parallel "
-    "dynamic_batch reg_param beta_range warm_start log_period ref_model_path output_index select_max_mem_layer "
-    "num_workers pin_memory use_gds"
+    "output_index lr_adjust target_op_type selective_update update_bias output_qdq drop_ratio mem_opt_level cache_dir "
+    "log_period ref_model_path dynamic_batch parallel reg_param beta_range warm_start select_max_mem_layer num_workers "
+    "pin_memory use_gds"
 )
 _MIXED = (
     "target_layer_config target_op_type subgraph_json include_layers exclude_layers data_size metric_output_index "
@@ -153,8 +161,10 @@ _MIXED = (
 CLEConfig = _algorithm(
     "CLEConfig",
     "Cross-layer equalization.",
-    "cle_steps cle_scale_append_bias cle_scale_use_threshold cle_weight_threshold cle_total_layer_diff_threshold",
+    "cle_balance_method cle_steps cle_weight_threshold cle_scale_append_bias cle_scale_use_threshold "
+    "cle_total_layer_diff_threshold",
     _Equalization,
+    cle_balance_method="max",
     cle_steps=1,
     cle_scale_append_bias=True,
     cle_scale_use_threshold=True,
@@ -164,7 +174,7 @@ CLEConfig = _algorithm(
 GPTQConfig = _algorithm(
     "GPTQConfig",
     "GPTQ.",
-    "bits block_size perc_damp group_size act_order per_channel mse weight_symmetric",
+    "bits block_size group_size perc_damp act_order per_channel mse weight_symmetric",
     _Gptq,
 )
 QuarotConfig = _algorithm(

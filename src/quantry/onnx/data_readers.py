@@ -76,21 +76,36 @@ class CachedDataReader(_ListReader):
     Args:
         dr: The reader.
         data_size: Maximum number of samples; None takes all.
+        convert_nchw_to_nhwc: Move channels of arrays with four axes to the end.
+        quantize_fp16: Store float32 arrays as float16.
 
     Raises:
         DataError: The reader has no samples.
     """
 
-    def __init__(self, dr: Any, data_size: int | None = None) -> None:
+    def __init__(
+        self, dr: Any, data_size: int | None = None, convert_nchw_to_nhwc: bool = False, quantize_fp16: bool = False
+    ) -> None:
         samples: list[Mapping[str, Any]] = []
         while data_size is None or len(samples) < data_size:
             sample = dr.get_next()
             if sample is None:
                 break
-            samples.append(sample)
+            arrays = {name: _half(array) if quantize_fp16 else array for name, array in sample.items()}
+            samples.append(
+                {n: np.moveaxis(a, 1, -1) if _is_nchw(a, convert_nchw_to_nhwc) else a for n, a in arrays.items()}
+            )
         if not samples:
             raise DataError(f"a data reader must have samples left, got none; {type(dr).__name__}")
         super().__init__(samples)
+
+
+def _half(array: Any) -> Any:
+    return array.astype(np.float16) if array.dtype == np.float32 else array
+
+
+def _is_nchw(array: Any, wanted: bool) -> bool:
+    return wanted and np.ndim(array) == 4
 
 
 class RandomDataReader(_ListReader):
@@ -132,7 +147,7 @@ class PathDataReader(_ListReader):
     """Samples from ``.npy`` files in a directory, or in one subdirectory per input.
 
     Args:
-        model: The model: a path or an ``onnx.ModelProto``.
+        model_input: The model: a path or an ``onnx.ModelProto``.
         data_path: The directory.
         input_shape: Shapes that arrays are reshaped to, by input, if they are stored in another shape.
 
@@ -142,11 +157,11 @@ class PathDataReader(_ListReader):
 
     def __init__(
         self,
-        model: Any,
+        model_input: Any,
         data_path: str | os.PathLike[str],
         input_shape: Mapping[str, Iterable[int]] | None = None,
     ) -> None:
-        inputs = signatures(model)
+        inputs = signatures(model_input)
         shapes = {name: tuple(shape) for name, shape in (input_shape or {}).items()}
         for name in shapes:
             _check_name(name, inputs, "PathDataReader")
@@ -154,6 +169,35 @@ class PathDataReader(_ListReader):
         open_shapes = tuple(_open(signature) if signature.name in shapes else signature for signature in inputs)
         data = calibration_data(data_path, open_shapes)
         super().__init__({name: _shaped(array, shapes.get(name)) for name, array in sample.items()} for sample in data)
+
+
+def get_data_reader(
+    model_input: Any,
+    calibration_data_reader: Any = None,
+    calibration_data_path: str | os.PathLike[str] | None = None,
+    extra_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the reader that quantization uses.
+
+    Args:
+        model_input: The model: a path or an ``onnx.ModelProto``.
+        calibration_data_reader: It is returned if it is given.
+        calibration_data_path: The directory of a `PathDataReader`.
+        extra_options: ``UseRandomData``, ``RandomDataReaderInputShape`` and ``RandomDataReaderInputDataRange``.
+
+    Raises:
+        DataError: Nothing of these is given.
+    """
+    options = extra_options or {}
+    if calibration_data_reader is not None:
+        return calibration_data_reader
+    if calibration_data_path is not None:
+        return PathDataReader(model_input, calibration_data_path)
+    if not options.get("UseRandomData", False):
+        raise DataError("get_data_reader must be given a reader, a path or extra_options['UseRandomData'], got none")
+    return RandomDataReader(
+        model_input, options.get("RandomDataReaderInputShape"), options.get("RandomDataReaderInputDataRange")
+    )
 
 
 def signatures(model: Any) -> tuple[InputSignature, ...]:

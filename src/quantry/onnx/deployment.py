@@ -1,12 +1,15 @@
-"""Tools for running quantized models elsewhere: dumped tensors to compare with a device, and the operator library."""
+"""Tools for running quantized models elsewhere: dumped tensors to compare with a device, sessions, operator library."""
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -20,12 +23,17 @@ _RESTORERS = re.compile(r"^(|VAI|Vitis|Extended)D(e|E)[qQ]uantizeLinear$")
 _IN_ONE_PIECE = re.compile(r"^(FixNeuron|BFPQuantizeDequantize|MXQuantizeDequantize)$")
 
 
+_DUMP = "./dump_results"
+
+
 def dump_model(
-    model: Any,
+    model_input: Any = None,
     dump_data_reader: Any = None,
-    output_dir: str | os.PathLike[str] = "./dump_results",
-    dump_float: bool = False,
     random_data_reader_input_shape: Any = None,
+    dump_float: bool = False,
+    output_dir: Any = _DUMP,
+    *,
+    model: Any = None,
 ) -> None:
     """Run a quantized model on one sample and write its quantized tensors, weights included.
 
@@ -33,21 +41,26 @@ def dump_model(
     Tensors of Q/DQ pairs are written as integers; formats with one node per tensor have rounded floats.
 
     Args:
-        model: The quantized model: a path or an ``onnx.ModelProto``.
+        model_input: The quantized model: a path or an ``onnx.ModelProto``.
         dump_data_reader: Its first sample is used; None takes a random one.
-        output_dir: The directory; it is created if it is missing.
+        random_data_reader_input_shape: Shapes of the random sample, as in `RandomDataReader`. A path here is the
+            directory, which comes third in vai_q_onnx.
         dump_float: Also write the float tensors between the nodes.
-        random_data_reader_input_shape: Shapes of the random sample, as in `RandomDataReader`.
+        output_dir: The directory; it is created if it is missing.
+        model: The name of ``model_input`` in vai_q_onnx.
 
     Raises:
         ModelError: The model has no quantized tensors.
         DataError: The reader has no sample, or the model cannot run on it.
     """
-    graph = model_source(model).load()
+    source, shape = model_input if model is None else model, random_data_reader_input_shape
+    if isinstance(shape, str | os.PathLike):
+        shape, output_dir = None, shape
+    graph = model_source(source).load()
     quantized, others = _tensors(graph)
     if not quantized:
         raise ModelError("dump_model must be given a quantized model, got one without quantized tensors")
-    reader = RandomDataReader(model, random_data_reader_input_shape) if dump_data_reader is None else dump_data_reader
+    reader = RandomDataReader(source, shape) if dump_data_reader is None else dump_data_reader
     sample = reader.get_next()
     if sample is None:
         raise DataError(f"dump_data_reader must have a sample left, got none; {type(reader).__name__}")
@@ -131,3 +144,57 @@ def get_library_path(device: str = "CPU") -> str:
             f"{device!r}; remove register_custom_ops_library, or run the script with `quantry compat`"
         )
     return _skipped[0]
+
+
+_COP_DOMAIN = "com.amd.quark"
+"""Domain of AMD's custom operators."""
+
+_COP_VERSION = 1
+"""Version of that domain."""
+
+
+def register_custom_ops_library(session_options: Any, device: str = "CPU") -> None:
+    """Do nothing: models of quantry need no library of custom operators.
+
+    Args:
+        session_options: The options of a session.
+        device: "CPU", "CUDA" or "ROCM"; it makes no difference.
+    """
+
+
+def create_infer_session_for_onnx_model(
+    model_input: Any,
+    sess_options: Any = None,
+    providers: list[str] | None = None,
+    provider_options: list[dict[str, str]] | None = None,
+    use_external_data_format: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Open a session of onnxruntime.
+
+    Args:
+        model_input: A path or an ``onnx.ModelProto``.
+        sess_options: Options of the session; None takes the defaults.
+        providers: Execution providers; None is the CPU.
+        provider_options: Options of the providers, one entry each.
+        use_external_data_format: Whether a proto is too large for one file of 2 GB.
+        kwargs: Other arguments of ``onnxruntime.InferenceSession``.
+
+    Returns:
+        The ``onnxruntime.InferenceSession``.
+
+    Raises:
+        ModelError: onnxruntime refuses the model.
+    """
+    # By name, because scripts of `quantry compat` get other session options than `quantry.runtime` has.
+    runtime: Any = import_module("onnxruntime")
+    chosen = ["CPUExecutionProvider"] if providers is None else providers
+    with tempfile.TemporaryDirectory(prefix="quantry-") as folder:
+        model = model_input
+        if isinstance(model_input, onnx.ModelProto):
+            model = str(Path(folder) / "model.onnx")
+            onnx.save(model_input, model, save_as_external_data=use_external_data_format)
+        try:
+            return runtime.InferenceSession(model, sess_options, chosen, provider_options, **kwargs)
+        except Exception as error:  # onnxruntime's exceptions share no base class
+            raise ModelError(f"onnxruntime must accept the model, got {error}") from error

@@ -1,7 +1,8 @@
 """Configurations as plain data: dicts, lists, numbers and strings, as JSON and YAML files hold them.
 
-An object is a dict whose ``$`` names its class, such as ``{"$": "Int8Spec", "symmetric": False}``; a member of an
-enumeration is ``{"$": "QuantType.QInt8"}``.
+Layers, tensors and algorithms have the form of AMD Quark 0.13, such as ``{"name": "cle", "cle_steps": 2}``, so that
+either program reads the other's files. Where that form has no word for something, an object is a dict whose ``$`` names
+its class, and a member of an enumeration is ``{"$": "QuantType.QInt8"}``.
 """
 
 import enum
@@ -10,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from quantry.errors import RecipeError, nearest_spelling
-from quantry.onnx.algorithms import ALGORITHMS
+from quantry.onnx.algorithms import ALGORITHMS, AlgoConfig
 from quantry.onnx.enums import ENUMERATIONS
 from quantry.onnx.specs import SPECS, QLayerConfig, QTensorConfig
 from quantry.recipe import DataType
@@ -38,14 +39,56 @@ def to_plain(value: Any, where: str) -> Any:
         return {key: to_plain(entry, f"{where}[{key!r}]") for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(entry, f"{where}[{index}]") for index, entry in enumerate(value)]
-    if type(value).__name__ in _CLASSES:
+    if isinstance(value, QTensorConfig | QLayerConfig):
+        return value.to_dict()
+    if isinstance(value, AlgoConfig):
         parts = ((part, getattr(value, part.name)) for part in fields(value))
         given = {part.name: to_plain(entry, f"{where}.{part.name}") for part, entry in parts if entry != part.default}
-        return {_TAG: type(value).__name__, **given}
+        return {"name": value.name, **given}
     raise RecipeError(
         f"{where} must hold plain data for to_dict, got {value!r} of type {type(value).__name__}; set it after "
         "from_dict"
     )
+
+
+def layer_of(value: Any, where: str) -> Any:
+    """Return a layer's configuration for plain data; None stays None.
+
+    Args:
+        value: Plain data.
+        where: The field, for messages.
+
+    Raises:
+        RecipeError: A field or a member is unknown.
+    """
+    if not isinstance(value, Mapping) or _TAG in value:
+        return from_plain(value, where)
+    return QLayerConfig.from_dict(value)
+
+
+def algorithm_of(value: Any, where: str) -> Any:
+    """Return an algorithm for plain data.
+
+    Args:
+        value: Plain data with the algorithm's name.
+        where: The field, for messages.
+
+    Raises:
+        RecipeError: There is no algorithm of that name, or it has no such argument.
+    """
+    if not isinstance(value, Mapping) or _TAG in value:
+        return from_plain(value, where)
+    known = {kind.name: kind for kind in ALGORITHMS}
+    name = str(value.get("name"))
+    if name not in known:
+        raise RecipeError(
+            f"{where} must have the name of an algorithm, one of {', '.join(known)}, got {name!r}"
+            f"{nearest_spelling(name, known)}"
+        )
+    given = {key: from_plain(entry, f"{where}.{key}") for key, entry in value.items() if key != "name"}
+    if "target_layer_config" in given:
+        given["target_layer_config"] = layer_of(given["target_layer_config"], f"{where}.target_layer_config")
+    return known[name](**given)
 
 
 def from_plain(value: Any, where: str) -> Any:

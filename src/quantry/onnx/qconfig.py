@@ -14,7 +14,7 @@ from quantry.onnx.algorithms import AlgoConfig
 from quantry.onnx.config import Config, KnownAttributes
 from quantry.onnx.options import FIELDS, ROWS, RecipeDraft
 from quantry.onnx.options.preprocessing import WRITTEN_DIFFERENTLY
-from quantry.onnx.plain_data import from_plain, to_plain
+from quantry.onnx.plain_data import algorithm_of, from_plain, layer_of, to_plain
 from quantry.onnx.specs import QLayerConfig, QTensorConfig
 from quantry.onnx.translate import Job, checked_options, finished
 from quantry.plan.selection import matching
@@ -62,6 +62,11 @@ def layer_entries(
             named: dict[str, Any] = {"operators": match} if operators else {"match": match}
             made.append(LayerTypes(**named, **_types(where, layer)))
     return tuple(made)
+
+
+def _names(entries: Iterable[Any]) -> list[Any]:
+    """Return names of nodes, with pairs of them as tuples, which files hold as lists."""
+    return [tuple(entry) if isinstance(entry, list) else entry for entry in entries]
 
 
 def bias_of(bias: QTensorConfig, where: str) -> Bias:
@@ -135,6 +140,7 @@ _SELECTION = {
     "exclude_operators": "QConfig.layer_type_config[None]",
 }
 _PAIRS = ("specific_layer_config", "layer_type_config")
+_LAYERS = (*_PAIRS, "global_config", "algo_config", "exclude")
 
 
 @dataclass(init=False)
@@ -222,11 +228,11 @@ class QConfig(KnownAttributes):
         return {name: to_plain(value, f"QConfig.{name}") for name, value in parts.items()}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, d: Mapping[str, Any]) -> Self:
         """Return the configuration that `to_dict` was called on.
 
         Args:
-            data: Plain data.
+            d: Plain data.
 
         Raises:
             RecipeError: A name is unknown; the message suggests the nearest spelling.
@@ -237,14 +243,19 @@ class QConfig(KnownAttributes):
             True
         """
         known = [part.name for part in fields(cls)]
-        for name in data:
+        for name in d:
             if name not in known:
                 raise RecipeError(
                     f"QConfig.from_dict must be given fields, got {name!r}{nearest_spelling(name, known)}"
                 )
-        parts = {name: from_plain(value, f"QConfig.{name}") for name, value in data.items()}
+        parts = {name: from_plain(value, f"QConfig.{name}") for name, value in d.items() if name not in _LAYERS}
+        if "global_config" in d:
+            parts["global_config"] = layer_of(d["global_config"], "QConfig.global_config")
+        parts["algo_config"] = [algorithm_of(entry, "QConfig.algo_config") for entry in d.get("algo_config") or ()]
         for name in _PAIRS:
-            parts[name] = dict(parts.get(name, ()))
+            pairs = d.get(name) or ()
+            parts[name] = {layer_of(layer, f"QConfig.{name}"): _names(entries) for layer, entries in pairs}
+        parts["exclude"] = _names(d.get("exclude") or ())
         return cls(**parts)
 
     def to_job(self, algorithms: Iterable[AlgoConfig] = (), model: Any = None) -> Job:

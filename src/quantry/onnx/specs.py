@@ -32,11 +32,11 @@ MXFP6E3M2, MXFP6E2M3, MXFP4E2M1 = DataType.MXFP6E3M2, DataType.MXFP6E2M3, DataTy
 _SCALES: dict[Enum, ScaleKind] = {ScaleType.Float32: FloatScale(), ScaleType.PowerOf2: PowerOfTwoScale()}
 
 
-def parse_data_type(data_type: object) -> DataType | None:
+def parse_data_type(dtype_name: object) -> DataType | None:
     """Return a type by AMD's name, such as "Int8" or "BFloat16", or None if there is none.
 
     Args:
-        data_type: The name in any case, or a type.
+        dtype_name: The name in any case, or a type.
 
     Example:
         >>> parse_data_type("UInt16").value
@@ -44,9 +44,9 @@ def parse_data_type(data_type: object) -> DataType | None:
         >>> parse_data_type("Int7") is None
         True
     """
-    if isinstance(data_type, DataType):
-        return data_type
-    return next((known for known in DataType if known.value == str(data_type).lower()), None)
+    if isinstance(dtype_name, DataType):
+        return dtype_name
+    return next((known for known in DataType if known.value == str(dtype_name).lower()), None)
 
 
 _Config = TypeVar("_Config", "QTensorConfig", "QLayerConfig")
@@ -128,11 +128,11 @@ class QTensorConfig(KnownAttributes, KnownArguments):
         return {"symmetric": self.symmetric, **members, "data_type": name}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "QTensorConfig":
+    def from_dict(cls, d: Mapping[str, Any]) -> "QTensorConfig":
         """Return the specification for plain data; fields that are absent keep their defaults.
 
         Args:
-            data: Fields by name. A member is text with or without the name of its enumeration.
+            d: Fields by name. A member is text with or without the name of its enumeration.
 
         Raises:
             RecipeError: A field or a member is unknown; the message suggests the nearest spelling.
@@ -141,7 +141,7 @@ class QTensorConfig(KnownAttributes, KnownArguments):
             >>> QTensorConfig.from_dict({"data_type": "UInt8", "calibration_method": "CalibMethod.MinMax"}).data_type
             <DataType.UINT8: 'uint8'>
         """
-        given = _given(cls, data)
+        given = _given(cls, d)
         for name, kind in _MEMBERS.items():
             if isinstance(given.get(name), str):
                 text = given[name].removeprefix(f"{kind.__name__}.")
@@ -285,11 +285,11 @@ class QLayerConfig(KnownAttributes, KnownArguments):
         return {name: spec.to_dict() for name, spec in given.items() if spec is not None}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "QLayerConfig":
+    def from_dict(cls, d: Mapping[str, Any]) -> "QLayerConfig":
         """Return the configuration for plain data.
 
         Args:
-            data: Specifications by field: plain data for `QTensorConfig.from_dict`, or None.
+            d: Specifications by field: plain data for `QTensorConfig.from_dict`, or None.
 
         Raises:
             RecipeError: A field or a member is unknown; the message suggests the nearest spelling.
@@ -299,7 +299,7 @@ class QLayerConfig(KnownAttributes, KnownArguments):
             >>> QLayerConfig.from_dict(config.to_dict()) == config
             True
         """
-        given = _given(cls, data)
+        given = _given(cls, d)
         return cls(**{name: None if spec is None else QTensorConfig.from_dict(spec) for name, spec in given.items()})
 
     def inputs(self) -> QTensorConfig | None:

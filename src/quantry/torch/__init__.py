@@ -167,4 +167,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module("quantry.torchfront"), name)
 
 
-module_paths.register(__name__, switches)
+module_paths.register(__name__, switches, import_module("quantry.torchfront.quant_stubs"))

@@ -32,7 +32,9 @@ class ModelQuantizer:
     """
 
     @known_keywords("ModelQuantizer", {"quant_config": "config", "recipe": "config", "quantization_config": "config"})
-    def __init__(self, config: QConfig | Recipe | str | Path | Mapping[str, Any]) -> None:
+    def __init__(self, config: QConfig | Recipe | str | Path | Mapping[str, Any], multi_device: bool = False) -> None:
+        if multi_device:
+            raise RecipeError("ModelQuantizer.multi_device must be False, because one device is used, got True")
         if not isinstance(config, QConfig | Recipe | str | Path | Mapping):
             raise RecipeError(
                 "ModelQuantizer.config must be a QConfig, a Recipe, a preset name, a recipe file or a mapping, got "
@@ -76,15 +78,22 @@ class ModelQuantizer:
         return quantized
 
     @staticmethod
-    def freeze(model: Any) -> Any:
+    def freeze(model: Any, quantize: bool | None = None, runtime_options: Any = None) -> Any:
         """Return the final model: batch normalization folded, scales fixed and within the NPU's limits.
 
         Args:
             model: A quantized module, or a model that contains quantized modules, which are replaced in it.
+            quantize: None or True; weights are always stored quantized.
+            runtime_options: Must be None; it is for AMD's own kernels.
 
         Raises:
             ModelError: There is no quantized module.
+            RecipeError: An option asks for something else.
         """
+        if quantize is False or runtime_options is not None:
+            raise RecipeError(
+                f"freeze must have quantize=True and runtime_options=None, got {quantize!r} and {runtime_options!r}"
+            )
         from quantry.torchfront import QuantizedModule, freeze, is_module
 
         if isinstance(model, QuantizedModule):

@@ -9,13 +9,15 @@ from quantry.torch.enums import QuantizationMode, check_member
 
 
 @known_keywords("save_params", {"output_dir": "export_dir"})
-def save_params(
+def save_params(  # noqa: PLR0913, PLR0917 - the arguments of AMD's function
     model: Any,
     model_type: str,
     args: Any = None,
     kwargs: Any = None,
     export_dir: str | os.PathLike[str] = ".",
     quant_mode: QuantizationMode = QuantizationMode.fx_graph_mode,
+    compressed: bool = False,
+    reorder: bool = True,
 ) -> Path:
     """Write a quantized module with its structure to ``<export_dir>/<model_type>_quantized.pth``.
 
@@ -26,6 +28,8 @@ def save_params(
         kwargs: Example keyword arguments.
         export_dir: The directory; it is created if it is missing.
         quant_mode: Must be ``fx_graph_mode``.
+        compressed: Must be False; it is for packed weights of language models.
+        reorder: It makes no difference without packed weights.
 
     Returns:
         The file; AMD's function returns nothing.
@@ -36,18 +40,22 @@ def save_params(
     from quantry.torchfront import save_module
 
     check_member(quant_mode, QuantizationMode, "save_params.quant_mode")
+    _refuse_packed(compressed, "save_params")
+    del reorder
     path = Path(export_dir) / f"{model_type}_quantized.pth"
     save_module(model, path, tuple(args or ()), dict(kwargs or {}))
     return path
 
 
 @known_keywords("load_params", {"path": "pth_path"})
-def load_params(
+def load_params(  # noqa: PLR0913, PLR0917 - the arguments of AMD's function
     model: Any = None,
     json_path: str | os.PathLike[str] = "",
     safetensors_path: str | os.PathLike[str] = "",
     pth_path: str | os.PathLike[str] = "",
     quant_mode: QuantizationMode = QuantizationMode.fx_graph_mode,
+    compressed: bool = False,
+    reorder: bool = True,
 ) -> Any:
     """Return a module that `save_params` wrote.
 
@@ -59,6 +67,8 @@ def load_params(
         safetensors_path: Must be empty: it is for language models.
         pth_path: The file.
         quant_mode: Must be ``fx_graph_mode``.
+        compressed: Must be False; it is for packed weights of language models.
+        reorder: It makes no difference without packed weights.
 
     Raises:
         RecipeError: An argument for another kind of file is given.
@@ -67,7 +77,14 @@ def load_params(
     from quantry.torchfront import load_module
 
     check_member(quant_mode, QuantizationMode, "load_params.quant_mode")
+    _refuse_packed(compressed, "load_params")
+    del reorder
     for name, value in (("model", model), ("json_path", json_path), ("safetensors_path", safetensors_path)):
         if value not in (None, ""):
             raise RecipeError(f"{name} must be omitted, because a .pth file has the whole module, got {value!r}")
     return load_module(Path(pth_path))
+
+
+def _refuse_packed(compressed: bool, where: str) -> None:
+    if compressed:
+        raise RecipeError(f"{where}.compressed must be False, because weights are not packed, got True")

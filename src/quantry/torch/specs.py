@@ -41,7 +41,7 @@ class DataTypeSpec(KnownArguments):
 
     Attributes:
         observer_method: "min_max", "histogram", "percentile" or "MSE"; only for one scale per tensor.
-        symmetric: Whether the zero point is fixed.
+        symmetric: Whether the zero point is fixed; None takes AMD's default for the type.
         scale_type: "float" or "pof2".
         round_method: "half_even".
         ch_axis: Channel axis of more than one scale.
@@ -51,13 +51,14 @@ class DataTypeSpec(KnownArguments):
 
     dtype: ClassVar[Dtype] = Dtype.int8
     scheme: ClassVar[QSchemeType | None] = QSchemeType.per_tensor
+    default_symmetric: ClassVar[bool] = True
 
     observer_method: str | None = None
     symmetric: bool | None = None
-    scale_type: str | None = None
-    round_method: str | None = None
+    scale_type: str | None = "float"
+    round_method: str | None = "half_even"
+    is_dynamic: bool | None = False
     ch_axis: int | None = None
-    is_dynamic: bool | None = None
     group_size: int | None = None
 
     def to_quantization_spec(self) -> QTensorConfig:
@@ -73,7 +74,7 @@ class DataTypeSpec(KnownArguments):
             qscheme=self.scheme,
             ch_axis=self.ch_axis,
             group_size=self.group_size,
-            symmetric=self.symmetric,
+            symmetric=self.default_symmetric if self.symmetric is None else self.symmetric,
             round_method=self._member("round_method", RoundType),
             scale_type=self._member("scale_type", ScaleType),
         )
@@ -122,9 +123,17 @@ _SCHEMES = {
 }
 
 
+_ASYMMETRIC = (
+    *("Uint4PerTensorSpec", "Uint4PerChannelSpec", "Uint4PerGroupSpec"),
+    *("Uint8PerTensorSpec", "Uint8PerGroupSpec", "Int8PerChannelSpec"),
+)
+"""Specifications that have a zero point by default in AMD Quark 0.13; not Uint8PerChannelSpec."""
+
+
 def _named(name: str, dtype: Dtype, scheme: QSchemeType | None) -> type[DataTypeSpec]:
     doc = f"{dtype.value}, {'without a scale' if scheme is None else scheme.value.replace('_', ' ')}."
-    made = type(name, (DataTypeSpec,), {"__doc__": doc, "__module__": __name__, "dtype": dtype, "scheme": scheme})
+    own = {"dtype": dtype, "scheme": scheme, "default_symmetric": name not in _ASYMMETRIC}
+    made = type(name, (DataTypeSpec,), {"__doc__": doc, "__module__": __name__, **own})
     assert issubclass(made, DataTypeSpec)
     return made
 

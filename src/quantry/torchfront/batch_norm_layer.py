@@ -72,13 +72,13 @@ class BatchNormLayer(nn.Module):  # type: ignore[misc]
         training = True
         return functional.batch_norm(y, mean, variance, gamma, beta, training, self.momentum, self.epsilon)
 
-    def get_extra_state(self) -> dict[str, bool]:
-        """Return `frozen`, which is part of a checkpoint."""
-        return {"frozen": self.frozen}
+    def get_extra_state(self) -> Tensor:
+        """Return `frozen`, which is part of a checkpoint, as a tensor like everything else in it."""
+        return torch.tensor(self.frozen)
 
-    def set_extra_state(self, state: dict[str, bool]) -> None:
+    def set_extra_state(self, state: Tensor) -> None:
         """Restore `frozen`."""
-        self.frozen = bool(state["frozen"])
+        self.frozen = bool(state)
 
 
 def fold(weight: Tensor, bias: Tensor | None, norm: Sequence[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:

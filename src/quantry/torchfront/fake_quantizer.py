@@ -144,21 +144,23 @@ class FakeQuantizer(nn.Module):  # type: ignore[misc]
             else:
                 self.scale.copy_(scale.float())
 
-    def get_extra_state(self) -> dict[str, Any]:
-        """Return the switches, which are part of a checkpoint like the numbers."""
-        switches = {"enabled": self.enabled, "observing": self.observing, "observe_once": self.observe_once}
-        return {"gradient": self.gradient.value, **switches}
+    def get_extra_state(self) -> Tensor:
+        """Return the switches, which are part of a checkpoint like the numbers.
 
-    def set_extra_state(self, state: dict[str, Any]) -> None:
+        They are a tensor, because averages of weights read ``dtype`` of everything in a state.
+        """
+        gradient = list(Gradient).index(self.gradient)
+        return torch.tensor([gradient, self.enabled, self.observing, self.observe_once], dtype=torch.int64)
+
+    def set_extra_state(self, state: Tensor) -> None:
         """Restore the switches."""
-        self.enabled, self.observing = bool(state["enabled"]), bool(state["observing"])
-        self.observe_once = bool(state.get("observe_once"))
+        self.enabled, self.observing, self.observe_once = map(bool, state.tolist()[1:])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # The keys depend on how the scale is learned, so restore that before torch compares them.
         extra = state_dict.get(f"{prefix}_extra_state")
-        if extra is not None and Gradient(extra["gradient"]) is not self.gradient:
-            self.learn(Gradient(extra["gradient"]))
+        if extra is not None and list(Gradient)[int(extra[0])] is not self.gradient:
+            self.learn(list(Gradient)[int(extra[0])])
         # A checkpoint from before the first observation has no range, and one from after it has.
         observed = state_dict.get(f"{prefix}observed")
         self.observed = None if observed is None else observed.clone()

@@ -112,6 +112,9 @@ def quantize_graph(
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
     if float_scopes is not None:
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
+    present = {node.name for node in prepared.value.model.graph}
+    outside = tuple(name for name, scope in lowered.scopes.items() if scope.outside and name in present)
+    recipe = _with_exclusions(recipe, outside) if outside else recipe
     # The data is opened once, when the first stage needs it, and not at all if none does.
     calibration = functools.cache(lambda: _calibration(data, prepared.value, recipe))
     if data is not None:

@@ -11,8 +11,8 @@ faster-coco-eval computes it if installed; otherwise the code here does, with th
 import contextlib
 import importlib.util
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -347,19 +347,39 @@ class DetectionPrecision(TaskEvaluator):
 
     def scored(self, model_path: str | Path) -> TaskScore:
         """Return a model's mean average precision with its interval over images."""
-        found = self.detect(model_path)
-        value: float = getattr(coco_average_precision(self.labels, found), self.kind)
-        intervals = precision_intervals(match_images(self.labels, found))
+        return self.scored_on(model_path, range(len(self.samples)))
+
+    def scored_on(self, model_path: str | Path, indices: Iterable[int]) -> TaskScore:
+        """Return a model's mean average precision on some images, with its interval.
+
+        Args:
+            model_path: The model.
+            indices: Indices of the images.
+
+        Raises:
+            DataError: None of these images has a labelled object.
+        """
+        chosen = sorted(set(indices))
+        labels = replace(self.labels, images=tuple(self.labels.images[index] for index in chosen))
+        found = self.detect(model_path, chosen)
+        value: float = getattr(coco_average_precision(labels, found), self.kind)
+        intervals = precision_intervals(match_images(labels, found))
         return TaskScore(value, intervals[_KINDS.index(self.kind)])
 
     def measure(self, model_path: str | Path) -> AveragePrecision:
         """Return a model's average precision, also by class."""
         return coco_average_precision(self.labels, self.detect(model_path))
 
-    def detect(self, model_path: str | Path) -> list[Detections]:
-        """Return a model's detections in each image, in pixels of the image."""
+    def detect(self, model_path: str | Path, indices: Iterable[int] | None = None) -> list[Detections]:
+        """Return a model's detections in each image, in pixels of the image.
+
+        Args:
+            model_path: The model.
+            indices: Indices of the images, in increasing order; None is all.
+        """
         found: list[Detections] = []
-        for index, outputs in run_model(model_path, self.samples, range(len(self.samples)), self.threads):
+        chosen = range(len(self.samples)) if indices is None else indices
+        for index, outputs in run_model(model_path, self.samples, chosen, self.threads):
             image = self.labels.images[index]
             fit = ImageFit.of(self.images, image.width, image.height, self.frame)
             raw = self.decoder(outputs, self.frame)[0]

@@ -220,21 +220,21 @@ class AutoSearchPro:
             raise RecipeError(f"AutoSearchPro's 'direction' must be {own!r} for {metric.name}, got {direction!r}")
 
 
-def get_auto_search_config(name: str) -> dict[str, Any]:
+def get_auto_search_config(config_name: str) -> dict[str, Any]:
     """Return a copy of a named configuration for `AutoSearchPro`; add the model and the data.
 
     Args:
-        name: XINT8_SEARCH, A8W8_SEARCH, A16W8_SEARCH or ADVANCED_SEARCH.
+        config_name: XINT8_SEARCH, A8W8_SEARCH, A16W8_SEARCH or ADVANCED_SEARCH.
 
     Raises:
         RecipeError: There is no such name; the message has the nearest.
     """
-    if name not in PRESETS:
+    if config_name not in PRESETS:
         raise RecipeError(
-            f"get_auto_search_config must be given one of {', '.join(PRESETS)}, got {name!r}"
-            f"{nearest_spelling(str(name), PRESETS)}"
+            f"get_auto_search_config must be given one of {', '.join(PRESETS)}, got {config_name!r}"
+            f"{nearest_spelling(str(config_name), PRESETS)}"
         )
-    return copy.deepcopy(PRESETS[name])
+    return copy.deepcopy(PRESETS[config_name])
 
 
 def _freed(parameters: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,9 +182,11 @@ class SearchSpace:
         return kept, invalid, valid - len(kept)
 
 
-def generate_all_configs(space: Mapping[str, Any], base: QuantizationConfig | None = None) -> list[Configuration]:
+def generate_all_configs(
+    search_space: Mapping[str, Any], base: QuantizationConfig | None = None
+) -> list[Configuration]:
     """Return every configuration of a space; see `SearchSpace`."""
-    return SearchSpace(space, base).get_all_configs()
+    return SearchSpace(search_space, base).get_all_configs()
 
 
 def _leaves(space: Mapping[str, Any]) -> Iterator[tuple[str, Parameter]]:

@@ -1,4 +1,4 @@
-"""Our translation of ``scaled_dot_product_attention``, for any number of axes and without computed shapes."""
+"""Our translations: ``scaled_dot_product_attention`` for any number of axes and without computed shapes, and marks."""
 
 import math
 from typing import Any
@@ -44,3 +44,8 @@ def _repeated(part: Any, count: int) -> Any:
     """Repeat each head for a group of queries."""
     index = np.repeat(np.arange(part.shape[-3]), count)
     return op.Gather(part, op.Constant(value=ir.tensor(index)), axis=len(part.shape) - 3)
+
+
+def identity(value: Any) -> Any:
+    """Write a mark of `quantry.torchfront.quant_stubs`, which computes nothing."""
+    return op.Identity(value)

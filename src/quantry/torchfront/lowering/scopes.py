@@ -12,10 +12,12 @@ class Scope:
     Attributes:
         path: Dotted path of the module; empty for the root.
         classes: Names of the modules' classes, outermost first.
+        outside: Whether the node stays float because of the model's quantization marks; see `quant_stubs`.
     """
 
     path: str
     classes: tuple[str, ...]
+    outside: bool = False
 
 
 def scope_of(node: fx.Node) -> Scope:

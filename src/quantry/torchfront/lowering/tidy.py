@@ -8,6 +8,7 @@ one are known, and nodes and tensors get the names of the user's modules and of 
 import math
 import operator
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.shapes.known_values import KnownValues, Sizes, axes_of
 from quantry.graph.weights import new_initializer
 from quantry.torchfront.lowering.scopes import Scope, captured_name, scope_of
+from quantry.torchfront.quant_stubs import nodes_outside
 
 _ROUNDS = 3
 """Folding one shape reveals the next; more rounds change nothing in any model of tests or benchmarks."""
@@ -78,6 +80,7 @@ class _Origin:
 
 def _origins(program: ExportedProgram, captured: fx.GraphModule) -> dict[str, _Origin]:
     known = {node.name: node for node in captured.graph.nodes}
+    outside = nodes_outside(captured.graph)
     origins = {}
     for node in program.graph.nodes:
         if node.op != "call_function":
@@ -88,7 +91,7 @@ def _origins(program: ExportedProgram, captured: fx.GraphModule) -> dict[str, _O
             # One of several results of an operator: the captured graph has a node of its own for it.
             users = (user for user in known[source].users if user.target is operator.getitem)
             result = next((user.name for user in users if user.args[1] == node.args[1]), source)
-        origins[node.name] = _Origin(source, result, scope_of(node))
+        origins[node.name] = _Origin(source, result, replace(scope_of(node), outside=source in outside))
     return origins
 
 

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from quantry.errors import MissingExtraError, ModelError
 from quantry.torchfront.lowering.scopes import captured_name, scope_of
+from quantry.torchfront.quant_stubs import STUBS
 
 _NODE = re.compile(r"Error when translating node %(\w+)")
 _MOST_RETRIES = 8
@@ -82,9 +83,11 @@ def _registry() -> Any:
 
     with _quiet():
         registry = _registration.ONNXRegistry.from_torchlib()
-        from quantry.torchfront.lowering.attention import attention
+        from quantry.torchfront.lowering.attention import attention, identity
 
     registry.register_op(torch.ops.aten.scaled_dot_product_attention.default, attention)
+    for stub in STUBS:
+        registry.register_op(stub, identity)
     return registry
 
 
