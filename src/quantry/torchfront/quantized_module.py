@@ -148,13 +148,19 @@ def refuse_quantized(model: nn.Module, where: str) -> None:
         raise ModelError(f"a model to quantize must be float, got {place}; train or freeze it instead; in {where}")
 
 
+_SWITCHES = "_extra_state"
+"""End of the names under which torch saves what ``get_extra_state`` returns."""
+
+
 def _state(module: QuantizedModule) -> dict[str, Any]:
     trained = {name: parameter.requires_grad for name, parameter in module.named_parameters()}
     modes = {name: part.training for name, part in module.named_modules()}
     tensor = next(iter(module.state_dict(keep_vars=True).values()), None)
     devices = {value.device for value in module.parameters()} or {torch.device("cpu")}
     return {
-        "values": module.state_dict(),
+        "values": {name: value for name, value in module.state_dict().items() if not name.endswith(_SWITCHES)},
+        # As numbers: a process that is sent a tensor made only for this message would find its memory gone.
+        "switches": {name: value.tolist() for name, value in module.state_dict().items() if name.endswith(_SWITCHES)},
         "trained": trained,
         "modes": modes,
         "is_frozen": module.is_frozen,
@@ -163,7 +169,8 @@ def _state(module: QuantizedModule) -> dict[str, Any]:
 
 
 def _restored(module: QuantizedModule, state: dict[str, Any]) -> QuantizedModule:
-    module.load_state_dict(state["values"])
+    switches = {name: torch.tensor(value) for name, value in state["switches"].items()}
+    module.load_state_dict({**state["values"], **switches})
     module.to(state["device"])
     module.is_frozen = state["is_frozen"]
     for name, parameter in module.named_parameters():
