@@ -116,6 +116,23 @@ def sampled() -> Iterator[Case]:
     yield Case("Col2Im", (floats(1, 4, 9), ints(5, 5), ints(2, 2)), {"dilations": [2, 2]})
 
 
+def transformed() -> Iterator[Case]:
+    signal, window = floats(2, 40), np.hanning(16).astype(np.float32)
+    for onesided in (0, 1):
+        yield Case("STFT", (signal, np.int64(8), window), {"onesided": onesided})
+        yield Case("STFT", (signal[..., None], np.int64(5), None, np.int64(12)), {"onesided": onesided})
+        yield Case("DFT", (floats(2, 12, 1),), {"onesided": onesided})
+        yield Case("DFT", (floats(2, 5, 9, 1), None, np.int64(2)), {"onesided": onesided}, since=20)
+        yield Case("DFT", (floats(2, 5, 9, 1), np.int64(6)), {"onesided": onesided, "axis": 2}, until=19)
+    for inverse in (0, 1):
+        yield Case("DFT", (floats(2, 12, 2),), {"inverse": inverse})
+    yield Case("Det", (floats(3, 4, 4),))
+    yield Case("Compress", (IMAGE, np.array([1, 0, 1, 1], bool)), {"axis": 1})
+    yield Case("Compress", (IMAGE, np.array([1, 0, 1, 1], bool)))
+    yield Case("Unique", (np.round(IMAGE),))
+    yield Case("Unique", (np.round(IMAGE[:, 0, 0, :2] / 4),), {"axis": 0})
+
+
 def interpolated() -> Iterator[Case]:
     small = floats(1, 2, 6, 5)
     kinds = ({"mode": "cubic"}, {"mode": "cubic", "cubic_coeff_a": -0.5}, {"mode": "cubic", "exclude_outside": 1})
@@ -148,4 +165,4 @@ def recurrent() -> Iterator[Case]:
         yield Case(name, given, {"hidden_size": 5, "activations": default, **more}, outputs=states + 1)
 
 
-INDEX_GROUPS = (functions, picking, suppression, products, norms, sampled, interpolated, recurrent)
+INDEX_GROUPS = (functions, picking, suppression, products, norms, sampled, transformed, interpolated, recurrent)

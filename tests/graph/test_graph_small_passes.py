@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import quantry
 from onnx_oracle import assert_same_outputs, from_text, graph_from_text, op_types
 from quantry.errors import ModelError
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
@@ -142,6 +143,16 @@ def test_weight_in_two_roles_is_copied():
     assert readers["Gemm_1"] == ["w_Gemm_1"]
     assert readers["ReduceMax_2"] == readers["ReduceMin_5"] == ["w_ReduceMax_2"]
     assert notes == ("copied 2 weights that several nodes shared",)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1,), (2, 1)])
+def test_weight_is_copied_for_a_gemm_whose_bias_is_not_one_number_for_each_channel(shape):
+    text = "(float[2, 3] x) => (float[2, 3] y) { a = MatMul(x, w) b = Gemm(a, w, v) y = Gemm(b, w, u) }"
+    model, _ = _split(text, w=_weights(3, 3), v=_weights(3), u=_weights(*shape))
+    assert [node.inputs[1].name for node in model.graph] == ["w", "w", "w_Gemm_2"]
+    for recipe in ("S8S8_AAWS", "CPU_INT8", "XINT8"):
+        quantized = quantry.quantize(model, [{"x": _weights(2, 3)}], recipe, store=None)
+        assert quantized.to_bytes()
 
 
 def test_operands_and_single_readers_are_not_copied():

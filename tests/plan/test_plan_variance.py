@@ -152,3 +152,17 @@ def test_outliers_before_a_normalization_cost_nothing_then() -> None:
         for wanted in (False, True)
     ]
     assert scores[1] > scores[0] + 6
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_only_moves_such_a_sum_stays_float_too(moved: bool) -> None:
+    proto = transformer()
+    reshape = onnx.helper.make_node("Reshape", ["h", "flat"], ["r"])
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([10, 8]), "flat"))
+    product = onnx.helper.make_node("MatMul", ["r", "v"], ["z"])
+    proto.graph.node.extend([reshape, product])
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [10, 4]))
+    kept = planned(proto, PlanOptions(float_residuals=True, force_pass_through=moved))
+    assert "h" not in kept.activations
+    assert {"r", "z"} <= kept.activations.keys()
+    assert any(entry.operator == "Reshape" for entry in kept.declined)

@@ -262,6 +262,14 @@ _TOKENS: dict[str, Function] = {
     "activations_2": lambda y: functional.celu(y, 0.5) + functional.softplus(y, 2.0) + functional.mish(y),
     "activations_3": lambda y: functional.hardtanh(y) + functional.relu6(y) + functional.logsigmoid(y),
     "activations_4": lambda y: functional.softsign(y) + functional.tanhshrink(y) + functional.hardshrink(y),
+    "short_time_fourier": lambda y: torch.stft(
+        y.flatten(1), 16, 8, window=torch.hann_window(16), return_complex=True
+    ).abs(),
+    "fourier": lambda y: torch.fft.irfft(torch.fft.rfft(y) * 0.5, n=24) + torch.fft.fft(y, dim=1).real,
+    "shift_bits": lambda y: y * (y.argmax(-1, keepdim=True) << 1).float(),
+    "addmm_matrix": lambda y: (
+        torch.addmm(torch.linspace(-1, 1, 48).view(6, 8), y[0], torch.full((24, 8), 0.1))[None] + 0 * y[..., :8]
+    ),
     "glu": lambda y: functional.glu(y, -1) + functional.threshold(y[..., :12], 0.1, 0.0),
 }
 

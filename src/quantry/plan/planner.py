@@ -32,7 +32,7 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=10)
+@stage(name="plan", version=11)
 def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 

@@ -151,7 +151,8 @@ def keep_sums_float(node: ir.Node, annotation: Annotation, sums: frozenset[ir.Va
     written = any(output in sums for output in node.outputs)
     if not read and not written:
         return annotation
-    if node.op_type == "Add":
+    # What only moves a sum has no scale to share.
+    if node.op_type == "Add" or (read and annotation.moves_data):
         return Declined(SUM_REASON)
     kept = tuple(index for index in annotation.activations if index not in read)
     return replace(annotation, activations=kept, output=None if written else annotation.output)

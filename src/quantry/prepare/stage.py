@@ -43,7 +43,7 @@ OLDEST_OPSET = 13
 _ROUNDS = 8  # folding one shape reveals the next; real models need two or three rounds
 
 
-@stage(name="prepare", version=5, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
+@stage(name="prepare", version=6, environment=depends_on("onnx", "onnx_ir", "numpy", "onnxruntime"))
 def prepare(source: ModelSource, options: PrepareOptions) -> FloatModel:
     """Return the prepared float model.
 

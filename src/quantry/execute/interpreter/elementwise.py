@@ -19,6 +19,10 @@ _TYPES = {
     ir.DataType.INT32: torch.int32,
     ir.DataType.INT64: torch.int64,
     ir.DataType.BOOL: torch.bool,
+    # torch has few functions for wider unsigned types; the next signed one has the same values.
+    ir.DataType.UINT16: torch.int32,
+    ir.DataType.UINT32: torch.int64,
+    ir.DataType.UINT64: torch.int64,
 }
 
 

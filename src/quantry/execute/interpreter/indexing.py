@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import onnx_ir as ir
 import torch
 from torch import Tensor
 
@@ -65,6 +66,25 @@ def top_k(
     # The first of equal values comes first, as the standard says; ``torch.topk`` may choose another.
     values, order = torch.sort(x, dim=axis, descending=bool(largest), stable=True)
     return values.narrow(axis, 0, k[0]), order.narrow(axis, 0, k[0])
+
+
+def unique(x: Tensor, *, axis: int | None = None, sorted: int = 1) -> Tensor:  # noqa: A002 - ONNX's name
+    """ONNX Unique: its first output, ascending."""
+    del sorted  # `unique_refusal` lets nothing else pass
+    return torch.unique(x.detach(), dim=axis)  # torch has no derivative of it
+
+
+def unique_refusal(node: ir.Node) -> str | None:
+    """Return why a Unique cannot be computed, or None."""
+    ascending = node.attributes.get_int("sorted", 1)
+    return None if ascending else "Unique in the order of first occurrence has no function in torch here"
+
+
+def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    """ONNX Compress: what a list of conditions selects along an axis; without one, of all values in order."""
+    if axis is None:
+        x, axis = x.flatten(), 0
+    return x.index_select(axis, condition.nonzero()[:, 0].to(x.device))
 
 
 def arg_max(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Tensor:

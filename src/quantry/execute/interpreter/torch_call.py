@@ -11,7 +11,16 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from quantry.execute.interpreter import elementwise, movement, recurrent, reduction, resize, sampling
+from quantry.execute.interpreter import (
+    elementwise,
+    indexing,
+    movement,
+    recurrent,
+    reduction,
+    resize,
+    sampling,
+    spectral,
+)
 from quantry.graph.operators import OPERATORS, STANDARD_DOMAINS, Family, facts
 
 _HERE = "quantry.execute.interpreter."
@@ -215,5 +224,7 @@ _REFUSALS: Mapping[str, Callable[[ir.Node], str | None]] = {
     "GridSample": sampling.grid_refusal,
     "Col2Im": sampling.column_refusal,
     "LpPool": _lp_pool_refusal,
+    "DFT": spectral.transform_refusal,
+    "Unique": indexing.unique_refusal,
 }
 """Operators some of whose modes torch does not compute."""

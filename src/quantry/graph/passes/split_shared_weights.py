@@ -17,8 +17,9 @@ def split_shared_weights(model: ir.Model) -> tuple[str, ...]:
 
     The scale of a bias is the product of its operator's input and weight scales, so two operators cannot share one. A
     weight keeps one copy for all readers that use it in the same way (two Convs), and gets another copy for another
-    role (the operand of an Add, or a Gemm that transposes it), because its scales are then along another axis. The
-    first reader keeps the original; a copy is named ``<weight>_<node>`` and shares the data in memory.
+    role (the operand of an Add, or a Gemm that transposes it), because its scales are then along another axis. So does
+    a Gemm whose bias is not one number for each channel, because its weight has a single scale. The first reader keeps
+    the original; a copy is named ``<weight>_<node>`` and shares the data in memory.
     """
     names = FreshNames(model)
     place = {node: index for index, node in enumerate(ir.traversal.RecursiveGraphIterator(model.graph))}
@@ -62,5 +63,25 @@ def _role(usage: Usage) -> Hashable:
         group = int_of(node, "group", 1)
         return ("weight", node.op_type, group if node.op_type == "ConvTranspose" else None)
     if index == 1 and node.op_type in MATRIX_PRODUCTS:
-        return ("weight", "matrix", bool(int_of(node, "transB", 0)))
+        turned = bool(int_of(node, "transB", 0))
+        return ("weight", "matrix", turned, has_bias_per_channel(node, 0 if turned else 1))
     return "operand"
+
+
+def has_bias_per_channel(node: ir.Node, axis: int) -> bool:
+    """Return whether a matrix product has no bias, or one number for each output channel, so that scales can differ.
+
+    A derived bias has the scales of the weight. A bias that is one number for all channels, or differs from row to row,
+    cannot have one scale per channel.
+
+    Args:
+        node: A MatMul or Gemm.
+        axis: Axis of the weight's output channels.
+    """
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    weight = node.inputs[1]
+    if bias is None:
+        return True
+    if weight is None or bias.shape is None or weight.shape is None or len(bias.shape) != 1:
+        return False
+    return bool(bias.shape[0] == weight.shape[axis])

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from quantry.graph.passes.split_shared_weights import has_bias_per_channel
 from quantry.plan.rules.annotation import Annotation, Declined, input_at, is_constant
 from quantry.recipe import PlanOptions
 
@@ -45,17 +46,8 @@ class GemmRule:
         if is_constant(node.inputs[1]):
             axis = 0 if node.attributes.get_int("transB", 0) else 1
             # In a weight-only plan the bias does not have the scale of the weight, so its shape does not matter.
-            per_channel = bias is None or options.weights_only or _one_per_channel(bias, node.inputs[1], axis)
+            per_channel = options.weights_only or has_bias_per_channel(node, axis)
             return Annotation(activations=(0,), weight=1, weight_axis=axis if per_channel else None, bias=bias_index)
         if options.constant_right_operand_only:
             return Declined("its right operand is computed at run time and constant_right_operand_only is set")
         return Annotation(activations=(0, 1), bias=bias_index)
-
-
-def _one_per_channel(bias: ir.Value, weight: ir.Value | None, axis: int) -> bool:
-    # A derived bias has the scales of the weight. A bias that is one number for all channels, or differs from row to
-    # row, cannot have one scale per channel.
-    assert weight is not None
-    if bias.shape is None or weight.shape is None or len(bias.shape) != 1:
-        return False
-    return bool(bias.shape[0] == weight.shape[axis])
