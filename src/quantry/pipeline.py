@@ -24,7 +24,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
 from quantry.graph.quant_plan import QuantPlan
 from quantry.graph.quantized_model import QuantizedModel
-from quantry.memo import Handle, Memo
+from quantry.memo import Digest, Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.numerics.tensor_params import QuantParams
 from quantry.observe import Statistics, observe
@@ -288,36 +288,48 @@ def _without_harmful_rewrites(
 ) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe with those rewrites of the weights that help, and notes on the others."""
     notes: list[str] = []
-    best: float | None = None
+    best: _Quick | None = None
     parts: tuple[CalibrationData, CalibrationData] | None = None
     for name, simpler, margin in _simpler(recipe):
         if parts is None:
             parts = spread_split(calibration_samples(_opened(data), recipe), _QUICK, _QUICK)
-            best = _quick_sqnr(prepared, parts, recipe, memo, score)
-        found = _quick_sqnr(prepared, parts, simpler, memo, score)
-        if best is None or found is None or found <= best + margin:
+            best = _quick(prepared, parts, recipe, memo, score)
+        found = _quick(prepared, parts, simpler, memo, score, best)
+        if best is None or found is None or found.sqnr <= best.sqnr + margin:
             continue
-        notes.append(f"{name} was dropped: {best:.1f} dB with it, {found:.1f} dB without")
+        if found.content != best.content:  # a rewrite that found nothing to do is not worth a note
+            notes.append(f"{name} was dropped: {best.sqnr:.1f} dB with it, {found.sqnr:.1f} dB without")
         recipe, best = simpler, found
     return recipe, tuple(notes)
 
 
-def _quick_sqnr(
+@dataclass(frozen=True)
+class _Quick:
+    """A recipe calibrated on few samples: its mean signal-to-noise ratio in dB, and what was compared."""
+
+    sqnr: float
+    content: tuple[Digest, ...]
+
+
+def _quick(
     prepared: Handle[FloatModel],
     parts: tuple[CalibrationData, CalibrationData],
     recipe: Recipe,
     memo: Memo,
     score: Score | None,
-) -> float | None:
+    known: _Quick | None = None,
+) -> _Quick | None:
+    """Compare a recipe; ``known`` is the result of another one, which may turn out to have the same models."""
     quick = replace(recipe, tune=TuneOptions(), evaluate=replace(recipe.evaluate, guard=_QUICK))
-    found = []
     # A few samples decide by chance, so both parts take both roles.
-    for fit, held_out in (parts, parts[::-1]):
-        report = run_guard(run_quantize(prepared, fit, quick, memo, score), held_out, quick, memo)
-        if report is None:
-            return None
-        found.append(report.value.sqnr)
-    return sum(found) / len(found)
+    roles = (parts, parts[::-1])
+    stages = [run_quantize(prepared, fit, quick, memo, score) for fit, _ in roles]
+    content = tuple(handle.digest for made in stages for handle in (made.equalized, made.plan, made.params))
+    if known is not None and known.content == content:
+        return known
+    reports = [run_guard(made, held_out, quick, memo) for made, (_, held_out) in zip(stages, roles, strict=True)]
+    found = [report.value.sqnr for report in reports if report is not None]
+    return _Quick(sum(found) / len(found), content) if len(found) == len(reports) else None
 
 
 def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:

@@ -108,7 +108,7 @@ def smooth_needs(model: FloatModel, options: SmoothQuant) -> Needs:
     return Needs(tuple((site.value.name or "", site.axis) for site in sites))
 
 
-@stage(name="smooth", version=5, environment=depends_on("onnx_ir", "numpy"))
+@stage(name="smooth", version=6, environment=depends_on("onnx_ir", "numpy"))
 def smooth(
     model: FloatModel,
     statistics: Statistics,

@@ -35,7 +35,7 @@ import numpy as np
 
 from quantry.numerics.power_of_two import nearest_exponent
 
-_ORDER = 12.0  # of the norm that replaces a maximum: high enough that the largest channels dominate, and still smooth
+_ORDER = 12  # of the norm that replaces a maximum: high enough that the largest channels dominate, and still smooth
 _STEPS = 150
 _RATE = 0.15  # of the logarithm of a factor, falling linearly to 0
 _MEMORY = (0.8, 0.95)  # decay of mean and square in Adam; shorter than usual, because there are few steps
@@ -89,10 +89,11 @@ def descended(
         readers: Weights that read them.
         importance: (C,) which part of a channel's mean square reaches the outputs.
     """
+    terms = _Terms.of(makers, readers, importance)
     position = np.log(start)
     mean, square = np.zeros_like(position), np.zeros_like(position)
     for step in range(1, _STEPS + 1):
-        slope = _slope(position, makers, readers, importance)
+        slope = terms.slope(position)
         mean = _MEMORY[0] * mean + (1 - _MEMORY[0]) * slope
         square = _MEMORY[1] * square + (1 - _MEMORY[1]) * slope**2
         unbiased = mean / (1 - _MEMORY[0] ** step), square / (1 - _MEMORY[1] ** step)
@@ -104,37 +105,43 @@ def descended(
     return result
 
 
-def _slope(
-    position: np.ndarray, makers: Sequence[SharedStep], readers: Sequence[ReadingWeight], importance: np.ndarray
-) -> np.ndarray:
-    """Return the gradient of the logarithm of the error."""
-    total, slope = 0.0, np.zeros_like(position)
-    squares = np.exp(2 * position)
-    for maker in makers:
-        spread = squares * importance * (maker.extent > 0)
-        parts = (maker.noise, maker.extent, -position, spread)
-        value, derivative = _product(*parts, sign=1.0)
-        total, slope = total + value, slope + derivative
-    for reader in readers:
-        value, derivative = _product(1.0, reader.peak, position, reader.noise / squares, sign=-1.0)
-        total, slope = total + value, slope + derivative
-    return slope / max(total, np.finfo(np.float64).tiny)
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """The products whose sum is the error, one in each row, so that a step takes a few operations for all of them.
 
+    A product is ``noise * max(extent / f**sign)**2 * sum(spread * f**(2 * sign))``.
+    """
 
-def _product(
-    noise: float, extent: np.ndarray, exponent: np.ndarray, spread: np.ndarray, *, sign: float
-) -> tuple[float, np.ndarray]:
-    """Return ``noise * max(extent * exp(exponent))**2 * sum(spread)`` and its gradient."""
-    scaled = extent * np.exp(exponent)
-    largest = float(scaled.max(initial=0.0))
-    if largest == 0:
-        return 0.0, np.zeros_like(exponent)
-    # Relative to the largest value, so that high powers do not overflow.
-    powers = (scaled / largest) ** _ORDER
-    norm = float(powers.sum())
-    squared = (largest * norm ** (1 / _ORDER)) ** 2
-    value = noise * squared * float(spread.sum())
-    return value, 2 * sign * noise * squared * (spread - float(spread.sum()) * powers / norm)
+    extent: np.ndarray  # (T, C)
+    spread: np.ndarray  # (T, C)
+    noise: np.ndarray  # (T, 1)
+    sign: np.ndarray  # (T, 1): 1 for a tensor or weight that is divided by the factors, -1 for one that is multiplied
+
+    @classmethod
+    def of(cls, makers: Sequence[SharedStep], readers: Sequence[ReadingWeight], importance: np.ndarray) -> "_Terms":
+        extent = [*(maker.extent for maker in makers), *(reader.peak for reader in readers)]
+        spread = [*(importance * (maker.extent > 0) for maker in makers), *(reader.noise for reader in readers)]
+        noise = [*(maker.noise for maker in makers), *(1.0 for _ in readers)]
+        sign = [*(1.0 for _ in makers), *(-1.0 for _ in readers)]
+        columns = (np.array(column, np.float64)[:, None] for column in (noise, sign))
+        return cls(np.array(extent, np.float64), np.array(spread, np.float64), *columns)
+
+    def slope(self, position: np.ndarray) -> np.ndarray:
+        """Return the gradient of the logarithm of the error at the logarithms of the factors, (C,)."""
+        factors = np.exp(self.sign * position)
+        scaled, spread = self.extent / factors, self.spread * factors * factors
+        largest = scaled.max(axis=1, initial=0.0, keepdims=True)
+        # Relative to the largest value, so that high powers do not overflow.
+        squares = np.square(scaled / np.where(largest > 0, largest, 1.0))
+        fourth = squares * squares
+        powers = fourth * fourth * fourth
+        norm = powers.sum(axis=1, keepdims=True)
+        sums = spread.sum(axis=1, keepdims=True)
+        squared = self.noise * np.square(largest * norm ** (1 / _ORDER))
+        slopes = 2 * self.sign * squared * (spread - sums * powers / np.where(norm > 0, norm, 1.0))
+        total = float((squared * sums).sum())
+        slope: np.ndarray = slopes.sum(axis=0) / max(total, np.finfo(np.float64).tiny)
+        return slope
 
 
 # Candidates: the exponents that the SmoothQuant paper compares, and how much farther one side of a range may reach.
