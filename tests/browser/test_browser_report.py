@@ -208,3 +208,12 @@ def test_page_of_500_trials_is_small_and_quick(browser: Any, pages: dict[str, Pa
     started = time.monotonic()
     opened(browser, page)
     assert time.monotonic() - started < 15
+    # The table scrolls by itself, so that what comes after it stays in reach.
+    assert script(browser, "return document.documentElement.scrollHeight") < 9000
+    box = "const box = document.getElementById('main').parentElement;"
+    assert script(browser, box + "return box.scrollHeight > 10 * box.clientHeight")
+    heading = (
+        "box.scrollTop = 5000; const head = document.querySelector('#main th');"
+        "return head.getBoundingClientRect().top - box.getBoundingClientRect().top"
+    )
+    assert abs(script(browser, box + heading)) < 2

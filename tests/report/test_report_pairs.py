@@ -69,5 +69,5 @@ def test_compare_and_diagnose_write_pages_with_every_common_tensor(here: Path) -
 def test_diagnose_writes_the_page_of_the_model_it_diagnosed(here: Path) -> None:
     said = run("diagnose model.onnx -d images --pixel-scale 1 -p XINT8 --report d.html --store none")
     assert "wrote d.html" in said
-    first = next(line for line in said.splitlines() if line.startswith("- "))
-    assert first[2:40] in (here / "d.html").read_text(encoding="utf-8")
+    first = next(line for line in said.splitlines() if line.startswith("1. "))
+    assert first[:40] in (here / "d.html").read_text(encoding="utf-8")

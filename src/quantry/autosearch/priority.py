@@ -49,10 +49,9 @@ class Removed:
         invalid = sum(self.invalid.values())
         left = self.assignments - invalid - self.duplicates
         more = f" of the first {ENUMERATION_LIMIT}" if self.truncated else ""
-        yield (
-            f"{left} configurations to try{more}: {self.assignments} assignments, of which {invalid} are invalid and "
-            f"{self.duplicates} are duplicates"
-        )
+        counts = ((invalid, "invalid"), (self.duplicates, "like others"))
+        without = " and ".join(f"{count} {what}" for count, what in counts if count)
+        yield f"{left} configurations to try{more}" + (f"; {without} are left out" if without else "")
         for reason, count in sorted(self.invalid.items(), key=lambda entry: (-entry[1], entry[0])):
             yield f"  {count} invalid: {reason}"
 

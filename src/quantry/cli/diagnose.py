@@ -1,16 +1,20 @@
 """``quantry diagnose``: where a quantized model loses accuracy, why, and what helps."""
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.markup import escape
+from rich.table import Table
 
 from quantry.cli.compare import diagnose_models
 from quantry.cli.console import check_model, check_output
-from quantry.cli.frame import ExitCode, current_output
+from quantry.cli.frame import ExitCode, Output, current_output
 from quantry.cli.image_arguments import ImageArguments, warn_of_default_pixels
 from quantry.errors import RecipeError
 from quantry.recipe import Recipe, from_plain, resolve_recipe
@@ -18,6 +22,7 @@ from quantry.recipe import Recipe, from_plain, resolve_recipe
 if TYPE_CHECKING:
     from quantry.auto import Fixed
     from quantry.diagnosis import CalibrationCheck, Diagnosis
+    from quantry.diagnosis.evidence import Fall, Finding
     from quantry.quantization import QuantizationResult
 
 _RECIPE = "Recipe file, preset, or a model that quantry wrote. Default: what the target recommends."
@@ -30,6 +35,7 @@ _EVALUATION = (
     "Other data, in the same forms: errors are measured on them, and they are compared with the calibration data."
 )
 _EFFORT = "How long --fix may take: low, default (about a minute of CPU time) or high."
+_SHOWN_FALLS, _SHOWN_TENSORS = 5, 3
 _OUTPUT = "The fixed model, with --fix; default: in the current folder, named after the model."
 
 
@@ -140,16 +146,48 @@ def _recipe(name: str | None, target: str | None) -> Recipe:
 
 def _show(diagnosis: "Diagnosis", fixed: "Fixed | None", written: tuple[Path, ...]) -> None:
     from quantry.cli.quantize_summary import steps_table
+    from quantry.diagnosis.diagnosis import outputs_line
 
     out = current_output()
-    out.answer.print(escape(str(diagnosis)), highlight=False, soft_wrap=True)
+    out.item("", outputs_line(diagnosis.closeness), is_answer=True)
+    for number, finding in enumerate(diagnosis.findings, 1):
+        _show_finding(out, number, finding)
+    if not diagnosis.findings:
+        out.item("", "no known cause of accuracy loss was found", is_answer=True)
+    if diagnosis.rest is not None:
+        out.item("", str(diagnosis.rest), is_answer=True)
+    if diagnosis.falls:
+        out.console.print(_falls_table(diagnosis.falls[:_SHOWN_FALLS]))
     if fixed is not None:
         out.console.print(steps_table(fixed.result.auto))
         for note in fixed.result.notes:
-            out.console.print(f"  note: {escape(note)}")
+            out.item("  note: ", note)
     for path in written:
         out.answer.print(f"wrote {escape(str(path))}", soft_wrap=True)
     out.result(_json(diagnosis, fixed, written))
+
+
+def _show_finding(out: Output, number: int, finding: "Finding") -> None:
+    """Print a cause: what it is, what it costs, what helps, and where."""
+    from quantry.diagnosis.evidence import sentence
+
+    out.item(f"{number}. ", sentence(finding.title), is_answer=True)
+    more = len(finding.tensors) - _SHOWN_TENSORS
+    where = ", ".join(finding.tensors[:_SHOWN_TENSORS]) + (f" and {more} more" if more > 0 else "")
+    gain = "" if finding.gain is None else f"{finding.gain:+.1f} dB on held-out samples"
+    for label, text in (("costs", finding.costs), ("helps", finding.fix), ("gains", gain), ("where", where)):
+        if text:
+            out.item(f"   {label}: ", text, is_answer=True)
+
+
+def _falls_table(falls: "Sequence[Fall]") -> Table:
+    table = Table("where most is lost", box=SIMPLE, pad_edge=False)
+    for heading in ("dB before", "dB after"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for fall in falls:
+        before = "exact" if math.isinf(fall.before) else f"{fall.before:.1f}"
+        table.add_row(escape(f"{fall.operator} {fall.node}"), before, f"{fall.after:.1f}")
+    return table
 
 
 def _check_calibration(result: "QuantizationResult") -> None:

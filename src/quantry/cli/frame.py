@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -72,6 +73,22 @@ class Output:
     def answer(self) -> Console:
         """For the result itself; prints nothing with ``--json``. Tables are not wrapped in a pipe or a file."""
         return Console(quiet=self.json, width=None if sys.stdout.isatty() else _UNLIMITED)
+
+    def item(self, label: str, text: str, *, is_answer: bool = False) -> None:
+        """Print a text after a label; in a terminal its lines start below each other, elsewhere it is one line.
+
+        Args:
+            label: What comes first, with its indentation.
+            text: Plain text.
+            is_answer: Whether it is part of the result, which ``--quiet`` prints too.
+        """
+        console = self.answer if is_answer else self.console
+        width = console.width if sys.stdout.isatty() else _UNLIMITED
+        lines = textwrap.wrap(
+            text, width, initial_indent=label, subsequent_indent=" " * len(label), break_on_hyphens=False
+        )
+        for line in lines or [label.rstrip()]:
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def warn(self, text: str) -> None:
         """Print a warning on standard error unless ``--quiet`` is given; JSON lists it in either case."""

@@ -210,8 +210,8 @@ DIAGNOSIS = keys(
             keys(
                 {
                     "decibels": number("without the causes"),
-                    "float_weights": number("and with weights in float"),
-                    "float_activations": number("and with activations in float"),
+                    "float_weights": maybe(number("and with weights in float; not of tuned weights")),
+                    "float_activations": maybe(number("and with activations in float; not with tuned weights")),
                 },
                 "dB that the outputs would keep",
             )

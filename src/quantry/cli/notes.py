@@ -7,9 +7,13 @@ from collections.abc import Iterable, Sequence
 _BLOCKED = {
     "not equalized": re.compile(r"no cross-layer equalization after (\d+) layers?: (.*)", re.DOTALL),
     "without SmoothQuant": re.compile(r"no SmoothQuant in front of (\d+) layers?: (.*)", re.DOTALL),
+    "without power-of-two fit": re.compile(r"no power-of-two fit of (\d+) tensors?: (.*)", re.DOTALL),
 }
+_TARGET = re.compile(r"for ([\w.-]+): (\S+ is .*)", re.DOTALL)
 _NOTHING = re.compile(r"SmoothQuant divided the channels of 0 of")
-_HOUSEKEEPING = re.compile(r"(removed|raised|folded|fused|inferred|axes of|renamed|converted opset|npu: positions)\b")
+_HOUSEKEEPING = re.compile(
+    r"(removed|raised|folded|fused|inferred|axes of|renamed|converted opset|npu: positions|npu: multiplied)\b"
+)
 _IMPORTANT = re.compile(
     r"differ a lot|no calibration data|pixel|images are used|not yet supported|reduce accuracy|far below|fell back"
 )
@@ -36,6 +40,7 @@ def grouped_notes(notes: Iterable[str]) -> tuple[str, ...]:
         graph: removed 1 weights that no output needs; raised opset 11 to 13
     """
     blocked: dict[str, list[tuple[int, str]]] = {}
+    adapted: dict[str, list[str]] = {}
     housekeeping: list[str] = []
     others: list[str] = []
     for note in dict.fromkeys(notes):
@@ -44,14 +49,17 @@ def grouped_notes(notes: Iterable[str]) -> tuple[str, ...]:
         lacks = next(((what, found) for what, kind in _BLOCKED.items() if (found := kind.fullmatch(note))), None)
         if lacks is not None:
             blocked.setdefault(lacks[0], []).append((int(lacks[1][1]), lacks[1][2]))
+        elif (for_target := _TARGET.fullmatch(note)) is not None:
+            adapted.setdefault(for_target[1], []).append(for_target[2])
         elif _HOUSEKEEPING.match(note):
             housekeeping.append(note)
         else:
             others.append(note)
     # Sorting is stable: the stages wrote the notes in the order of the data.
     others.sort(key=lambda note: _IMPORTANT.search(note) is None)
+    targets = (f"for {target}: {', '.join(changes)}" for target, changes in adapted.items())
     joined = (f"graph: {'; '.join(housekeeping)}",) if housekeeping else ()
-    return (*others, *(_blocked_note(what, reasons) for what, reasons in blocked.items()), *joined)
+    return (*others, *targets, *(_blocked_note(what, reasons) for what, reasons in blocked.items()), *joined)
 
 
 def _blocked_note(what: str, blocked: Sequence[tuple[int, str]]) -> str:
@@ -63,4 +71,5 @@ def _blocked_note(what: str, blocked: Sequence[tuple[int, str]]) -> str:
         counts[name] = counts.get(name, 0) + count
     told = ", ".join(f"{name} ({count})" for name, count in counts.items())
     total = sum(count for count, _ in blocked)
-    return f"{total} layer{'' if total == 1 else 's'} {what} because of {told}; see {_SEE_EQUALIZATION}"
+    thing = "tensor" if what == "without power-of-two fit" else "layer"
+    return f"{total} {thing}{'' if total == 1 else 's'} {what} because of {told}; see {_SEE_EQUALIZATION}"

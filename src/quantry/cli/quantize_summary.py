@@ -14,12 +14,16 @@ from quantry.cli.notes import grouped_notes
 
 if TYPE_CHECKING:
     from quantry.auto import Outcome
+    from quantry.memo import Trace
     from quantry.quantization import QuantizationResult
 
 _FAR_OFF = 10.0
 """SQNR in dB; below it, the noise has more than 30 % of the amplitude of the output."""
 
 _REASONS = 8
+
+# Stages that are named with their time; shorter ones are not worth a word.
+_LONGEST, _SHOWN_SECONDS = 5, 0.05
 
 
 @dataclass(frozen=True)
@@ -77,26 +81,38 @@ def show(output: Output, summary: Summary) -> None:
         f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
     )
     for reason, count in Counter(declined.reason for declined in plan.declined).most_common(_REASONS):
-        console.print(f"  {count} kept float: {escape(reason)}")
+        output.item(f"  {count} kept float: ", reason)
     if isinstance(result, AutoResult):
         console.print(steps_table(result.auto))
     if summary.evaluate:
         console.print(_evaluation_table(result, summary.compared_on))
     for note in summary.notes if output.verbose else grouped_notes(_unseen(summary.notes, output)):
-        console.print(f"  note: {escape(note)}")
-    # auto runs every stage many times.
-    if output.verbose or not isinstance(result, AutoResult):
-        stages = ", ".join(
-            f"{entry.stage} {entry.seconds:.2f}s" if entry.outcome == "computed" else f"{entry.stage} reused"
-            for entry in result.trace.entries
-        )
-        console.print(f"  stages: {stages}")
+        output.item("  note: ", note)
+    output.item("  time: ", _times(result.trace, verbose=output.verbose))
     if summary.useless is not None:
         written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
         output.warn(f"the quantized model is useless: {summary.useless}; {written}")
     for path in summary.written:
         text = str(path) if output.quiet else f"wrote [bold]{escape(str(path))}[/]"
         output.answer.print(text, soft_wrap=True, markup=not output.quiet, highlight=not output.quiet)
+
+
+def _times(trace: "Trace", *, verbose: bool) -> str:
+    """Return how long the stages took: the longest ones, or with ``--verbose`` every run in order."""
+    if verbose:
+        runs = (
+            f"{entry.stage} {entry.seconds:.2f} s" if entry.outcome == "computed" else f"{entry.stage} reused"
+            for entry in trace.entries
+        )
+        return ", ".join(runs)
+    seconds: dict[str, float] = {}
+    for entry in trace.entries:
+        seconds[entry.stage] = seconds.get(entry.stage, 0.0) + entry.seconds
+    ordered = sorted(seconds.items(), key=lambda one: -one[1])[:_LONGEST]
+    longest = [f"{stage} {spent:.1f} s" for stage, spent in ordered if spent >= _SHOWN_SECONDS]
+    reused = sum(entry.outcome != "computed" for entry in trace.entries)
+    known = (f"{reused} of {len(trace.entries)} steps reused",) if reused else ()
+    return "; ".join((f"{sum(seconds.values()):.1f} s", *((", ".join(longest),) if longest else ()), *known))
 
 
 def _unseen(notes: tuple[str, ...], output: Output) -> tuple[str, ...]:

@@ -69,14 +69,16 @@ class CalibrationCheck:
             settled = "they still grow" if self.settled_after is None else f"settled after {self.settled_after}"
             yield f"half of them reach {self.half:.0%} of the ranges; {settled}"
         if self.outside is not None:
+            share = f"{100 * self.outside:.2g} %" if self.outside else "none"
             yield (
-                f"{self.outside:.3%} of the values of {counted(self.evaluated, 'evaluation sample')} lie outside of "
+                f"{share} of the values of {counted(self.evaluated, 'evaluation sample')} lie outside of "
                 f"what was seen in calibration; {self.similarity:.0%} of the distributions agree"
             )
         if self.pixels is not None:
             best = self.pixels.alternatives[0] if self.pixels.alternatives else None
-            against = "" if best is None else f", {best.certainty:.2f} as {best.label}"
-            yield f"outputs are certain by {self.pixels.given.certainty:.2f} as {self.pixels.given.label}{against}"
+            against = "" if best is None else f"; {best.certainty:.2f} with {best.label}"
+            given = self.pixels.given
+            yield f"certainty of the outputs: {given.certainty:.2f} with {given.label}{against}"
         if not self.findings:
             yield "nothing is wrong with the calibration data"
 

@@ -62,17 +62,17 @@ class Rest:
 
     Attributes:
         decibels: Without rounding these alone.
-        float_weights: And with weights and biases in float.
-        float_activations: And with activations in float.
+        float_weights: And with weights and biases in float; None for tuned weights, which make up for activations.
+        float_activations: And with activations in float; None likewise.
     """
 
     decibels: float
-    float_weights: float
-    float_activations: float
+    float_weights: float | None = None
+    float_activations: float | None = None
 
     def __str__(self) -> str:
         line = f"without rounding these tensors the outputs would keep {self.decibels:.1f} dB"
-        if self.decibels >= HARMED_SQNR:
+        if self.decibels >= HARMED_SQNR or self.float_weights is None or self.float_activations is None:
             return line
         return (
             f"{line}; the rest is rounding in general: {self.float_weights:.1f} dB with weights in float, "
@@ -114,9 +114,12 @@ class Counterfactual:
         if not self.is_able:
             return None
         plan, blamed = self._stages.plan.value, self._with_copies(tensors)
-        more: tuple[Iterable[str], ...] = ((), (*plan.weights, *plan.biases), plan.activations)
-        found = [self._unrounded(blamed | frozenset(names)) for names in more]
-        kept = [one.mean_decibels for one in found if one is not None]
+        is_tuned = self._stages.written.digest != self._stages.equalized.digest
+        kinds: tuple[Iterable[str], ...] = () if is_tuned else ((*plan.weights, *plan.biases), plan.activations)
+        more: tuple[Iterable[str], ...] = ((), *kinds)
+        found = [self._without(blamed | frozenset(names)) for names in more]
+        # Conversions for the target are a cause of their own, so what is left is compared with the model after them.
+        kept = [_closeness(self._converted, outputs).mean_decibels for outputs in found if outputs is not None]
         return Rest(*kept) if len(kept) == len(more) else None
 
     def without_conversions(self) -> Gain | None:
@@ -178,9 +181,23 @@ class Counterfactual:
 
     def _unrounded(self, tensors: frozenset[str]) -> Closeness | None:
         if tensors not in self._known:
-            outputs = self._simulated(_plan_without(self._stages.plan.value, tensors))
+            outputs = self._without(tensors)
             self._known[tensors] = None if outputs is None else _closeness(self._reference, outputs)
         return self._known[tensors]
+
+    def _without(self, tensors: frozenset[str]) -> Outputs | None:
+        """Return the outputs if tensors are not rounded; weights and biases then are those before any tuning."""
+        plan = self._stages.plan.value
+        before = self._stages.equalized.value.model.graph.initializers
+        written = self._stages.written.value.model.graph.initializers
+        # Tuning rounds weights itself, or moves them to make up for rounding.
+        constants = {
+            name: constant.numpy().astype(np.float32)
+            for name in tensors & {*plan.weights, *plan.biases}
+            if name in before and name in written and before[name].shape == written[name].shape
+            if (constant := before[name].const_value) is not None
+        }
+        return self._simulated(_plan_without(plan, tensors), constants)
 
     def _simulated(
         self,

@@ -82,7 +82,7 @@ class Diagnosis:
         )
 
     def __str__(self) -> str:
-        lines = [_outputs_line(self.closeness)]
+        lines = [outputs_line(self.closeness)]
         lines += [f"- {finding}" for finding in self.findings] or ["- no known cause of accuracy loss was found"]
         lines += [] if self.rest is None else [str(self.rest)]
         lines += [
@@ -206,7 +206,8 @@ def _converted(before: ir.Model, after: ir.Model, samples: Sequence[Mapping[str,
     return {name: sum(values) / len(values) for name, values in found.items()}
 
 
-def _outputs_line(closeness: Closeness) -> str:
+def outputs_line(closeness: Closeness) -> str:
+    """Return how close the outputs are, in words."""
     line = f"the outputs keep {closeness.mean_decibels:.1f} dB on {counted(len(closeness.decibels), 'sample')}"
     if closeness.mean_agreement is not None:
         line += f"; {closeness.mean_agreement:.1%} of the decisions are those of the float model"

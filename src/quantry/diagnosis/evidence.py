@@ -152,6 +152,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
+def sentence(text: str) -> str:
+    """Return a text that starts with a capital letter, unless it starts with a name or a number."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].isalpha() else text
+
+
 def worst_first(tensors: Sequence[TensorHealth]) -> tuple[str, ...]:
     """Return the names, those with the lowest SQNR first."""
     return tuple(tensor.name for tensor in sorted(tensors, key=lambda tensor: tensor.sqnr))

@@ -12,8 +12,11 @@ from quantry.report.facts import Plain
 _TOP_DECIBEL = 60.0
 
 # Cells of a column of numbers, with their units and words for special values.
-_NUMBER = re.compile(r"[~±+-]?[\d.,]+(e[+-]?\d+)?( ?%| s| min)?|exact|failed|inf|-inf|nan")
+_NUMBER = re.compile(r"[~±+-]?[\d.,]+(e[+-]?\d+)?( ?%| s| min| ms| kB| MB| dB)?|exact|failed|inf|-inf|nan")
 _LONG = 60
+
+# A table with more rows gets a scroll bar of its own, so that what comes after it stays in reach.
+_MOST_ROWS = 16
 
 # Nothing may be loaded; a page that `quantry serve` sends may talk to its own server.
 _POLICY = (
@@ -113,10 +116,13 @@ def table(
         for index, row in enumerate(lines)
     )
     name = f" id={identity} class=sortable" if identity else ""
+    is_long = len(lines) > _MOST_ROWS
+    size = '"wide long"' if is_long else "wide"
+    below = f"<p class=rows>{len(lines)} rows; scroll to see all</p>" if is_long else ""
     return (
-        f'<div class=wide tabindex=0 role=group aria-label="{escape(headings[0])} table"><table{name}>'
+        f'<div class={size} tabindex=0 role=group aria-label="{escape(headings[0])} table"><table{name}>'
         f"<thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
+        f"<tbody>{body}</tbody></table></div>{below}"
     )
 
 

@@ -4,11 +4,15 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from quantry.diagnosis.evidence import sentence
 from quantry.evaluate import UNITS, bytes_text, score_texts, size_text
 from quantry.report.facts import Plain, ReportFacts
 from quantry.report.html import bullets, cards, chart, document, filter_box, hint, quality_bar, table
 
 _SHOWN_TENSORS = 400
+
+# Names of tensors that a cause shows at first, and on a click.
+_SHOWN_NAMES, _MOST_NAMES = 3, 40
 
 
 def render_page(facts: ReportFacts) -> str:
@@ -29,7 +33,7 @@ def render_page(facts: ReportFacts) -> str:
         ("Where it runs", _placement(facts.placement)),
         ("What stayed float", _declined(facts.declined)),
         ("Notes", bullets(facts.notes) if facts.notes else ""),
-        ("What ran", table(("stage", "outcome", "seconds"), ([*map(escape, row)] for row in facts.trace))),
+        ("What ran", _trace(facts.trace)),
         (
             "Recipe",
             f"<p>Save it and run it again with <code>--recipe</code>.</p><pre>{escape(facts.recipe)}</pre>",
@@ -66,7 +70,7 @@ def _cards(facts: ReportFacts) -> str:
         better = "higher is better" if score["higher_is_better"] else "lower is better"
         value, interval = score_texts(score["value"], score["interval"])
         known = f"95 % interval {interval}" if interval else "one sample"
-        boxes.append((f"{score['name']} {value} {UNITS.get(score['name'], '')}", f"{known}; {better}"))
+        boxes.append((f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {known}"))
     nodes, quantized = facts.nodes
     boxes.append((f"{quantized} of {nodes} nodes", "compute on quantized tensors"))
     if facts.latency is not None:
@@ -98,7 +102,7 @@ def _auto(auto: Plain) -> str:
         f"<p>Calibrated on {auto['calibrated_on']} samples and compared with the float model on {compared}. "
         "A change is kept if a paired test on these supports it.</p>"
     )
-    headings = ("tried", "dB", "gain in dB", "agreement", "gain in points", "", "CPU s")
+    headings = ("tried", "dB", "gain in dB", "agreement", "gain in points", "decision", "CPU s")
     needs = auto["further_gain_needs"]
     nothing = needs[0].removeprefix("nothing: ") if len(needs) == 1 and needs[0].startswith("nothing: ") else None
     further = f"<p>Nothing more to gain: {escape(nothing)}.</p>" if nothing else "<p>Further gain would need:</p>"
@@ -108,27 +112,33 @@ def _auto(auto: Plain) -> str:
 def _findings(findings: Sequence[Plain], rest: str) -> str:
     if not findings:
         return "<p>No known cause of accuracy loss was found.</p>"
-    after = f"<p>{escape(rest[:1].upper() + rest[1:])}.</p>" if rest else ""
     listed = "".join(
-        f"<details class=finding open><summary>{escape(finding['title'])}</summary><p><b>What helps:</b> "
-        f"{escape(finding['fix'])}</p>{_cost(finding)}{_gain(finding)}{_names(finding['tensors'])}</details>"
-        for finding in findings
+        f"<details class=finding open id=cause-{number}><summary>{number}. {escape(sentence(finding['title']))}"
+        f"</summary><dl>{_described(finding)}</dl></details>"
+        for number, finding in enumerate(findings, 1)
     )
-    return listed + after
+    return listed + (f"<p>{escape(sentence(rest))}.</p>" if rest else "")
 
 
-def _cost(finding: Plain) -> str:
-    return f"<p><b>It costs:</b> {escape(finding['cost'])}</p>" if finding.get("cost") else ""
-
-
-def _gain(finding: Plain) -> str:
-    return f"<p><b>Measured:</b> {escape(finding['gain'])}</p>" if finding.get("gain") else ""
+def _described(finding: Plain) -> str:
+    """Return what is known about a cause: what it costs, what helps, and where."""
+    told = (
+        ("It costs:", escape(finding.get("cost") or "")),
+        ("What helps:", escape(finding["fix"])),
+        ("Measured:", escape(finding.get("gain") or "")),
+        ("Where:", _names(finding["tensors"])),
+    )
+    return "".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in told if text)
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"<code>{escape(name)}</code>" for name in names[:12])
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return f"<p>{shown}{more}</p>" if names else ""
+    def listed(some: Sequence[str]) -> str:
+        # A browser may break a path after a slash.
+        return ", ".join(f"<code>{escape(name).replace('/', '/<wbr>')}</code>" for name in some)
+
+    more = names[_SHOWN_NAMES:]
+    rest = f"<details><summary>and {len(more)} more</summary>{listed(more[:_MOST_NAMES])}</details>" if more else ""
+    return listed(names[:_SHOWN_NAMES]) + rest
 
 
 def _where(facts: ReportFacts) -> str:
@@ -146,22 +156,44 @@ def _where(facts: ReportFacts) -> str:
         + line
         + chart("line", "accumulated signal-to-noise ratio along the graph", "low")
         + "<h3>Worst layers</h3>"
-        + _falls(facts.falls)
+        + _falls(facts.falls, [finding["title"] for finding in facts.findings])
     )
 
 
-def _falls(falls: Sequence[Plain]) -> str:
+def _falls(falls: Sequence[Plain], causes: Sequence[str]) -> str:
+    def link(cause: str) -> str:
+        number = causes.index(cause) + 1 if cause in causes else 0
+        return f'<a href=#cause-{number} aria-label="cause {number}">{number}</a>' if number else escape(cause)
+
+    shown = falls[:10]
+    known = any(fall["cause"] for fall in shown)
     rows = (
         (
             f"{escape(fall['operator'])} <code>{escape(fall['node'])}</code>",
             "exact" if fall["before"] == math.inf else f"{fall['before']:.1f}",
             f"{fall['after']:.1f}",
             f"{fall['lost']:.1f}",
-            escape(fall["cause"]),
+            *((link(fall["cause"]),) if known else ()),
         )
-        for fall in falls[:10]
+        for fall in shown
     )
-    return table(("node", "dB before", "dB after", "lost", "cause"), rows)
+    return table(("node", "dB before", "dB after", "lost", *(("cause",) if known else ())), rows)
+
+
+def _trace(trace: Sequence[tuple[str, str, str]]) -> str:
+    """Return the time of each stage, longest first; a stage may run several times, for example to compare recipes."""
+    stages: dict[str, list[float]] = {}
+    for stage, outcome, seconds in trace:
+        sums = stages.setdefault(stage, [0, 0, 0.0])
+        sums[0] += outcome != "reused"
+        sums[1] += outcome == "reused"
+        sums[2] += float(seconds or 0)
+    ordered = sorted(stages.items(), key=lambda one: -one[1][2])
+    rows = [
+        (escape(stage), f"{runs:.0f}", f"{reused:.0f}" if reused else "", f"{seconds:.2f}")
+        for stage, (runs, reused, seconds) in ordered
+    ]
+    return table(("stage", "runs", "reused", "seconds"), rows)
 
 
 def _histograms(histograms: Sequence[Plain]) -> str:

@@ -45,7 +45,7 @@ def _short(decibel: float) -> float | str:
 def _cards(found: PairDiagnosis, latency: Latency | None) -> str:
     ours, theirs = found.outputs.sizes
     boxes = [
-        (f"{name} {score_texts(score.value, score.interval)[0]} {UNITS.get(name, '')}", "of all outputs")
+        (f"{score_texts(score.value, score.interval)[0]} {UNITS.get(name, '')}".strip(), f"{name} of all outputs")
         for name, score in found.outputs.metrics.items()
     ]
     boxes.append((size_text(ours, theirs), f"{bytes_text(ours)} and {bytes_text(theirs)}"))

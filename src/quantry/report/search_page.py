@@ -12,6 +12,9 @@ from quantry.report.search_facts import SearchFacts, facts_of_result
 
 _NEARLY_ALL = 0.995
 
+# Stages that the table of trials names; search.json has all of them.
+_SHOWN_STAGES = 3
+
 
 def render_search_page(result: SearchResult, title: str) -> str:
     """Return the page of a finished search.
@@ -110,11 +113,10 @@ def _trials(search: SearchFacts) -> str:
             *((_interval(trial["interval"]),) if shown else ()),
             "" if trial["drop"] is None else _drop(trial["drop"], search),
             "yes" if trial["accepted"] else "",
-            *(f"{trial['objectives'][name]:.4g}" if name in trial["objectives"] else "" for name in extra),
+            *(_measured(name, trial["objectives"].get(name)) for name in extra),
             f"{trial['seconds']:.1f}",
             _assignment(trial),
-            escape(" ".join(trial["computed"]) or "nothing")
-            + ("" if trial["same_as"] is None else f", same model as trial {trial['same_as']}"),
+            _computed(trial),
         )
         for trial in order
     )
@@ -125,6 +127,21 @@ def _trials(search: SearchFacts) -> str:
     )
     ids = [f"trial-{trial['number']}" for trial in order]
     return hint(told) + filter_box("main", "Show only rows with") + table(headings, rows, identity="main", ids=ids)
+
+
+def _measured(name: str, value: float | None) -> str:
+    """Return what a trial costs, with its unit; one unit for all trials, so that the column can be compared."""
+    if value is None:
+        return ""
+    return f"{value / 1e3:,.1f} kB" if name == "size" else f"{value:.2f} ms" if name == "latency" else f"{value:.4g}"
+
+
+def _computed(trial: Plain) -> str:
+    if trial["same_as"] is not None:
+        return f"same model as trial {trial['same_as']}"
+    stages = list(trial["computed"])
+    more = f" and {len(stages) - _SHOWN_STAGES} more" if len(stages) > _SHOWN_STAGES else ""
+    return escape(", ".join(stages[:_SHOWN_STAGES]) + more or "nothing")
 
 
 def _score(trial: Plain) -> str:
@@ -154,10 +171,12 @@ def _parameters(search: SearchFacts) -> str:
     )
     lines = hint("One line per complete trial, through its values to its score: green lines are the good ones.")
     values = hint("Drop from the float model over all trials with that value; the best value of each parameter first.")
+    # Names of many values need the height.
+    most = max(len(entry["values"]) for entry in search.importance)
+    together = chart("parallel", "values of the parameters and score of each trial", "tall" if most > 8 else "")
     return (
-        f"<div class=pair><div><h3>Importance</h3>{share}{chart('importance', 'importance of each parameter')}</div>"
-        f"<div><h3>Values together</h3>{lines}{chart('parallel', 'values of the parameters and score of each trial')}"
-        f"</div></div><h3>Each value</h3>{values}"
+        f"<h3>Importance</h3>{share}{chart('importance', 'importance of each parameter', 'low')}"
+        f"<h3>Values together</h3>{lines}{together}<h3>Each value</h3>{values}"
         + table(("parameter", "value", "trials", "mean drop", "smallest drop"), rows)
     )
 

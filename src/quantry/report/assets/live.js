@@ -28,6 +28,7 @@
       return [table.id, column, heads[column]?.getAttribute("aria-sort") === "ascending"];
     });
     const focused = document.activeElement?.id;
+    const scrolled = [...document.querySelectorAll("main .long")].map((box) => [box.querySelector("table").id, box.scrollTop]);
     for (const box of fresh.querySelectorAll(".chart")) {
       const old = document.getElementById(box.id);
       if (old) box.replaceWith(old);
@@ -44,6 +45,7 @@
     quantry.pages.search(quantry.facts());
     for (const [id, column, up] of order) if (column >= 0) quantry.sort(document.getElementById(id), column, up);
     for (const input of document.querySelectorAll("input[data-table]")) if (input.value) quantry.filter(input);
+    for (const [id, top] of scrolled) if (id && document.getElementById(id)) document.getElementById(id).parentElement.scrollTop = top;
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     document.body.dataset.grown = String(Number(document.body.dataset.grown ?? 0) + 1);
   };

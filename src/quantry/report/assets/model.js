@@ -3,6 +3,7 @@ quantry.pages.model = (facts) => {
   const { chart, css, safe, text } = quantry;
   const strip = facts.strip;
   const top = 60;
+  const short = (value) => text(Number(value.toPrecision(3)));
   const decibel = (value) => (value == null ? "-" : value === "inf" ? "exact" : `${text(value)} dB`);
   const level = (value) => (value == null ? null : value === "inf" ? top : Math.max(0, Math.min(top, value)));
   const rows = ["accumulated", "output alone", "weight alone"];
@@ -46,11 +47,11 @@ quantry.pages.model = (facts) => {
     const one = facts.histograms[picker.value];
     const width = (one.high - one.low) / one.counts.length;
     const middle = (index) => one.low + (index + 0.5) * width;
-    const edge = (value) => ({ xAxis: value, label: { formatter: text(value), color: css("red") } });
+    const edge = (value) => ({ xAxis: value, label: { formatter: short(value), color: css("red"), position: "insideEndTop", rotate: 0, distance: 4 } });
     return {
       legend: { show: false },
       tooltip: { trigger: "axis", confine: true, backgroundColor: css("paper"), borderColor: css("line"), textStyle: { color: css("ink") }, formatter: ([event]) => `around ${text(event.value[0])}: ${event.value[1]} values` },
-      xAxis: { type: "value", min: one.low, max: one.high, name: "value", nameLocation: "middle", nameGap: 28, axisLabel: { formatter: text, hideOverlap: true } },
+      xAxis: { type: "value", min: one.low, max: one.high, name: "value", nameLocation: "middle", nameGap: 28, axisLabel: { formatter: short, hideOverlap: true } },
       yAxis: { type: "log", min: 0.5, name: "values (log)", axisLabel: { formatter: (value) => (value < 1 ? "" : value >= 1000 ? `1e${Math.round(Math.log10(value))}` : value) } },
       grid: { left: 12, right: 30, top: 36, bottom: 34 },
       series: [{
@@ -62,7 +63,7 @@ quantry.pages.model = (facts) => {
   const describe = () => {
     const one = facts.histograms[picker.value];
     document.getElementById("tensor-facts").textContent =
-      `${one.kind} ${one.dtype}; values ${text(one.seen[0])} to ${text(one.seen[1])}; the integers cover ${text(one.range[0])} to ${text(one.range[1])}; ${decibel(one.sqnr)} alone`;
+      `${one.kind} ${one.dtype}; values ${short(one.seen[0])} to ${short(one.seen[1])}; the integers cover ${short(one.range[0])} to ${short(one.range[1])}; ${decibel(one.sqnr)} alone`;
   };
   const choose = (name) => {
     if (!picker || !(name in facts.histograms)) return;

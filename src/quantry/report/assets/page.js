@@ -8,7 +8,7 @@ const quantry = (() => {
   // Sorting: every heading holds a button, so Tab and Enter reach it.
   const key = (row, column) => {
     const words = row.cells[column].textContent.trim();
-    const number = parseFloat(words.replace(/^[~±]/, ""));
+    const number = parseFloat(words.replace(/^[~±]/, "").replace(/,/g, ""));
     return words === "exact" ? Infinity : Number.isNaN(number) ? words : number;
   };
   const sort = (table, column, up) => {
@@ -72,7 +72,7 @@ const quantry = (() => {
       // A real font name: the library measures texts with it.
       textStyle: { fontFamily: "system-ui, sans-serif", color: css("ink") },
       grid: { left: 12, right: 26, top: 34, bottom: 30 },
-      legend: { top: 0, left: 0, textStyle: { color: css("ink") }, type: "scroll" },
+      legend: { top: 0, left: 0, itemWidth: 18, itemHeight: 12, textStyle: { color: css("ink") }, type: "scroll" },
       tooltip: { confine: true, backgroundColor: css("paper"), borderColor: css("line"), textStyle: { color: css("ink"), fontSize: 13 } },
       ...option,
       xAxis: spread(option.xAxis), yAxis: spread(option.yAxis),

@@ -11,9 +11,12 @@ quantry.pages.search = (facts) => {
   const kind = (trial) =>
     trial.number === search.best ? "best" : trial.state === "pruned" ? "pruned" : trial.accepted ? "accepted" : "not accepted";
   const marks = { best: "diamond", accepted: "circle", "not accepted": "rect", pruned: "emptyCircle" };
+  // Sizes are bytes and latencies milliseconds.
+  const short = (value) => text(Number(value.toPrecision(3)));
+  const measured = (name, value) => (name === "size" ? (value >= 1e6 ? `${short(value / 1e6)} MB` : `${short(value / 1e3)} kB`) : name === "latency" ? `${short(value)} ms` : text(value));
   const about = (trial) => {
     const lines = [`<b>trial ${trial.number}</b>: ${safe(search.metric)} ${text(trial.score)}${trial.drop == null ? "" : `, drop ${text(trial.drop)}`}`];
-    for (const [name, value] of Object.entries(trial.objectives)) if (name !== "accuracy") lines.push(`${safe(name)} ${text(value)}`);
+    for (const [name, value] of Object.entries(trial.objectives)) if (name !== "accuracy") lines.push(`${safe(name)} ${safe(measured(name, value))}`);
     lines.push(safe(trial.configuration));
     return lines.join("<br>");
   };
@@ -47,18 +50,19 @@ quantry.pages.search = (facts) => {
       .map((trial) => ({ value: [across(trial), trial.score], number: trial.number, trial }));
     const front = search.pareto.map((number) => trials[number]).filter((trial) => trial && across(trial) != null)
       .sort((a, b) => across(a) - across(b)).map((trial) => [across(trial), trial.score]);
-    const lines = [{ yAxis: search.float, name: "float" }];
-    if (search.tolerance != null) lines.push({ yAxis: search.float + (upwards ? -1 : 1) * search.tolerance, name: "tolerance" });
+    // Both lines may be close to each other, so their names are on different sides.
+    const lines = [{ yAxis: search.float, name: "float", label: { position: "insideEndTop" } }];
+    if (search.tolerance != null) lines.push({ yAxis: search.float + (upwards ? -1 : 1) * search.tolerance, name: "tolerance", label: { position: "insideStartBottom" } });
     return {
       tooltip: { confine: true, trigger: "item", formatter: (event) => (event.data?.trial ? about(event.data.trial) : ""), backgroundColor: css("paper"), borderColor: css("line"), textStyle: { color: css("ink") } },
-      xAxis: { name: name === "time" ? "seconds since the start" : name, nameLocation: "middle", nameGap: 28, type: "value", scale: true },
+      xAxis: { name: name === "time" ? "seconds since the start" : name, nameLocation: "middle", nameGap: 28, type: "value", scale: true, axisLabel: { formatter: (value) => (name === "time" ? text(value) : measured(name, value)), hideOverlap: true } },
       yAxis: { name: search.metric, type: "value", scale: true, ...around },
       grid: { left: 12, right: 30, top: 56, bottom: 34 },
       series: [
         ...Object.keys(kinds).map((wanted) => ({
           name: wanted, type: "scatter", data: points(wanted), symbol: marks[wanted], symbolSize: wanted === "best" ? 17 : 10,
           itemStyle: { color: kinds[wanted](), opacity: 0.85 }, z: wanted === "best" ? 5 : 3,
-          markLine: wanted === "best" && search.float != null ? { symbol: "none", silent: true, data: lines, lineStyle: { color: css("soft"), type: "dashed" }, label: { formatter: "{b}", position: "insideEndTop", color: css("soft") } } : undefined,
+          markLine: wanted === "best" && search.float != null ? { symbol: "none", silent: true, data: lines, lineStyle: { color: css("soft"), type: "dashed" }, label: { formatter: "{b}", color: css("soft") } } : undefined,
         })),
         ...(axes.length && name !== "time" ? [{ name: "Pareto front", type: "line", step: upwards ? "end" : "end", data: front, symbol: "none", lineStyle: { color: css("violet"), type: "dotted" }, itemStyle: { color: css("violet") } }] : []),
       ],
@@ -76,10 +80,13 @@ quantry.pages.search = (facts) => {
       const points = [];
       for (const trial of one.trials) {
         if (trial.state !== "complete" || typeof trial.score !== "number") continue;
-        if (top === null || (one.direction === "maximize" ? trial.score > top : trial.score < top)) top = trial.score;
-        points.push([trial.at, top]);
+        // A mark only where the best changes: with hundreds of trials the others would cover the line.
+        if (top !== null && !(one.direction === "maximize" ? trial.score > top : trial.score < top)) continue;
+        top = trial.score;
+        points.push({ value: [trial.at, top] });
       }
-      if (points.length && one.seconds > points.at(-1)[0]) points.push([one.seconds, top]);
+      const last = Math.max(one.seconds, ...one.trials.map((trial) => trial.at ?? 0));
+      if (points.length && last > points.at(-1).value[0]) points.push({ value: [last, top], symbol: "none" });
       const colour = [css("blue"), css("amber"), css("green"), css("violet")][index % 4];
       return { name: facts.searches.length > 1 ? one.title : "best so far", type: "line", step: "end", data: points, symbolSize: 5, lineStyle: { color: colour, width: 2 }, itemStyle: { color: colour } };
     }),
@@ -100,7 +107,7 @@ quantry.pages.search = (facts) => {
     const scores = shown.map((trial) => trial.score);
     const categories = (name) => [...new Set(shown.map((trial) => trial.assignment[name] ?? "-"))].sort();
     const numeric = (name) => shown.every((trial) => name in trial.assignment && trial.assignment[name] !== "" && Number.isFinite(Number(trial.assignment[name])));
-    const axis = { nameTruncate: { maxWidth: Math.max(60, (Math.min(innerWidth, 1100) / 2) / (varied.length + 1)) }, nameTextStyle: { color: css("ink"), fontSize: 11 }, axisLabel: { color: css("soft"), fontSize: 11, width: Math.max(34, (Math.min(innerWidth, 1160) / (innerWidth < 900 ? 1 : 2) - 110) / (varied.length + 1) - 16), overflow: "truncate" }, axisLine: { lineStyle: { color: css("soft") } } };
+    const axis = { nameTruncate: { maxWidth: Math.max(60, Math.min(innerWidth, 1100) / (varied.length + 1) - 20) }, nameTextStyle: { color: css("ink"), fontSize: 11 }, axisLabel: { color: css("ink"), fontSize: 11, textBorderColor: css("paper"), textBorderWidth: 3, width: Math.max(34, (Math.min(innerWidth, 1160) - 110) / (varied.length + 1) - 22), overflow: "truncate" }, axisLine: { lineStyle: { color: css("soft") } } };
     return {
       legend: { show: false }, tooltip: { show: false },
       parallel: { left: 40, right: 70, top: 46, bottom: 22, parallelAxisDefault: { ...axis, nameLocation: "end" }, axisExpandable: varied.length > 8, axisExpandCount: 6 },
