@@ -14,7 +14,7 @@ _NOISE = 0.1
 """Differences below this many dB are no differences: results of a few samples."""
 
 _TORCH_SHARE = 0.95
-_WANTED = 100
+WANTED = 100
 _FIXED = {"built", "exported", "onnxruntime", "torch", "old exporter", *RECIPES}
 _HEADINGS = (
     *("architecture", "million weights", "onnxruntime", "RECOMMENDED-CPU", "XINT8", "RECOMMENDED-NPU"),
@@ -66,16 +66,16 @@ def _agreement(found: Entry) -> str:
     return f"differ by {found['largest']:.2g}; exact except for {', '.join(found['except']) or 'nothing'}"
 
 
-def target_lines(entries: Entries) -> list[str]:
-    """Return one line for each target: met or not, and where not."""
+def target_lines(entries: Entries, wanted: int = WANTED) -> list[str]:
+    """Return one line for each target, met or not, and where not; ``wanted`` is how many there must be."""
     exported = {name: entry for name, entry in entries.items() if entry.get("exported", {}).get("state") == "ok"}
     tried = {name: entry["torch"] for name, entry in exported.items() if "torch" in entry}
     torch_ok = [name for name, found in tried.items() if found["state"] == "ok"]
     share = len(torch_ok) / max(1, len(tried))
     missing = [name for name in tried if name not in torch_ok]
-    enough = "met" if len(entries) >= _WANTED else "not met"
+    enough = "met" if len(entries) >= wanted else "not met"
     return [
-        f"{enough}: {len(entries)} of {len(ARCHITECTURES)} architectures measured (at least {_WANTED} wanted)",
+        f"{enough}: {len(entries)} of {len(ARCHITECTURES)} architectures measured (at least {wanted} wanted)",
         f"{len(exported)} of them exported by `torch.onnx.export(dynamo=True)`",
         _target("raw exceptions", _places(entries, "raised")),
         _target("results that onnxruntime does not load or run", _places(entries, "invalid")),

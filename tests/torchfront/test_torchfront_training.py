@@ -111,6 +111,17 @@ def test_batch_statistics_move_in_training_and_rest_when_frozen(quantized: Quant
     assert not torch.equal(start, quantized.stem.bn.running_mean)
 
 
+def test_normalization_of_a_single_value_per_channel_trains() -> None:
+    layers = nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+    image = torch.rand(1, 3, 8, 8)
+    module = quantize_graph(capture(nn.Sequential(*layers).eval(), image), [image], "XINT8")
+    expected = module(image)
+    found = module.train()(image)
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+    found.sum().backward()
+    assert all(torch.isfinite(part.grad).all() for part in module.parameters() if part.grad is not None)
+
+
 def test_training_with_batch_statistics_follows_the_float_model(net: SmallNet, quantized: QuantizedModule) -> None:
     x = batches(1, 16)[0]
     reference, copied = copy.deepcopy(net).train(), float_copy(quantized).train()

@@ -235,6 +235,8 @@ class ScaleOptions(Checked):
             negative, and else in the middle, as if they were symmetric.
         weigh_shared: Choose the fraction bits that tensors must share on an NPU by what they cost each of them, instead
             of those of the widest tensor.
+        keep_levels: A product with a constant positive number has the levels of its input times the number, so that
+            it is not rounded a second time; not for power-of-two scales.
     """
 
     activation: Method = MinMax()
@@ -247,6 +249,7 @@ class ScaleOptions(Checked):
     smallest_range: float = 0.0
     zero_point_at_an_end: bool = False
     weigh_shared: bool = False
+    keep_levels: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

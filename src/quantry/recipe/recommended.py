@@ -66,7 +66,7 @@ def _cpu(plain: Recipe) -> Recipe:
         name="RECOMMENDED-CPU",
         equalize=EqualizeOptions(smooth=SmoothQuant()),
         plan=replace(plain.plan, float_residuals=True),
-        scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
+        scale=replace(plain.scale, activation=MinMSE(after_functions=True), keep_levels=True),
         tune=_GPTQ,
         evaluate=_FALL_BACK,
     )

@@ -23,12 +23,13 @@ from quantry.scale.activations import (
 )
 from quantry.scale.alignment import aligned
 from quantry.scale.given import with_given, with_rules
+from quantry.scale.kept_levels import with_kept_levels
 from quantry.scale.npu import refine_for_npu
 from quantry.scale.parameter_cache import cached_constant_params
 from quantry.scale.weights import measure_constant
 
 
-@stage(name="scale", version=11, environment=depends_on("numpy"))
+@stage(name="scale", version=12, environment=depends_on("numpy"))
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
     """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 
@@ -45,6 +46,8 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     after_functions = isinstance(options.activation, MinMSE) and options.activation.after_functions
     functions = responses(model.model.graph, plan.activations) if after_functions else {}
     tensors = activation_params(plan.activations, statistics, options.activation, functions)
+    if options.keep_levels:
+        tensors = with_kept_levels(model.model.graph, plan, tensors)
     if options.align:
         tensors = aligned(model.model.graph, plan, tensors, options.align)
     tensors = _ruled_activations(plan, statistics, tensors, options)

@@ -69,7 +69,8 @@ class BatchNormLayer(nn.Module):  # type: ignore[misc]
         y = y * (1.0 / factor).to(y.dtype).reshape(wide)
         if bias is not None:
             y = y + bias.to(y.dtype).reshape(wide)
-        training = True
+        # A single value for each channel, as after a global pool in a batch of one, has no variance: torch refuses it.
+        training = y.numel() > y.shape[1]
         return functional.batch_norm(y, mean, variance, gamma, beta, training, self.momentum, self.epsilon)
 
     def get_extra_state(self) -> Tensor:
