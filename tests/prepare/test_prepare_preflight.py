@@ -1,7 +1,9 @@
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
+import quantry
 from onnx_oracle import from_text, graph_from_text
 from quantry.errors import ModelError
 from quantry.graph.load import model_source
@@ -213,3 +215,13 @@ def test_requested_opset_out_of_reach(opset):
     else:
         with pytest.raises(ModelError, match="at most 26, got 17 to 27"):
             prepare(model_source(proto), options)
+
+
+def test_a_loop_without_a_number_of_rounds_names_the_node() -> None:
+    # onnxruntime ends the process when it runs this model.
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,8] x) => (float[1,8] y) <int64[0] n = {}, bool t = {1}> {
+        y = Loop (n, t, x) <body = b (int64 i, bool ci, float[1,8] vi) => (bool co, float[1,8] vo)
+            { co = Identity (ci) vo = Relu (vi) }> }"""
+    with pytest.raises(ModelError, match="what Loop decides by must be one value, got 'n' with 0"):
+        quantry.quantize(onnx.parser.parse_model(text), None, "XINT8", store=None)

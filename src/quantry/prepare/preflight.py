@@ -169,6 +169,7 @@ def _check_operators(model: ir.Model, label: str) -> None:
             )
         if node.domain == "":
             _check_standard_operator(node, model.opset_imports[""], where)
+        _check_conditions(node, where)
 
 
 def _all_nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -199,6 +200,18 @@ def _check_standard_operator(node: ir.Node, opset: int, where: str) -> None:
         raise ModelError(
             f"a standard operator must exist in opset {opset}, got {node.op_type!r}, which was removed before; {where}"
         )
+
+
+def _check_conditions(node: ir.Node, where: str) -> None:
+    """Check that what If and Loop decide by is one value: onnxruntime reads the first one even where there is none."""
+    if node.domain != "" or node.op_type not in ("If", "Loop"):
+        return
+    for value in node.inputs[: 1 if node.op_type == "If" else 2]:
+        tensor = None if value is None else value.const_value
+        if tensor is not None and tensor.size != 1:
+            raise ModelError(
+                f"what {node.op_type} decides by must be one value, got {value.name!r} with {tensor.size}; {where}"
+            )
 
 
 def _check_names(model: ir.Model, label: str) -> None:
