@@ -206,8 +206,8 @@ def _check_conditions(node: ir.Node, where: str) -> None:
     """Check that what If and Loop decide by is one value: onnxruntime reads the first one even where there is none."""
     if node.domain != "" or node.op_type not in ("If", "Loop"):
         return
-    for value in node.inputs[: 1 if node.op_type == "If" else 2]:
-        tensor = None if value is None else value.const_value
+    for value in filter(None, node.inputs[: 1 if node.op_type == "If" else 2]):
+        tensor = value.const_value
         if tensor is not None and tensor.size != 1:
             raise ModelError(
                 f"what {node.op_type} decides by must be one value, got {value.name!r} with {tensor.size}; {where}"
