@@ -56,7 +56,9 @@ MODELS = {
 }
 
 
-def levels(model: onnx.ModelProto, *, rounded: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def levels(
+    model: onnx.ModelProto, *, rounded: bool, step: float = 0.0291
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     backend = installed("qnn")
     generator = np.random.default_rng(1)
     feeds = {
@@ -67,7 +69,32 @@ def levels(model: onnx.ModelProto, *, rounded: bool) -> tuple[NDArray[np.float64
     simulated = simulated_model(loaded, backend if rounded else None)
     ours = run_session(simulation_session(simulated), feeds)["y"]
     theirs = backend.open(model.SerializeToString()).run(feeds)["y"]
-    return np.rint(ours / np.float64(np.float32(0.0291))), np.rint(theirs / np.float64(np.float32(0.0291)))
+    return np.rint(ours / np.float64(np.float32(step))), np.rint(theirs / np.float64(np.float32(step)))
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose activations have 16 bits, with scales that are 256 times finer."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    made.opset_import[0].version = 21
+    for tensor in made.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if tensor.name in ("zx", "zy", "zz"):
+            array = array.astype(np.uint16) * 256
+        elif tensor.name in ("sx", "sy", "sz", "sb"):
+            array = (array / 256).astype(np.float32)
+        elif tensor.name == "b":
+            array = array * 256
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), tensor.name))
+    return made
+
+
+@pytest.mark.parametrize("name", ["dense", "depthwise", "biased"])
+def test_simulation_has_the_integers_of_the_emulator_with_16_bits(name: str) -> None:
+    ours, theirs = levels(widened(MODELS[name]), rounded=True, step=0.0291 / 256)
+    assert (ours != theirs).mean() < 5e-3
+    plain, _ = levels(widened(MODELS[name]), rounded=False, step=0.0291 / 256)
+    assert (plain != theirs).mean() > 0.1
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -16,10 +16,14 @@ depthwise Conv with stride  ``floor(acc * m + 1/2)`` with a multiplier of 15 bit
 Add                         ``floor(x * m1 + y * m2 + c + 1/2)`` with multipliers in steps of ``2**-k``, where their sum
                             has 14 bits; ``c`` is what rounding the zero points' share to ``2**(8 - k)`` leaves.
 AveragePool                 ``floor(mean * r + 1/2)``.
+Conv with 16-bit input      The sum of the products, with zero points, is cut to ``a = floor(sum / 256)``. Bias and zero
+                            point are divided by 256 as well, the bias cut and the other rounded, and the result is
+                            ``floor((a + bias + zero) * 256 * r + 1/2 + 0.003)``. Not for depthwise with a stride.
 ==========================  ===========================================================================================
 
-Other operators round their float result, as the simulation does. On real models, a few results in a million differ from
-HTP, and 20 of 1,000 without these rules.
+Other operators round their float result, as the simulation does. With 8 bits, a few results in a million differ from
+HTP on real models, and 20 of 1,000 without these rules. With 16 bits, 1 to 3 in 1,000 results of a Conv differ, and 800
+without: their integers are so fine that it matters only in layers whose sums cancel.
 """
 
 from collections.abc import Callable
@@ -35,18 +39,21 @@ from quantry.targets.pairs import is_dequantize, is_quantize
 
 _Array = NDArray[np.float64]
 _EIGHT_BITS = (ir.DataType.UINT8, ir.DataType.INT8)
+_SIXTEEN_BITS = (ir.DataType.UINT16,)
 _BOUNDING = ("Relu", "Clip")
 _SUM_BITS = 14
 _STRIDED_BITS = 15
 _BIAS_BITS = 28
 _MULTIPLIER_STEPS = 2.0**15
+_CUT = 256
+_WIDE_ROUNDING = 0.503  # measured: between 0.5026 and 0.5039
 
 
 def write_htp_arithmetic(model: ir.Model) -> int:
     """Let the operators of a quantized model round as HTP does, in place.
 
     Args:
-        model: A model with Q/DQ pairs. Operators that do not read and write 8 bits stay as they are.
+        model: A model with Q/DQ pairs. Operators for which no rule is known stay as they are.
 
     Returns:
         Number of operators that were changed.
@@ -60,6 +67,9 @@ def write_htp_arithmetic(model: ir.Model) -> int:
         output = _output_scale(node)
         if rewrite is not None and output is not None:
             changed += rewrite(_Editor(model.graph, node), node, output)
+        wide = _output_scale(node, _SIXTEEN_BITS) if node.op_type == "Conv" else None
+        if wide is not None:
+            changed += _wide_product(_Editor(model.graph, node, before=True), node, wide)
     return changed
 
 
@@ -129,6 +139,14 @@ class _Editor:
             self._last = node
         return node.outputs[0]
 
+    def like(self, node: ir.Node, *values: ir.Value) -> ir.Value:
+        """Return the result of an operator with the type and attributes of a node, on other values."""
+        result = self.join(node.op_type, *values)
+        made = result.producer()
+        assert made is not None
+        made.attributes.update(node.attributes)
+        return result
+
     def constant(self, array: _Array, dtype: type[np.floating[Any]] = np.float32) -> ir.Value:
         """Return an array as a value."""
         self._count += 1
@@ -180,6 +198,52 @@ def _product(editor: _Editor, node: ir.Node, output: float) -> bool:
         total = editor.apply("Add", editor.apply("Mul", cut, multiplier), multiplier / 2 + 0.5)
     _finish(editor, total, output, readers)
     return True
+
+
+def _wide_product(editor: _Editor, node: ir.Node, output: float) -> bool:
+    """Replace a Conv with 16-bit input by two on its upper and lower bytes, whose sums float32 holds exactly."""
+    first, weights = _scales(node.inputs[0], _SIXTEEN_BITS), _scales(node.inputs[1])
+    levels = _levels(node.inputs[1])
+    bias = _levels(node.inputs[2]) if len(node.inputs) > 2 else None
+    if first is None or first.size != 1 or weights is None or levels is None or _is_strided_depthwise(node):
+        return False
+    if (len(node.inputs) > 2 and bias is None) or not _is_along_channels(node, weights.size):
+        return False
+    value = node.inputs[0]
+    assert value is not None
+    spread = (-1, *(1 for _ in levels.shape[2:]))
+    zero, sums = _zero_point(value), levels.reshape(len(levels), -1).sum(1, dtype=np.float64)
+    upper, lower = divmod(zero, _CUT)
+    # Both are relative to the zero point, which is what padding adds.
+    level = editor.apply("Round", editor.apply("Mul", value, np.array(1 / float(first.reshape(-1)[0]))))
+    whole = editor.apply("Add", level, np.array(float(zero)))
+    high = editor.apply("Floor", editor.apply("Mul", whole, np.array(1 / _CUT)))
+    low = editor.apply(
+        "Sub", editor.join("Sub", whole, editor.apply("Mul", high, np.array(float(_CUT)))), np.array(lower)
+    )
+    kernel = editor.constant(levels.astype(np.float64))
+    tops = editor.like(node, editor.apply("Sub", high, np.array(upper)), kernel)
+    rest = editor.apply("Add", editor.like(node, low, kernel), (lower * sums).reshape(spread))
+    cut = editor.join("Add", tops, editor.apply("Floor", editor.apply("Mul", rest, np.array(1 / _CUT))))
+    shares = upper * sums - np.sign(zero * sums) * np.floor(np.abs(zero * sums) / _CUT + 0.5)
+    if bias is not None:
+        shares += np.trunc(stored_bias(bias, float(np.max(first.reshape(-1)[0] * weights))) / _CUT)
+    total = editor.join("Cast", editor.apply("Add", cut, shares.reshape(spread)), to=ir.DataType.DOUBLE.value)
+    steps = first.reshape(-1)[0].astype(np.float32) * weights.reshape(-1).astype(np.float32)
+    ratio = (steps / np.float32(output)).astype(np.float64) * _CUT
+    scaled = editor.join("Mul", total, editor.constant(ratio.reshape(spread if ratio.size > 1 else ()), np.float64))
+    rounded = editor.join("Floor", editor.join("Add", scaled, editor.constant(np.array(_WIDE_ROUNDING), np.float64)))
+    readers = _readers(node)
+    result = editor.apply("Mul", editor.join("Cast", rounded, to=ir.DataType.FLOAT.value), np.array(output))
+    for reader, index in readers:
+        reader.replace_input_with(index, result)
+    return True
+
+
+def _levels(value: ir.Value | None) -> NDArray[Any] | None:
+    """Return the constant integers that a value is read from; None for others."""
+    restore = None if value is None else value.producer()
+    return constant_of(restore.inputs[0]) if restore is not None and is_dequantize(restore) else None
 
 
 def _store_bias(editor: _Editor, node: ir.Node, step: float, steps: _Array) -> None:
@@ -240,34 +304,34 @@ def _readers(node: ir.Node) -> list[tuple[ir.Node, int]]:
     return [(use.node, use.idx) for use in node.outputs[0].uses()]
 
 
-def _output_scale(node: ir.Node) -> float | None:
-    """Return the 8-bit scale of the quantizer after a node, also after a Relu or Clip; None if it has no such."""
+def _output_scale(node: ir.Node, types: tuple[ir.DataType, ...] = _EIGHT_BITS) -> float | None:
+    """Return the scale of the quantizer after a node, also after a Relu or Clip; None if it has none of these types."""
     value = node.outputs[0]
     readers = [use.node for use in value.uses()]
     if len(readers) == 1 and readers[0].op_type in _BOUNDING:
         readers = [use.node for use in readers[0].outputs[0].uses()]
     if not readers or not all(map(is_quantize, readers)):
         return None
-    scales = {_quantizer_scale(reader) for reader in readers}
+    scales = {_quantizer_scale(reader, types) for reader in readers}
     return scales.pop() if len(scales) == 1 else None
 
 
-def _quantizer_scale(node: ir.Node) -> float | None:
+def _quantizer_scale(node: ir.Node, types: tuple[ir.DataType, ...] = _EIGHT_BITS) -> float | None:
     scale = constant_of(node.inputs[1])
     zero_point = node.inputs[2] if len(node.inputs) > 2 else None
-    eight = zero_point is None or zero_point.dtype in _EIGHT_BITS
-    return None if scale is None or scale.size != 1 or not eight else float(scale.reshape(-1)[0])
+    fits = zero_point.dtype in types if zero_point is not None else types is _EIGHT_BITS
+    return None if scale is None or scale.size != 1 or not fits else float(scale.reshape(-1)[0])
 
 
-def _scales(value: ir.Value | None) -> _Array | None:
-    """Return the scales of a tensor that is read through 8 bits; None for others."""
+def _scales(value: ir.Value | None, types: tuple[ir.DataType, ...] = _EIGHT_BITS) -> _Array | None:
+    """Return the scales of a tensor that is read through these types; None for others."""
     restore = None if value is None else value.producer()
     if restore is None or not is_dequantize(restore) or restore.inputs[0] is None:
         return None
     scale = constant_of(restore.inputs[1])
     zero_point = restore.inputs[2] if len(restore.inputs) > 2 else None
     dtype = zero_point.dtype if zero_point is not None else restore.inputs[0].dtype
-    return None if scale is None or dtype not in _EIGHT_BITS else scale.astype(np.float64)
+    return None if scale is None or dtype not in types else scale.astype(np.float64)
 
 
 def _zero_point(value: ir.Value | None) -> int:
