@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quantry.autosearch.differences import difference_text
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial
+from quantry.evaluate import objective_text
 from quantry.runtime import progress
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def headings(objectives: Sequence[str]) -> tuple[str, ...]:
 def cells(row: TableRow, objectives: Sequence[str]) -> tuple[str, ...]:
     """Return a row of the table; a failed trial shows its error."""
     trial = row.trial
-    others = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in objectives[1:])
+    others = (objective_text(name, trial.objectives.get(name)) for name in objectives[1:])
     if trial.score is None:
         error = " ".join((trial.error or "").split())
         text = f"{row.difference}: {error if len(error) <= _MAX_ERROR else f'{error[:_MAX_ERROR]}...'}"

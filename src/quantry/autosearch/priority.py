@@ -51,7 +51,7 @@ class Removed:
         more = f" of the first {ENUMERATION_LIMIT}" if self.truncated else ""
         counts = ((invalid, "invalid"), (self.duplicates, "like others"))
         without = " and ".join(f"{count} {what}" for count, what in counts if count)
-        yield f"{left} configurations to try{more}" + (f"; {without} are left out" if without else "")
+        yield f"{left} configurations to try{more}" + (f"; {without} are skipped" if without else "")
         for reason, count in sorted(self.invalid.items(), key=lambda entry: (-entry[1], entry[0])):
             yield f"  {count} invalid: {reason}"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.markup import escape
 from rich.table import Table
 
@@ -41,10 +42,12 @@ def nodes(
         raise RecipeError(f"give --preset or --recipe, not both; got {preset!r} and {recipe!r}")
     wanted, _ = resolve_recipe(recipe or preset or _DEFAULT_PRESET)
     rows = [entry for entry in _overview(model, wanted) if entry["reason"] or not only_float]
-    table = Table(title=f"{len(rows)} nodes, {sum(bool(row['reason']) for row in rows)} of them float")
+    in_float = sum(bool(row["reason"]) for row in rows)
+    table = Table(title=f"{len(rows)} nodes, {in_float} of them float", box=SIMPLE, pad_edge=False)
     output = current_output()
     # Outputs are mostly named after their nodes, so a narrow terminal does without them.
-    shown = [key for key in _COLUMNS if key != "outputs" or output.answer.width >= _WIDE]
+    omitted = {"outputs": output.answer.width < _WIDE, "reason": not in_float}
+    shown = [key for key in _COLUMNS if not omitted.get(key)]
     for key in shown:
         table.add_column(_COLUMNS[key], overflow="fold")
     for row in rows:

@@ -72,4 +72,6 @@ def _blocked_note(what: str, blocked: Sequence[tuple[int, str]]) -> str:
     told = ", ".join(f"{name} ({count})" for name, count in counts.items())
     total = sum(count for count, _ in blocked)
     thing = "tensor" if what == "without power-of-two fit" else "layer"
-    return f"{total} {thing}{'' if total == 1 else 's'} {what} because of {told}; see {_SEE_EQUALIZATION}"
+    # A reason in words is a clause of its own; names of operators follow "because of".
+    because = "because of" if next(iter(counts))[:1].isupper() else "because"
+    return f"{total} {thing}{'' if total == 1 else 's'} {what} {because} {told}; see {_SEE_EQUALIZATION}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -65,7 +64,7 @@ def show_search(output: Output, result: "SearchResult", metric: str, again: str 
     from quantry.report import write_search_report
 
     page = write_search_report(result, result.output_dir / "report.html")
-    _show_best(console, result, (metric, written), page, again)
+    _show_best(output, result, (metric, written), page, again)
     if output.quiet and result.best_model is not None:
         output.answer.print(str(result.best_model), highlight=False, markup=False)
     return page
@@ -92,12 +91,13 @@ def _row(trial: "Trial", names: Sequence[str], written: str) -> tuple[str, ...]:
     if trial.score is None or trial.drop is None:
         failed = ("", "", *("" for _ in names))
         return (str(trial.number), "failed", *failed, f"{trial.seconds:.1f} s", escape(_short(trial.error)), "")
+    from quantry.autosearch.differences import assignment_text
+    from quantry.evaluate import objective_text
+
     half = "" if trial.interval is None else f"±{(trial.interval[1] - trial.interval[0]) / 2:{written}}"
     mark = "~" if trial.state == "pruned" else ""
-    objectives = (f"{trial.objectives[name]:.4g}" if name in trial.objectives else "" for name in names)
+    objectives = (objective_text(name, trial.objectives.get(name)) for name in names)
     computed = " ".join(trial.computed) if trial.same_as is None else f"same as {trial.same_as}"
-    from quantry.autosearch.differences import assignment_text
-
     assignment = assignment_text(trial.assignment)
     return (
         str(trial.number),
@@ -116,11 +116,12 @@ def _short(error: str | None) -> str:
     return textwrap.shorten(error or "", _LONGEST_ERROR, placeholder=" ...")
 
 
-def _show_best(console: Console, result: "SearchResult", score: tuple[str, str], page: Path, again: str | None) -> None:
+def _show_best(output: Output, result: "SearchResult", score: tuple[str, str], page: Path, again: str | None) -> None:
     metric, written = score
+    console = output.console
     console.print(f"stopped: {escape(result.stopped_by)}; {result.seconds:.1f} s")
     for note in result.notes:
-        console.print(f"  note: {escape(note)}", soft_wrap=True)
+        output.item("  note: ", note)
     best = result.best
     if best is not None and best.score is not None:
         console.print(

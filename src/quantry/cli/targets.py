@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -32,11 +33,11 @@ def targets(
 
 
 def _list(console: Console, known: tuple["Target", ...]) -> None:
-    table = Table(title="Targets")
+    table = Table(title="Targets", box=SIMPLE, pad_edge=False)
     for heading in ("name", "what it is", "recommended", "runs here"):
-        table.add_column(heading, no_wrap=heading == "name")
+        table.add_column(heading, no_wrap=heading in ("name", "recommended"))
     for target in known:
-        table.add_row(target.name, escape(target.summary), ", ".join(target.recommended), escape(_runs(target)))
+        table.add_row(target.name, escape(target.summary), "\n".join(target.recommended), escape(_runs_shortly(target)))
     console.print(table)
     console.print("`quantry targets NAME` prints the rules of one and the presets that it takes.", soft_wrap=True)
 
@@ -49,6 +50,14 @@ def _runs(target: "Target") -> str:
         return "no, only its rules are known"
     version = backend.version()
     return f"yes, {backend.product} {version}" if version else f"no; {backend.install}"
+
+
+def _runs_shortly(target: "Target") -> str:
+    from quantry.targets import backend_of
+
+    backend = backend_of(target)
+    version = None if backend is None else backend.version()
+    return "rules only" if backend is None else "no" if version is None else f"yes, {backend.product} {version}"
 
 
 def _show(console: Console, target: "Target") -> None:

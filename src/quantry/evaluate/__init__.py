@@ -6,7 +6,7 @@ from quantry.evaluate.guard import GuardReport, guard
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.metrics import METRICS, Metric, find_metric
 from quantry.evaluate.stage import evaluate
-from quantry.evaluate.texts import UNITS, bytes_text, score_text, score_texts, size_text, speed_text
+from quantry.evaluate.texts import UNITS, bytes_text, objective_text, score_text, score_texts, size_text, speed_text
 
 __all__ = [
     "METRICS",
@@ -22,6 +22,7 @@ __all__ = [
     "find_metric",
     "guard",
     "measure_latency",
+    "objective_text",
     "score_text",
     "score_texts",
     "size_text",

@@ -78,3 +78,19 @@ def speed_text(reference_ms: float, other_ms: float) -> str:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
+
+
+def objective_text(name: str, value: float | None) -> str:
+    """Return what a trial of a search costs, in one unit for all trials, so that they can be compared; empty for None.
+
+    Args:
+        name: Name of the objective: sizes are in bytes and latencies in milliseconds.
+        value: Its value.
+
+    Example:
+        >>> objective_text("size", 1_234_567), objective_text("latency", 1.234)
+        ('1,234.6 kB', '1.23 ms')
+    """
+    if value is None:
+        return ""
+    return f"{value / 1e3:,.1f} kB" if name == "size" else f"{value:.2f} ms" if name == "latency" else f"{value:.4g}"

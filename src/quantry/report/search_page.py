@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from quantry.autosearch import SearchResult
-from quantry.evaluate import score_text, score_texts
+from quantry.evaluate import objective_text, score_text, score_texts
 from quantry.recipe import to_yaml
 from quantry.report.facts import Plain
 from quantry.report.html import bullets, cards, chart, document, filter_box, hint, table
@@ -113,7 +113,7 @@ def _trials(search: SearchFacts) -> str:
             *((_interval(trial["interval"]),) if shown else ()),
             "" if trial["drop"] is None else _drop(trial["drop"], search),
             "yes" if trial["accepted"] else "",
-            *(_measured(name, trial["objectives"].get(name)) for name in extra),
+            *(objective_text(name, trial["objectives"].get(name)) for name in extra),
             f"{trial['seconds']:.1f}",
             _assignment(trial),
             _computed(trial),
@@ -127,13 +127,6 @@ def _trials(search: SearchFacts) -> str:
     )
     ids = [f"trial-{trial['number']}" for trial in order]
     return hint(told) + filter_box("main", "Show only rows with") + table(headings, rows, identity="main", ids=ids)
-
-
-def _measured(name: str, value: float | None) -> str:
-    """Return what a trial costs, with its unit; one unit for all trials, so that the column can be compared."""
-    if value is None:
-        return ""
-    return f"{value / 1e3:,.1f} kB" if name == "size" else f"{value:.2f} ms" if name == "latency" else f"{value:.4g}"
 
 
 def _computed(trial: Plain) -> str:
