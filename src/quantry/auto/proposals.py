@@ -1,8 +1,10 @@
 """What `auto` tries: recipes to start from, simpler variants, fixes from the diagnosis, and tuning."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from quantry.auto.gain import SPLIT_GAIN
 from quantry.autosearch import with_fields
 from quantry.diagnosis import Diagnosis, Fix
 from quantry.errors import RecipeError
@@ -115,15 +117,21 @@ def simpler(recipe: Recipe) -> Iterator[Proposal]:
 
 
 def fixes(recipe: Recipe, diagnosis: Diagnosis) -> Iterator[Proposal]:
-    """Yield the fixes that a diagnosis suggests: those that cost nothing first, otherwise in its order.
+    """Yield the fixes that a diagnosis suggests: those that cost nothing first, then by what they are expected to gain.
 
     Args:
         recipe: The recipe that was diagnosed.
         diagnosis: The diagnosis.
     """
-    found = [(finding.title, fix) for finding in diagnosis.findings for fix in finding.fixes]
-    found += [("", fix) for fix in diagnosis.general_fixes]
-    for cause, fix in sorted(found, key=lambda entry: not entry[1].is_free):
+    found = [(finding.title, fix, finding.cost) for finding in diagnosis.findings for fix in finding.fixes]
+    found += [("", fix, fix.expected or 0.0) for fix in diagnosis.general_fixes]
+
+    def place(entry: tuple[str, Fix, float | None]) -> tuple[bool, float]:
+        _, fix, gain = entry
+        # A cause whose cost is not known comes first, as in the diagnosis.
+        return not fix.is_free, -math.inf if gain is None else SPLIT_GAIN * fix.pieces - gain
+
+    for cause, fix, _ in sorted(found, key=place):
         try:
             changed = apply_fix(recipe, fix)
         except RecipeError:

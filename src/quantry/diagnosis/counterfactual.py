@@ -105,6 +105,18 @@ class Counterfactual:
         """Return the gain if activations, weights or biases are not rounded; None if it cannot be measured."""
         return _gain(self._base, self._unrounded(self._with_copies(tensors)))
 
+    def in_float(self, tensors: Iterable[str]) -> Gain | None:
+        """Return the gain if exactly these tensors are not rounded, though copies of them are; None if unknown.
+
+        A tuned model makes up for its rounding errors and is worse without them, so it tells nothing.
+
+        Args:
+            tensors: Activations, weights and biases.
+        """
+        if self._stages.tuned or not self.is_able:
+            return None
+        return _gain(self._base, self._unrounded(frozenset(tensors)))
+
     def rest(self, tensors: Iterable[str]) -> Rest | None:
         """Return what is left if all blamed tensors are not rounded; None if it cannot be measured.
 

@@ -9,13 +9,21 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
-from quantry.diagnosis.causes import find_causes
+from quantry.diagnosis.causes import NOTABLE_GAIN, find_causes, worth
 from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
 from quantry.diagnosis.causes.uneven_sums import float_sum_fixes
 from quantry.diagnosis.causes.unexplained import fall_fixes
 from quantry.diagnosis.counterfactual import Counterfactual, Rest
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
-from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, is_learned, node_name
+from quantry.diagnosis.fix import (
+    Fix,
+    count_pieces,
+    first_layers,
+    float_fix,
+    freed_tensors,
+    is_learned,
+    node_name,
+)
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
 from quantry.evaluate.decisions import output_decibels
@@ -38,8 +46,11 @@ _MEASURED = 8
 
 # Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
 # not. They are at most this share of all layers.
-_FIRST_LAYERS = (1, 3, 5)
+_FIRST = "the first"
+_FIRST_LAYERS = (1, 3, 5, 8)
 _MOST_FIRST_LAYERS = 0.2
+# The share of the gain of many first layers that fewer of them must have to be tried before.
+_NEARLY = 0.8
 
 # A model with more layers in float is a float model with some quantized parts.
 _MOST_FLOAT_LAYERS = 0.25
@@ -144,7 +155,7 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
     checked = check_calibration(result) if calibration else None
     causes = (*(() if checked is None else checked.findings), *causes)
     findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in causes)
-    general = _with_pieces(evidence, _general_fixes(evidence))
+    general = tuple(_promising(_with_expected(evidence, measured, _with_pieces(evidence, _general_fixes(evidence)))))
     return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general, checked, rest)
 
 
@@ -169,6 +180,34 @@ def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     return tuple(weighed())
 
 
+def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable[Fix]) -> Iterator[Fix]:
+    """Yield fixes with what they gain in simulation, which takes a run and not a trial."""
+    for fix in fixes:
+        freed = freed_tensors(evidence.model, evidence.plan, fix.float_nodes) if fix.float_nodes else frozenset()
+        gain = measured.in_float(freed) if freed else None
+        yield fix if gain is None else replace(fix, expected=worth(gain))
+
+
+def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
+    """Yield the fixes worth a trial, the most promising ones first where that was measured.
+
+    Of the first layers, few that gain nearly as much as many come first.
+    """
+    known = list(fixes)
+    most = max((fix.expected or 0.0 for fix in known if _is_first(fix)), default=0.0)
+    worthwhile = [
+        fix
+        for fix in known
+        if fix.expected is None or fix.expected >= max(NOTABLE_GAIN, _NEARLY * most if _is_first(fix) else 0.0)
+    ]
+    # Stable: fixes of the first layers share one rank and stay in the order of their depth.
+    yield from sorted(worthwhile, key=lambda fix: -(most if _is_first(fix) else fix.expected or 0.0))
+
+
+def _is_first(fix: Fix) -> bool:
+    return fix.label.startswith(_FIRST)
+
+
 def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
     yield from float_sum_fixes(evidence)
     yield from last_node_fixes(evidence)
@@ -176,7 +215,7 @@ def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
     for depth in _FIRST_LAYERS:
         if depth <= _MOST_FIRST_LAYERS * layers:
             first = first_layers(evidence.model, evidence.plan, depth)
-            yield float_fix(first, "the first layer" if depth == 1 else f"the first {depth} layers")
+            yield float_fix(first, f"{_FIRST} layer" if depth == 1 else f"{_FIRST} {depth} layers")
     yield from fall_fixes(evidence)
 
 

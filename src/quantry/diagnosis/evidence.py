@@ -8,6 +8,7 @@ import onnx_ir as ir
 from quantry.diagnosis.fix import Fix, node_name
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.evaluate.measured_errors import MeasuredError
+from quantry.graph.edit import is_channel_product
 from quantry.graph.operators import LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.numerics.tensor_params import QuantParams
@@ -140,7 +141,7 @@ class Evidence:
         """
         nodes = {value.name: node for node in self.model.graph for value in node.outputs}
         found = (nodes[name] for name in tensors if name in nodes and nodes[name].name in self.plan.quantized_nodes)
-        return tuple(dict.fromkeys(node_name(node) for node in found))[:limit]
+        return tuple(dict.fromkeys(node_name(node) for node in found if not is_channel_product(node)))[:limit]
 
     def has_step(self, *kinds: type) -> bool:
         """Whether the recipe tunes with one of these steps."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from quantry.graph.edit import producers_of
+from quantry.graph.edit import is_channel_product, producers_of
 from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
 from quantry.recipe import TuneStep
@@ -26,6 +26,7 @@ class Fix:
         is_costly: Whether it costs run time although neither nodes nor tensors are named.
         pieces: How many more pieces the quantized part of the graph falls into because of the float nodes. Each of them
             is a detour on a device that runs no float nodes.
+        expected: What the outputs gain in simulation if its nodes are not rounded, in dB; None if it was not measured.
     """
 
     label: str
@@ -35,6 +36,7 @@ class Fix:
     steps: tuple[TuneStep, ...] = ()
     is_costly: bool = False
     pieces: int = 0
+    expected: float | None = None
 
     @property
     def is_free(self) -> bool:
@@ -114,9 +116,31 @@ def first_layers(model: ir.Model, plan: QuantPlan, depth: int = 1) -> tuple[str,
     for node in model.graph:
         before = max((depths[producer] for producer in producers_of(node) if producer in depths), default=0)
         own = depths[node] = before + (node.op_type in LINEAR)
-        if own <= depth and node.name in quantized:
+        if own <= depth and node.name in quantized and not is_channel_product(node):
             found.append(node_name(node))
     return tuple(found)
+
+
+def freed_tensors(model: ir.Model, plan: QuantPlan, nodes: Collection[str]) -> frozenset[str]:
+    """Return the tensors that are not rounded any more if nodes stay float: those that no other quantized node touches.
+
+    Args:
+        model: The float model that was quantized.
+        plan: What is quantized.
+        nodes: Names of the nodes, as in `Fix.float_nodes`.
+    """
+    remaining = {
+        node.name
+        for node in model.graph
+        if node.name in plan.quantized_nodes and node_name(node) not in nodes and not is_channel_product(node)
+    }
+    freed = set()
+    for value in {value for node in model.graph for value in (*node.inputs, *node.outputs) if value is not None}:
+        producer = value.producer()
+        touching = {use.node.name for use in value.uses()} | (set() if producer is None else {producer.name})
+        if not touching & remaining:
+            freed.add(value.name or "")
+    return frozenset(freed & {*plan.activations, *plan.weights, *plan.biases})
 
 
 def count_pieces(model: ir.Model, quantized: Collection[str]) -> int:

@@ -41,6 +41,18 @@ def producers_of(node: ir.Node) -> list[ir.Node]:
     return [made for value in node.inputs if value is not None and (made := value.producer()) is not None]
 
 
+def is_channel_product(node: ir.Node) -> bool:
+    """Return whether a node is the multiplication with one factor per channel that equalization inserts.
+
+    Args:
+        node: The node.
+    """
+    if node.op_type != "Mul" or len(node.inputs) != 2:
+        return False
+    value, factors = node.inputs
+    return value is not None and factors is not None and (factors.name or "").startswith(f"{value.name}_factors")
+
+
 def bounds_of(node: ir.Node) -> tuple[float, float] | None:
     """Return the numbers between which a Relu or Clip keeps its input; None for other nodes and computed bounds.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx_ir as ir
 
 from quantry.errors import SelectionError, nearest_spelling
+from quantry.graph.edit import is_channel_product, producers_of
 from quantry.plan.rules import RULE_OF_OPERATOR
 from quantry.recipe import Selection
 
@@ -81,6 +82,11 @@ def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
     for chosen, reason in groups:
         for node in chosen:
             reasons.setdefault(_name(node), reason)
+    for node in filter(is_channel_product, nodes):
+        # No recipe names what equalization inserts: it is part of the layer whose result it multiplies.
+        for producer in producers_of(node):
+            if _name(producer) in reasons:
+                reasons.setdefault(_name(node), reasons[_name(producer)])
     return reasons
 
 

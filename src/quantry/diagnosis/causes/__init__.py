@@ -93,9 +93,18 @@ def find_causes(evidence: Evidence, measure: Counterfactual | None = None) -> tu
     return tuple(found)
 
 
+def worth(gain: Gain) -> float:
+    """Return what a gain is worth in dB, decisions included.
+
+    Args:
+        gain: What the outputs gain.
+    """
+    return gain.decibels + _DECIBELS_OF_DECISIONS * max(gain.agreement, 0.0)
+
+
 def _rank(finding: Finding) -> float:
     # Decisions decide where the outputs' decibels do not show the loss, as with one class that is far below all others.
-    rank = (finding.cost or 0.0) + _DECIBELS_OF_DECISIONS * max(finding.decisions, 0.0)
+    rank = worth(Gain(finding.cost or 0.0, finding.decisions))
     # A bias costs nothing in the deployed model, so it comes first among causes of similar cost.
     return rank * (_CHEAP if any(fix.label == BIAS_CORRECTION for fix in finding.fixes) else 1.0)
 
@@ -151,4 +160,4 @@ def _is_notable(gain: Gain | None) -> bool:
     return gain is None or gain.decibels >= NOTABLE_GAIN or gain.agreement > 0
 
 
-__all__ = ["CAUSES", "Cause", "find_causes"]
+__all__ = ["CAUSES", "NOTABLE_GAIN", "Cause", "find_causes", "worth"]
