@@ -80,7 +80,7 @@ def test_every_score_has_an_interval_around_it(finished: SearchResult) -> None:
 
 def test_log_and_summary_describe_all_trials(finished: SearchResult) -> None:
     log = (finished.output_dir / "auto_search.log").read_text()
-    assert "12 configurations to try: 12 assignments" in log
+    assert "12 configurations to try" in log
     assert "computed plan" in log
     assert "reused prepare, plan, observe" in log
     assert "search ends after 12 trials" in log

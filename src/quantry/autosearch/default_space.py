@@ -85,7 +85,8 @@ def accuracy_space(base: Recipe) -> Space:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
         first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}
     plan = replace(base.plan, float_residuals=True, float_final_pools=on_npu or base.plan.float_final_pools)
-    plain = replace(base, plan=plan)
+    # Like the recommended recipe for CPUs: a product with a constant number is not rounded a second time.
+    plain = replace(base, plan=plan, scale=replace(base.scale, keep_levels=not on_npu))
     return Space.of(plain, fields, name=f"{base.name} accuracy", first=[first])
 
 
