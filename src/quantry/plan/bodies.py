@@ -1,7 +1,7 @@
 """Layers inside the bodies of If, Loop and Scan, of which the weights are quantized.
 
-Tensors inside a body cannot be observed from outside, and their number of values may change from run to run, so
-activations there stay float. `quantry.graph.passes.lift_body_weights` has moved the weights to the main graph.
+Tensors inside a body are observed only if they become outputs of it, and their number of values may change from run to
+run, so activations there stay float. `quantry.graph.passes.lift_body_weights` has moved the weights to the main graph.
 """
 
 from collections.abc import Iterator, Mapping
