@@ -67,7 +67,7 @@ def kept(recipe: Recipe) -> Closeness:
 def test_expected_gain_comes_true_and_is_tried_first() -> None:
     recipe = untuned(smooth=False)
     found = quantry.diagnose(quantry.quantize(uneven_start(), samples(), recipe, store=None), calibration=False)
-    best = next(fix for fix in found.general_fixes if fix.label.startswith("the first"))
+    best = next(fix for fix in found.general_fixes if fix.depth)
     assert best.expected is not None
     assert best.expected > 3
     before, after = found.closeness, kept(apply_fix(recipe, best))
@@ -92,7 +92,7 @@ def test_products_that_equalization_inserts_follow_their_layer() -> None:
     inserted = {node.name for node in smoothed.stages.equalized.value.model.graph if node.name.endswith("_scale")}
     assert inserted & set(smoothed.plan.quantized_nodes)
     found = quantry.diagnose(smoothed, calibration=False)
-    first = next(fix for fix in found.general_fixes if fix.label.startswith("the first"))
+    first = next(fix for fix in found.general_fixes if fix.depth)
     assert not inserted & set(first.float_nodes)
     again = quantry.quantize(uneven_start(), samples(), apply_fix(recipe, first), store=store)
     products = {node.name: node for node in again.stages.equalized.value.model.graph if node.name.endswith("_scale")}

@@ -1,29 +1,20 @@
 """Diagnose a quantized model: the error of each tensor alone, the accumulated error, and its causes."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
-from quantry.diagnosis.causes import NOTABLE_GAIN, find_causes, worth
-from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
-from quantry.diagnosis.causes.uneven_sums import float_sum_fixes
-from quantry.diagnosis.causes.unexplained import fall_fixes
+from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.counterfactual import Counterfactual, Rest
 from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
-from quantry.diagnosis.fix import (
-    Fix,
-    count_pieces,
-    first_layers,
-    float_fix,
-    freed_tensors,
-    is_learned,
-    node_name,
-)
+from quantry.diagnosis.fix import Fix
+from quantry.diagnosis.general_fixes import general_fixes, with_pieces
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
 from quantry.errors import RecipeError
 from quantry.evaluate.decisions import output_decibels
@@ -44,17 +35,6 @@ _COMPARED = 64
 # Each cause is measured on these, by a run of the outputs without it.
 _MEASURED = 8
 
-# Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
-# not. They are at most this share of all layers.
-_FIRST = "the first"
-_FIRST_LAYERS = (1, 3, 5, 8)
-_MOST_FIRST_LAYERS = 0.2
-# The share of the gain of many first layers that fewer of them must have to be tried before.
-_NEARLY = 0.8
-
-# A model with more layers in float is a float model with some quantized parts.
-_MOST_FLOAT_LAYERS = 0.25
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -68,8 +48,6 @@ class Diagnosis:
         samples: Number of samples on which `gathered` was measured.
         closeness: How close the outputs are to the float model's, sample by sample: decibels, agreement of decisions,
             and the share of ties.
-        general_fixes: What helps many models whatever the cause: the last nodes, the first layers or the nodes that
-            lose most in float or with more bits.
         calibration: The check of the calibration data; None if it was skipped or nothing was calibrated.
         rest: What the outputs would keep without any of the causes; None without causes, or if it cannot be measured.
     """
@@ -80,9 +58,18 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     samples: int
     closeness: Closeness = field(repr=False)
-    general_fixes: tuple[Fix, ...] = field(default=(), repr=False)
     calibration: CalibrationCheck | None = field(default=None, repr=False)
     rest: Rest | None = field(default=None, repr=False)
+    _general_fixes: Callable[[], tuple[Fix, ...]] = field(default=tuple, repr=False, compare=False)
+
+    @cached_property
+    def general_fixes(self) -> tuple[Fix, ...]:
+        """What helps many models whatever the cause, the most promising first.
+
+        The last nodes, the first layers or the nodes that lose most, in float or with more bits. What they gain is
+        simulated when they are first asked for, because that takes up to a dozen runs.
+        """
+        return self._general_fixes()
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the causes with their fixes, and the nodes that lose most."""
@@ -154,69 +141,9 @@ def diagnose(result: QuantizationResult, samples: int = 4, *, calibration: bool 
     rest = measured.rest(blamed) if blamed else None
     checked = check_calibration(result) if calibration else None
     causes = (*(() if checked is None else checked.findings), *causes)
-    findings = tuple(replace(one, fixes=_with_pieces(evidence, one.fixes)) for one in causes)
-    general = tuple(_promising(_with_expected(evidence, measured, _with_pieces(evidence, _general_fixes(evidence)))))
-    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, general, checked, rest)
-
-
-def _with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Return fixes with the number of pieces that their float nodes cut the graph into.
-
-    Those that would leave too few layers quantized are omitted.
-    """
-    quantized = set(evidence.plan.quantized_nodes)
-    names = {node_name(node): node.name or "" for node in evidence.model.graph}
-    before = count_pieces(evidence.model, quantized)
-    layers = {node.name for node in evidence.model.graph if is_learned(node)}
-    fewest = len(layers) * (1 - _MOST_FLOAT_LAYERS)
-
-    def weighed() -> Iterator[Fix]:
-        for fix in fixes:
-            freed = {names.get(name, name) for name in fix.float_nodes}
-            kept = quantized - freed
-            if not freed & layers or len(kept & layers) >= fewest:
-                yield replace(fix, pieces=max(0, count_pieces(evidence.model, kept) - before)) if freed else fix
-
-    return tuple(weighed())
-
-
-def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable[Fix]) -> Iterator[Fix]:
-    """Yield fixes with what they gain in simulation, which takes a run and not a trial."""
-    for fix in fixes:
-        freed = freed_tensors(evidence.model, evidence.plan, fix.float_nodes) if fix.float_nodes else frozenset()
-        gain = measured.in_float(freed) if freed else None
-        yield fix if gain is None else replace(fix, expected=worth(gain))
-
-
-def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
-    """Yield the fixes worth a trial, the most promising ones first where that was measured.
-
-    Of the first layers, few that gain nearly as much as many come first.
-    """
-    known = list(fixes)
-    most = max((fix.expected or 0.0 for fix in known if _is_first(fix)), default=0.0)
-    worthwhile = [
-        fix
-        for fix in known
-        if fix.expected is None or fix.expected >= max(NOTABLE_GAIN, _NEARLY * most if _is_first(fix) else 0.0)
-    ]
-    # Stable: fixes of the first layers share one rank and stay in the order of their depth.
-    yield from sorted(worthwhile, key=lambda fix: -(most if _is_first(fix) else fix.expected or 0.0))
-
-
-def _is_first(fix: Fix) -> bool:
-    return fix.label.startswith(_FIRST)
-
-
-def _general_fixes(evidence: Evidence) -> Iterator[Fix]:
-    yield from float_sum_fixes(evidence)
-    yield from last_node_fixes(evidence)
-    layers = len(list(evidence.layers()))
-    for depth in _FIRST_LAYERS:
-        if depth <= _MOST_FIRST_LAYERS * layers:
-            first = first_layers(evidence.model, evidence.plan, depth)
-            yield float_fix(first, f"{_FIRST} layer" if depth == 1 else f"{_FIRST} {depth} layers")
-    yield from fall_fixes(evidence)
+    findings = tuple(replace(one, fixes=with_pieces(evidence, one.fixes)) for one in causes)
+    general = partial(general_fixes, evidence, measured)
+    return Diagnosis(health, gathered, falls, findings, len(feeds), closeness, checked, rest, general)
 
 
 def _closeness(result: QuantizationResult) -> Closeness:

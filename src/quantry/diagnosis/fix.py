@@ -26,6 +26,7 @@ class Fix:
         is_costly: Whether it costs run time although neither nodes nor tensors are named.
         pieces: How many more pieces the quantized part of the graph falls into because of the float nodes. Each of them
             is a detour on a device that runs no float nodes.
+        depth: How many of the first layers its float nodes are; 0 if they are something else.
         expected: What the outputs gain in simulation if its nodes are not rounded, in dB; None if it was not measured.
     """
 
@@ -36,6 +37,7 @@ class Fix:
     steps: tuple[TuneStep, ...] = ()
     is_costly: bool = False
     pieces: int = 0
+    depth: int = 0
     expected: float | None = None
 
     @property

@@ -1,0 +1,93 @@
+"""Fixes that help many models whatever the cause: first layers, last nodes or the worst nodes in float."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from quantry.diagnosis.causes import NOTABLE_GAIN, worth
+from quantry.diagnosis.causes.coarse_outputs import last_node_fixes
+from quantry.diagnosis.causes.uneven_sums import float_sum_fixes
+from quantry.diagnosis.causes.unexplained import fall_fixes
+from quantry.diagnosis.counterfactual import Counterfactual
+from quantry.diagnosis.evidence import Evidence
+from quantry.diagnosis.fix import Fix, count_pieces, first_layers, float_fix, freed_tensors, is_learned, node_name
+
+# Layers at the beginning that stay float leave the rest of the model in one piece, which a layer in the middle does
+# not. They are at most this share of all layers.
+_FIRST_LAYERS = (1, 3, 5, 8)
+_MOST_FIRST_LAYERS = 0.2
+# The share of the gain of many first layers that fewer of them must have to be tried before.
+_NEARLY = 0.8
+
+# A model with more layers in float is a float model with some quantized parts.
+_MOST_FLOAT_LAYERS = 0.25
+
+
+def general_fixes(evidence: Evidence, measured: Counterfactual) -> tuple[Fix, ...]:
+    """Return the general fixes worth a trial, the most promising first where that can be simulated.
+
+    Args:
+        evidence: What is known about the quantized model.
+        measured: Runs variants of it.
+    """
+    return tuple(_promising(_with_expected(evidence, measured, with_pieces(evidence, _all_fixes(evidence)))))
+
+
+def with_pieces(evidence: Evidence, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """Return fixes with the number of pieces that their float nodes cut the graph into.
+
+    Those that would leave too few layers quantized are omitted.
+
+    Args:
+        evidence: What is known about the quantized model.
+        fixes: The fixes.
+    """
+    quantized = set(evidence.plan.quantized_nodes)
+    names = {node_name(node): node.name or "" for node in evidence.model.graph}
+    before = count_pieces(evidence.model, quantized)
+    layers = {node.name for node in evidence.model.graph if is_learned(node)}
+    fewest = len(layers) * (1 - _MOST_FLOAT_LAYERS)
+
+    def weighed() -> Iterator[Fix]:
+        for fix in fixes:
+            freed = {names.get(name, name) for name in fix.float_nodes}
+            kept = quantized - freed
+            if not freed & layers or len(kept & layers) >= fewest:
+                yield replace(fix, pieces=max(0, count_pieces(evidence.model, kept) - before)) if freed else fix
+
+    return tuple(weighed())
+
+
+def _all_fixes(evidence: Evidence) -> Iterator[Fix]:
+    yield from float_sum_fixes(evidence)
+    yield from last_node_fixes(evidence)
+    layers = len(list(evidence.layers()))
+    for depth in _FIRST_LAYERS:
+        if depth <= _MOST_FIRST_LAYERS * layers:
+            first = first_layers(evidence.model, evidence.plan, depth)
+            name = "the first layer" if depth == 1 else f"the first {depth} layers"
+            yield replace(float_fix(first, name), depth=depth)
+    yield from fall_fixes(evidence)
+
+
+def _with_expected(evidence: Evidence, measured: Counterfactual, fixes: Iterable[Fix]) -> Iterator[Fix]:
+    """Yield fixes with what they gain in simulation, which takes a run and not a trial."""
+    for fix in fixes:
+        freed = freed_tensors(evidence.model, evidence.plan, fix.float_nodes) if fix.float_nodes else frozenset()
+        gain = measured.in_float(freed) if freed else None
+        yield fix if gain is None else replace(fix, expected=worth(gain))
+
+
+def _promising(fixes: Iterable[Fix]) -> Iterator[Fix]:
+    """Yield the fixes worth a trial, the most promising ones first where that was measured.
+
+    Of the first layers, few that gain nearly as much as many come first.
+    """
+    known = list(fixes)
+    most = max((fix.expected or 0.0 for fix in known if fix.depth), default=0.0)
+    worthwhile = [
+        fix
+        for fix in known
+        if fix.expected is None or fix.expected >= max(NOTABLE_GAIN, _NEARLY * most if fix.depth else 0.0)
+    ]
+    # Stable: fixes of the first layers share one rank and stay in the order of their depth.
+    yield from sorted(worthwhile, key=lambda fix: -(most if fix.depth else fix.expected or 0.0))
