@@ -390,3 +390,20 @@ def test_interrupt_stops_promptly_and_leaves_no_half_written_file(folder: Path) 
 def test_missing_output_folders_are_made(folder: Path) -> None:
     in_process("quantize", "m.onnx", "--data", "data", "-p", "XINT8", "-o", "new/folder/out.onnx")
     assert Path("new/folder/out.onnx").is_file()
+
+
+def test_last_line_is_the_next_command_for_this_model(folder: Path) -> None:
+    lines = in_process("quantize", "m.onnx", "--data", "data", "--preset", "S8S8_AAWS", "--store", "none").splitlines()
+    assert "the float model: the error is" in lines[-3]
+    assert lines[-2] == "wrote m.S8S8_AAWS.onnx"
+    # It runs as it is once the labels are there.
+    words = lines[-1].partition("quantry ")[2].split()
+    Path("labels.csv").write_text("".join(f"{index}.npy,0\n" for index in range(len(images()))))
+    assert in_process(*words)
+
+
+@pytest.mark.parametrize("name", ["quantize", "search", "diagnose"])
+def test_help_names_a_type_only_where_an_option_takes_a_value(name: str) -> None:
+    text = in_process(name, "--help")
+    assert "bool" not in text.lower()
+    assert "Images" in text

@@ -195,6 +195,11 @@ class QuantizationResult:
         return self.plan.declined
 
     @cached_property
+    def saved_to(self) -> Path | None:
+        """The file that `save` wrote last; None before."""
+        return None
+
+    @cached_property
     def evaluation(self) -> Evaluation:
         """Comparison with the float model; runs both models on first use.
 
@@ -254,6 +259,7 @@ class QuantizationResult:
             for file in files:
                 file.unlink(missing_ok=True)
             raise
+        self.__dict__["saved_to"] = files[0]
         # After the check: a guard can only run a model that loads.
         for line in () if self.guard is None else self.guard.notes:
             _LOG.warning(line)

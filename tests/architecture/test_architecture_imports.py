@@ -10,7 +10,7 @@ import pytest
 import quantry
 
 SOURCE = Path(quantry.__file__).parent
-GROUND = ("errors", "notebook", "recipe", "memo", "numerics", "graph", "data", "runtime", "execute")
+GROUND = ("errors", "notebook", "recipe", "memo", "numerics", "graph", "notes", "data", "runtime", "execute")
 """The ground floor, lowest first: a room imports only rooms that stand before it."""
 
 STAGES = ("prepare", "observe", "equalize", "plan", "scale", "tune", "emit", "evaluate")

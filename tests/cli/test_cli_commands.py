@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 import quantry
 from quantry.cli.app import app
-from quantry.cli.notes import grouped_notes
 from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
 from quantry.errors import DataError, RecipeError
 from quantry.evaluate.tasks import RankCorrelation, number_labels
 from quantry.graph.float_model import input_signatures
 from quantry.graph.load import model_source
+from quantry.notes import grouped_notes
 from quantry.recipe import PRESETS, to_plain
 from quantry.recipe.json_schema import recipe_schema
 from test_quantize_api import float_model, images

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import quantry
 from quantry.diagnosis import diagnose
 from quantry.errors import StoreError
+from quantry.evaluate import verdict
 from quantry.recipe import EvaluateOptions, find_preset, from_yaml
 from quantry.report import ReportFacts, collect_facts, render_page
 from quantry.report.pictures import changed_images
@@ -80,6 +82,34 @@ def test_page_has_all_parts_and_needs_nothing_from_elsewhere(facts: ReportFacts)
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r'(src|href)="?http', markup)
     assert "Erf" in page  # stayed float, with its reason
+
+
+def test_page_starts_with_whether_the_model_is_good_where_it_is_and_what_is_next(
+    result: quantry.QuantizationResult, tmp_path: Path
+) -> None:
+    result.save(tmp_path / "small.int8.onnx")
+    known = collect_facts(result, diagnose(result), "small.onnx")
+    first = render_page(known).partition("<div class=cards>")[0]
+    assert known.verdict.words in first.lower()
+    assert "<code>small.int8.onnx</code>" in first
+    assert "quantry evaluate small.int8.onnx" in first
+    far = dataclasses.replace(known, verdict=verdict(4.0, 0.5))
+    assert "quantry search small.onnx" in render_page(far).partition("<div class=cards>")[0]
+
+
+@pytest.mark.parametrize(
+    ("decibels", "agreement", "level"),
+    [
+        (math.inf, None, "good"),
+        (35.0, 1.0, "good"),
+        (35.0, 0.8, "fair"),
+        (15.0, 1.0, "fair"),
+        (25.0, 0.5, "bad"),
+        (math.nan, None, "bad"),
+    ],
+)
+def test_verdict_is_the_worse_of_decibels_and_decisions(decibels: float, agreement: float | None, level: str) -> None:
+    assert verdict(decibels, agreement).level == level
 
 
 def test_names_cannot_break_the_page(facts: ReportFacts) -> None:

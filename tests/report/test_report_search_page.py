@@ -11,6 +11,7 @@ from quantry.errors import DataError
 from quantry.recipe import MinMax, MinMSE, from_yaml
 from quantry.report import render_folders, render_search_page, write_search_report
 from quantry.report.search_facts import facts_of_result, read_facts
+from quantry.report.search_page import render_search_facts
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -34,6 +35,20 @@ def test_page_shows_every_trial_and_the_winner(result: SearchResult) -> None:
     assert all(f"<tr id=trial-{trial.number}>" in page for trial in result.trials)
     for heading in ("Accuracy and cost", "What mattered", "Every trial", "The best configuration"):
         assert f"<h2>{heading}</h2>" in page
+
+
+def test_page_starts_with_how_good_the_best_trial_is(result: SearchResult) -> None:
+    def answer(float_score: float, drop: float, tolerance: float | None) -> str:
+        facts = dataclasses.replace(facts_of_result(result, "m"), float_score=float_score, tolerance=tolerance)
+        trials = tuple({**trial, "drop": drop} for trial in facts.trials)
+        page = render_search_facts([dataclasses.replace(facts, trials=trials)], None)
+        return page[page.index("<strong>") : page.index("</strong>")]
+
+    assert "as good as" in answer(0.9, -0.01, None)
+    assert "nearly as good" in answer(0.9, 0.001, None)
+    assert "within the tolerance" in answer(0.9, 0.05, 0.1)
+    assert "No trial" in answer(0.9, 0.2, 0.1)
+    assert "by l2" in answer(0.0, 0.2, None)  # a distance is neither good nor bad
 
 
 def test_parameters_are_compared_value_by_value(result: SearchResult) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from quantry.auto.gain import is_good
 from quantry.auto.loop import Outcome
 from quantry.auto.trials import Tried
+from quantry.evaluate import Verdict, verdict
 from quantry.evaluate.tasks import Closeness
 
 # With fewer samples in both halves together, a test finds large gains only.
@@ -57,6 +58,16 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
         "steps": [asdict(step) for step in outcome.steps],
         "further_gain_needs": list(further_gain(outcome)),
     }
+
+
+def held_out_verdict(outcome: Outcome) -> Verdict:
+    """Return how close the model is to the float model on the samples it was not calibrated on.
+
+    Args:
+        outcome: What was found.
+    """
+    found = outcome.closeness
+    return verdict(found.mean_decibels, found.mean_agreement, f"{outcome.compared} held-out samples")
 
 
 def further_gain(outcome: Outcome) -> tuple[str, ...]:

@@ -84,7 +84,8 @@ def time_text(state: SearchState) -> str:
     if state.time.left is not None:
         parts.append(f"{_clock(max(state.time.left, 0.0))} of the budget left")
     left = state.seconds_left
-    if left is not None:
+    # A search that uses its whole budget ends with it.
+    if left is not None and (state.time.left is None or _clock(left) != _clock(max(state.time.left, 0.0))):
         parts.append(f"done in about {_clock(left)}")
     failed = sum(trial.state == "failed" for trial in state.trials)
     return ", ".join((*parts, *((f"{failed} failed",) if failed else ())))

@@ -22,6 +22,7 @@ from quantry.cli.diagnose import diagnose
 from quantry.cli.doctor import doctor
 from quantry.cli.evaluate import evaluate
 from quantry.cli.frame import ExitCode, current_output, framed, report_error, report_interrupt, set_output
+from quantry.cli.help_panels import Command, Group
 from quantry.cli.nodes import nodes
 from quantry.cli.placement import placement
 from quantry.cli.presets import presets
@@ -34,6 +35,7 @@ from quantry.cli.targets import targets
 
 app = typer.Typer(
     name="quantry",
+    cls=Group,
     help="Quantize neural networks for NPUs and CPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -46,15 +48,15 @@ _MAIN, _MODELS, _RECIPES, _HOUSE = "Quantize", "Models", "Recipes", "More"
 def _add(command: Callable[..., None], panel: str, *examples: str, **settings: Any) -> None:
     """Register a command with the common options, under a heading of the help, with examples at the end of its help."""
     name = command.__name__
-    app.command(name, rich_help_panel=panel, epilog=_epilog(examples), **settings)(framed(command, name))
+    app.command(name, cls=Command, rich_help_panel=panel, epilog=_epilog(examples), **settings)(framed(command, name))
 
 
 def _add_group(name: str, panel: str, summary: str, commands: dict[Callable[..., None], str]) -> None:
     """Register several commands under one name, each with an example."""
-    group = typer.Typer(name=name, help=summary, no_args_is_help=True, rich_markup_mode="rich")
+    group = typer.Typer(name=name, cls=Group, help=summary, no_args_is_help=True, rich_markup_mode="rich")
     for command, example in commands.items():
         own = command.__name__
-        group.command(own, epilog=_epilog((example,)))(framed(command, f"{name} {own}"))
+        group.command(own, cls=Command, epilog=_epilog((example,)))(framed(command, f"{name} {own}"))
     app.add_typer(group, rich_help_panel=panel)
 
 

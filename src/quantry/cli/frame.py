@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, ClassVar, TextIO
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 import quantry
+from quantry.cli.help_panels import arrange
 from quantry.errors import InternalError, QuantryError, UserError
 from quantry.runtime import progress
 
@@ -174,7 +175,12 @@ class OptionGroup:
     """Options that several commands share: a frozen dataclass whose fields are declared as a command's parameters are.
 
     A command that has a parameter of such a class, after ``*``, has its options in that place.
+
+    Attributes:
+        heading: Heading of the options in the help; empty for none of their own.
     """
+
+    heading: ClassVar[str] = ""
 
 
 def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
@@ -211,7 +217,11 @@ def framed(command: Callable[..., None], name: str) -> Callable[..., None]:
 
     options: list[inspect.Parameter] = []
     for one in given.values():
-        options += _options_of(one.annotation) if one.name in groups else [one]
+        group = groups.get(one.name)
+        added = [one] if group is None else _options_of(group)
+        for option in added:
+            arrange(name, option, "" if group is None else group.heading)
+        options += added
     # typer calls with keywords only; this kind also allows an argument after options that have defaults.
     kind = inspect.Parameter.KEYWORD_ONLY
     options = [one.replace(kind=kind) for one in options]

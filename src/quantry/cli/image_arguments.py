@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -88,6 +88,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 class ImageArguments(OptionGroup):
     """The options of commands that read images; None was not given."""
 
+    heading: ClassVar[str] = "Images"
+
     mean: Annotated[str | None, typer.Option(help="Per-channel mean of images; see `quantry quantize`.")] = None
     std: Annotated[str | None, typer.Option(help="Per-channel standard deviation of images.")] = None
     pixel_scale: Annotated[str | None, typer.Option(help="Factor on pixel values 0..255; 1/255 gives 0..1.")] = None
@@ -104,6 +106,11 @@ class ImageArguments(OptionGroup):
         """
         values = {name: value for name, value in vars(self).items() if value is not None}
         return {_FIELDS[name][0]: _FIELDS[name][1](value) for name, value in values.items()}
+
+    def words(self) -> list[str]:
+        """Return the given options as words of a command line."""
+        # With "=": a value that starts with a minus sign would be parsed as another option.
+        return [f"--{name.replace('_', '-')}={value}" for name, value in vars(self).items() if value is not None]
 
     def options(self) -> "ImageOptions | None":
         """Return how images become inputs; None if nothing was given."""

@@ -1,6 +1,7 @@
 """``quantry quantize``: quantize a float model."""
 
 import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,12 +92,20 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
     timed = _slow_because(result, target, latency) if latency and evaluate else None
     told = (*((timed,) if timed else ()), *wanted.notes, *image_notes(data, options))
     compared_on = str(evaluation_data or ("the calibration samples" if data is not None else "random samples"))
-    summary = Summary(result, written, evaluate=evaluate, extra_notes=told, compared_on=compared_on, useless=useless)
+    advice = _next_command(model, written[0], data, images) if usable else ""
+    summary = Summary(result, written, evaluate, told, compared_on, useless, advice)
     out = current_output()
     if slow := timed or result.slow_because:
         out.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
     show(out, summary)
     out.result(quantize_json(model, summary), ExitCode.GOOD if usable else ExitCode.NOT_GOOD_ENOUGH)
+
+
+def _next_command(model: Path, written: Path, data: Path | None, images: ExplainedImageArguments) -> str:
+    """Return what to do with a quantized model: only labels show what it is worth in use."""
+    given = [] if data is None else ["--data", str(data)]
+    words = ["quantry", "evaluate", str(written), "--float", str(model), *given, *images.words()]
+    return f"score it with labels: {shlex.join(words)} --labels labels.csv"
 
 
 def _written_report(result: "QuantizationResult", path: Path, title: str, decoder: str | None) -> Path:

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import Output
-from quantry.cli.notes import grouped_notes
+from quantry.notes import grouped_notes, grouped_reasons
 
 if TYPE_CHECKING:
     from quantry.auto import Outcome
+    from quantry.evaluate import Verdict
     from quantry.memo import Trace
     from quantry.quantization import QuantizationResult
 
@@ -37,6 +38,7 @@ class Summary:
         extra_notes: Notes that are not in the result.
         compared_on: Name of the data of the comparison.
         useless: Why the model is useless; None if it is not.
+        advice: What to do next; empty if nothing was written.
     """
 
     result: "QuantizationResult"
@@ -45,6 +47,7 @@ class Summary:
     extra_notes: tuple[str, ...] = ()
     compared_on: str = "the calibration samples"
     useless: str | None = None
+    advice: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,8 +83,8 @@ def show(output: Output, summary: Summary) -> None:
         f"[bold]{escape(result.recipe.name)}[/]: {len(plan.quantized_nodes)} nodes quantized, {len(plan.declined)} "
         f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
     )
-    for reason, count in Counter(declined.reason for declined in plan.declined).most_common(_REASONS):
-        output.item(f"  {count} kept float: ", reason)
+    for reason, nodes in list(grouped_reasons(plan.declined).items())[:_REASONS]:
+        output.item(f"  {len(nodes)} kept float: ", reason)
     if isinstance(result, AutoResult):
         console.print(steps_table(result.auto))
     if summary.evaluate:
@@ -92,9 +95,29 @@ def show(output: Output, summary: Summary) -> None:
     if summary.useless is not None:
         written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
         output.warn(f"the quantized model is useless: {summary.useless}; {written}")
+    answer = _verdict(summary)
+    if answer is not None:
+        colour = {"good": "green", "fair": "yellow", "bad": "red"}[answer.level]
+        console.print(
+            f"[bold {colour}]{escape(answer.words)}[/]: {escape(answer.evidence)}", soft_wrap=True, highlight=False
+        )
     for path in summary.written:
         text = str(path) if output.quiet else f"wrote [bold]{escape(str(path))}[/]"
         output.answer.print(text, soft_wrap=True, markup=not output.quiet, highlight=not output.quiet)
+    if summary.advice:
+        output.item("next: ", summary.advice)
+
+
+def _verdict(summary: Summary) -> "Verdict | None":
+    """Return how close the model is to the float model; None if it was not measured."""
+    from quantry.auto import AutoResult, held_out_verdict
+    from quantry.evaluate import verdict
+
+    result = summary.result
+    if isinstance(result, AutoResult):
+        return held_out_verdict(result.auto)
+    score = result.evaluation.metrics.get("sqnr") if summary.evaluate and summary.useless is None else None
+    return None if score is None else verdict(score.value, where=summary.compared_on)
 
 
 def _times(trace: "Trace", *, verbose: bool) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quantry.diagnosis.diagnosis import find_falls
 from quantry.diagnosis.evidence import Fall
 from quantry.errors import DataError
-from quantry.evaluate.measured_errors import measured_errors
+from quantry.evaluate.measured_errors import MeasuredError, measured_errors
 from quantry.graph.load import ModelLike, read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.passes.tidy import name_nodes
@@ -25,13 +25,19 @@ SAMPLES = 8
 """Samples that are run by default; errors of tensors vary little between them."""
 
 
+# In dB. A factor per channel gains less than the first by chance, because it also fits the noise. The outputs must be
+# better than the tensor by the second, and good in themselves: a wrong scale that nothing undoes ruins them too.
+_EQUALIZED, _UNDONE, _GOOD_OUTPUTS = 6.0, 3.0, 10.0
+
+
 @dataclass(frozen=True)
 class PairDiagnosis:
     """How a quantized model differs from its float model, tensor by tensor.
 
     Attributes:
         outputs: The comparison of the outputs.
-        gathered: By tensor that both models have, the signal-to-noise ratio in dB, with the error from before it.
+        gathered: By tensor that both models have, the signal-to-noise ratio in dB, with the error from before it;
+            without the factors of an equalization that later layers undo.
         falls: The nodes that lose most, worst first.
         departures: The nodes where the target departs most from the simulation; None without a target.
         on_target: The comparison of the target with the simulation; None without a target.
@@ -75,8 +81,9 @@ def diagnose_pair(
     ours, theirs = _loaded(reference), _loaded(quantized)
     names = [value.name for node in ours.graph for value in node.outputs if value.name]
     errors = measured_errors(ours, theirs, names, feeds, limit)
-    gathered = {name: error.sqnr for name, error in errors.items()}
     outputs = compare_models(reference, quantized, feeds)
+    kept = outputs.metrics["sqnr"].value
+    gathered = {name: _undisguised(error, kept) for name, error in errors.items()}
     falls = find_falls(ours, gathered)
     if target is None:
         return PairDiagnosis(outputs, gathered, falls, len(feeds))
@@ -84,6 +91,19 @@ def diagnose_pair(
     departures = _departures(theirs, feeds, find_target(target))
     on_target = compare_models(serialize(simulated_model(theirs, backend)), serialize(theirs), feeds, backend)
     return PairDiagnosis(outputs, gathered, falls, len(feeds), departures, on_target)
+
+
+def _undisguised(error: MeasuredError, kept: float) -> float:
+    """Return the error of a tensor without the factors by which a tool equalized its channels.
+
+    They are no loss if later layers undo them: the outputs are then closer to the float model than the tensor itself.
+
+    Args:
+        error: The error of the tensor.
+        kept: Signal-to-noise ratio of the outputs in dB.
+    """
+    is_equalized = error.rescaled > error.sqnr + _EQUALIZED and kept > max(error.sqnr + _UNDONE, _GOOD_OUTPUTS)
+    return error.rescaled if is_equalized else error.sqnr
 
 
 def _departures(model: ir.Model, feeds: list[dict[str, NDArray[Any]]], target: Target) -> tuple[Fall, ...]:

@@ -6,7 +6,17 @@ from quantry.evaluate.guard import GuardReport, guard
 from quantry.evaluate.latency import Latency, measure_latency
 from quantry.evaluate.metrics import METRICS, Metric, find_metric
 from quantry.evaluate.stage import evaluate
-from quantry.evaluate.texts import UNITS, bytes_text, objective_text, score_text, score_texts, size_text, speed_text
+from quantry.evaluate.texts import (
+    UNITS,
+    Verdict,
+    bytes_text,
+    objective_text,
+    score_text,
+    score_texts,
+    size_text,
+    speed_text,
+    verdict,
+)
 
 __all__ = [
     "METRICS",
@@ -16,6 +26,7 @@ __all__ = [
     "Latency",
     "Metric",
     "MetricScore",
+    "Verdict",
     "bootstrap_interval",
     "bytes_text",
     "evaluate",
@@ -27,4 +38,5 @@ __all__ = [
     "score_texts",
     "size_text",
     "speed_text",
+    "verdict",
 ]

@@ -28,11 +28,14 @@ class MeasuredError:
         shifted: Fraction of the noise, 0 to 1, that is the same in every sample: a shift of the mean of each channel,
             which a bias can correct. 0 if there is only one sample, because it is unknown then.
         deviation: Standard deviation of each channel of the float tensor, float64 [c]; empty without channels.
+        rescaled: Signal-to-noise ratio in dB after each channel was divided by the factor that fits it best. Far above
+            ``sqnr`` if the channels only have other scales, as after an equalization that later layers undo.
     """
 
     sqnr: float
     shifted: float
     deviation: NDArray[np.float64] = field(repr=False)
+    rescaled: float
 
 
 def measured_errors(
@@ -88,10 +91,13 @@ class _Sums:
         # Sums over samples: shifts of the channels and their squares; means of the channels and their squares.
         self._shift = self._shift_squares = np.zeros(0)
         self._mean = self._squares = np.zeros(0)
+        # Means over positions of the products of both models, and of the squares of the quantized one.
+        self._products = self._others = np.zeros(0)
 
     def add(self, pair: Pair, axis: int | None) -> None:
         """Add one sample whose channels are along an axis; None uses the default for the tensor's rank."""
-        ours, error = pair.reference, pair.quantized - pair.reference
+        ours, theirs = pair.reference, pair.quantized
+        error = theirs - ours
         self._signal += float(np.vdot(ours, ours))
         self._noise += float(np.vdot(error, error))
         self._values += error.size
@@ -103,19 +109,29 @@ class _Sums:
         shift = error.mean(axis=others)
         if len(self._shift) not in (0, len(shift)):
             return  # The axis has the positions of a sample, whose number varies, not channels.
-        parts = (shift, shift**2, ours.mean(axis=others), (ours**2).mean(axis=others))
-        if not len(self._shift):
-            self._shift, self._shift_squares, self._mean, self._squares = parts
-            return
-        self._shift = self._shift + parts[0]
-        self._shift_squares = self._shift_squares + parts[1]
-        self._mean = self._mean + parts[2]
-        self._squares = self._squares + parts[3]
+        squares, products = (ours**2).mean(axis=others), (ours * theirs).mean(axis=others)
+        parts = (shift, shift**2, ours.mean(axis=others), squares, products, (theirs**2).mean(axis=others))
+        known = (self._shift, self._shift_squares, self._mean, self._squares, self._products, self._others)
+        sums = parts if not len(self._shift) else [old + new for old, new in zip(known, parts, strict=True)]
+        self._shift, self._shift_squares, self._mean, self._squares, self._products, self._others = sums
 
     def error(self) -> MeasuredError:
         count = max(self._samples, 1)
         variance = np.maximum(self._squares / count - (self._mean / count) ** 2, 0.0)
-        return MeasuredError(unlimited_decibels(self._signal, self._noise), self._shifted(), np.sqrt(variance))
+        sqnr = unlimited_decibels(self._signal, self._noise)
+        return MeasuredError(sqnr, self._shifted(), np.sqrt(variance), self._rescaled(sqnr))
+
+    def _rescaled(self, sqnr: float) -> float:
+        """Return the ratio with the factor f of each channel that makes sum (y - f x)^2 least: f = sum xy / sum x^2."""
+        used = (self._squares > 0) & (self._products > 0)
+        if not used.any():
+            return sqnr
+        squares, products, others = self._squares[used], self._products[used], self._others[used]
+        factors = products / squares
+        noise = np.maximum(others / factors**2 - 2 * products / factors + squares, 0.0)
+        # A channel without a factor keeps its whole noise.
+        rest = self._others[~used] - 2 * self._products[~used] + self._squares[~used]
+        return unlimited_decibels(float(self._squares.sum()), float(noise.sum() + rest.sum()))
 
     def _shifted(self) -> float:
         """Return the fraction of noise that is common to all samples.

@@ -2,15 +2,17 @@
 
 import contextlib
 import math
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from quantry.auto import AutoResult, outcome_facts
+from quantry.auto import AutoResult, held_out_verdict, outcome_facts
 from quantry.diagnosis import Diagnosis
+from quantry.diagnosis.evidence import counted
 from quantry.errors import QuantryError
+from quantry.evaluate import Verdict, verdict
+from quantry.notes import grouped_notes, grouped_reasons
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
 from quantry.recipe import to_yaml
@@ -50,6 +52,9 @@ class ReportFacts:
         auto: What the recipe "auto" tried, see `quantry.auto.outcome_facts`; None for other recipes.
         calibration: What is known about the calibration data, one line each.
         rest: What the outputs would keep without the causes, in words; empty if unknown.
+        verdict: How close the model is to the float model.
+        file: Name of the quantized model's file; empty if it was not saved.
+        target: Name of the deployment target; empty if the recipe has none.
     """
 
     title: str
@@ -68,11 +73,14 @@ class ReportFacts:
     declined: tuple[tuple[str, tuple[str, ...]], ...]
     notes: tuple[str, ...]
     trace: tuple[tuple[str, str, str], ...]
+    verdict: Verdict
     pictures: tuple[Plain, ...] = ()
     placement: tuple[Plain, ...] = ()
     auto: Plain | None = None
     calibration: str = ""
     rest: str = ""
+    file: str = ""
+    target: str = ""
 
 
 def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) -> ReportFacts:
@@ -86,9 +94,6 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
     evaluation = result.evaluation
     latency = evaluation.latency
     statistics = Statistics({}, 0) if result.stages.statistics is None else result.stages.statistics.value
-    reasons: defaultdict[str, list[str]] = defaultdict(list)
-    for declined in result.declined:
-        reasons[declined.reason].append(f"{declined.operator} {declined.node}")
     return ReportFacts(
         title=title,
         recipe_name=result.recipe.name,
@@ -123,13 +128,27 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         strip=_strip(result, diagnosis),
         tensors=tuple(vars(tensor) for tensor in sorted(diagnosis.tensors, key=lambda tensor: tensor.sqnr)),
         histograms=_histograms(result, diagnosis, statistics),
-        declined=tuple((reason, tuple(nodes)) for reason, nodes in sorted(reasons.items(), key=_most_first)),
-        notes=result.notes,
+        declined=tuple(
+            (reason, tuple(f"{node.operator} {node.node}" for node in nodes))
+            for reason, nodes in grouped_reasons(result.declined).items()
+        ),
+        notes=grouped_notes(result.notes),
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),
         auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
         calibration="" if diagnosis.calibration is None else "\n".join(diagnosis.calibration.lines()),
         rest="" if diagnosis.rest is None else str(diagnosis.rest),
+        verdict=_verdict(result, diagnosis),
+        file="" if result.saved_to is None else result.saved_to.name,
+        target=result.recipe.target,
     )
+
+
+def _verdict(result: QuantizationResult, diagnosis: Diagnosis) -> Verdict:
+    """Return how close the outputs are, on held-out samples where there are some."""
+    if isinstance(result, AutoResult):
+        return held_out_verdict(result.auto)
+    found = diagnosis.closeness
+    return verdict(found.mean_decibels, found.mean_agreement, counted(len(found.decibels), "sample"))
 
 
 def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
@@ -149,10 +168,6 @@ def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:
             placed = place(result.to_bytes(), wanted if wanted and shown == wanted.name else shown, feeds)
             return tuple({"target": shown, **row} for row in placed.rows)
     return ()
-
-
-def _most_first(entry: tuple[str, list[str]]) -> int:
-    return -len(entry[1])
 
 
 def _cause(tensor: str, node: str, diagnosis: Diagnosis) -> str:

@@ -67,6 +67,26 @@ def cards(entries: Iterable[tuple[str, str]]) -> str:
     return f"<div class=cards>{boxes}</div>"
 
 
+def summary(level: str, words: str, evidence: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return the first thing to read: whether the result is good, where it is, and what to do next.
+
+    Args:
+        level: ``good``, ``fair``, ``bad``, or empty while it is not known.
+        words: The answer in a few words; plain text.
+        evidence: The numbers behind it; plain text.
+        rows: Labels with HTML.
+    """
+    listed = "".join(f"<dt>{escape(label)}</dt><dd>{text}</dd>" for label, text in rows if text)
+    return (
+        f'<div class="summary {level}"><p><strong>{escape(_sentence(words))}.</strong> '
+        f"{escape(_sentence(evidence))}.</p><dl>{listed}</dl></div>"
+    )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
 def section(title: str, body: str) -> str:
     """Return HTML under a heading."""
     return f"<section id={anchor(title)}><h2>{escape(title)}</h2>{body}</section>" if title else body
@@ -135,7 +155,7 @@ def _kind(cells: Sequence[str]) -> str:
     given = [cell for cell in cells if cell]
     if given and all(_NUMBER.fullmatch(cell) for cell in given):
         return "number"
-    return "text" if any(cell.startswith("<code>") and len(cell) > _LONG for cell in given) else ""
+    return "text" if any(len(cell) > _LONG for cell in given) else ""
 
 
 def filter_box(identity: str, label: str) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from html import escape
 
 from quantry.diagnosis.evidence import sentence
-from quantry.evaluate import UNITS, bytes_text, score_texts, size_text
+from quantry.evaluate import UNITS, bytes_text, score_texts, size_text, speed_text
 from quantry.report.facts import Plain, ReportFacts
-from quantry.report.html import bullets, cards, chart, document, filter_box, hint, quality_bar, table
+from quantry.report.html import bullets, cards, chart, document, filter_box, hint, quality_bar, summary, table
 
 _SHOWN_TENSORS = 400
 
@@ -22,7 +22,7 @@ def render_page(facts: ReportFacts) -> str:
         facts: What to show.
     """
     sections = (
-        ("", _cards(facts)),
+        ("", _summary(facts) + _cards(facts)),
         ("What auto tried", "" if facts.auto is None else _auto(facts.auto)),
         ("Why accuracy is lost", _findings(facts.findings, facts.rest)),
         ("Calibration data", bullets(facts.calibration.splitlines()) if facts.calibration else ""),
@@ -58,29 +58,59 @@ def _finite(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _summary(facts: ReportFacts) -> str:
+    """Return whether the model is good, where its file is, and what to do next."""
+    before, after = facts.sizes
+    where = f", for {escape(facts.target)}" if facts.target else ""
+    file = f"<code>{escape(facts.file)}</code>, " if facts.file else ""
+    model = f"{file}{bytes_text(after)}, {size_text(before, after)} than the float model{where}"
+    rows = [("Model", model), ("Next", _next(facts))]
+    return summary(facts.verdict.level, facts.verdict.words, facts.verdict.evidence, rows)
+
+
+def _next(facts: ReportFacts) -> str:
+    """Return the step that helps most after this result, as HTML."""
+    file = escape(facts.file or "quantized.onnx")
+    labels = f"<code>quantry evaluate {file} --data images/ --labels labels.csv</code>"
+    if facts.verdict.level == "good":
+        return f"Confirm it with labels, which no comparison with the float model replaces: {labels}"
+    cause = "The first cause below says what helps." if facts.findings else ""
+    model = escape(facts.title) if facts.title.endswith(".onnx") else "model.onnx"
+    fix = f"<code>quantry diagnose {model} --data images/ --fix</code>"
+    search = f"<code>quantry search {model} --data images/ --labels labels.csv</code>"
+    # auto has tried the fixes already.
+    tried = "Find" if facts.auto is not None else f"Try the fixes with {fix}, or find"
+    return f"{cause} {tried} the best recipe by labels with {search}".strip()
+
+
 def _cards(facts: ReportFacts) -> str:
     before, after = facts.sizes
-    boxes = [(size_text(before, after), f"{bytes_text(before)} to {bytes_text(after)}")]
+    boxes = []
     agreement = None if facts.auto is None else facts.auto["agreement"]["last"]
     if facts.auto is not None and agreement is not None:
         compared = f"of decisions are the float model's on {facts.auto['compared_on']} held-out samples"
         boxes.append((f"{agreement:.1%}", compared))
     # Decibels first: they mean the same for every model.
-    for score in sorted(facts.scores, key=lambda score: bool(score["name"] != "sqnr")):
-        better = "higher is better" if score["higher_is_better"] else "lower is better"
-        value, interval = score_texts(score["value"], score["interval"])
-        known = f"95 % interval {interval}" if interval else "one sample"
-        boxes.append((f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {known}"))
-    nodes, quantized = facts.nodes
-    boxes.append((f"{quantized} of {nodes} nodes", "compute on quantized tensors"))
+    scores = sorted(facts.scores, key=lambda score: bool(score["name"] != "sqnr"))
+    boxes += map(_score_card, scores[:1])
+    boxes.append((size_text(before, after), f"{bytes_text(before)} to {bytes_text(after)}"))
     if facts.latency is not None:
         boxes.append(
             (
-                f"{facts.latency['ratio']:.2f}x the float time",
-                f"{facts.latency['quantized_ms']:.2f} ms, float {facts.latency['float_ms']:.2f} ms on this machine",
+                speed_text(facts.latency["float_ms"], facts.latency["quantized_ms"]),
+                f"{facts.latency['quantized_ms']:.2f} ms on this machine, {facts.latency['ratio']:.2f}x the float time",
             )
         )
-    return cards(boxes)
+    nodes, quantized = facts.nodes
+    boxes.append((f"{quantized} of {nodes} nodes", "compute on quantized tensors"))
+    return cards([*boxes, *map(_score_card, scores[1:])])
+
+
+def _score_card(score: Plain) -> tuple[str, str]:
+    better = "higher is better" if score["higher_is_better"] else "lower is better"
+    value, interval = score_texts(score["value"], score["interval"])
+    known = f"95 % interval {interval}" if interval else "one sample"
+    return f"{value} {UNITS.get(score['name'], '')}".strip(), f"{score['name']}, {better}; {known}"
 
 
 def _auto(auto: Plain) -> str:
@@ -92,7 +122,7 @@ def _auto(auto: Plain) -> str:
             "" if step["gain"] is None else f"{step['gain']:+.2f}",
             "" if step["agreement"] is None else f"{step['agreement']:.1%}",
             "" if step["agreement_gain"] is None else f"{100 * step['agreement_gain']:+.1f}",
-            "kept" if step["accepted"] else escape(step["reason"]) or "not kept",
+            "<b>kept</b>" if step["accepted"] else escape(step["reason"]) or "not kept",
             f"{step['seconds']:.1f}",
         )
         for step in auto["steps"]
@@ -149,10 +179,12 @@ def _where(facts: ReportFacts) -> str:
         "is 1 % of the signal, at 20 dB 10 %. <i>Accumulated</i> includes the error of all layers before. Drag the bar "
         "below, or hold Ctrl and scroll, to zoom; click a column to see its values."
     )
-    line = hint("The accumulated error along the graph. Dots mark the largest losses; losses above 40 dB are ignored.")
+    line = hint("Higher is better. Dots mark the largest losses; losses above 40 dB are ignored.")
     return (
-        strip
+        "<h3>Error of every layer</h3>"
+        + strip
         + chart("heat", "error of every layer as a heat map; the table of tensors has the same numbers", "low")
+        + "<h3>Error that has accumulated, from input to output</h3>"
         + line
         + chart("line", "accumulated signal-to-noise ratio along the graph", "low")
         + "<h3>Worst layers</h3>"
@@ -273,11 +305,11 @@ def _span(low: float, high: float) -> str:
 def _placement(placement: Sequence[Plain]) -> str:
     if not placement:
         return ""
-    headings = tuple(placement[0])
+    headings = tuple(heading for heading in placement[0] if heading != "target")
     rows = (tuple(escape(str(row[heading])) for heading in headings) for row in placement)
     told = hint(
-        "What computes each node on the target, and why not with integers. For another target: <code>quantry placement "
-        "MODEL --target NAME</code>."
+        f"What computes each node on {escape(placement[0]['target'])}, and why not with integers. For another target: "
+        "<code>quantry placement MODEL --target NAME</code>."
     )
     return told + filter_box("placement", "Show only rows with") + table(headings, rows, identity="placement")
 

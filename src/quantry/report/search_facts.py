@@ -173,7 +173,11 @@ def _number(value: Any) -> Any:
 
 
 def _changes(first: Recipe, recipe: Recipe) -> dict[str, tuple[str, str]]:
-    return {one.path: (brief(one.ours), brief(one.theirs)) for one in first.diff(recipe)}
+    return {one.path: (_as_yaml(brief(one.ours)), _as_yaml(brief(one.theirs))) for one in first.diff(recipe)}
+
+
+def _as_yaml(value: str) -> str:
+    return {"None": "none", "True": "true", "False": "false"}.get(value, value)
 
 
 def _configuration(recipe: Recipe, assignment: Plain) -> str:

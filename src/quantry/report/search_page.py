@@ -1,5 +1,6 @@
 """The HTML report of one or several searches: trials, Pareto front, parameters, and the difference of recipes."""
 
+import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -7,13 +8,16 @@ from quantry.autosearch import SearchResult
 from quantry.evaluate import objective_text, score_text, score_texts
 from quantry.recipe import to_yaml
 from quantry.report.facts import Plain
-from quantry.report.html import bullets, cards, chart, document, filter_box, hint, table
+from quantry.report.html import bullets, cards, chart, document, filter_box, hint, summary, table
 from quantry.report.search_facts import SearchFacts, facts_of_result
 
 _NEARLY_ALL = 0.995
 
-# Stages that the table of trials names; search.json has all of them.
-_SHOWN_STAGES = 3
+# Drops, as shares of the float model's score, up to which a model without tolerance counts as good, or as usable.
+_SMALL_DROP, _LARGE_DROP = 0.01, 0.05
+
+# Scores of this size are written with four decimals, also small ones next to them.
+_USUAL = 0.01, 1e3
 
 
 def render_search_page(result: SearchResult, title: str) -> str:
@@ -37,7 +41,7 @@ def render_search_facts(searches: Sequence[SearchFacts], best_recipe: str | None
     first = searches[0]
     heading = " and ".join(dict.fromkeys(search.title for search in searches))
     sections = (
-        ("", cards(_boxes(first))),
+        ("", _summary(first) + cards(_boxes(first))),
         ("Searches compared", _compared(searches) if len(searches) > 1 else ""),
         ("Accuracy and cost", _charts(first)),
         ("What mattered", _parameters(first)),
@@ -56,21 +60,72 @@ def below(search: SearchFacts) -> str:
     return f"search of {len(search.trials)} configurations by {escape(search.metric)}; {escape(state)}"
 
 
+def _summary(search: SearchFacts) -> str:
+    """Return whether the best model is good, where it is, and what to do next."""
+    best = search.winner
+    if best is None or best["score"] is None or search.float_score is None:
+        if search.stopped_by is None:
+            return ""
+        return summary("bad", "No trial could be evaluated", "the failed trials below say why", [])
+    drop = search.cleaned(best["drop"]) or 0.0
+    metric, found, known = search.metric, _score_of(best["score"], search), _score_of(search.float_score, search)
+    evidence = f"its {metric} is {found}; the float model has {known}"
+    level, words = _level(drop, search)
+    if search.stopped_by is None:
+        words = f"So far, {words[:1].lower()}{words[1:]}"
+    files = "<code>best.onnx</code>, its recipe in <code>recipe.yaml</code>, both in the folder of the search"
+    rows = [("Best", f"trial {best['number']}: {_assignment(best)}"), ("Model", files), ("Next", _next(search, level))]
+    return summary(level, words, evidence, rows)
+
+
+def _level(drop: float, search: SearchFacts) -> tuple[str, str]:
+    """Return how good the best trial is: its level, and the same in words."""
+    if drop <= 0:
+        return "good", "The best model is as good as the float model"
+    if search.tolerance is not None:
+        within = drop <= search.tolerance
+        return (
+            ("good", "The best model is within the tolerance")
+            if within
+            else ("bad", "No trial is within the tolerance")
+        )
+    reference = abs(search.float_score or 0.0)
+    if reference == 0 or not math.isfinite(reference):
+        # A distance from the float model, whose size alone says neither good nor bad.
+        return "", f"The best of {len(search.trials)} trials by {search.metric}"
+    share = drop / reference
+    if share <= _SMALL_DROP:
+        return "good", "The best model is nearly as good as the float model"
+    return ("fair" if share <= _LARGE_DROP else "bad"), "The best model is worse than the float model"
+
+
+def _next(search: SearchFacts, level: str) -> str:
+    """Return the step that helps most after this search, as HTML."""
+    if search.stopped_by is None:
+        return "Wait, or stop the search: the best model so far is in its folder at any time"
+    model = escape(search.title) if search.title.endswith(".onnx") else "model.onnx"
+    if not level:
+        return "Confirm it with labels: <code>quantry evaluate best.onnx --data images/ --labels labels.csv</code>"
+    compare = f"<code>quantry compare {model} best.onnx --data images/ --latency 50</code>"
+    if level == "good":
+        return f"Check its speed and outputs: {compare}"
+    return "Run the same command with a larger <code>--budget</code>: it continues where it stopped"
+
+
 def _boxes(search: SearchFacts) -> Iterator[tuple[str, str]]:
     best = search.winner
     if best is not None and best["score"] is not None:
         interval = f", 95 % interval {_interval(best['interval'])}" if best["interval"] else ""
-        yield f"{search.metric} {score_text(best['score'])}", f"best: trial {best['number']}{interval}"
+        yield f"{search.metric} {_score_of(best['score'], search)}", f"best: trial {best['number']}{interval}"
         if search.float_score is not None:
-            yield (
-                f"drop {_drop(best['drop'] or 0.0, search)}",
-                f"from the float model's {score_text(search.float_score)}",
-            )
+            than = f"than the float model's {_score_of(search.float_score, search)}"
+            yield _change(best["drop"] or 0.0, search), than
     accepted = sum(bool(trial["accepted"]) for trial in search.trials)
-    within = (
-        "no tolerance was given" if search.tolerance is None else f"within {search.tolerance:.4g} of the float model"
-    )
-    yield f"{accepted} of {len(search.trials)} accepted", within
+    if search.tolerance is None:
+        yield f"{len(search.trials)} trials", "compared; no tolerance was given"
+    else:
+        within = f"within {search.tolerance:.4g} of the float model"
+        yield f"{accepted} of {len(search.trials)} accepted", within
     yield _duration(search.seconds), "for the whole search" if search.stopped_by is not None else "so far"
     computed = sum(len(trial["computed"]) for trial in search.trials)
     reused = sum(len(trial["reused"]) for trial in search.trials)
@@ -106,21 +161,23 @@ def _trials(search: SearchFacts) -> str:
     extra = [name for name in search.objectives if name != "accuracy"]
     shown = any(trial["interval"] for trial in order)
     intervals = ("95 % interval",) if shown else ()
+    # Without a tolerance every trial is accepted.
+    limited = search.tolerance is not None
+    accepted = ("accepted",) if limited else ()
     rows = (
         (
             str(trial["number"]),
-            _score(trial),
+            _assignment(trial) + _same(trial),
+            _score(trial, search),
             *((_interval(trial["interval"]),) if shown else ()),
             "" if trial["drop"] is None else _drop(trial["drop"], search),
-            "yes" if trial["accepted"] else "",
+            *(("yes" if trial["accepted"] else "",) if limited else ()),
             *(objective_text(name, trial["objectives"].get(name)) for name in extra),
             f"{trial['seconds']:.1f}",
-            _assignment(trial),
-            _computed(trial),
         )
         for trial in order
     )
-    headings = ("trial", "score", *intervals, "drop", "accepted", *extra, "seconds", "configuration", "computed")
+    headings = ("trial", "configuration", "score", *intervals, "drop", *accepted, *extra, "seconds")
     told = (
         "Smallest drop first; <i>~</i> marks the estimated score of a trial that was pruned because it was unlikely to "
         "win. Headings sort, by mouse or with Tab and Enter."
@@ -129,18 +186,19 @@ def _trials(search: SearchFacts) -> str:
     return hint(told) + filter_box("main", "Show only rows with") + table(headings, rows, identity="main", ids=ids)
 
 
-def _computed(trial: Plain) -> str:
-    if trial["same_as"] is not None:
-        return f"same model as trial {trial['same_as']}"
-    stages = list(trial["computed"])
-    more = f" and {len(stages) - _SHOWN_STAGES} more" if len(stages) > _SHOWN_STAGES else ""
-    return escape(", ".join(stages[:_SHOWN_STAGES]) + more or "nothing")
+def _same(trial: Plain) -> str:
+    return "" if trial["same_as"] is None else f"<br><small>same model as trial {trial['same_as']}</small>"
 
 
-def _score(trial: Plain) -> str:
+def _score(trial: Plain, search: SearchFacts) -> str:
     if trial["score"] is None:
         return escape(str(trial["state"]))
-    return f"{'~' if trial['state'] == 'pruned' else ''}{score_text(trial['score'])}"
+    return f"{'~' if trial['state'] == 'pruned' else ''}{_score_of(trial['score'], search)}"
+
+
+def _score_of(value: float, search: SearchFacts) -> str:
+    usual = search.float_score is not None and _USUAL[0] <= abs(search.float_score) < _USUAL[1]
+    return f"{value:.4f}" if usual and abs(value) < _USUAL[1] else score_text(value)
 
 
 def _parameters(search: SearchFacts) -> str:
@@ -183,7 +241,7 @@ def _recipe_diff(search: SearchFacts) -> str:
         return ""
     second = search.best if search.best is not None else len(search.trials) - 1
     pickers = "".join(
-        f"<label>{label} <select id={identity}>{_options(search.trials, chosen)}</select></label>"
+        f"<label>{label} <select id={identity}>{_options(search, chosen)}</select></label>"
         for label, identity, chosen in (("from", "first-recipe", 0), ("to", "second-recipe", second))
     )
     ours, theirs = search.trials[0]["recipe"], search.trials[second]["recipe"]
@@ -197,11 +255,11 @@ def _recipe_diff(search: SearchFacts) -> str:
     return f"{told}<div class=controls>{pickers}</div>{shown}"
 
 
-def _options(trials: Sequence[Plain], chosen: int) -> str:
+def _options(search: SearchFacts, chosen: int) -> str:
     return "".join(
         f"<option value={trial['number']}{' selected' if trial['number'] == chosen else ''}>trial {trial['number']}: "
-        f"{escape(_score(trial))}</option>"
-        for trial in trials
+        f"{escape(_score(trial, search))}</option>"
+        for trial in search.trials
     )
 
 
@@ -212,7 +270,7 @@ def _compared(searches: Sequence[SearchFacts]) -> str:
         rows.append(
             (
                 f"{number}: {escape(search.title)}",
-                "" if best is None or best["score"] is None else score_text(best["score"]),
+                "" if best is None or best["score"] is None else _score_of(best["score"], search),
                 "" if best is None or best["drop"] is None else _drop(best["drop"], search),
                 str(len(search.trials)),
                 _duration(search.seconds),
@@ -250,7 +308,13 @@ def _assignment(trial: Plain) -> str:
 
 
 def _drop(drop: float, search: SearchFacts) -> str:
-    return score_text(search.cleaned(drop) or 0.0)
+    return _score_of(search.cleaned(drop) or 0.0, search)
+
+
+def _change(drop: float, search: SearchFacts) -> str:
+    """Return how much better or worse than the float model a score is."""
+    size = _drop(abs(drop), search)
+    return f"{size} worse" if (search.cleaned(drop) or 0.0) > 0 else f"{size} better" if float(size) else "equal"
 
 
 def _interval(interval: Sequence[float] | None) -> str:

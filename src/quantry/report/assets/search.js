@@ -6,11 +6,12 @@ quantry.pages.search = (facts) => {
   const scored = trials.filter((trial) => typeof trial.score === "number");
   const upwards = search.direction === "maximize";
   const kinds = {
-    best: () => css("violet"), accepted: () => css("green"), "not accepted": () => css("blue"), pruned: () => css("soft"),
+    best: () => css("violet"), accepted: () => css("green"), "not accepted": () => css("blue"), trial: () => css("blue"), pruned: () => css("soft"),
   };
+  // Without a tolerance every trial is accepted, which says nothing.
   const kind = (trial) =>
-    trial.number === search.best ? "best" : trial.state === "pruned" ? "pruned" : trial.accepted ? "accepted" : "not accepted";
-  const marks = { best: "diamond", accepted: "circle", "not accepted": "rect", pruned: "emptyCircle" };
+    trial.number === search.best ? "best" : trial.state === "pruned" ? "pruned" : search.tolerance == null ? "trial" : trial.accepted ? "accepted" : "not accepted";
+  const marks = { best: "diamond", accepted: "circle", "not accepted": "rect", trial: "circle", pruned: "emptyCircle" };
   // Sizes are bytes and latencies milliseconds.
   const short = (value) => text(Number(value.toPrecision(3)));
   const measured = (name, value) => (name === "size" ? (value >= 1e6 ? `${short(value / 1e6)} MB` : `${short(value / 1e3)} kB`) : name === "latency" ? `${short(value)} ms` : text(value));
@@ -59,7 +60,7 @@ quantry.pages.search = (facts) => {
       yAxis: { name: search.metric, type: "value", scale: true, ...around },
       grid: { left: 12, right: 30, top: 56, bottom: 34 },
       series: [
-        ...Object.keys(kinds).map((wanted) => ({
+        ...Object.keys(kinds).filter((wanted) => scored.some((trial) => kind(trial) === wanted)).map((wanted) => ({
           name: wanted, type: "scatter", data: points(wanted), symbol: marks[wanted], symbolSize: wanted === "best" ? 17 : 10,
           itemStyle: { color: kinds[wanted](), opacity: 0.85 }, z: wanted === "best" ? 5 : 3,
           markLine: wanted === "best" && search.float != null ? { symbol: "none", silent: true, data: lines, lineStyle: { color: css("soft"), type: "dashed" }, label: { formatter: "{b}", color: css("soft") } } : undefined,

@@ -1,7 +1,9 @@
-"""Notes of a quantization for a terminal: short, grouped, most important first."""
+"""Notes of a quantization for a reader: short, grouped, most important first."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from quantry.graph.quant_plan import DeclinedNode
 
 # What layers lack, in short, and the notes that say so one reason at a time.
 _BLOCKED = {
@@ -17,6 +19,7 @@ _HOUSEKEEPING = re.compile(
 _IMPORTANT = re.compile(
     r"differ a lot|no calibration data|pixel|images are used|not yet supported|reduce accuracy|far below|fell back"
 )
+_BY_NAME = "excluded by name:"
 _SEE_EQUALIZATION = "docs/accuracy.md"
 
 
@@ -60,6 +63,29 @@ def grouped_notes(notes: Iterable[str]) -> tuple[str, ...]:
     targets = (f"for {target}: {', '.join(changes)}" for target, changes in adapted.items())
     joined = (f"graph: {'; '.join(housekeeping)}",) if housekeeping else ()
     return (*others, *targets, *(_blocked_note(what, reasons) for what, reasons in blocked.items()), *joined)
+
+
+def grouped_reasons(declined: Iterable[DeclinedNode]) -> Mapping[str, Sequence[DeclinedNode]]:
+    """Return the nodes that stayed float by their reason, the most frequent reason first.
+
+    Nodes that the recipe excludes one by one have a reason each; several of them are one group.
+
+    Args:
+        declined: The nodes.
+
+    Example:
+        >>> nodes = [DeclinedNode(name, "Conv", f"excluded by '{name}'") for name in ("a", "b")]
+        >>> list(grouped_reasons(nodes))
+        ["excluded by name: 'a' and 1 more"]
+    """
+    groups: dict[str, list[DeclinedNode]] = {}
+    for one in declined:
+        by_name = one.reason == f"excluded by '{one.node}'"
+        groups.setdefault(_BY_NAME if by_name else one.reason, []).append(one)
+    if named := groups.pop(_BY_NAME, None):
+        first = named[0]
+        groups[first.reason if len(named) == 1 else f"{_BY_NAME} '{first.node}' and {len(named) - 1} more"] = named
+    return dict(sorted(groups.items(), key=lambda group: -len(group[1])))
 
 
 def _blocked_note(what: str, blocked: Sequence[tuple[int, str]]) -> str:
