@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import quantry
+from quantry.data.arrays import SequenceSource
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.subset import spread_split
-from quantry.emit import emit
+from quantry.emit import emit, place_bodies
 from quantry.equalize import (
     absorb,
     absorb_needs,
@@ -19,7 +20,9 @@ from quantry.equalize import (
     smooth_needs,
     split_outliers,
 )
+from quantry.errors import DataError, ModelError, StageError
 from quantry.evaluate import Evaluation, GuardReport, evaluate, guard
+from quantry.graph.bodies import BodyPlace, states_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelSource
 from quantry.graph.quant_plan import QuantPlan
@@ -27,8 +30,18 @@ from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Digest, Handle, Memo
 from quantry.mix import MixInputs, Score, run_mix
 from quantry.numerics.tensor_params import QuantParams
-from quantry.observe import Statistics, observe
-from quantry.plan import FollowedNames, final_pools, kept_by_choice, names_are_found, plan
+from quantry.observe import BodyCalls, Statistics, body_as_model, body_calls, observe
+from quantry.plan import (
+    FollowedNames,
+    InsidePlan,
+    final_pools,
+    kept_by_choice,
+    names_are_found,
+    plan,
+    planned_bodies,
+    recipe_inside,
+    recipe_outside,
+)
 from quantry.prepare import convert, named_model, prepare
 from quantry.recipe import Distill, EqualizeOptions, Recipe, Selection, TuneOptions, to_plain
 from quantry.scale import scale
@@ -122,11 +135,15 @@ class Observed:
         models: The prepared model and what each rewrite made of it, in order; the last one is quantized.
         plan: Which tensors are quantized, to what, before mixed precision.
         statistics: What was observed of the activations; None if nothing needs it.
+        recipe: The recipe of the main graph.
+        inside: Results about bodies whose notes the user should see.
     """
 
     models: tuple[Handle[FloatModel], ...]
     plan: Handle[QuantPlan]
     statistics: Handle[Statistics] | None
+    recipe: Recipe
+    inside: tuple[Handle[Any], ...] = ()
 
 
 def run_observe(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Observed:
@@ -139,11 +156,75 @@ def run_observe(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, me
         memo: Stores and reuses results.
     """
     data = _limited(data, recipe)
-    models = _run_equalize(prepared, data, recipe, memo)
-    planned = memo.run(plan, models[-1], recipe.plan)
-    needed = planned.value.needs_calibration or recipe.mix.mixed is not None
+    bodies = run_bodies(prepared, data, recipe, memo)
+    recipe = recipe_outside(recipe, bodies.plans)
+    models = _run_equalize(bodies.model, data, recipe, memo)
+    planned = memo.run(plan, models[-1], recipe.plan, bodies.plans)
+    inside = any(isinstance(made, QuantPlan) for _, made in bodies.plans)
+    needed = planned.value.needs_calibration or recipe.mix.mixed is not None or inside
     statistics = memo.run(observe, models[-1], _opened(data), recipe.observe) if needed else None
-    return Observed(models, planned, statistics)
+    return Observed(models, planned, statistics, recipe, bodies.noted)
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """The bodies of control flow after they were quantized.
+
+    Attributes:
+        model: The prepared model with quantized bodies; its main graph is still float.
+        plans: The plan of each body, or why its activations stay float.
+        noted: Results whose notes the user should see.
+    """
+
+    model: Handle[FloatModel]
+    plans: tuple[InsidePlan, ...] = ()
+    noted: tuple[Handle[Any], ...] = ()
+
+
+def run_bodies(prepared: Handle[FloatModel], data: DataLike, recipe: Recipe, memo: Memo) -> Bodies:
+    """Quantize the bodies of If, Loop and Scan, each as a model of its own, on what it reads while the model runs.
+
+    Args:
+        prepared: What `run_prepare` returned, or a body as a model, which may have bodies too.
+        data: Calibration data, or a function that opens it.
+        recipe: Options of every stage.
+        memo: Stores and reuses results.
+    """
+    graph = prepared.value.model.graph
+    places = planned_bodies(graph, recipe)
+    if not places:
+        return Bodies(prepared)
+    # Types without scales need no data, unless the weights are tuned or rewritten.
+    needed = recipe.plan.activation.dtype.has_scale or recipe.tune.steps or recipe.equalize != EqualizeOptions()
+    calls = memo.run(body_calls, prepared, _opened(data), recipe.observe) if needed else None
+    plans: list[InsidePlan] = []
+    made: list[tuple[BodyPlace, Handle[QuantizedModel]]] = []
+    noted: list[Handle[Any]] = [] if calls is None else [calls]
+    for place in places:
+        reason = None if calls is None else calls.value.reasons.get(place)
+        if reason is None:
+            try:
+                stages = _run_body(prepared, place, calls, recipe, memo)
+            except (DataError, ModelError, StageError) as error:
+                reason = f"quantizing it failed: {error}"
+        if reason is not None:
+            plans.append((place, reason))
+            continue
+        plans.append((place, stages.plan.value))
+        made.append((place, stages.quantized))
+        noted += [handle for handle in stages.noted if handle is not stages.quantized]
+    model = memo.run(place_bodies, prepared, tuple(made)) if made else prepared
+    return Bodies(model, tuple(plans), tuple(noted))
+
+
+def _run_body(
+    prepared: Handle[FloatModel], place: BodyPlace, calls: Handle[BodyCalls] | None, recipe: Recipe, memo: Memo
+) -> Stages:
+    graph = prepared.value.model.graph
+    body = memo.run(body_as_model, prepared, place, calls)
+    inside = recipe_inside(recipe, graph, body.value.model.graph, states_of(graph, place))
+    seen = () if calls is None else calls.value.calls[place]
+    return run_with_fallback(body, lambda: CalibrationData(SequenceSource(seen), body.value.inputs), inside, memo)[1]
 
 
 def run_quantize(
@@ -162,13 +243,13 @@ def run_quantize(
         Handles for all results.
     """
     observed = run_observe(prepared, data, recipe, memo)
-    data = _limited(data, recipe)
+    data, metadata, recipe = _limited(data, recipe), model_metadata(recipe), observed.recipe
     equalized, planned, statistics = observed.models[-1], observed.plan, observed.statistics
     if recipe.mix.mixed is not None:
         given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))
         planned = run_mix(memo, given, recipe, score)
     params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
-    noted: list[Handle[Any]] = [*observed.models, planned, params]
+    noted: list[Handle[Any]] = [prepared, *observed.inside, *observed.models[1:], planned, params]
     written, tuned = equalized, []
     for step in map(on_this_machine, recipe.tune.steps):
         # Distillation trains towards the user's model, even where the target replaces some of its operators.
@@ -177,7 +258,7 @@ def run_quantize(
         written = memo.run(tuned_model, written, tuned[-1])
         params = memo.run(tuned_params, written, planned, tuned[-1], recipe.scale.npu)
         noted.append(params)
-    quantized = memo.run(emit, written, planned, params, recipe.emit, model_metadata(recipe))
+    quantized = memo.run(emit, written, planned, params, recipe.emit, metadata)
     noted += [*tuned, quantized]
     return Stages(prepared, equalized, statistics, planned, params, quantized, written, tuple(tuned), tuple(noted))
 

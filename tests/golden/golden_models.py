@@ -44,6 +44,20 @@ rough (float[1,2,4,4] x) => (float[1,3,4,4] y) {
 }
 """
 
+LOOPING = """
+<ir_version: 8, opset_import: ["" : 17]>
+looping (float[1,2,4,4] x) => (float[1,2,4,4] y) {
+    count = Constant<value_int = 2>()
+    [loop] y = Loop(count, , x) <body = rounds (int64 i, bool before, float[1,2,4,4] state)
+            => (bool after, float[1,2,4,4] next) {
+        [kept] after = Identity(before)
+        [inner] c = Conv(state, inner_w)
+        [relu] r = Relu(c)
+        [residual] next = Add(r, x)
+    }>
+}
+"""
+
 MOVEMENT = """
 <ir_version: 8, opset_import: ["" : 17]>
 movement (float[1,4,2,2] x) => (float[1,2,4,2] y, float[1,4,2,2] z) {
@@ -123,6 +137,11 @@ def rough() -> onnx.ModelProto:
     shapes = {"first_w": (4, 2, 3, 3), "first_b": (4,), "second_w": (3, 4, 1, 1), "second_b": (3,)}
     # Multiples of 1/64: fine enough that rounding to four bits has a choice, and all sums are still exact.
     return _model(ROUGH, **{name: _rough(rng, shape) for name, shape in shapes.items()})
+
+
+def looping() -> onnx.ModelProto:
+    """A loop with a convolution in its body."""
+    return _model(LOOPING, inner_w=_dyadic(np.random.default_rng(6), (2, 2, 1, 1)))
 
 
 def _rough(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from golden_models import EXACT, MODELS, conv, rough, samples, uneven
+from golden_models import EXACT, MODELS, conv, looping, rough, samples, uneven
 
 import quantry
 from quantry.data.calibration_data import CalibrationData
 from quantry.data.open_data import calibration_data
 from quantry.data.sample_cache import SampleCache
-from quantry.emit import emit
+from quantry.emit import emit, place_bodies
 from quantry.equalize import (
     absorb,
     absorb_needs,
@@ -32,6 +32,7 @@ from quantry.equalize import (
 )
 from quantry.evaluate import evaluate, guard
 from quantry.evaluate.tasks.float_agreement import Closeness, FloatAgreement, ModelFile, closeness
+from quantry.graph.bodies import BodyPlace
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source
 from quantry.graph.quant_plan import QuantPlan
@@ -41,7 +42,7 @@ from quantry.memo import Digest, Stage, fingerprint
 from quantry.mix import MixRequest, candidates, mix, sensitivity, target_options
 from quantry.numerics.rounding import quantize_array
 from quantry.numerics.tensor_params import QuantParams
-from quantry.observe import Statistics, observe
+from quantry.observe import Statistics, body_as_model, body_calls, observe
 from quantry.plan import plan
 from quantry.prepare import convert, prepare
 from quantry.recipe import (
@@ -223,6 +224,7 @@ def _digests() -> Iterator[tuple[str, str, Digest]]:
     yield from _mix_digests()
     yield from _tune_digests()
     yield from _emit_digests()
+    yield from _body_digests()
     yield from _evaluate_digests()
 
 
@@ -299,6 +301,18 @@ def _emit_digests() -> Iterator[tuple[str, str, Digest]]:
             params = scale(_prepared(name), _statistics(name), planned, ScaleOptions())
             written = emit(_prepared(name), planned, params, EmitOptions(), {"quantry.version": "golden"})
             yield "emit", f"{name}-{preset}", fingerprint(written)
+
+
+def _body_digests() -> Iterator[tuple[str, str, Digest]]:
+    model, place = prepare(model_source(looping()), PrepareOptions()), BodyPlace("loop", "body")
+    calls = body_calls(model, calibration_data(samples(looping()), model.inputs), ObserveOptions())
+    yield "body_calls", "looping", fingerprint(calls)
+    body = body_as_model(model, place, calls)
+    yield "body_as_model", "looping", fingerprint(body)
+    planned, data = plan(body, PLANS["XINT8"]), calibration_data(list(calls.calls[place]), body.inputs)
+    params = scale(body, observe(body, data, ObserveOptions()), planned, ScaleOptions())
+    written = emit(body, planned, params, EmitOptions(), {"quantry.version": "golden"})
+    yield "place_bodies", "looping", fingerprint(place_bodies(model, ((place, written),)))
 
 
 def _evaluate_digests() -> Iterator[tuple[str, str, Digest]]:

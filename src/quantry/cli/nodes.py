@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -10,8 +10,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantry.cli.frame import current_output
-from quantry.errors import RecipeError
+from quantry.errors import ModelError, RecipeError
 from quantry.recipe import Recipe, resolve_recipe
+
+if TYPE_CHECKING:
+    from quantry.graph.float_model import FloatModel
+    from quantry.graph.quant_plan import QuantPlan
+    from quantry.memo import Handle, Memo
+    from quantry.plan import InsidePlan, NodeOverview
 
 _DEFAULT_PRESET = "S8S8_AAWS"
 
@@ -58,22 +64,45 @@ def nodes(
 
 
 def _overview(model: Path, recipe: Recipe) -> list[dict[str, str | list[str]]]:
-    from quantry.equalize import equalize
     from quantry.graph.load import model_source
     from quantry.memo import Memo
-    from quantry.pipeline import follow_names, run_convert, run_prepare
-    from quantry.plan import overview, plan
-    from quantry.recipe import EqualizeOptions
+    from quantry.pipeline import follow_names, run_prepare
 
     memo = Memo(None)
     source = model_source(model)
     cleaned = run_prepare(source, recipe, memo)
     recipe, _ = follow_names(source, cleaned, recipe)
-    prepared = run_convert(cleaned, recipe, memo).value
-    if recipe.equalize.cross_layer is not None:
-        prepared = equalize(prepared, EqualizeOptions(recipe.equalize.cross_layer))
-    entries = overview(prepared, plan(prepared, recipe.plan))
+    entries, _ = _planned(cleaned, recipe, memo)
     return [
         {key: value if isinstance(value, str) else list(value) for key, value in dataclasses.asdict(entry).items()}
         for entry in entries
     ]
+
+
+def _planned(cleaned: "Handle[FloatModel]", recipe: Recipe, memo: "Memo") -> tuple[list["NodeOverview"], "QuantPlan"]:
+    """Return every node and the plan; the nodes of a body follow the others, as if some sample ran it."""
+    from quantry.equalize import equalize
+    from quantry.graph.bodies import states_of
+    from quantry.observe import body_as_model
+    from quantry.pipeline import run_convert
+    from quantry.plan import overview, plan, planned_bodies, recipe_inside, recipe_outside
+    from quantry.recipe import EqualizeOptions
+
+    graph = cleaned.value.model.graph
+    inside: list[InsidePlan] = []
+    nodes: list[NodeOverview] = []
+    for place in planned_bodies(graph, recipe):
+        try:
+            body = memo.run(body_as_model, cleaned, place)
+        except ModelError:  # what it reads is known only when the model runs
+            continue
+        wanted = recipe_inside(recipe, graph, body.value.model.graph, states_of(graph, place))
+        entries, made = _planned(body, wanted, memo)
+        inside.append((place, made))
+        nodes += entries
+    recipe = recipe_outside(recipe, inside)
+    prepared = run_convert(cleaned, recipe, memo).value
+    if recipe.equalize.cross_layer is not None:
+        prepared = equalize(prepared, EqualizeOptions(recipe.equalize.cross_layer))
+    whole = plan(prepared, recipe.plan, tuple(inside))
+    return [*overview(prepared, whole), *nodes], whole

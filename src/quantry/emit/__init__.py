@@ -1,5 +1,6 @@
 """Stage 7: write the quantized model as ONNX, one file per format."""
 
+from quantry.emit.bodies import place_bodies
 from quantry.emit.exact_integers import may_use_exact_integers, use_exact_integers
 from quantry.emit.fix_neuron import FIX_NEURON
 from quantry.emit.graph_editor import WIDE_TYPES_SINCE_OPSET
@@ -22,6 +23,7 @@ __all__ = [
     "FunctionCollector",
     "emit",
     "may_use_exact_integers",
+    "place_bodies",
     "position_attributes",
     "thin_function",
     "use_exact_integers",

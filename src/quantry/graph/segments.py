@@ -201,7 +201,7 @@ def values_used(node: ir.Node) -> Iterator[ir.Value]:
 
 def _tensor_type(value: ir.Value) -> TensorType:
     dtype = None
-    if isinstance(value.type, ir.TensorType) and value.type.dtype in _NUMPY_TYPES:
+    if isinstance(value.type, ir.TensorType) and value.type.dtype in NUMPY_TYPES:
         dtype = np.dtype(value.type.dtype.numpy())
     if value.shape is None:
         return TensorType(dtype, None)
@@ -212,8 +212,9 @@ def _names(values: Iterable[ir.Value]) -> list[str]:
     return [value.name for value in values if value.name]
 
 
-_NUMPY_TYPES = (
+NUMPY_TYPES = (
     ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BOOL,
     ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64,
     ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64,
 )  # fmt: skip
+"""Types of tensors that NumPy has too."""

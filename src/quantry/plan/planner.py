@@ -1,6 +1,7 @@
 """The plan stage: asks the rules about every node and merges their answers into one plan."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -10,7 +11,7 @@ from quantry.graph.operators import KNOWN_DOMAINS, Family, facts
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import stage
 from quantry.plan.after_layers import final_pools, post_processing
-from quantry.plan.bodies import body_layers
+from quantry.plan.bodies import InsidePlan, body_layers, deciding_nodes, inside_notes
 from quantry.plan.divisors import divisor_tensors, keep_divisors_float
 from quantry.plan.draft import Draft
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
@@ -32,13 +33,14 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions, Selection
 
 
-@stage(name="plan", version=11)
-def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
+@stage(name="plan", version=12)
+def plan(model: FloatModel, options: PlanOptions, inside: tuple[InsidePlan, ...] = ()) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 
     Args:
         model: The prepared model.
         options: Types, selection and placement.
+        inside: Plans of bodies that were quantized as models of their own; their nodes become part of this plan's.
 
     Returns:
         The plan. Every node is either quantized or declined with a reason.
@@ -55,6 +57,7 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
     joins |= final_pools(graph) if options.float_final_pools else {}
     joins |= pixel_readers(graph) if options.float_pixels else {}
     joins |= readers_of_infinity(graph)
+    joins |= deciding_nodes(graph)
     excluded = {**joins, **variance_nodes(graph), **kept, **deselected(graph, options.selection)}
     masked = masked_tensors(graph)
     sums = normalized_sums(graph) if options.float_residuals else frozenset()
@@ -80,7 +83,20 @@ def plan(model: FloatModel, options: PlanOptions) -> QuantPlan:
             draft.add(node, answer)
     for node, answer in body_layers(graph, options, excluded) if options.body_weights else ():
         draft.add_weights(node, answer)
-    return draft.finish()
+    return _with_bodies(draft.finish(), inside)
+
+
+def _with_bodies(plan: QuantPlan, inside: tuple[InsidePlan, ...]) -> QuantPlan:
+    bodies = [(place, made) for place, made in inside if isinstance(made, QuantPlan)]
+    parents = {place.node for place, _ in bodies}
+    reason = "it only runs its body, which is quantized like the main graph"
+    declined = [replace(entry, reason=reason) if entry.node in parents else entry for entry in plan.declined]
+    return replace(
+        plan,
+        quantized_nodes=(*plan.quantized_nodes, *(name for _, made in bodies for name in made.quantized_nodes)),
+        declined=(*declined, *(entry for _, made in bodies for entry in made.declined)),
+        notes=(*plan.notes, *inside_notes(inside)),
+    )
 
 
 def _answer(node: ir.Node, excluded: dict[str, str], options: PlanOptions) -> Annotation | Declined:

@@ -119,8 +119,8 @@ class PlanOptions(Checked):
         layers: Layers with other types; later entries win.
         tensors: Tensors with other types, with priority over ``layers``; later entries win.
         extra_operators: Operator types to which ``every_operator`` applies if it is off for the others.
-        body_weights: Quantize the weights of layers inside the bodies of If, Loop and Scan; activations there stay
-            float.
+        body_weights: Quantize the weights of layers inside the bodies of If, Loop and Scan.
+        body_activations: Quantize activations there too, in bodies whose weights are quantized.
         inputs_only: Quantize what the selected operators read; their results stay float unless another one reads them.
         float_pixels: Keep a Conv that reads an image (a model input of at most 4 channels) in float, unless it is the
             only Conv: the few digits of 8-bit floats lose differences between bright pixels.
@@ -146,6 +146,7 @@ class PlanOptions(Checked):
     tensors: tuple[TensorTypes, ...] = ()
     extra_operators: tuple[str, ...] = ()
     body_weights: bool = True
+    body_activations: bool = True
     inputs_only: bool = False
     float_pixels: bool = False
     float_outputs: tuple[str, ...] = ()
@@ -228,6 +229,8 @@ class ScaleOptions(Checked):
         npu: Change power-of-two scales to what an integer NPU's shifters can do; None keeps them.
         align: Operator types whose quantized inputs and outputs share one scale that covers all of them; from
             `ALIGNABLE_OPERATORS`.
+        together: Groups of activations, by name, that share one scale covering all of them if their own scales differ
+            by less than a factor of 2; tensors that stay float or have another type are ignored.
         fixed: Scales of results that a target fixes, whatever calibration finds.
         given: Tensors with a given range or scale.
         smallest_range: Width to which narrower ranges of asymmetric tensors are widened.
@@ -244,6 +247,7 @@ class ScaleOptions(Checked):
     reduce_range: bool = False
     npu: NpuLimits | None = None
     align: tuple[str, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
     fixed: tuple[FixedScale, ...] = ()
     given: tuple[GivenRange, ...] = ()
     smallest_range: float = 0.0

@@ -13,9 +13,13 @@ from quantry.recipe import TensorSpec
 
 
 def aligned(
-    graph: ir.Graph, plan: QuantPlan, params: Mapping[str, TensorParams], operators: Sequence[str]
+    graph: ir.Graph,
+    plan: QuantPlan,
+    params: Mapping[str, TensorParams],
+    operators: Sequence[str],
+    together: Sequence[Sequence[str]] = (),
 ) -> dict[str, TensorParams]:
-    """Return parameters of activations that are equal around operators, each range wide enough for all tensors.
+    """Return parameters that are equal around operators and in given groups, each range wide enough for all tensors.
 
     Tensors of different types, and tensors that one reader needs in another type, keep their own parameters.
 
@@ -24,8 +28,12 @@ def aligned(
         plan: The plan of each activation, and which tensors share parameters.
         params: The parameters that each tensor would have on its own.
         operators: Operator types whose inputs and outputs get equal parameters.
+        together: Groups of tensors that get equal parameters if their own scales are alike.
     """
     groups = _Groups(plan)
+    for names in together:
+        known = [name for name in names if name in params]
+        groups.join([name for name in known if _alike(params[known[0]], params[name])])
     for node in graph:
         if node.op_type in operators and node.name in plan.quantized_nodes:
             groups.join([value.name for value in (*node.inputs, *node.outputs) if value is not None and value.name])
@@ -94,6 +102,12 @@ def _widened(members: list[str], plan: QuantPlan, params: Mapping[str, TensorPar
     ]
     chosen = affine(Range(np.array([min(lows)]), np.array([max(highs)])), grid)
     return TensorParams(first.dtype, chosen.scale[0], chosen.zero_point[0])
+
+
+def _alike(one: TensorParams, other: TensorParams) -> bool:
+    # A scale that is twice as wide loses more than is gained: the narrow tensor would have half of its levels.
+    low, high = sorted((float(np.max(one.scale)), float(np.max(other.scale))))
+    return high < 2 * low
 
 
 def _same(one: TensorParams, other: TensorParams) -> bool:

@@ -48,8 +48,8 @@ def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: S
     tensors = activation_params(plan.activations, statistics, options.activation, functions)
     if options.keep_levels:
         tensors = with_kept_levels(model.model.graph, plan, tensors)
-    if options.align:
-        tensors = aligned(model.model.graph, plan, tensors, options.align)
+    if options.align or options.together:
+        tensors = aligned(model.model.graph, plan, tensors, options.align, options.together)
     tensors = _ruled_activations(plan, statistics, tensors, options)
     tensors |= conversion_params(plan, statistics, options.activation)
     tensors = with_given(tensors, plan, options.given, plan.conversions)

@@ -20,6 +20,7 @@ from quantry.graph.float_model import FloatModel
 from quantry.graph.load import model_source, read_model
 from quantry.memo import Handle, Memo, Store, Trace
 from quantry.pipeline import Stages, calibration_samples, run_prepare, run_quantize
+from quantry.plan import planned_bodies
 from quantry.plan.selection import meant, name_pattern
 from quantry.recipe import Dynamic, Recipe, TuneStep, resolve_recipe
 from quantry.recipe.checked import KnownArguments
@@ -102,14 +103,11 @@ def quantize_graph(
         RecipeError: There is no such preset or file, it is no recipe, or torch cannot compute what it asks for.
     """
     recipe, pending = resolve_recipe(recipe)
-    if isinstance(recipe.emit.format, Dynamic):
-        raise RecipeError(
-            "the torch path needs scales that are known before the model runs, got the format Dynamic in recipe "
-            f"{recipe.name!r}; use quantry.quantize on a float ONNX model"
-        )
+    _require_scales(recipe)
     lowered = _lowered(model)
     memo = Memo(store, Trace())
     prepared = run_prepare(model_source(lowered.model), recipe, memo)
+    recipe, pending = _without_bodies(recipe, prepared.value.model.graph, pending)
     if float_scopes is not None:
         recipe = _with_exclusions(recipe, nodes_in(float_scopes, lowered.scopes, prepared.value.model))
     present = {node.name for node in prepared.value.model.graph}
@@ -130,6 +128,22 @@ def quantize_graph(
         _keep_frozen(module, model)
     module.eval()
     return module
+
+
+def _require_scales(recipe: Recipe) -> None:
+    if isinstance(recipe.emit.format, Dynamic):
+        raise RecipeError(
+            "the torch path needs scales that are known before the model runs, got the format Dynamic in recipe "
+            f"{recipe.name!r}; use quantry.quantize on a float ONNX model"
+        )
+
+
+def _without_bodies(recipe: Recipe, graph: ir.Graph, notes: tuple[str, ...]) -> tuple[Recipe, tuple[str, ...]]:
+    """Return a recipe that leaves activations inside bodies float, and notes: bodies in torch have no quantizers."""
+    if not planned_bodies(graph, recipe):
+        return recipe, notes
+    note = "activations inside the branches of control flow stay float in a module; quantry.quantize quantizes them too"
+    return replace(recipe, plan=replace(recipe.plan, body_activations=False)), (*notes, note)
 
 
 def tune_weights(module: QuantizedModule, data: Any, steps: Iterable[TuneStep]) -> QuantizedModule:

@@ -1,8 +1,8 @@
-"""Cause: operators replaced for the target, which changes the float model before anything is rounded."""
+"""Causes that change the model before its main graph is rounded: operators replaced for the target, and bodies."""
 
 from collections.abc import Iterator
 
-from quantry.diagnosis.evidence import Evidence, Finding
+from quantry.diagnosis.evidence import HARMED_SQNR, Evidence, Finding
 from quantry.diagnosis.fix import Fix
 
 CONVERSION_SQNR = 35.0
@@ -11,8 +11,18 @@ CONVERSION_SQNR = 35.0
 
 def conversions(evidence: Evidence) -> Iterator[Finding]:
     """Find outputs that differ between the float model as given and as quantized."""
-    poor = {name: value for name, value in evidence.converted.items() if value < CONVERSION_SQNR}
+    inside = set(evidence.plan.quantized_nodes) - {node.name for node in evidence.model.graph}
+    limit = HARMED_SQNR if inside else CONVERSION_SQNR
+    poor = {name: value for name, value in evidence.converted.items() if value < limit}
     if not poor:
+        return
+    if inside:
+        yield Finding(
+            f"rounding inside the bodies of control flow leaves the outputs {min(poor.values()):.0f} dB",
+            tuple(sorted(poor, key=poor.__getitem__)),
+            "plan.body_activations: false keeps activations there in float, and --exclude names single nodes",
+            (Fix("activations inside bodies in float", {"plan.body_activations": False}, is_costly=True),),
+        )
         return
     npu = evidence.recipe.prepare.npu
     advice = (

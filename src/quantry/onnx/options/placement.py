@@ -78,7 +78,7 @@ ROWS = (
         "EnableSubgraph",
         Kind.BOOL,
         "True",
-        "Quantize the weights inside the bodies of If, Loop and Scan; activations there stay float.",
+        "Quantize the bodies of If, Loop and Scan.",
         "plan.body_weights",
         sets("plan.body_weights"),
     ),

@@ -1,4 +1,4 @@
-"""Recurrent layers, of which the weights are quantized, and control flow, whose activations stay float."""
+"""Recurrent layers, of which the weights are quantized, and control flow, which runs the graphs inside it."""
 
 from dataclasses import dataclass
 
@@ -28,12 +28,10 @@ class RecurrentRule:
 
 @dataclass(frozen=True)
 class ControlFlowRule:
-    """Operators with graphs inside, whose tensors cannot be calibrated."""
+    """Operators with graphs inside, which `quantry.plan.bodies` covers."""
 
     operators: tuple[str, ...] = of_family(Family.CONTROL_FLOW)
 
     def annotate(self, node: ir.Node, options: PlanOptions) -> Annotation | Declined:
-        """Decline; the planner quantizes the weights inside."""
-        return Declined(
-            "tensors inside its body cannot be observed, so they have no ranges; only weights are quantized"
-        )
+        """Decline: the node itself computes nothing."""
+        return Declined("it only runs its body, of which the weights are quantized at most")

@@ -43,7 +43,7 @@ _CONVERSIONS: tuple[Callable[[ir.Model, Container[str]], tuple[str, ...]], ...] 
 def convert_for_npu(model: ir.Model, options: NpuConversions, untouched: Collection[str] = ()) -> tuple[str, ...]:
     """Replace operators of the main graph by what the NPU computes in their place.
 
-    Bodies of If and Loop are not changed: nothing in them is quantized, so they do not run on the NPU.
+    Bodies of If and Loop are not changed here: the pipeline converts them as models of their own.
 
     Args:
         model: The model, edited in place; shapes of pooled tensors must have been inferred.
