@@ -11,7 +11,7 @@ from quantry.graph.load import read_model
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.targets import TARGETS, simulated_for
 from quantry.targets.arithmetic import simulated_model
-from quantry.targets.backends.htp_arithmetic import cut_multiplier, short_multiplier, stored_bias
+from quantry.targets.backends.htp_parts import cut_multiplier, short_multiplier, stored_bias
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 PARAMETERS = """<float sx = {0.0187}, uint8 zx = {114}, float sz = {0.0231}, uint8 zz = {7}, float sy = {0.0291},
