@@ -30,9 +30,11 @@ _INTEGERS = (np.int8, np.uint8, np.int16, np.uint16)
 
 # Functions of single values. onnxruntime computes some as polynomials, so every chain is tested; see `_Chain`.
 _FUNCTIONS = (
-    *("Abs", "Add", "Clip", "Div", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Max"),
-    *("Min", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"),
+    *("Abs", "Add", "Clip", "Div", "Elu", "Erf", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
+    *("Max", "Min", "Mul", "Neg", "Relu", "Round", "Sigmoid", "Sign", "Sub", "Tanh"),
 )
+
+_ROUNDING = ("Floor", "Round", "Sign")
 
 # A table of 16 bits has 256 KB: it takes the cache from other tensors, so it must replace some passes.
 _LARGE_TABLE, _LEAST_NODES = 1 << 12, 4
@@ -317,13 +319,17 @@ class _Chain:
         inputs = [helper.make_tensor_value_info(first, onnx.TensorProto.FLOAT, [None])]
         for copy, index in zip(nodes, region.nodes, strict=True):
             copy.CopyFrom(reader.nodes[index])
-        # Scales are inputs, so that one session serves all layers.
+        # Scales and other numbers of a layer are inputs, so that one session serves all layers.
         for pair in _inner_pairs(reader, region):
             names = [f"{pair.quantizer}/{part}" for part in ("scale", "zero_point")]
             types = (onnx.TensorProto.FLOAT, helper.np_dtype_to_tensor_dtype(pair.zero_point.dtype))
             inputs += [helper.make_tensor_value_info(name, type_, []) for name, type_ in zip(names, types, strict=True)]
             for index in (pair.quantizer, pair.dequantizer):
                 nodes[region.nodes.index(index)].input[1:] = names
+        for index, place in _free_numbers(reader, region):
+            name = f"{index}/number"
+            nodes[region.nodes.index(index)].input[place] = name
+            inputs.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
         self.exits = [name for name in region.exits if name != first]
         outputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None]) for name in self.exits]
         graph = helper.make_graph(nodes, "chain", inputs, outputs, reader.constants_of(nodes))
@@ -358,10 +364,27 @@ def _inner_pairs(reader: _Reader, region: _Region) -> list[_Pair]:
 
 
 def _inputs(reader: _Reader, region: _Region) -> list[NDArray[Any]]:
-    """Return the inputs of a chain: the values of the pair, then scale and zero point of each pair after it."""
+    """Return the inputs of a chain: the pair's values, scale and zero point of each pair after it, free numbers."""
     inner = _inner_pairs(reader, region)
     numbers = [number for pair in inner for number in (np.array(pair.scale), pair.zero_point)]
-    return [region.pair.values, *numbers]
+    free = (reader.number(reader.nodes[index].input[place]) for index, place in _free_numbers(reader, region))
+    return [region.pair.values, *numbers, *(number.reshape(()) for number in free if number is not None)]
+
+
+def _free_numbers(reader: _Reader, region: _Region) -> list[tuple[int, int]]:
+    """Return the constant inputs that a chain does not depend on, as indices of node and input.
+
+    A region that rounds has numbers of its own in every layer, and onnxruntime has no fusion for which they matter.
+    """
+    if not any(reader.nodes[index].op_type in _ROUNDING for index in region.nodes):
+        return []
+    return [
+        (index, place)
+        for index in region.nodes
+        if reader.nodes[index].op_type in ("Add", "Mul", "Sub")
+        for place, name in enumerate(reader.nodes[index].input)
+        if (number := reader.number(name)) is not None and number.dtype == np.float32
+    ]
 
 
 # By functions. A model has the same few chains in every layer and in every trial of a search, and opening a session
@@ -378,13 +401,17 @@ def _chain(reader: _Reader, region: _Region) -> _Chain | None:
 
 
 def _signature(reader: _Reader, region: _Region) -> str:
-    """Return all of a region but the scales of pairs: what decides how onnxruntime fuses and computes it."""
+    """Return what decides how onnxruntime fuses and computes a region: all but scales of pairs and free numbers."""
     names = {reader.first_value(region.pair): "0"}
     described = [f"{one.domain} {one.version}" for one in reader.model.opset_import]
+    free = set(_free_numbers(reader, region))
     for index in region.nodes:
         node, pair = reader.nodes[index], reader.pairs.get(index)
         read = node.input[:1] if node.op_type in ("QuantizeLinear", "DequantizeLinear") else node.input
-        inputs = [names.get(name) or str(reader.number(name)) for name in read]
+        inputs = [
+            "number" if (index, place) in free else names.get(name) or str(reader.number(name))
+            for place, name in enumerate(read)
+        ]
         names |= {name: str(len(names)) for name in node.output}
         kind = "" if pair is None else pair.zero_point.dtype.char
         described.append(f"{node.domain}.{node.op_type}{inputs}{kind}{[str(one) for one in node.attribute]}")

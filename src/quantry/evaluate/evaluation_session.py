@@ -89,6 +89,23 @@ def exact_session(model: EvaluatedModel, threads: int | None = None) -> "onnxrun
     return simulation_session(source, threads=threads, interleaved=True)
 
 
+def look_up_session(model: ir.Model, threads: int | None = None) -> "onnxruntime.InferenceSession":
+    """Open a session that computes what a graph in memory says, with pairs and functions of them as look-ups.
+
+    Args:
+        model: The model.
+        threads: Threads inside one operator; None uses the default of the process.
+
+    Raises:
+        ModelError: onnxruntime does not accept the model.
+    """
+    if weight_bytes(model) <= INLINE_LIMIT_BYTES:
+        proto = ir.to_proto(model)
+        if use_look_ups(proto):
+            return simulation_session(proto.SerializeToString(), threads=threads, interleaved=True, look_ups=True)
+    return simulation_session(model, threads=threads, interleaved=True)
+
+
 def _use_fast_form(proto: onnx.ModelProto) -> bool:
     """Edit a model so that it computes the same bits faster; return whether anything was replaced."""
     integers = False

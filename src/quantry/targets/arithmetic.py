@@ -15,13 +15,13 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from quantry.emit import may_use_exact_integers
 from quantry.errors import RecipeError
-from quantry.evaluate.evaluation_session import EvaluatedModel, exact_session, opened_by
+from quantry.evaluate.evaluation_session import EvaluatedModel, exact_session, look_up_session, opened_by
 from quantry.graph.load import read_model
 from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.graph.quantized_model import QuantizedModel
 from quantry.memo import Blob, Digest, Memo, Store, fingerprint, fingerprint_file, stage
 from quantry.recipe import DataType
-from quantry.runtime.sessions import deployment_session, simulation_session
+from quantry.runtime.sessions import deployment_session
 from quantry.targets.backends import Backend, Runner
 from quantry.targets.backends.ort_cpu import require
 from quantry.targets.registry import backend_of, find_target
@@ -173,7 +173,7 @@ def simulated_model(model: ir.Model, backend: Backend | None) -> ir.Model:
 
 def _simulation(backend: Backend, model: EvaluatedModel, threads: int | None) -> Any:
     loaded = model.model if isinstance(model, QuantizedModel) else read_model(Path(model))
-    return simulation_session(simulated_model(loaded, backend), threads=threads, interleaved=True)
+    return look_up_session(simulated_model(loaded, backend), threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,15 +67,9 @@ class Editor:
         self._stem = node.outputs[0].name or ""
         self._count = 0
 
-    def apply(
-        self,
-        operator: str,
-        value: ir.Value,
-        constant: Floats | None = None,
-        dtype: type[np.floating[Any]] = np.float32,
-    ) -> ir.Value:
+    def apply(self, operator: str, value: ir.Value, constant: Floats | None = None) -> ir.Value:
         """Return the result of an elementwise operator."""
-        second = [] if constant is None else [self.constant(constant, dtype)]
+        second = [] if constant is None else [self.constant(constant)]
         return self.join(operator, value, *second)
 
     def join(self, operator: str, *values: ir.Value, **attributes: int) -> ir.Value:

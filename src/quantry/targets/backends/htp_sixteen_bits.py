@@ -1,10 +1,15 @@
-"""HTP's arithmetic on 16-bit activations; the rules are listed in `quantry.targets.backends.htp_arithmetic`."""
+"""HTP's arithmetic on 16-bit activations; the rules are listed in `quantry.targets.backends.htp_arithmetic`.
+
+The quantizer after an operator rounds to the nearest integer. So a rule that ends in ``floor(t + 1/2 + d)`` is written
+as ``t + d`` in real values, and most rules take no more than a multiplication and an addition.
+"""
 
 from collections.abc import Callable
-from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from quantry.targets.backends.htp_parts import (
     SIXTEEN_BITS,
@@ -24,33 +29,16 @@ from quantry.targets.backends.htp_parts import (
     zero_point_of,
 )
 
+Levels = NDArray[Any]
+_TINY = np.finfo(np.float32).tiny
 _CUT = 256
-_ROUNDING = 0.503  # measured: between 0.5026 and 0.5039
+_ADDED = 0.003  # measured: between 0.0026 and 0.0039
 _MIDDLE = 32768
 _PRODUCT_STEP = 2.0**-34
 _SIGMOID_SCALE = 2.0**-16
 _SIGMOID_STEPS = 6144  # steps of its input in a unit
 _SIGMOID_LEVELS = 2.0**15
-_SIGMOID_LAST = 65535  # from here on the result is the largest
-# Each part of the input has its own polynomial. Pairs of a part's end, in steps, and what is added before the cut.
-_SIGMOID_PARTS = (
-    (512, 0.58),
-    (1024, 0.56),
-    (2070, 0.40),
-    (4900, 0.20),
-    (8760, 0.14),
-    (11200, 0.41),
-    (13740, 0.02),
-    (16400, 0.08),
-    (19180, 0.25),
-    (22200, 0.42),
-    (25400, 0.14),
-    (28850, 0.05),
-    (32768, 0.21),
-    (37120, 0.02),
-    (42440, 0.41),
-    (_SIGMOID_LAST + 1, 0.25),
-)
+_SIGMOID_ADDED = 0.25  # measured: 0.02 to 0.6 in different parts of the input, whose polynomials are not known
 
 
 def write_sixteen_bits(graph: ir.Graph, node: ir.Node) -> bool:
@@ -72,115 +60,101 @@ def write_sixteen_bits(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     for reader, index in readers_of(node):
         reader.replace_input_with(index, result)
+    graph.remove(node, safe=True)
     return True
 
 
-def sigmoid_levels(steps: Floats) -> Floats:
-    """Return the result of Sigmoid in steps of ``2**-15``.
-
-    Args:
-        steps: Inputs that are not negative, in steps of ``1 / 6144``.
-    """
-    steps = np.minimum(steps, _SIGMOID_LAST)
-    ends, added = np.array(_SIGMOID_PARTS).T
-    exact = _SIGMOID_LEVELS / (1 + np.exp(-steps / _SIGMOID_STEPS))
-    result: Floats = np.floor(exact + added[np.searchsorted(ends, steps, side="right")])
-    return result
-
-
 def _convolution(editor: Editor, node: ir.Node, output: float) -> ir.Value | None:
-    """Replace a Conv by two on the upper and lower bytes of its input, whose sums float32 holds exactly."""
     first, weights = scales_of(node.inputs[0], SIXTEEN_BITS), scales_of(node.inputs[1])
     levels = levels_of(node.inputs[1])
-    bias = levels_of(node.inputs[2]) if len(node.inputs) > 2 else None
-    if first is None or first.size != 1 or weights is None or levels is None:
+    bias = levels_of(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1, np.int32)
+    if first is None or first.size != 1 or weights is None or levels is None or bias is None:
         return None
-    if (len(node.inputs) > 2 and bias is None) or not is_along_channels(node, weights.size):
+    if not is_along_channels(node, weights.size):
         return None
-    spread = (-1, *(1 for _ in levels.shape[2:]))
     scale = float(first.reshape(-1)[0])
-    steps = np.float32(scale) * weights.reshape(-1).astype(np.float32)
-    ratio = (steps / np.float32(output)).astype(np.float64)
-    ratio = np.maximum(ratio, np.finfo(np.float32).tiny).reshape(spread if ratio.size > 1 else ())
-    zero = zero_point_of(node.inputs[0])
-    high, low = _bytes(editor, node, scale, zero)
-    kernel = editor.constant(levels.astype(np.float64))
-    high, low = (editor.like(node, part, kernel) for part in (high, low))
-    if is_strided_depthwise(node):
-        tops, rest = (editor.join("Cast", part, to=ir.DataType.DOUBLE.value) for part in (high, low))
-        total = editor.join("Add", editor.apply("Mul", tops, np.array(_CUT), np.float64), rest)
-        offset = output_zero_point(node)
-        added = np.rint(offset / ratio) + (0 if bias is None else bias.astype(np.float64).reshape(spread))
-        multiplier, half = short_multiplier(ratio, STRIDED_BITS), 0.5 - offset
-    else:
-        sums = levels.reshape(len(levels), -1).sum(1, dtype=np.float64)
-        upper, lower = divmod(zero, _CUT)
-        rest = editor.apply("Add", low, (lower * sums).reshape(spread))
-        cut = editor.join("Add", high, editor.apply("Floor", editor.apply("Mul", rest, np.array(1 / _CUT))))
-        total = editor.join("Cast", cut, to=ir.DataType.DOUBLE.value)
-        added = upper * sums - np.sign(zero * sums) * np.floor(np.abs(zero * sums) / _CUT + 0.5)
-        if bias is not None:
-            added += np.trunc(stored_bias(bias, float(np.max(scale * weights))) / _CUT)
-        added = added.reshape(spread)
-        multiplier, half = ratio * _CUT, _ROUNDING
-    product = editor.apply("Mul", editor.apply("Add", total, added, np.float64), multiplier, np.float64)
-    level = editor.apply("Floor", editor.apply("Add", product, np.array(half), np.float64))
-    return editor.apply("Mul", editor.join("Cast", level, to=ir.DataType.FLOAT.value), np.array(output))
+    steps = (np.float32(scale) * weights.reshape(-1).astype(np.float32)).astype(np.float64)
+    rewrite = _strided if is_strided_depthwise(node) else _cut
+    return rewrite(editor, node, (scale, output), levels, (bias, steps))
 
 
-def _bytes(editor: Editor, node: ir.Node, scale: float, zero: int) -> tuple[ir.Value, ir.Value]:
-    """Return the upper and the lower byte of an input, relative to the zero point, which is what padding adds."""
+def _strided(
+    editor: Editor, node: ir.Node, scales: tuple[float, float], levels: Levels, sums: tuple[Levels, Floats]
+) -> ir.Value:
+    """Return the result of a depthwise Conv with a stride, which has a short multiplier and a zero point in steps."""
+    (scale, output), (bias, steps) = scales, sums
+    ratio = np.maximum((steps.astype(np.float32) / np.float32(output)).astype(np.float64), _TINY)
+    multiplier, zero = short_multiplier(ratio, STRIDED_BITS), output_zero_point(node)
+    spread = (-1, *(1 for _ in levels.shape[1:]))
+    kernel = levels * (multiplier * output / scale).reshape(spread)
+    added = ((bias + np.rint(zero / ratio)) * multiplier - zero) * output
+    added = np.broadcast_to(added, len(levels))
     value = node.inputs[0]
     assert value is not None
+    return editor.like(node, value, editor.constant(kernel), editor.constant(added))
+
+
+def _cut(
+    editor: Editor, node: ir.Node, scales: tuple[float, float], levels: Levels, sums: tuple[Levels, Floats]
+) -> ir.Value:
+    """Return the result of any other Conv, from two on the bytes of its input, whose sums float32 holds exactly."""
+    (scale, output), (bias, steps) = scales, sums
+    zero = zero_point_of(node.inputs[0])
     upper, lower = divmod(zero, _CUT)
-    level = editor.apply("Round", editor.apply("Mul", value, np.array(1 / scale)))
-    whole = editor.apply("Add", level, np.array(float(zero)))
-    high = editor.apply("Floor", editor.apply("Mul", whole, np.array(1 / _CUT)))
-    low = editor.join("Sub", whole, editor.apply("Mul", high, np.array(float(_CUT))))
-    return editor.apply("Sub", high, np.array(upper)), editor.apply("Sub", low, np.array(lower))
+    value = node.inputs[0]
+    assert value is not None
+    # Both are relative to the zero point, which is what padding adds. A quarter keeps the cut off whole numbers.
+    start = np.array((lower + 0.25) / _CUT)
+    high = editor.apply("Floor", editor.apply("Add", editor.apply("Mul", value, np.array(1 / scale / _CUT)), start))
+    level = editor.apply("Mul", value, np.array(1 / scale))
+    low = editor.apply("Round", editor.join("Sub", level, editor.apply("Mul", high, np.array(float(_CUT)))))
+    totals = levels.reshape(len(levels), -1).sum(1, dtype=np.float64)
+    shares = upper * totals - np.sign(zero * totals) * np.floor(np.abs(zero * totals) / _CUT + 0.5)
+    shares = shares + np.trunc(stored_bias(bias, float(np.max(steps))) / _CUT)
+    kernel = levels.astype(np.float64)
+    tops = editor.like(node, high, editor.constant(kernel), editor.constant(shares))
+    rest = editor.like(node, low, editor.constant(kernel / _CUT), editor.constant(lower * totals / _CUT))
+    total = editor.join("Add", tops, editor.apply("Floor", rest))
+    spread = (-1, *(1 for _ in levels.shape[2:])) if steps.size > 1 else ()
+    product = editor.apply("Mul", total, (steps * _CUT).reshape(spread))
+    return editor.apply("Add", product, np.array(_ADDED * output))
 
 
 def _sigmoid(editor: Editor, node: ir.Node, output: float) -> ir.Value | None:
     value = node.inputs[0]
     if value is None or scales_of(value, SIXTEEN_BITS) is None or output != _SIGMOID_SCALE or output_zero_point(node):
         return None
-    # Slightly more than the steps in a unit: a whole number of steps below 0 then counts as such, not as one less.
-    steps = editor.apply("Floor", editor.apply("Mul", value, np.array(_SIGMOID_STEPS * (1 + 1e-6))))
-    bounded = editor.join(
-        "Clip", steps, *(editor.constant(np.array(end)) for end in (-_SIGMOID_LAST - 1, _SIGMOID_LAST))
-    )
-    index = editor.join("Cast", editor.apply("Add", bounded, np.array(_SIGMOID_LAST + 1)), to=ir.DataType.INT32.value)
-    return editor.join("Gather", editor.constant(_sigmoid_table()), index, axis=0)
-
-
-@cache
-def _sigmoid_table() -> Floats:
-    """Return the results for all whole numbers of steps, from the smallest."""
-    positive = sigmoid_levels(np.arange(_SIGMOID_LAST + 1, dtype=np.float64))
-    table: Floats = np.concatenate([_SIGMOID_LEVELS - 1 - positive[::-1], positive]) / _SIGMOID_LEVELS
-    return table
+    # Slightly more than the steps in a unit, so that a whole number of steps is not cut to one less.
+    scaled = editor.apply("Mul", editor.apply("Abs", value), np.array(_SIGMOID_STEPS * (1 + 1e-6)))
+    magnitude = editor.apply("Mul", editor.apply("Floor", scaled), np.array(1 / _SIGMOID_STEPS))
+    exact = editor.apply("Mul", editor.join("Sigmoid", magnitude), np.array(_SIGMOID_LEVELS))
+    level = editor.apply("Floor", editor.apply("Add", exact, np.array(_SIGMOID_ADDED)))
+    # Both sides of 0 mirror each other in the middle of two levels; 0 itself counts as positive.
+    middle = np.array((_SIGMOID_LEVELS - 1) / 2)
+    twice = editor.apply("Mul", editor.apply("Sign", value), np.array(2.0))
+    side = editor.apply("Sign", editor.apply("Add", twice, np.array(1.0)))
+    mirrored = editor.join("Mul", editor.apply("Sub", level, middle), side)
+    return editor.apply("Mul", editor.apply("Add", mirrored, middle), np.array(1 / _SIGMOID_LEVELS))
 
 
 def _multiplication(editor: Editor, node: ir.Node, output: float) -> ir.Value | None:
     scales = [scales_of(value, SIXTEEN_BITS) for value in node.inputs]
     if any(scale is None or scale.size != 1 for scale in scales) or any(map(is_constant, node.inputs)):
         return None
-    steps = [float(scale.reshape(-1)[0]) for scale in scales if scale is not None]
-    ratio = float(np.float32(steps[0]) * np.float32(steps[1]) / np.float32(output))
-    added = product_rounding(ratio, *(zero_point_of(value) for value in node.inputs))
-    wide = []
-    for value, step in zip(node.inputs, steps, strict=True):
-        assert value is not None
-        level = editor.apply("Round", editor.apply("Mul", value, np.array(1 / step)))
-        wide.append(editor.join("Cast", level, to=ir.DataType.DOUBLE.value))
-    multiplier = np.array(np.rint(ratio / _PRODUCT_STEP) * _PRODUCT_STEP)
-    product = editor.apply("Mul", editor.join("Mul", *wide), multiplier, np.float64)
-    level = editor.apply("Floor", editor.apply("Add", product, np.array(added), np.float64))
-    return editor.apply("Mul", editor.join("Cast", level, to=ir.DataType.FLOAT.value), np.array(output))
+    steps = [np.float32(scale.reshape(-1)[0]) for scale in scales if scale is not None]
+    ratio = float(steps[0] * steps[1] / np.float32(output))
+    added = product_offset(ratio, *(zero_point_of(value) for value in node.inputs)) * output
+    values = [value for value in node.inputs if value is not None]
+    product = editor.apply("Mul", editor.join("Mul", *values), np.array(_product_multiplier(ratio) / ratio))
+    return editor.apply("Add", product, np.array(added))
 
 
-def product_rounding(ratio: float, first: int, second: int) -> float:
-    """Return what Mul adds to a product before the cut: its constant part is stored in steps of 1/8.
+def _product_multiplier(ratio: float) -> float:
+    return float(np.rint(ratio / _PRODUCT_STEP) * _PRODUCT_STEP)
+
+
+def product_offset(ratio: float, first: int, second: int) -> float:
+    """Return what Mul adds to a product in steps of its result, because its constant part has steps of 1/8.
 
     Args:
         ratio: Product of the input scales over the output scale.
@@ -188,9 +162,8 @@ def product_rounding(ratio: float, first: int, second: int) -> float:
         second: Zero point of the second input.
     """
     first, second = first - _MIDDLE, second - _MIDDLE
-    multiplier = np.rint(ratio / _PRODUCT_STEP) * _PRODUCT_STEP
-    constant = (first + second) * ratio + 2 * first * second * multiplier
-    return float(0.5625 + np.rint(constant * 8) / 8 - constant)
+    constant = (first + second) * ratio + 2 * first * second * _product_multiplier(ratio)
+    return float(np.rint(constant * 8) / 8 - constant + 1 / 16)
 
 
 _REWRITES: dict[str, Callable[[Editor, ir.Node, float], ir.Value | None]] = {
