@@ -103,7 +103,7 @@ def test_gates_with_16_bits_are_rounded_as_the_emulator_rounds_them() -> None:
     ours, theirs = levels(gate(), rounded=True, step=0.00007)
     plain, _ = levels(gate(), rounded=False, step=0.00007)
     assert np.abs(ours - theirs).max() <= 2
-    assert (ours != theirs).mean() < 0.06
+    assert (ours != theirs).mean() < 0.09
     assert (plain != theirs).mean() > 0.15
 
 

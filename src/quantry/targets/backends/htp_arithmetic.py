@@ -31,7 +31,7 @@ Sigmoid, 16 bits            The magnitude of the input is cut to steps of ``1 / 
 
 Other operators round their float result, as the simulation does. With 8 bits, a few results in a million differ from
 HTP on real models, and 20 of 1,000 without these rules. With 16 bits, 1 to 3 in 1,000 results of a Conv or Mul differ,
-and up to 800 without. One step of 16 bits is little, but where a layer has channels of very different size, the next
+and up to 800 without. One step of 16 bits is little. If a layer has channels of very different size, the next
 layer multiplies it: a YOLOX-nano is 50 dB from HTP with these rules, and 28 to 34 dB with those of Conv alone.
 """
 
