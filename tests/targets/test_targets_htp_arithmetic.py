@@ -93,7 +93,8 @@ def gate() -> onnx.ModelProto:
     """Return x * Sigmoid(x) with 16 bits, as detectors have it after every layer."""
     return onnx.parser.parse_model(
         f"{HEAD.replace('17', '21')} g (float[1,8,24,24] x) => (float[1,8,24,24] y) "
-        "<float ss = {0.0000152587890625}, uint16 zs = {0}, float sx = {0.00011}, uint16 zx = {30000}, float sy = {0.00007}, uint16 zy = {4000}> "
+        "<float ss = {0.0000152587890625}, uint16 zs = {0}, "
+        "float sx = {0.00011}, uint16 zx = {30000}, float sy = {0.00007}, uint16 zy = {4000}> "
         f"{{ {READ} s = Sigmoid(xd) sq = QuantizeLinear(s, ss, zs) sd = DequantizeLinear(sq, ss, zs) "
         f"c = Mul(xd, sd) {WRITE} }}"
     )
