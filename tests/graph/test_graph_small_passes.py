@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 import quantry
-from onnx_oracle import assert_same_outputs, from_text, graph_from_text, op_types
+from onnx_oracle import assert_same_outputs, from_text, graph_from_text, op_types, run
 from quantry.errors import ModelError
 from quantry.graph.passes.clip6_to_relu import clip6_to_relu
 from quantry.graph.passes.split_shared_weights import split_shared_weights
@@ -14,6 +14,7 @@ from quantry.graph.passes.tidy import (
     inputs_without_initializers,
     name_nodes,
     remove_unused,
+    separate_outputs,
     sort_nodes,
 )
 
@@ -193,3 +194,11 @@ def test_placeholders_are_no_names_of_axes():
     forget_placeholders(model)
     assert [dim if isinstance(dim, int) else dim.value for dim in model.graph.inputs[0].shape] == [None, None, "batch"]
     assert [dim.value for dim in model.graph.outputs[0].shape] == [None, "n1"]
+
+
+def test_an_output_that_is_listed_twice_gets_a_copy_with_its_own_name():
+    model = graph_from_text(HEAD + "(float[2] x) => (float[2] y, float[2] y) { y = Relu(x) }")
+    assert separate_outputs(model) == ("named 1 outputs that were listed twice: y_copy",)
+    outputs = run(model, {"x": np.array([-1, 2], np.float32)})
+    assert {name: array.tolist() for name, array in outputs.items()} == {"y": [0, 2], "y_copy": [0, 2]}
+    assert separate_outputs(model) == ()

@@ -60,7 +60,6 @@ def check_unique_names(graph: onnx.GraphProto, label: str) -> None:
     computed = [name for node in graph.node for name in node.output if name]
     _check(inputs, "input", where)
     _check(weights, "initializer", where)
-    _check((value.name for value in graph.output), "output", where)
     # Old files list initializers among the inputs as well, so those two may share a name.
     _check((*{*inputs, *weights}, *computed), "tensor", where)
     for node in graph.node:

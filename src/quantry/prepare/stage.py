@@ -26,6 +26,7 @@ from quantry.graph.passes.tidy import (
     inputs_without_initializers,
     name_nodes,
     remove_unused,
+    separate_outputs,
     sort_nodes,
 )
 from quantry.graph.weights import rebuilt
@@ -91,6 +92,7 @@ def _named(source: ModelSource) -> tuple[ir.Model, list[str]]:
     forget_placeholders(model)
     notes = [*check_model(model, source.label), *sort_nodes(model)]
     notes += inputs_without_initializers(model)
+    notes += separate_outputs(model)
     notes += name_nodes(model)
     check_accepted(model, source.label)
     return model, notes

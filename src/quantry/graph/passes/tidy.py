@@ -86,6 +86,23 @@ def inputs_without_initializers(model: ir.Model) -> tuple[str, ...]:
     return (f"removed {removed} initializers from the inputs",) if removed else ()
 
 
+def separate_outputs(model: ir.Model) -> tuple[str, ...]:
+    """Give each output that a graph lists again a copy and a name of its own: later stages know outputs by name."""
+    names, copied = FreshNames(model), []
+    for graph in model.graphs():
+        seen: set[ir.Value] = set()
+        for index, value in enumerate(graph.outputs):
+            if value in seen:
+                copy = ir.node("Identity", [value], name=names.node(f"{value.name}_copy"))
+                copy.outputs[0].name = names.value(f"{value.name}_copy")
+                copy.outputs[0].type, copy.outputs[0].shape = value.type, value.shape
+                graph.append(copy)
+                graph.outputs[index] = copy.outputs[0]
+                copied.append(copy.outputs[0].name)
+            seen.add(value)
+    return (f"named {len(copied)} outputs that were listed twice: {', '.join(copied)}",) if copied else ()
+
+
 def forget_placeholders(model: ir.Model) -> tuple[str, ...]:
     """Turn ``?`` and negative numbers in shapes into unknown axes.
 
