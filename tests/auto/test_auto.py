@@ -114,9 +114,14 @@ def test_result_is_the_same_again_and_not_worse_than_the_presets(fixed: AutoResu
 
 def test_second_run_reuses_every_stage_of_the_first() -> None:
     store = MemoryStore()
-    quantry.quantize(pooled(8), pictures(8), target="vitisai", store=store, effort="low")
+    first = quantry.quantize(pooled(8), pictures(8), target="vitisai", store=store, effort="low")
     again = quantry.quantize(pooled(8), pictures(8), target="vitisai", store=store, effort="low")
     assert all(entry.outcome == "reused" for entry in again.trace.entries if entry.stage in ("observe", "tune"))
+    assert isinstance(first, AutoResult)
+    assert isinstance(again, AutoResult)
+    # Results in the store make trials fast; which ones run must not depend on that.
+    assert [step.label for step in again.auto.steps] == [step.label for step in first.auto.steps]
+    assert "no tuning" in [step.label for step in first.auto.steps[:3]]
 
 
 TOKENS = """g (int64[batch, length] ids, int64[batch, length] mask) => (float[batch, length, 6] y, float[batch, 1] z)

@@ -18,10 +18,6 @@ from quantry.targets import Target
 
 _LOG = logging.getLogger(__name__)
 
-# A trial that takes more than this share of the time leaves no room for the others; changes are then compared without
-# tuning, which takes most of the time, and only the final choice is tuned.
-_LONG_TRIAL = 1 / 8
-
 # Below this, an untuned model is too far from the float model to tell good changes from bad ones.
 _COLLAPSED_DB = 6.0
 
@@ -124,7 +120,10 @@ class Loop:
         for _ in range(_ROUNDS):
             if not self._fix():
                 break
-        self._lightened = _unchanged
+        if self._lightened is untuned:
+            self._lightened = _unchanged
+            # Where time is left, as with small models: what the tuning cannot make up for shows only with it.
+            self._fix()
         self._consider(lambda recipe: tuned_again(recipe, start.recipe.tune))
         self._consider(tunings)
         if self._trials.effort.trained and not self._trials.is_single:
@@ -209,9 +208,13 @@ class Loop:
         self._start = working[0].closeness
 
     def _choose_trials(self) -> None:
-        """Leave out the tuning in trials if it takes too long and if trials without it tell something."""
-        longest = max((step.seconds for step in self._steps), default=0.0)
-        if not self._best.recipe.tune.steps or longest <= _LONG_TRIAL * self._trials.effort.seconds:
+        """Leave out the tuning in trials, which takes most of the time, if trials without it tell something.
+
+        A diagnosis without it also tells what a fix would gain; weights that were tuned to rounded inputs are worse
+        without the rounding. Time does not decide here: with results in the store another way would be taken, and the
+        result would be another one.
+        """
+        if not self._best.recipe.tune.steps:
             return
         light = self._trials.run(Proposal("no tuning", untuned(self._best.recipe)))
         self._decide(light, self._best)

@@ -133,13 +133,14 @@ def _harmless(tensors: tuple[str, ...], measure: Counterfactual) -> frozenset[st
     if not 1 < len(tensors) <= _MEASURED_TENSORS:
         return frozenset()
     together = measure.without_rounding(tensors)
-    # Two tensors in a row hide each other: one alone changes nothing as long as the other is rounded. So a tensor is
-    # harmless only if it also changes nothing where all others are left unrounded.
+    if not _is_notable(together):
+        return frozenset()  # all of them are harmless, and so is the finding
+    # Each is rounded where all others are not. Alone unrounded it would tell less: two tensors in a row hide each
+    # other, because one changes nothing as long as the other is rounded.
     return frozenset(
         tensor
         for tensor in tensors
-        if not _is_notable(measure.without_rounding([tensor]))
-        and not _is_notable(_difference(together, measure.without_rounding(set(tensors) - {tensor})))
+        if not _is_notable(_difference(together, measure.without_rounding(set(tensors) - {tensor})))
     )
 
 
@@ -157,7 +158,7 @@ def _with_cost(finding: Finding, gain: Gain | None) -> Iterator[Finding]:
 
 
 def _is_notable(gain: Gain | None) -> bool:
-    return gain is None or gain.decibels >= NOTABLE_GAIN or gain.agreement > 0
+    return gain is None or worth(gain) >= NOTABLE_GAIN
 
 
 __all__ = ["CAUSES", "NOTABLE_GAIN", "Cause", "find_causes", "worth"]
