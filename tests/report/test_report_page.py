@@ -12,7 +12,7 @@ import pytest
 import quantry
 from quantry.diagnosis import diagnose
 from quantry.errors import StoreError
-from quantry.evaluate import verdict
+from quantry.evaluate import quality
 from quantry.recipe import EvaluateOptions, find_preset, from_yaml
 from quantry.report import ReportFacts, collect_facts, render_page
 from quantry.report.pictures import changed_images
@@ -90,10 +90,10 @@ def test_page_starts_with_whether_the_model_is_good_where_it_is_and_what_is_next
     result.save(tmp_path / "small.int8.onnx")
     known = collect_facts(result, diagnose(result), "small.onnx")
     first = render_page(known).partition("<div class=cards>")[0]
-    assert known.verdict.words in first.lower()
+    assert known.quality.words in first.lower()
     assert "<code>small.int8.onnx</code>" in first
     assert "quantry evaluate small.int8.onnx" in first
-    far = dataclasses.replace(known, verdict=verdict(4.0, 0.5))
+    far = dataclasses.replace(known, quality=quality(4.0, 0.5))
     assert "quantry search small.onnx" in render_page(far).partition("<div class=cards>")[0]
 
 
@@ -109,7 +109,7 @@ def test_page_starts_with_whether_the_model_is_good_where_it_is_and_what_is_next
     ],
 )
 def test_verdict_is_the_worse_of_decibels_and_decisions(decibels: float, agreement: float | None, level: str) -> None:
-    assert verdict(decibels, agreement).level == level
+    assert quality(decibels, agreement).level == level
 
 
 def test_names_cannot_break_the_page(facts: ReportFacts) -> None:

@@ -18,7 +18,7 @@ from quantry.auto.fixing import Fixed, fix
 from quantry.auto.gain import Gain, is_good
 from quantry.auto.loop import Loop, Outcome
 from quantry.auto.run import AUTO, AutoInputs, AutoResult, is_auto, quantize, quantize_auto, require_auto
-from quantry.auto.summary import further_gain, held_out_verdict, outcome_facts, step_text, summary_lines
+from quantry.auto.summary import further_gain, held_out_quality, outcome_facts, step_text, summary_lines
 from quantry.auto.trials import Tried
 
 __all__ = [
@@ -35,7 +35,7 @@ __all__ = [
     "find_effort",
     "fix",
     "further_gain",
-    "held_out_verdict",
+    "held_out_quality",
     "is_auto",
     "is_good",
     "outcome_facts",

@@ -7,7 +7,7 @@ from typing import Any
 from quantry.auto.gain import is_good
 from quantry.auto.loop import Outcome
 from quantry.auto.trials import Tried
-from quantry.evaluate import Verdict, verdict
+from quantry.evaluate import Quality, quality
 from quantry.evaluate.tasks import Closeness
 
 # With fewer samples in both halves together, a test finds large gains only.
@@ -60,14 +60,14 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def held_out_verdict(outcome: Outcome) -> Verdict:
+def held_out_quality(outcome: Outcome) -> Quality:
     """Return how close the model is to the float model on the samples it was not calibrated on.
 
     Args:
         outcome: What was found.
     """
     found = outcome.closeness
-    return verdict(found.mean_decibels, found.mean_agreement, f"{outcome.compared} held-out samples")
+    return quality(found.mean_decibels, found.mean_agreement, f"{outcome.compared} held-out samples")
 
 
 def further_gain(outcome: Outcome) -> tuple[str, ...]:

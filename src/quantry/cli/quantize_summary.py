@@ -14,7 +14,7 @@ from quantry.notes import grouped_notes, grouped_reasons
 
 if TYPE_CHECKING:
     from quantry.auto import Outcome
-    from quantry.evaluate import Verdict
+    from quantry.evaluate import Quality
     from quantry.memo import Trace
     from quantry.quantization import QuantizationResult
 
@@ -95,7 +95,7 @@ def show(output: Output, summary: Summary) -> None:
     if summary.useless is not None:
         written = "it was written because of --force" if summary.written else "no model was written; --force writes it"
         output.warn(f"the quantized model is useless: {summary.useless}; {written}")
-    answer = _verdict(summary)
+    answer = _quality(summary)
     if answer is not None:
         colour = {"good": "green", "fair": "yellow", "bad": "red"}[answer.level]
         console.print(
@@ -108,16 +108,16 @@ def show(output: Output, summary: Summary) -> None:
         output.item("next: ", summary.advice)
 
 
-def _verdict(summary: Summary) -> "Verdict | None":
+def _quality(summary: Summary) -> "Quality | None":
     """Return how close the model is to the float model; None if it was not measured."""
-    from quantry.auto import AutoResult, held_out_verdict
-    from quantry.evaluate import verdict
+    from quantry.auto import AutoResult, held_out_quality
+    from quantry.evaluate import quality
 
     result = summary.result
     if isinstance(result, AutoResult):
-        return held_out_verdict(result.auto)
+        return held_out_quality(result.auto)
     score = result.evaluation.metrics.get("sqnr") if summary.evaluate and summary.useless is None else None
-    return None if score is None else verdict(score.value, where=summary.compared_on)
+    return None if score is None else quality(score.value, where=summary.compared_on)
 
 
 def _times(trace: "Trace", *, verbose: bool) -> str:

@@ -8,14 +8,14 @@ from quantry.evaluate.metrics import METRICS, Metric, find_metric
 from quantry.evaluate.stage import evaluate
 from quantry.evaluate.texts import (
     UNITS,
-    Verdict,
+    Quality,
     bytes_text,
     objective_text,
+    quality,
     score_text,
     score_texts,
     size_text,
     speed_text,
-    verdict,
 )
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Latency",
     "Metric",
     "MetricScore",
-    "Verdict",
+    "Quality",
     "bootstrap_interval",
     "bytes_text",
     "evaluate",
@@ -34,9 +34,9 @@ __all__ = [
     "guard",
     "measure_latency",
     "objective_text",
+    "quality",
     "score_text",
     "score_texts",
     "size_text",
     "speed_text",
-    "verdict",
 ]

@@ -98,13 +98,13 @@ def objective_text(name: str, value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Quality:
     """How close a quantized model is to the float model, for a reader who knows no decibels.
 
     Attributes:
         level: ``good``, ``fair`` or ``bad``.
         words: The same in a few words.
-        evidence: The numbers behind it, as a sentence.
+        evidence: The numbers that show it, as a sentence.
     """
 
     level: str
@@ -125,9 +125,9 @@ _LEVELS = (
 )
 
 
-def verdict(
+def quality(
     decibels: float, agreement: float | None = None, where: str = "", reference: str = "the float model"
-) -> Verdict:
+) -> Quality:
     """Return how close a quantized model is to the float model.
 
     Args:
@@ -137,9 +137,9 @@ def verdict(
         reference: What the model is compared with.
 
     Example:
-        >>> print(verdict(32.2, 0.95, "20 samples").evidence)
+        >>> print(quality(32.2, 0.95, "20 samples").evidence)
         the error is 2.5 % of the outputs (32.2 dB), and 95.0 % of the decisions on 20 samples are the same
-        >>> print(verdict(4.0))
+        >>> print(quality(4.0))
         far from the float model, do not use it as it is: the error is 63 % of the outputs (4.0 dB)
     """
     known = 1.0 if agreement is None else agreement
@@ -153,7 +153,7 @@ def verdict(
     )
     measured = f" on {where}" if where else ""
     decisions = "" if agreement is None else f", and {100 * agreement:.1f} % of the decisions{measured} are the same"
-    return Verdict(level, words.format(reference), error + (decisions or measured))
+    return Quality(level, words.format(reference), error + (decisions or measured))
 
 
 def _percent(share: float) -> str:

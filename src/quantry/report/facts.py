@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from quantry.auto import AutoResult, held_out_verdict, outcome_facts
+from quantry.auto import AutoResult, held_out_quality, outcome_facts
 from quantry.diagnosis import Diagnosis
 from quantry.diagnosis.evidence import counted
 from quantry.errors import QuantryError
-from quantry.evaluate import Verdict, verdict
+from quantry.evaluate import Quality, quality
 from quantry.notes import grouped_notes, grouped_reasons
 from quantry.observe import Statistics
 from quantry.quantization import QuantizationResult
@@ -52,7 +52,7 @@ class ReportFacts:
         auto: What the recipe "auto" tried, see `quantry.auto.outcome_facts`; None for other recipes.
         calibration: What is known about the calibration data, one line each.
         rest: What the outputs would keep without the causes, in words; empty if unknown.
-        verdict: How close the model is to the float model.
+        quality: How close the model is to the float model.
         file: Name of the quantized model's file; empty if it was not saved.
         target: Name of the deployment target; empty if the recipe has none.
     """
@@ -73,7 +73,7 @@ class ReportFacts:
     declined: tuple[tuple[str, tuple[str, ...]], ...]
     notes: tuple[str, ...]
     trace: tuple[tuple[str, str, str], ...]
-    verdict: Verdict
+    quality: Quality
     pictures: tuple[Plain, ...] = ()
     placement: tuple[Plain, ...] = ()
     auto: Plain | None = None
@@ -137,18 +137,18 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         auto=outcome_facts(result.auto) if isinstance(result, AutoResult) else None,
         calibration="" if diagnosis.calibration is None else "\n".join(diagnosis.calibration.lines()),
         rest="" if diagnosis.rest is None else str(diagnosis.rest),
-        verdict=_verdict(result, diagnosis),
+        quality=_quality(result, diagnosis),
         file="" if result.saved_to is None else result.saved_to.name,
         target=result.recipe.target,
     )
 
 
-def _verdict(result: QuantizationResult, diagnosis: Diagnosis) -> Verdict:
+def _quality(result: QuantizationResult, diagnosis: Diagnosis) -> Quality:
     """Return how close the outputs are, on held-out samples where there are some."""
     if isinstance(result, AutoResult):
-        return held_out_verdict(result.auto)
+        return held_out_quality(result.auto)
     found = diagnosis.closeness
-    return verdict(found.mean_decibels, found.mean_agreement, counted(len(found.decibels), "sample"))
+    return quality(found.mean_decibels, found.mean_agreement, counted(len(found.decibels), "sample"))
 
 
 def placement_facts(result: QuantizationResult) -> tuple[Plain, ...]:

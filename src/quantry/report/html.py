@@ -73,7 +73,7 @@ def summary(level: str, words: str, evidence: str, rows: Iterable[tuple[str, str
     Args:
         level: ``good``, ``fair``, ``bad``, or empty while it is not known.
         words: The answer in a few words; plain text.
-        evidence: The numbers behind it; plain text.
+        evidence: The numbers that show it; plain text.
         rows: Labels with HTML.
     """
     listed = "".join(f"<dt>{escape(label)}</dt><dd>{text}</dd>" for label, text in rows if text)

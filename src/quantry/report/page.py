@@ -65,14 +65,14 @@ def _summary(facts: ReportFacts) -> str:
     file = f"<code>{escape(facts.file)}</code>, " if facts.file else ""
     model = f"{file}{bytes_text(after)}, {size_text(before, after)} than the float model{where}"
     rows = [("Model", model), ("Next", _next(facts))]
-    return summary(facts.verdict.level, facts.verdict.words, facts.verdict.evidence, rows)
+    return summary(facts.quality.level, facts.quality.words, facts.quality.evidence, rows)
 
 
 def _next(facts: ReportFacts) -> str:
     """Return the step that helps most after this result, as HTML."""
     file = escape(facts.file or "quantized.onnx")
     labels = f"<code>quantry evaluate {file} --data images/ --labels labels.csv</code>"
-    if facts.verdict.level == "good":
+    if facts.quality.level == "good":
         return f"Confirm it with labels, which no comparison with the float model replaces: {labels}"
     cause = "The first cause below says what helps." if facts.findings else ""
     model = escape(facts.title) if facts.title.endswith(".onnx") else "model.onnx"

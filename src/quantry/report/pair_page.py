@@ -5,7 +5,7 @@ from html import escape
 
 from quantry.diagnosis import Fall, PairDiagnosis
 from quantry.diagnosis.evidence import counted
-from quantry.evaluate import UNITS, Latency, bytes_text, score_texts, size_text, speed_text, verdict
+from quantry.evaluate import UNITS, Latency, bytes_text, quality, score_texts, size_text, speed_text
 from quantry.report.facts import Plain
 from quantry.report.html import cards, chart, document, filter_box, hint, quality_bar, summary, table
 from quantry.targets.compare import ModelComparison
@@ -48,7 +48,7 @@ def _short(decibel: float) -> float | str:
 def _summary(found: PairDiagnosis, latency: Latency | None, target: str | None) -> str:
     """Return how close both models are, what the second one costs, and what to do next."""
     measured = found.outputs.metrics["sqnr"].value
-    answer = verdict(measured, where=counted(found.outputs.samples, "sample"), reference="the first model")
+    answer = quality(measured, where=counted(found.outputs.samples, "sample"), reference="the first model")
     ours, theirs = found.outputs.sizes
     speed = "" if latency is None else f"{speed_text(latency.float_ms, latency.quantized_ms)} on {target or 'ort-cpu'}"
     cost = f"{bytes_text(theirs)}, {size_text(ours, theirs)}" + (f", {speed}" if speed else "")
