@@ -25,7 +25,7 @@ from quantry.errors import (
     RecipeError,
     StageError,
 )
-from quantry.evaluate import Evaluation, GuardReport, find_metric
+from quantry.evaluate import UNITS, Evaluation, GuardReport, bytes_text, find_metric, quality, score_texts, size_text
 from quantry.graph.float_model import FloatModel, input_signatures
 from quantry.graph.load import ModelSource, model_source
 from quantry.graph.quant_plan import DeclinedNode, QuantPlan
@@ -159,11 +159,15 @@ class QuantizationResult:
         ]
         if "evaluation" in self.__dict__:
             evaluation = self.evaluation
+            scores = {name: score_texts(score.value, score.interval) for name, score in evaluation.metrics.items()}
+            if "sqnr" in evaluation.metrics:
+                rows.insert(0, ("quality", str(quality(evaluation.metrics["sqnr"].value))))
             rows += [
-                (name, f"{score.value:.5g} [{score.interval[0]:.4g}, {score.interval[1]:.4g}]")
-                for name, score in evaluation.metrics.items()
+                (name, f"{value} {UNITS.get(name, '')}, 95 % interval {interval}")
+                for name, (value, interval) in scores.items()
             ]
-            rows.append(("bytes", f"{evaluation.float_bytes:,} float, {evaluation.quantized_bytes:,} quantized"))
+            before, after = evaluation.float_bytes, evaluation.quantized_bytes
+            rows.append(("size", f"{bytes_text(after)}, {size_text(before, after)} than the float model"))
         else:
             rows.append(("metrics", "read .evaluation to compare with the float model"))
         table = html_table(("", ""), rows, f"Quantized with {self.recipe.name}")

@@ -3,9 +3,9 @@
 import copy
 import io
 import pickle
-import socket
 import warnings
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -333,8 +333,14 @@ def test_calibration_data_come_as_tensors_tuples_dicts_and_loaders(captured: obj
         assert all(torch.equal(value, other[name]) for name, value in found[0].items())
 
 
-def _train_in_parallel(rank: int, port: int, module: QuantizedModule, folder: str) -> None:
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+# Far above what it takes on a busy machine. torch waits for half an hour by default if the other process dies.
+PATIENCE = 90
+
+
+def _train_in_parallel(rank: int, module: QuantizedModule, folder: str) -> None:
+    # The processes meet at a file: a free port found in advance may be taken by another test before it is used.
+    meeting, wait = f"file://{folder}/meeting", timedelta(seconds=PATIENCE)
+    torch.distributed.init_process_group("gloo", meeting, timeout=wait, rank=rank, world_size=2)
     parallel = nn.parallel.DistributedDataParallel(module.train())
     optimizer = torch.optim.SGD(parallel.parameters(), 0.05)
     for x in batches()[rank::2]:
@@ -342,22 +348,29 @@ def _train_in_parallel(rank: int, port: int, module: QuantizedModule, folder: st
         parallel(x).square().mean().backward()
         optimizer.step()
     torch.save({name: part.detach() for name, part in module.named_parameters()}, Path(folder) / f"{rank}.pt")
+    # Before the group: the last owner of the group waits for its thread, and this object would do so with Python's global
+    # lock in hand, while the thread may need the lock to forget the last reduction. Seen on a busy machine.
+    del parallel
     torch.distributed.destroy_process_group()
 
 
-def test_processes_in_parallel_stay_alike(quantized: QuantizedModule, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_processes_in_parallel_stay_alike(
+    quantized: QuantizedModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise gloo looks up the machine's own name, which may wait for a name server.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     # Importing torch is most of the time, so this process is one of the two.
     other = torch.multiprocessing.get_context("spawn").Process(
-        target=_train_in_parallel, args=(1, port, copy.deepcopy(quantized), str(tmp_path))
+        target=_train_in_parallel, args=(1, copy.deepcopy(quantized), str(tmp_path)), daemon=True
     )
     other.start()
     before = quantized.head.weight.clone()
-    _train_in_parallel(0, port, quantized, str(tmp_path))
-    other.join(60)
-    assert other.exitcode == 0
+    try:
+        _train_in_parallel(0, quantized, str(tmp_path))
+        other.join(PATIENCE)
+        assert other.exitcode == 0
+    finally:
+        other.kill()
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
     assert all(torch.equal(part, second[name]) for name, part in first.items())
     assert not torch.equal(first["head.weight"], before)

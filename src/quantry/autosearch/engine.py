@@ -21,7 +21,7 @@ from quantry.autosearch.output_directory import OutputDirectory
 from quantry.autosearch.proposer import Proposer, make_proposer
 from quantry.autosearch.racing import FEW_SAMPLES, RacingLoop, rungs
 from quantry.autosearch.result import SearchResult
-from quantry.autosearch.samplers import check_sampler
+from quantry.autosearch.samplers import check_sampler, import_optuna
 from quantry.autosearch.scheduler import ALL_TRIED, Scheduler, SearchLoop
 from quantry.autosearch.space import AnySpace, example_recipe, spaces_of
 from quantry.autosearch.state import SearchState
@@ -65,6 +65,7 @@ def run_search(
     """
     chosen = options or SearchOptions()
     check_sampler(chosen.sampler)
+    import_optuna()
     adapter = EvaluatorAdapter.of(evaluator)
     spaces = spaces_of(space)
     directory = OutputDirectory(chosen.output_dir)

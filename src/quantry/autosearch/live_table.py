@@ -1,7 +1,6 @@
 """The table of a running search, in a terminal or a notebook."""
 
 import math
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from quantry.autosearch.differences import difference_text
 from quantry.autosearch.state import SearchState
 from quantry.autosearch.trial import Trial
 from quantry.evaluate import objective_text
+from quantry.notebook import in_notebook
 from quantry.runtime import progress
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def time_text(state: SearchState) -> str:
         parts.append(f"{_clock(max(state.time.left, 0.0))} of the budget left")
     left = state.seconds_left
     # A search that uses its whole budget ends with it.
-    if left is not None and (state.time.left is None or _clock(left) != _clock(max(state.time.left, 0.0))):
+    if left and (state.time.left is None or _clock(left) != _clock(max(state.time.left, 0.0))):
         parts.append(f"done in about {_clock(left)}")
     failed = sum(trial.state == "failed" for trial in state.trials)
     return ", ".join((*parts, *((f"{failed} failed",) if failed else ())))
@@ -110,7 +110,7 @@ class LiveTable:
 
     def on_start(self, state: SearchState, lines: list[str]) -> None:
         """Show the table."""
-        if _in_notebook():
+        if in_notebook():
             from IPython.display import HTML, display
 
             self._display = display(HTML(self._html(state)), display_id=True)
@@ -191,10 +191,3 @@ def _html_row(texts: Sequence[str], *, bold: bool) -> str:
 
 def _paragraphs(lines: Sequence[str]) -> str:
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
-
-
-def _in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook, without importing IPython."""
-    module = sys.modules.get("IPython")
-    shell = None if module is None else module.get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"

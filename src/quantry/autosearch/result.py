@@ -93,7 +93,7 @@ class SearchResult:
         where = "" if self.best_model is None else f"<p>best model: <code>{escape(str(self.best_model))}</code></p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return (
-            f"<p>{len(self.trials)} trials in {self.seconds:.0f} s, float model {self.reference.value:.6g}; "
+            f"<p>{len(self.trials)} trials in {self.seconds:.0f} s, float model {self.reference.value:.4g}; "
             f"{escape(self.stopped_by)}</p><table><tr>{heads}</tr>{rows}</table>{rest}{where}<ul>{notes}</ul>"
         )
 

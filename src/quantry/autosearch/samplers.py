@@ -224,6 +224,16 @@ def _distribution(parameter: Parameter, *, flat: bool) -> "BaseDistribution":
     return IntDistribution(parameter.low, high, log=parameter.log, step=parameter.step)
 
 
+def import_optuna() -> None:
+    """Import Optuna, which a search does first.
+
+    Optuna imports progress bars that ask for widgets in a notebook without them; the search shows a table of its own.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        import optuna  # noqa: F401
+
+
 @contextmanager
 def quiet_optuna() -> Iterator[None]:
     """Silence everything except errors of Optuna."""

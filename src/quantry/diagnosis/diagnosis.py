@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from html import escape
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from quantry.diagnosis.calibration import CalibrationCheck, check_calibration
 from quantry.diagnosis.causes import find_causes
 from quantry.diagnosis.counterfactual import Counterfactual, Rest
-from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted
+from quantry.diagnosis.evidence import GOOD_SQNR, Evidence, Fall, Finding, counted, sentence
 from quantry.diagnosis.fix import Fix
 from quantry.diagnosis.general_fixes import general_fixes, with_pieces
 from quantry.diagnosis.tensor_health import TensorHealth, tensor_health
@@ -75,9 +76,13 @@ class Diagnosis:
         """Return what a notebook shows: the causes with their fixes, and the nodes that lose most."""
         causes = [(finding.title, finding.fix, ", ".join(finding.tensors[:_TOLD_FALLS])) for finding in self.findings]
         falls = [(f"{fall.operator} {fall.node}", f"{fall.before:.1f}", f"{fall.after:.1f}") for fall in self.falls]
-        return html_table(("cause", "what helps", "tensors"), causes, "Why accuracy is lost") + html_table(
-            ("node", "dB before", "dB after"), falls, "Where it is lost"
+        why = (
+            html_table(("cause", "what helps", "tensors"), causes, "Why accuracy is lost")
+            if causes
+            else "<p>No known cause of accuracy loss was found.</p>"
         )
+        where = html_table(("node", "dB before", "dB after"), falls, "Where it is lost")
+        return f"<p>{escape(sentence(outputs_line(self.closeness)))}.</p>{why}{where}"
 
     def __str__(self) -> str:
         lines = [outputs_line(self.closeness)]
