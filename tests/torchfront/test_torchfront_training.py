@@ -348,8 +348,8 @@ def _train_in_parallel(rank: int, module: QuantizedModule, folder: str) -> None:
         parallel(x).square().mean().backward()
         optimizer.step()
     torch.save({name: part.detach() for name, part in module.named_parameters()}, Path(folder) / f"{rank}.pt")
-    # Before the group: the last owner of the group waits for its thread, and this object would do so with Python's global
-    # lock in hand, while the thread may need the lock to forget the last reduction. Seen on a busy machine.
+    # Before the group: the last owner of the group waits for its thread, and this object would do so holding Python's
+    # global lock, which the thread may need to drop the last reduction. Without it, one of some hundred runs hangs.
     del parallel
     torch.distributed.destroy_process_group()
 
