@@ -66,11 +66,23 @@ _TOOLS = (
     "save_tensor_hist",
     "save_weights_hist",
 )
+TOOL_ALIASES = {
+    "convert_customqdq_to_qdq": "custom_ops_infer_shapes",
+    "convert_dynamic_to_fixed": "fix_shapes",
+    "float16": "convert_float16_to_float convert_float_to_float16",
+    "print_a16w8_a8w8_nodes": "a16w8_a8w8_nodes",
+    "replace_inf_weights": "replace_inf_in_onnx_weights",
+}
+"""Other functions of AMD's modules of tools."""
+
 _TOOL_MODULES = {
     "tools": " ".join(_TOOLS),
-    **{f"tools.{name}": f"convert main {name}" for name in _TOOLS if name != "evaluate"},
+    **{
+        f"tools.{name}": f"convert main {name} run_main {TOOL_ALIASES.get(name, '')}".rstrip()
+        for name in _TOOLS
+        if name != "evaluate"
+    },
     "tools.evaluate": "evaluate main",
-    "tools.float16": "convert convert_float_to_float16 float16 main",
 }
 _ALGORITHMS = (
     "AdaQuantConfig AdaRoundConfig AlgoConfig AutoMixprecisionConfig BiasCorrectionConfig CLEConfig GPTQConfig "

@@ -240,21 +240,23 @@ class QuantizationResult:
         self._verify(content)
         return content
 
-    def save(self, path: str | Path) -> tuple[Path, ...]:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> tuple[Path, ...]:
         """Write the quantized model, atomically.
 
         Args:
             path: The file; weights of models over 1.5 GB go to a second file next to it.
+            overwrite: Whether the file may be the float model's, which is then lost.
 
         Returns:
             The files written.
 
         Raises:
-            RecipeError: The path is the float model's.
+            RecipeError: The path is the float model's, and ``overwrite`` is False.
             InternalError: onnxruntime or onnx's checker refuses what was written; the files are removed.
         """
         target, source = Path(path), self._float_file
-        if source is not None and source.exists() and target.exists() and target.samefile(source):
+        is_source = source is not None and source.exists() and target.exists() and target.samefile(source)
+        if is_source and not overwrite:
             raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")
         files = self.quantized.save(path)
         try:

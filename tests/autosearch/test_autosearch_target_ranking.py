@@ -65,6 +65,20 @@ def test_best_on_the_target_wins_over_the_best_in_simulation(tmp_path: Path) -> 
     assert (tmp_path / "found" / "best.onnx").stat().st_size == pytest.approx(len(expected.to_bytes()), rel=0.05)
 
 
+@pytest.mark.parametrize("limit", [{}, {"budget": 30}])
+def test_trial_that_does_not_run_on_the_target_never_wins(tmp_path: Path, limit: dict[str, int]) -> None:
+    refused = BACKEND.replace(
+        "        self.session",
+        "        if b'uint16' in model.read_bytes():\n            raise ModelError('no')\n        self.session",
+        1,
+    )
+    (tmp_path / "noisy.py").write_text(f"from quantry.errors import ModelError\n{refused}")
+    found = searched(tmp_path, str(tmp_path / "noisy.py"), **limit)
+    assert found.best is not None
+    assert found.best.recipe.name == "CPU_INT8"
+    assert any("does not run" in note for note in found.notes)
+
+
 def test_target_with_rules_only_is_not_run(tmp_path: Path) -> None:
     found = searched(tmp_path, "stm32n6")
     assert not any(note.startswith("on stm32n6") for note in found.notes)

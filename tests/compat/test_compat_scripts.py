@@ -267,6 +267,13 @@ def test_script_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         scan_script(write(tmp_path, "def"))
 
 
+def test_packages_of_amd_bring_the_quantizer_of_onnxruntime_along(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import onnxruntime\nimport vai_q_onnx\nprint(onnxruntime.quantization.CalibrationDataReader)\n")
+    code = "from pathlib import Path; from quantry.compat import run_script; run_script(Path('script.py'))"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+
+
 def test_imports_are_restored() -> None:
     before = sys.meta_path[:], onnxruntime.SessionOptions, set(sys.modules)
     with mapped_imports():

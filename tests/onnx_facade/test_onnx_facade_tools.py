@@ -1,5 +1,6 @@
 """The tools of quark.onnx.tools, as functions and as commands."""
 
+import argparse
 import importlib
 from collections import Counter
 from pathlib import Path
@@ -102,6 +103,30 @@ def test_command_takes_every_name_of_its_files(tmp_path: Path) -> None:
     assert ("", "QuantizeLinear") not in operators(onnx.load(plain))
     with pytest.raises(RecipeError, match=r"must be a tool that quantry has, got quark\.onnx\.tools\.nothing"):
         run_module("quark.onnx.tools.nothing")
+
+
+def module(name: str) -> Any:
+    """Return the module of a tool."""
+    return importlib.import_module(f"quantry.onnx.tools.{name}")
+
+
+def test_functions_take_the_forms_that_scripts_use(tmp_path: Path) -> None:
+    source, made = saved_cnn(tmp_path), tmp_path / "made.onnx"
+    module("convert_fp32_to_bfp16").convert_fp32_to_bfp16(str(source), str(made))
+    assert run(onnx.load(made), samples()[0])
+    pairs = tmp_path / "pairs.onnx"
+    onnx.save(quantized(), pairs)
+    module("convert_quant_to_float").convert_quant_to_float(pairs, float_model=tmp_path / "without.onnx")
+    assert ("", "QuantizeLinear") not in operators(onnx.load(tmp_path / "without.onnx"))
+    replaced = module("replace_inf_weights").replace_inf_in_onnx_weights(
+        input_model=str(source), output_model=str(made), replace_inf_value=5.0
+    )
+    assert onnx.load(made).graph.node == replaced.graph.node
+    given = argparse.Namespace(input=str(source), output=str(made), save_as_external_data=False)
+    assert run(module("convert_fp16_to_fp32").convert(given), samples()[0])
+    assert module("convert_customqdq_to_qdq").custom_ops_infer_shapes(quantized()).graph.value_info
+    with pytest.raises(RecipeError, match="got none in remove_qdq"):
+        module("remove_qdq").remove_qdq()
 
 
 def test_evaluate_compares_two_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,23 @@ def test_other_dynamic_axis_gets_the_size_of_the_samples_or_is_an_error() -> Non
         quantry.quantize(parser.parse_model(text), data, wrong, store=None)
 
 
+def test_padding_of_the_input_is_quantized_for_htp() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]> g (float[1,3,8,8] x) => (float[1,4,4,4] y)
+        <int64[8] pads = {0,0,0,0,0,0,1,1}>
+        { p = Pad(x, pads) y = Conv<kernel_shape = [3, 3], strides = [2, 2]>(p, w) }"""
+    )
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    data = [{"x": generator.normal(size=(1, 3, 8, 8)).astype(np.float32)} for _ in range(2)]
+    plain = quantry.quantize(model.SerializeToString(), data, "CPU_INT8", store=None)
+    broken = check_model(plain.to_bytes(), "qnn-htp")
+    assert "quantized input" in {one.rule for one in broken}
+    adapted = quantry.quantize(model.SerializeToString(), data, "CPU_INT8", target="qnn-htp", store=None)
+    assert not check_model(adapted.to_bytes(), "qnn-htp")
+
+
 def test_sixteen_bits_on_htp_fix_scales_and_narrow_the_second_operand() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,4] x, float[1,4,4] z) => (float[1,4,4] y) {
         s = Sigmoid (x)

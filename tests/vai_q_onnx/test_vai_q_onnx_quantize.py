@@ -168,3 +168,42 @@ def test_unknown_keyword_raises_with_the_nearest_spelling(tmp_path: Path) -> Non
     settings: dict[str, Any] = {"calibration_method": PowerOfTwoMethod.MinMSE}
     with pytest.raises(RecipeError, match=r"quantize_static must .* 'calibration_method'; did you mean 'calibrate_met"):
         quantry.vai_q_onnx.quantize_static(cnn(), str(tmp_path / "q.onnx"), Reader(), **settings)
+
+
+def test_switch_of_the_npu_has_no_effect_where_its_rules_cannot_hold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = saved_cnn(tmp_path)
+    for name, settings in {
+        "scales": {"calibrate_method": CalibrationMethod.MinMax, "quant_format": QuantFormat.QDQ},
+        "wide": {
+            "calibrate_method": PowerOfTwoMethod.NonOverflow,
+            "quant_format": VitisQuantFormat.QDQ,
+            "activation_type": quantry.vai_q_onnx.VitisQuantType.QInt16,
+        },
+    }.items():
+        caplog.clear()
+        target = tmp_path / f"{name}.onnx"
+        quantry.vai_q_onnx.quantize_static(source, target, Reader(), enable_dpu=True, **settings)
+        assert "enable_dpu has no effect" in caplog.text
+        assert run(onnx.load(target), samples()[0])
+
+
+def test_switch_for_transformers_leaves_convolutions_in_float(tmp_path: Path) -> None:
+    quantry.vai_q_onnx.quantize_static(
+        saved_cnn(tmp_path),
+        tmp_path / "out.onnx",
+        Reader(),
+        calibrate_method=CalibrationMethod.MinMax,
+        enable_ipu_transformer=True,
+    )
+    written = onnx.load(tmp_path / "out.onnx")
+    producers = {name: node for node in written.graph.node for name in node.output}
+    conv = next(node for node in written.graph.node if node.op_type == "Conv")
+    assert conv.input[1] not in producers
+
+
+def test_result_may_replace_the_float_model(tmp_path: Path) -> None:
+    path = saved_cnn(tmp_path)
+    quantry.vai_q_onnx.quantize_static(path, path, Reader(), quant_format=QuantFormat.QDQ)
+    assert ("", "QuantizeLinear") in operators(onnx.load(path))

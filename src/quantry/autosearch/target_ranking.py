@@ -25,7 +25,7 @@ from quantry.errors import QuantryError
 from quantry.targets import Backend, Target, backend_of, find_target, on_target, simulated_for
 
 LEADERS = 3
-"""How many of the best trials run on the target."""
+"""How many of the best trials run on the target; one that does not run there is never the best."""
 
 SAMPLES = 64
 """How many samples each of them is scored on there; an emulator takes about a second per image."""
@@ -102,21 +102,28 @@ def rank_on_target(state: SearchState, context: SearchContext) -> tuple[str, ...
     if best is None or backend is None:
         return ()
     target = best.recipe.target
+    notes: list[str] = []
     leaders = _leaders(state)
-    try:
-        effort = _effort(state, context, backend, leaders)
-    except QuantryError as error:
-        return (f"on {target}: trial {best.number} does not run: {error}",)
-    ranked, notes = [], [f"on {target}: {_described(effort, state)}"] if effort.seconds is not None else []
-    for note in notes:
-        state.message(note)
+    effort = None
+    while leaders and effort is None:
+        try:
+            effort = _effort(state, context, backend, leaders)
+        except QuantryError as error:
+            notes.append(f"on {target}: trial {leaders[0].number} does not run: {error}")
+            leaders = leaders[1:]
+    if effort is None:
+        return (*notes, f"on {target}: none of the best {LEADERS} trials runs there")
+    if effort.seconds is not None:
+        notes.append(f"on {target}: {_described(effort, state)}")
+        state.message(notes[-1])
+    ranked = []
     for trial in leaders[: effort.leaders]:
         try:
             ranked.append(_scored(trial, context, effort.samples))
         except QuantryError as error:
             notes.append(f"on {target}: trial {trial.number} does not run: {error}")
     if not ranked:
-        return tuple(notes)
+        return (*notes, f"on {target}: none of the best {LEADERS} trials runs there")
     sign = 1.0 if state.direction == "maximize" else -1.0
     # Equal scores keep the order of the simulation.
     winner = max(ranked, key=lambda entry: sign * entry.estimate)

@@ -170,6 +170,9 @@ class _Finder(MetaPathFinder):
         module = our_module(fullname)
         if module is None:
             raise ModuleNotFoundError(f"quantry has no replacement for {fullname!r}", name=fullname)
+        if fullname in ("vai_q_onnx", "quark.onnx"):
+            # AMD's packages import it, and scripts that write only `import onnxruntime` use it under that name.
+            importlib.import_module("onnxruntime.quantization.shape_inference")
         return importlib.util.spec_from_loader(
             fullname,
             _LoadedModule(module),

@@ -9,17 +9,24 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.graph.load import model_source
 from quantry.graph.save import write_model
+from quantry.module_paths import TOOL_ALIASES
 from quantry.onnx import pair_tools as pairs
 from quantry.onnx import tool_functions as functions
 from quantry.onnx.tensor_pictures import save_tensor_hist, save_weights_hist
+
+# Each of AMD's tools has its own names for the two files; every tool here accepts all of them.
+_INPUTS = ("input", "input_model", "input_model_path", "model_input", "model_path", "onnx_model")
+_OUTPUTS = ("output", "output_model", "output_model_path", "float_model")
 
 
 @dataclass(frozen=True)
@@ -30,25 +37,41 @@ class Tool:
         name: Its name.
         function: Takes a model and the options below, and returns a model.
         options: Additional arguments of the command: name to default; their types are those of the defaults.
-        alias: Another name of the function in AMD's module, if any.
         writes: Whether the result is a model.
     """
 
     name: str
     function: Callable[..., Any]
     options: dict[str, Any] = field(default_factory=dict)
-    alias: str = ""
     writes: bool = True
 
-    def run(self, model: Any, *values: Any, **options: Any) -> Any:
+    def run(self, model: Any = None, *values: Any, **options: Any) -> Any:
         """Return the converted model, or what the tool found.
 
+        AMD's functions have different forms: a model, paths of the model and of the result, or parsed arguments.
+
         Args:
-            model: A path or an ``onnx.ModelProto``.
-            values: Values of `Tool.options` in their order.
-            options: Values of `Tool.options` by name.
+            model: A path, an ``onnx.ModelProto``, or an ``argparse.Namespace`` with the fields of the command line.
+            values: The path of the result, if it is to be written, then values of `Tool.options` in their order.
+            options: Values of `Tool.options` by name; also model and result, by the names that AMD's functions have.
+
+        Raises:
+            RecipeError: There is no model.
         """
-        result = self.function(model_source(model).load(), *values, **options)
+        if isinstance(model, argparse.Namespace):
+            given = vars(model)
+            names = (*_INPUTS, *_OUTPUTS, *self.options)
+            return self.run(**{name: value for name, value in given.items() if name in names and value is not None})
+        sources = [options.pop(name) for name in _INPUTS if name in options]
+        targets = [options.pop(name) for name in _OUTPUTS if name in options and name not in self.options]
+        if not targets and values and isinstance(values[0], str | PathLike) and Path(values[0]).suffix == ".onnx":
+            targets, values = [values[0]], values[1:]
+        if model is None and not sources:
+            raise RecipeError(f"the model must be a path or an onnx.ModelProto, got none in {self.name}")
+        result = self.function(model_source(sources[0] if model is None else model).load(), *values, **options)
+        if targets and targets[0] and isinstance(result, ir.Model | onnx.ModelProto):
+            made = ir.serde.deserialize_model(result) if isinstance(result, onnx.ModelProto) else result
+            write_model(made, Path(targets[0]))
         return ir.serde.serialize_model(result) if isinstance(result, ir.Model) else result
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
@@ -72,7 +95,6 @@ class Tool:
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=self.name)
-        # Each of AMD's tools has its own names for the two files; every tool here accepts all of them.
         parser.add_argument("--input", "--input_model", "--input_model_path", required=True)
         parser.add_argument(
             "--output", "--output_model", "--output_model_path", "--quant_model", "--quantized_model_path"
@@ -124,7 +146,7 @@ class _ToText(Tool):
 class _FromText(Tool):
     """The tool that reads a model from text."""
 
-    def run(self, model: Any, *_values: Any, **_options: Any) -> Any:
+    def run(self, model: Any = None, *_values: Any, **_options: Any) -> Any:
         """Return the model of a text file."""
         return functions.from_text(Path(model).read_text(encoding="utf-8"))
 
@@ -137,7 +159,7 @@ TOOLS = {
         Tool("convert_customqdq_to_qdq", pairs.standard_pairs),
         Tool("convert_fp16_to_fp32", functions.to_float32),
         Tool("convert_fp32_to_fp16", functions.to_float16, {"keep_io_types": False}),
-        Tool("float16", functions.to_float16, {"keep_io_types": False}, alias="convert_float_to_float16"),
+        Tool("float16", functions.to_float16, {"keep_io_types": False}),
         Tool("convert_resize_fs_to_pof2s", pairs.power_of_two_resizes),
         Tool("convert_s8s8_to_u8s8", pairs.unsigned_activations),
         Tool("convert_u16s8_to_s16s8", pairs.signed_wide_activations),
@@ -174,18 +196,26 @@ TOOLS = {
 """Every tool by name."""
 
 
+# Functions of AMD's modules that do something else than the tool of that name.
+_OTHERS: dict[str, dict[str, Callable[..., Any]]] = {
+    "convert_customqdq_to_qdq": {"custom_ops_infer_shapes": TOOLS["fix_shapes"].run},
+    "float16": {"convert_float16_to_float": TOOLS["convert_fp16_to_fp32"].run},
+}
+
+
 def tool_member(path: str, name: str) -> Any:
     """Return what a module of ``quark.onnx.tools`` has under a name.
 
     Args:
         path: Name of the tool.
-        name: The name: the tool's own, ``convert`` or ``main``.
+        name: The name: the tool's own, ``convert``, ``main``, ``run_main`` or another of `TOOL_ALIASES`.
 
     Raises:
         AttributeError: It has no such name.
     """
     tool = TOOLS[path]
-    known = {path: tool.run, "convert": tool.run, "main": tool.main, **({tool.alias: tool.run} if tool.alias else {})}
+    known = {path: tool.run, "convert": tool.run, "main": tool.main, "run_main": tool.main}
+    known |= dict.fromkeys(TOOL_ALIASES.get(path, "").split(), tool.run) | _OTHERS.get(path, {})
     if name not in known:
         raise AttributeError(f"tool {path!r} has no attribute {name!r}{nearest_spelling(name, known)}")
     return known[name]

@@ -326,7 +326,8 @@ def save_result(result: QuantizationResult, path: Path, draft: RecipeDraft) -> N
     if draft.external_data:
         write_model(result.model, path, external_data_threshold=0)
     else:
-        result.save(path)
+        # AMD's functions write over their input, and scripts use one path for both.
+        result.save(path, overwrite=True)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`quantize_static` with vai_q_onnx's signature."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from quantry.onnx.quantizer import ModelInput, run_job
 from quantry.onnx.translate import checked_options, translate
 from quantry.recipe import VitisDialect
 from quantry.vai_q_onnx.generation import by_generation
+
+_LOG = logging.getLogger("quantry")
 
 
 @known_keywords("vai_q_onnx.quantize_static", {"calibration_dataset": "calibration_data_reader"})
@@ -39,7 +42,11 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
     enable_dpu: bool = False,
     enable_ipu_cnn: bool = False,
     enable_npu_cnn: bool = False,
+    enable_ipu_transformer: bool = False,
+    enable_npu_transformer: bool = False,
+    extra_op_types_to_quantize: Sequence[str] = (),
     include_cle: bool = False,
+    include_sq: bool = False,
     include_fast_ft: bool = False,
     convert_fp16_to_fp32: bool = False,
     convert_nchw_to_nhwc: bool = False,
@@ -80,7 +87,11 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         enable_dpu: As ``use_dpu``.
         enable_ipu_cnn: As ``use_dpu``.
         enable_npu_cnn: As ``use_dpu``.
+        enable_ipu_transformer: Quantize only MatMul and Gemm with a constant operand.
+        enable_npu_transformer: As ``enable_ipu_transformer``.
+        extra_op_types_to_quantize: Also quantize these operator types.
         include_cle: Cross-layer equalization.
+        include_sq: SmoothQuant.
         include_fast_ft: AdaRound or AdaQuant.
         convert_fp16_to_fp32: Convert a float16 model first.
         convert_nchw_to_nhwc: Change the model's inputs to channels-last.
@@ -107,6 +118,7 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         input_nodes=_listed(input_nodes),
         output_nodes=_listed(output_nodes),
         op_types_to_quantize=_listed(op_types_to_quantize),
+        extra_op_types_to_quantize=_listed(extra_op_types_to_quantize),
         nodes_to_quantize=_listed(nodes_to_quantize),
         nodes_to_exclude=_listed(nodes_to_exclude),
         execution_providers=_listed(execution_providers),
@@ -117,13 +129,31 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - vai_q_onnx's arguments
         convert_fp16_to_fp32=convert_fp16_to_fp32 or fp16_fp32_convert,
         convert_nchw_to_nhwc=convert_nchw_to_nhwc,
         include_cle=include_cle,
+        include_sq=include_sq,
         include_fast_ft=include_fast_ft,
         enable_npu_cnn=use_dpu or enable_dpu or enable_ipu_cnn or enable_npu_cnn,
+        enable_npu_transformer=enable_ipu_transformer or enable_npu_transformer,
         debug_mode=debug_mode,
         print_summary=print_summary,
         extra_options=options,
     )
+    config.enable_npu_cnn = _has_npu_rules(config)
     run_job(translate(config, VitisDialect.VAI), model_input, model_output, calibration_data_reader)
+
+
+def _has_npu_rules(config: QuantizationConfig) -> bool:
+    """Return whether the rules of AMD's integer NPU apply; vai_q_onnx ignores the switch where they cannot."""
+    if not config.enable_npu_cnn:
+        return False
+    types = (config.activation_type, config.weight_type)
+    if type(config.calibrate_method).__name__ == "CalibrationMethod":
+        reason, needed = f"calibrate_method={config.calibrate_method}", "power-of-two scales"
+    elif config.quant_format is VitisQuantFormat.QDQ and any(not str(kind.name).endswith("Int8") for kind in types):
+        reason, needed = f"types {types[0]} and {types[1]} in VitisQuantFormat.QDQ", "8 bits"
+    else:
+        return True
+    _LOG.warning("enable_dpu has no effect with %s: AMD's integer NPU needs %s", reason, needed)
+    return False
 
 
 def _listed(names: Sequence[str]) -> Any:

@@ -9,6 +9,7 @@ from quantry.targets.rules import (
     NoOverflow,
     OneType,
     OperatorTypes,
+    QuantizedInputs,
     RedundantFunctions,
     RefusedTypes,
     SecondOperand,
@@ -74,6 +75,11 @@ QNN_HTP = Target(
         RedundantFunctions(
             source=f"{_MEASURED}; onnxruntime, QDQ node units",
             consequence="the operator runs in float, and its int32 bias on the CPU",
+        ),
+        QuantizedInputs(
+            operators=("Pad",),
+            source=f"{_MEASURED}: 3 x 224 x 224 fails in float, with a message about memory, and runs in 8 bits",
+            consequence="the session fails if the tensor is large",
         ),
         NoOperators(
             operators=("If", "Loop", "Scan", "Erf", "ReduceProd"),

@@ -7,6 +7,7 @@ from quantry.targets.rules.graph import (
     NoOperators,
     OneType,
     OperatorTypes,
+    QuantizedInputs,
     QuantizedResiduals,
     RefusedTypes,
     SecondOperand,
@@ -44,6 +45,7 @@ AnyRule = (
     | FasterForms
     | FixedScales
     | SmallestRange
+    | QuantizedInputs
     | QuantizedResiduals
     | NoOverflow
 )
@@ -63,6 +65,7 @@ __all__ = [
     "OneType",
     "OperatorTypes",
     "PowersOfTwo",
+    "QuantizedInputs",
     "QuantizedResiduals",
     "RedundantFunctions",
     "RefusedTypes",

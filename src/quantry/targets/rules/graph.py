@@ -362,6 +362,39 @@ class QuantizedResiduals(Rule):
                 yield self.broken(node.name, f"its operand {name!r} is float", change)
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizedInputs(Rule):
+    """Some operators that only move data read a quantized tensor, also at the start of the model.
+
+    Attributes:
+        operators: Their types.
+    """
+
+    name = "quantized input"
+    operators: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The rule in one sentence."""
+        return f"what {', '.join(self.operators)} reads is quantized"
+
+    def violations(self, model: CheckedModel) -> Iterator[Violation]:
+        """Yield the operators that read a float tensor."""
+        for node in model.operators:
+            value = node.inputs[0] if node.inputs else None
+            if node.op_type not in self.operators or value is None or is_dequantize(value.producer()):
+                continue
+            if value.dtype is None or value.dtype.is_floating_point():
+                change = "quantize its input: insert a QuantizeLinear and a DequantizeLinear before it"
+                yield self.broken(node.name, f"its input {value.name!r} is float", change)
+
+    def legalized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe that quantizes operators that only move data, also if their input is not quantized."""
+        if recipe.plan.weights_only or isinstance(recipe.emit.format, Dynamic | MatMulNBits):
+            return recipe
+        return replace(recipe, plan=replace(recipe.plan, force_pass_through=True))
+
+
 def _follows_convolution(value: ir.Value) -> bool:
     """Whether a convolution computes a tensor, possibly with a function, a normalization or a pair after it."""
     producer = value.producer()
