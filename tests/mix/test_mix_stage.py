@@ -28,6 +28,7 @@ from quantry.recipe import (
     QOperator,
     Recipe,
     SizeBudget,
+    SizeShare,
     TensorShare,
     TensorSpec,
     WithinDrop,
@@ -185,6 +186,17 @@ def test_size_budget_mixes_several_types(allocation: Greedy | None) -> None:
     used = sum(elements[name] * entry.spec.dtype.bits / 8 for name, entry in plan.weights.items()) + 22 * 4
     assert 600 < used <= 900
     assert len({entry.spec.dtype for entry in plan.weights.values()}) > 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_share_of_the_bytes_that_finer_types_add(share: float) -> None:
+    four = PlanOptions(A8, TensorSpec(DataType.INT4))
+    mixed = MixedPrecision((LayerTarget(weight=W8),), SizeShare(share))
+    plan = quantized(Recipe(plan=four, mix=MixOptions(mixed))).plan
+    elements = {"first_w": 162, "wide_w": 36, "last_w": 324, "fc_w": 24}
+    wide = [name for name, entry in plan.weights.items() if entry.spec.dtype is DataType.INT8]
+    assert sum(elements[name] for name in wide) <= share * sum(elements.values())
+    assert bool(wide) == (share > 0)
 
 
 def test_bit_operations_stay_within_their_budget() -> None:

@@ -29,6 +29,7 @@ from quantry.recipe import (
     MixedPrecision,
     ScaleOptions,
     SizeBudget,
+    SizeShare,
     TensorShare,
     VitisDialect,
     VitisQdq,
@@ -344,6 +345,10 @@ class Mixer:
         if isinstance(goal, SizeBudget):
             fixed = fixed_size(self.model, self.groups, self.plans[0])
             return Problem(self.noise, size_costs(*given), goal.size - fixed)
+        if isinstance(goal, SizeShare):
+            costs = size_costs(*given)
+            least, most = float(costs.min(axis=1).sum()), float(costs.max(axis=1).sum())
+            return Problem(self.noise, costs, least + goal.share * (most - least))
         if isinstance(goal, BitOperationsBudget):
             cost = bit_operations(*given)
             return Problem(self.noise, cost, goal.share * float(cost.max(axis=1).sum()))

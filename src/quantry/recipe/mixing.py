@@ -105,6 +105,24 @@ class SizeBudget(Checked):
 
 
 @dataclass(frozen=True)
+class SizeShare(Checked):
+    """Weights and biases take at most a fraction of the bytes that the finest types add to the coarsest ones.
+
+    With 4 and 8 bits, a quarter is five bits per weight on average.
+
+    Attributes:
+        share: The fraction: 0 allows the coarsest types only, 1 the finest everywhere.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise RecipeError(f"SizeShare.share must be between 0 and 1, got {self.share}")
+
+
+@dataclass(frozen=True)
 class BitOperationsBudget(Checked):
     """Bit operations are at most a fraction of those with the finest types everywhere.
 
@@ -142,7 +160,9 @@ class LatencyBudget(Checked):
             raise RecipeError(f"LatencyBudget.runs must be at least 1, got {self.runs}")
 
 
-Goal = WithinError | WithinDrop | LayerCount | TensorShare | SizeBudget | BitOperationsBudget | LatencyBudget
+Goal = (
+    WithinError | WithinDrop | LayerCount | TensorShare | SizeBudget | SizeShare | BitOperationsBudget | LatencyBudget
+)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from quantry.recipe.equalization import EqualizeOptions, FitPowers, SmoothQuant
 from quantry.recipe.methods import MinMSE
-from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, TensorShare
+from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, SizeShare, TensorShare
 from quantry.recipe.npu import NpuConversions
 from quantry.recipe.options import EvaluateOptions, ScaleOptions
 from quantry.recipe.recipe import Recipe
@@ -110,7 +110,19 @@ def _four_bit_weights(best: Recipe, name: str) -> Recipe:
     return replace(best, name=name, plan=plan, scale=replace(best.scale, npu=None))
 
 
+# With 4 and 8 bits, a quarter of the difference is five bits for each weight on average.
+_FIVE_BITS = SizeShare(0.25)
+
+
+def _with_eight_bits(coarse: Recipe) -> Recipe:
+    """Return a recipe with 4-bit weights that gives 8 bits to the layers that lose most with 4."""
+    wide = LayerTarget(weight=replace(coarse.plan.weight, dtype=DataType.INT8))
+    mixed = MixOptions(MixedPrecision(targets=(wide,), goal=_FIVE_BITS))
+    return replace(coarse, name=f"{coarse.name}-MIXED", mix=mixed)
+
+
 _AFTER = "ranges chosen by the error after the next function, GPTQ"
+_MIXED = "with int8 weights in the layers that lose most: five bits per weight on average"
 _FITTED = f"tensors that fit power-of-two scales, {_AFTER}"
 
 
@@ -123,6 +135,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
         matmul_nbits: The plain preset for language models.
     """
     npu, cpu = _npu(xint8), _cpu(cpu_int8)
+    cpu_w4, npu_w4 = _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"), _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8")
     return (
         (
             npu,
@@ -137,12 +150,20 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
             f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, {_AFTER}",
         ),
         (
-            _four_bit_weights(cpu, "RECOMMENDED-CPU-W4A8"),
+            cpu_w4,
             "RECOMMENDED-CPU with int4 weights, one scale for each output channel",
         ),
         (
-            _four_bit_weights(npu, "RECOMMENDED-NPU-W4A8"),
+            _with_eight_bits(cpu_w4),
+            f"RECOMMENDED-CPU-W4A8 {_MIXED}",
+        ),
+        (
+            npu_w4,
             "RECOMMENDED-NPU with int4 weights per channel and int32 biases, without limits on fraction bits",
+        ),
+        (
+            _with_eight_bits(npu_w4),
+            f"RECOMMENDED-NPU-W4A8 {_MIXED}",
         ),
         (
             _htp(cpu, "RECOMMENDED-HTP", DataType.UINT8),
