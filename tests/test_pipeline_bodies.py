@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
@@ -14,7 +15,19 @@ from typer.testing import CliRunner
 import quantry
 from onnx_oracle import from_text
 from quantry.cli.app import app
-from quantry.recipe import PRESETS, DataType, GivenRange, Selection, TensorSpec, TensorTypes
+from quantry.convert import Target, translate
+from quantry.graph.save import serialize
+from quantry.recipe import (
+    PRESETS,
+    DataType,
+    EmitOptions,
+    GivenRange,
+    Selection,
+    TensorSpec,
+    TensorTypes,
+    VitisDialect,
+    VitisQdq,
+)
 
 RANDOM = np.random.default_rng(7)
 
@@ -242,3 +255,18 @@ def test_diagnosis_names_rounding_in_bodies_and_the_list_of_nodes_shows_them(tmp
     rows = {line.split()[0]: line for line in listed.stdout.splitlines() if line.strip()}
     assert "int8" in rows["Conv_6"]
     assert "like the main graph" in rows["If_5"]
+
+
+@pytest.mark.parametrize("name", ["loop", "nested"])
+def test_bodies_are_translated_with_the_model(name: str) -> None:
+    proto, samples = case(name)
+    recipe = replace(PRESETS["XINT8"].recipe, emit=EmitOptions(VitisQdq(VitisDialect.VAI)))
+    vendor = quantized(proto, recipe, samples).to_bytes()
+    assert all(any(node.domain for node in body.node) for body in bodies(vendor))
+    for target in Target:
+        content = serialize(translate(ir.from_proto(onnx.load_model_from_string(vendor)), target))
+        if target in (Target.QDQ, Target.STANDARD, Target.ORT_CPU):
+            assert not any(node.domain == "com.vai.quantize" for body in bodies(content) for node in body.node)
+        first, second = ort.InferenceSession(vendor), ort.InferenceSession(content)
+        for sample in samples[:3]:
+            np.testing.assert_array_equal(first.run(None, sample)[0], second.run(None, sample)[0], str(target))

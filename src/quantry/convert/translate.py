@@ -177,8 +177,8 @@ def translate(model: ir.Model, target: Target) -> ir.Model:
     _split_fix_neurons(copy)
     # First, so that an operator without equivalent is reported with what works instead.
     _check_vendor_nodes(copy, dialect)
-    pairs = [node for node in copy.graph if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
-    if not pairs and not any(node.domain in _VENDORS for node in copy.graph):
+    pairs = [node for node in _nodes(copy) if _operator(node) in _QUANTIZERS | _DEQUANTIZERS]
+    if not pairs and not any(node.domain in _VENDORS for node in _nodes(copy)):
         _check_run_time_nodes(copy)
         raise ModelError(
             f"a model to translate must have Q/DQ pairs or FixNeuron nodes, got none among {len(copy.graph)} nodes; "
@@ -202,7 +202,7 @@ def _use_integers(model: ir.Model) -> None:
         )
     # onnxruntime would fuse what is left between pairs, with other roundings. It does not recognize a pair whose
     # second half is written out.
-    for node in [node for node in model.graph if _operator(node) in _DEQUANTIZERS]:
+    for node in [node for node in _nodes(model) if _operator(node) in _DEQUANTIZERS]:
         if _is_computed(node) and not node.outputs[0].is_graph_output():
             _write_out(model, node)
 
@@ -233,8 +233,13 @@ def _write_out(model: ir.Model, node: ir.Node) -> None:
     steps = ir.node("Sub", [floats.outputs[0], kept], name=f"{stem}_Sub")
     single = _constant(model, scale.const_value.numpy().reshape(()), ir.DataType.FLOAT, f"{stem}_float_scale")
     product = ir.node("Mul", [steps.outputs[0], single], name=f"{stem}_Mul")
-    model.graph.insert_before(node, [floats, steps, product])
-    ir.convenience.replace_nodes_and_values(model.graph, node, [node], [], [output], [product.outputs[0]])
+    names = FreshNames(model)  # unnamed values would be numbered in each graph, bodies included, from zero
+    for step in (floats, steps):
+        step.outputs[0].name = names.value(f"{output.name}_{step.op_type}")
+    graph = node.graph
+    assert graph is not None
+    graph.insert_before(node, [floats, steps, product])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [], [output], [product.outputs[0]])
 
 
 def _operator(node: ir.Node) -> tuple[str, str]:
@@ -304,8 +309,9 @@ def _is_closed(node: ir.Node) -> bool:
 
 def _split_fix_neurons(model: ir.Model) -> None:
     """Replace every FixNeuron by a standard pair, which is renamed afterwards."""
-    for node in [node for node in model.graph if _operator(node) == FIX_NEURON]:
-        output = node.outputs[0]
+    for node in [node for node in _nodes(model) if _operator(node) == FIX_NEURON]:
+        output, graph = node.outputs[0], node.graph
+        assert graph is not None
         add_fix_neuron_parameters(model, node)
         scale, zero_point = node.inputs[1], node.inputs[2]
         if zero_point is None or zero_point.dtype is None:
@@ -316,12 +322,17 @@ def _split_fix_neurons(model: ir.Model) -> None:
         quantize.outputs[0].type = ir.TensorType(zero_point.dtype)
         quantize.outputs[0].shape = output.shape
         restore = ir.node("DequantizeLinear", [quantize.outputs[0], scale, zero_point], name=f"{stem}_DequantizeLinear")
-        model.graph.insert_before(node, [quantize, restore])
-        ir.convenience.replace_nodes_and_values(model.graph, node, [node], [], [output], [restore.outputs[0]])
+        graph.insert_before(node, [quantize, restore])
+        ir.convenience.replace_nodes_and_values(graph, node, [node], [], [output], [restore.outputs[0]])
+
+
+def _nodes(model: ir.Model) -> list[ir.Node]:
+    """Return the nodes of the main graph and of all bodies."""
+    return list(ir.traversal.RecursiveGraphIterator(model.graph))
 
 
 def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
-    for node in model.graph:
+    for node in _nodes(model):
         kept = dialect is QUARK and node.op_identifier() in model.functions
         if node.domain in _VENDORS and _operator(node) not in _QUANTIZERS | _DEQUANTIZERS and not kept:
             raise ModelError(
@@ -332,7 +343,7 @@ def _check_vendor_nodes(model: ir.Model, dialect: Dialect) -> None:
 
 
 def _check_run_time_nodes(model: ir.Model) -> None:
-    for node in model.graph:
+    for node in _nodes(model):
         if node.op_type in _WITHOUT_PAIRS:
             raise ModelError(
                 f"a model to translate must have Q/DQ pairs or FixNeuron nodes, got {node.op_type}, which "
@@ -342,7 +353,7 @@ def _check_run_time_nodes(model: ir.Model) -> None:
 
 
 def _inlined(model: ir.Model) -> ir.Model:
-    for node in model.graph:
+    for node in _nodes(model):
         if node.domain in _VENDORS and node.op_identifier() not in model.functions:
             raise ModelError(
                 f"a vendor operator must have its function to be inlined, got {node.domain}.{node.op_type} "
@@ -354,11 +365,11 @@ def _inlined(model: ir.Model) -> ir.Model:
 
 
 def _is_read(model: ir.Model, identifier: tuple[str, str, str]) -> bool:
-    return any(node.op_identifier() == identifier for node in model.graph)
+    return any(node.op_identifier() == identifier for node in _nodes(model))
 
 
 def _drop_unused_domains(model: ir.Model) -> None:
-    used = {node.domain for node in ir.traversal.RecursiveGraphIterator(model.graph)}
+    used = {node.domain for node in _nodes(model)}
     for function in model.functions.values():
         used |= {function.domain, *(node.domain for node in function)}
     for domain in [domain for domain in model.opset_imports if domain and domain not in used]:
