@@ -14,7 +14,7 @@ from quantry.graph.bodies import BodyPlace, bodies_with_layers
 from quantry.graph.operators import LINEAR, Family, facts, of_family
 from quantry.graph.quant_plan import QuantPlan
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, is_float
-from quantry.plan.selection import deselected, name_pattern
+from quantry.plan.selection import deselected_so_far, name_pattern
 from quantry.plan.types import types_of_nodes
 from quantry.recipe import (
     Dynamic,
@@ -68,7 +68,7 @@ def _inside(parent: ir.Node) -> Iterator[ir.Node]:
 def _deselected_outside(graph: ir.Graph, options: PlanOptions) -> Collection[str]:
     """Return the nodes whose bodies stay float: which operators or nodes are selected is a question about layers."""
     selection = options.selection
-    return deselected(graph, Selection(selection.input_nodes, selection.output_nodes, exclude=selection.exclude))
+    return deselected_so_far(graph, Selection(selection.input_nodes, selection.output_nodes, exclude=selection.exclude))
 
 
 _DECIDING_INPUTS = {"If": (0,), "Loop": (0, 1)}
@@ -124,7 +124,7 @@ def recipe_inside(recipe: Recipe, graph: ir.Graph, body: ir.Graph, states: tuple
     """
     plan, scale = recipe.plan, recipe.scale
     names = {node.name for node in ir.traversal.RecursiveGraphIterator(body)}
-    left_out = tuple(name for name in deselected(graph, plan.selection) if name in names)
+    left_out = tuple(name for name in deselected_so_far(graph, plan.selection) if name in names)
     inside = replace(
         plan,
         selection=Selection(exclude=left_out),

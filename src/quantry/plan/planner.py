@@ -1,6 +1,5 @@
 """The plan stage: asks the rules about every node and merges their answers into one plan."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -15,7 +14,7 @@ from quantry.plan.bodies import InsidePlan, body_layers, deciding_nodes, inside_
 from quantry.plan.divisors import divisor_tensors, keep_divisors_float
 from quantry.plan.draft import Draft
 from quantry.plan.rules import RULE_OF_OPERATOR, Annotation, Declined, is_constant, is_float
-from quantry.plan.selection import deselected
+from quantry.plan.selection import deselected, deselected_so_far
 from quantry.plan.stay_float import (
     any_operator,
     final_joins,
@@ -30,7 +29,7 @@ from quantry.plan.stay_float import (
     weight_only,
 )
 from quantry.plan.types import types_of_nodes
-from quantry.recipe import PlanOptions, Selection
+from quantry.recipe import PlanOptions
 
 
 @stage(name="plan", version=12)
@@ -137,7 +136,7 @@ def kept_by_choice(model: FloatModel, options: PlanOptions) -> tuple[str, ...]:
         Names of nodes, sorted.
     """
     graph = model.model.graph
-    names = {name for part in _parts(options.selection) for name in _found(graph, part)}
+    names = set(deselected_so_far(graph, replace(options.selection, operators=())))
     if any(entry.keep_float for entry in options.layers):
         names |= _kept_layers(graph, options)
     return tuple(sorted(names))
@@ -150,24 +149,6 @@ def names_are_found(model: FloatModel, options: PlanOptions) -> bool:
     except SelectionError:
         return False
     return True
-
-
-def _parts(selection: Selection) -> Iterator[Selection]:
-    """Split a selection into parts that can be ignored one by one."""
-    yield from (Selection(exclude=(entry,)) for entry in selection.exclude)
-    yield from (Selection(exclude_operators=(entry,)) for entry in selection.exclude_operators)
-    yield from (Selection(exclude_subgraphs=(entry,)) for entry in selection.exclude_subgraphs)
-    yield Selection(input_nodes=selection.input_nodes)
-    yield Selection(output_nodes=selection.output_nodes)
-    # Not split: without one of its entries, the nodes of that entry would count as not included.
-    yield Selection(include=selection.include)
-
-
-def _found(graph: ir.Graph, selection: Selection) -> frozenset[str]:
-    try:
-        return frozenset(deselected(graph, selection))
-    except SelectionError:
-        return frozenset()
 
 
 def _kept_layers(graph: ir.Graph, options: PlanOptions) -> frozenset[str]:

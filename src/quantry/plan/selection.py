@@ -90,6 +90,37 @@ def deselected(graph: ir.Graph, selection: Selection) -> dict[str, str]:
     return reasons
 
 
+def deselected_so_far(graph: ir.Graph, selection: Selection) -> dict[str, str]:
+    """Return the nodes that the selection leaves float, before conversions that create some of the nodes it names.
+
+    Args:
+        graph: As for `deselected`.
+        selection: The user's selection; entries that match nothing are ignored.
+
+    Returns:
+        Node name to reason.
+    """
+    found: dict[str, str] = {}
+    for part in _parts(selection):
+        try:
+            found = {**deselected(graph, part), **found}
+        except SelectionError:
+            continue
+    return found
+
+
+def _parts(selection: Selection) -> Iterator[Selection]:
+    """Split a selection into parts that can be ignored one by one."""
+    yield from (Selection(exclude=(entry,)) for entry in selection.exclude)
+    yield from (Selection(exclude_operators=(entry,)) for entry in selection.exclude_operators)
+    yield from (Selection(exclude_subgraphs=(entry,)) for entry in selection.exclude_subgraphs)
+    yield Selection(input_nodes=selection.input_nodes)
+    yield Selection(output_nodes=selection.output_nodes)
+    # Not split: without one of its entries, the nodes of that entry would count as not included.
+    yield Selection(include=selection.include)
+    yield Selection(operators=selection.operators)
+
+
 def _excluded(nodes: list[ir.Node], selection: Selection) -> Iterator[tuple[Iterable[ir.Node], str]]:
     for entry in selection.exclude:
         yield matching(nodes, entry, "Selection.exclude"), f"excluded by {entry!r}"
