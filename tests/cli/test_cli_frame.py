@@ -105,6 +105,32 @@ def test_interrupted_command_says_so_in_json(folder: Path) -> None:
     assert (done.returncode, printed["error"]["type"]) == (130, "KeyboardInterrupt")
 
 
+def test_interrupt_while_modules_are_loaded_is_one_line(folder: Path) -> None:
+    (folder / "typer.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    line = [sys.executable, "-m", "quantry", "presets"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "quantize m.onnx -d data.npy --target nowhere",
+        "quantize m.onnx -d data.npy --effort huge",
+        "quantize m.onnx -d data.npy -o /proc/no/q.onnx",
+        "quantize m.onnx -d data.npy --report /proc/r.html",
+        "search m.onnx -d data.npy --labels nothing.csv",
+        "search nothing.onnx -d data.npy",
+    ],
+)
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="a folder that nobody can write to")
+def test_mistake_is_one_line_before_any_work(folder: Path, line: str) -> None:
+    done = real(*line.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_closed_pipe_ends_quietly(folder: Path) -> None:
     line = " ".join(map(shlex.quote, [*COMMAND, "presets", "--all"]))
     done = subprocess.run(["bash", "-c", f"{line} | head -1"], capture_output=True, text=True, check=False)

@@ -75,13 +75,15 @@ def _show(found: "ModelComparison", times: "Latency | None", slow: str | None, t
     if slow is not None:
         output.answer.print(f"[bold yellow]{escape(slow)}[/]", soft_wrap=True)
     where = "" if target is None else f", the second on {target}"
-    table = Table(title=f"{found.samples} samples{where}")
+    table = Table(title=f"{'one sample' if found.samples == 1 else f'{found.samples} samples'}{where}")
     for heading in ("output", "metric", "value", "95 % interval"):
         table.add_column(heading, justify="left" if heading in ("output", "metric") else "right")
     for name, scores in {"all": found.metrics, **(found.outputs if len(found.outputs) > 1 else {})}.items():
         for metric, score in scores.items():
             unit = f", {UNITS[metric]}" if metric in UNITS else ""
-            table.add_row(escape(name), f"{metric}{unit}", *score_texts(score.value, score.interval))
+            # One sample does not show the variation between samples.
+            value, interval = score_texts(score.value, score.interval if found.samples > 1 else None)
+            table.add_row(escape(name), f"{metric}{unit}", value, interval or "one sample")
     output.answer.print(table)
     ours, theirs = found.sizes
     output.console.print(f"size {ours:,} and {theirs:,} bytes: {size_text(ours, theirs)}", highlight=False)

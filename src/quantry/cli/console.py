@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from quantry.errors import ModelError, RecipeError
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Exit with `ExitCode.INTERRUPTED` and without a line of text if the user presses Ctrl-C; for the main thread only.
+    """Exit with `ExitCode.INTERRUPTED` and one line of text if the user presses Ctrl-C; for the main thread only.
 
     Libraries in C may turn the interrupt into another exception: importing onnxruntime raises ImportError then. So the
     signal decides, not the exception.
@@ -55,10 +56,17 @@ def check_output(target: Path, option: str = "--output") -> None:
         option: Its option, for the message.
 
     Raises:
-        RecipeError: The path is a directory, or a parent is a file.
+        RecipeError: The path is a directory, a parent is a file, or nothing can be written there.
     """
     if target.is_dir():
         raise RecipeError(f"{option} must be a file, got the directory {target}")
     nearest = next(folder for folder in target.absolute().parents if folder.exists())
     if not nearest.is_dir():
         raise RecipeError(f"the folder of {option} must be a directory, got {target}, where {nearest} is a file")
+    try:
+        # Permissions do not tell: a file system may be read-only or full.
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise RecipeError(f"{option} must be in a writable folder, got {target}: {reason}; in {nearest}") from error

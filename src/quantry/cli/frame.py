@@ -54,6 +54,7 @@ class Output:
         warnings: What `warn` was called with.
         stream: Where the JSON goes.
         has_json: Whether the JSON has been printed.
+        explains_interrupt: Whether the command itself says what an interrupt leaves behind.
     """
 
     command: str = ""
@@ -63,6 +64,7 @@ class Output:
     warnings: list[str] = field(default_factory=list)
     stream: TextIO = field(default_factory=lambda: sys.stdout)
     has_json: bool = False
+    explains_interrupt: bool = False
     _result: tuple[Any, int] | None = None
 
     @property
@@ -285,13 +287,16 @@ def report_error(error: Exception, arguments: list[str]) -> int:
 
 
 def report_interrupt(arguments: list[str]) -> int:
-    """Return the exit code after Ctrl-C; with ``--json``, print that the command was interrupted.
+    """Say that the command was interrupted by Ctrl-C, and return the exit code.
 
     Args:
         arguments: The command line.
     """
+    output = _failed_output(KeyboardInterrupt(), arguments)
+    if not output.explains_interrupt:
+        sys.stderr.write("interrupted\n")
     error = {"type": "KeyboardInterrupt", "message": "interrupted by the user"}
-    _failed_output(KeyboardInterrupt(), arguments).print_json(ExitCode.INTERRUPTED, {"error": error})
+    output.print_json(ExitCode.INTERRUPTED, {"error": error})
     return ExitCode.INTERRUPTED
 
 

@@ -19,6 +19,7 @@ from quantry.recipe import Dimension, Recipe, Selection, resolve_recipe
 if TYPE_CHECKING:
     from quantry.auto import AutoInputs, Effort
     from quantry.quantization import QuantizationResult
+    from quantry.targets import Target
 
 _AUTO = "auto"
 _EFFORT = "How long auto may search: low, default (about a minute of CPU time) or high (with training)."
@@ -79,11 +80,13 @@ def quantize(  # noqa: PLR0913, PLR0917  the command line's options are its para
         raise RecipeError("image options need --data, got none; random data are not images")
     # Imported only now, so that a misspelt argument is reported at once.
     from quantry.auto import AutoInputs, find_effort
+    from quantry.targets import find_target
 
+    spent, deployed = find_effort(effort), None if target is None else find_target(target)
     if options is None:
         warn_of_default_pixels(model, data)
     inputs = AutoInputs(model, data, evaluation_data, options, None if store == "none" else store, verify)
-    result = wanted.run(inputs, target, find_effort(effort))
+    result = wanted.run(inputs, deployed, spent)
     useless = useless_because(result)
     usable = useless is None or force
     written = result.save(file) if usable else ()
@@ -242,21 +245,20 @@ class _Wanted:
         """The recipe's name, for the name of the output file."""
         return _AUTO if self.recipe is None else self.recipe.name
 
-    def run(self, inputs: "AutoInputs", target: str | None, effort: "Effort") -> "QuantizationResult":
+    def run(self, inputs: "AutoInputs", target: "Target | None", effort: "Effort") -> "QuantizationResult":
         """Quantize.
 
         Args:
             inputs: The model and the data.
-            target: Name of the deployment target; None if the user named none.
+            target: The deployment target; None if the user named none.
             effort: How long auto may search.
         """
         from quantry.auto import quantize_auto, require_auto
         from quantry.quantization import quantize as quantize_with
-        from quantry.targets import default_target, find_target
+        from quantry.targets import default_target
 
         if self.recipe is None:
-            deployed = default_target() if target is None else find_target(target)
-            return quantize_auto(inputs, deployed, effort, self.changes)
+            return quantize_auto(inputs, target or default_target(), effort, self.changes)
         require_auto(effort)
         settings = {name: getattr(inputs, name) for name in ("evaluation_data", "images", "store", "verify")}
         return quantize_with(inputs.model, inputs.data, self.recipe, target=target, **settings)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from quantry.cli.console import check_model
 from quantry.cli.frame import ExitCode, OptionGroup, current_output
 from quantry.cli.image_arguments import ImageArguments
 from quantry.cli.search_advice import advice_for
@@ -18,6 +19,7 @@ from quantry.cli.search_job import METRIC, SearchJob, load_job
 from quantry.cli.search_pixels import with_proven_pixels
 from quantry.cli.search_table import search_json, show_search
 from quantry.cli.serve import live_page
+from quantry.errors import DataError
 
 if TYPE_CHECKING:
     from quantry.autosearch import Score
@@ -109,14 +111,18 @@ def search(
     """Find the recipe whose quantized model is best; run it again to resume an interrupted search."""
     job = load_job(what) if what.suffix.lower() in _CONFIGURATION_FILES else SearchJob(model=what)
     job = _overridden(job, arguments.given(), images.given())
+    _check_files(job)
     if not job.images:
         job = with_proven_pixels(job)
     # What the end needs is imported now: in hours of search the installation may change.
     import quantry.evaluate.tasks
     import quantry.report  # noqa: F401
 
+    # The search itself says what it leaves if it is interrupted.
+    current_output().explains_interrupt = True
     with _lines_without_terminal(), live_page(job.options.output_dir, enabled=arguments.live):
         result = job.run()
+    current_output().explains_interrupt = False
     _warn_of_chance(job, result.reference)
     again = job.command(result.best_recipe or Path("recipe.yaml"), result.output_dir)
     output = current_output()
@@ -127,6 +133,15 @@ def search(
         advice.show(output)
     code = ExitCode.GOOD if advice is None else ExitCode.NOT_GOOD_ENOUGH
     output.result({**search_json(result, page), "advice": advice}, code)
+
+
+def _check_files(job: SearchJob) -> None:
+    """Raise before any work, and before any warning, if a file is missing."""
+    check_model(job.model)
+    for option in ("data", "evaluation_data", "labels"):
+        path = getattr(job, option)
+        if isinstance(path, Path) and not path.exists():
+            raise DataError(f"--{option.replace('_', '-')} must exist, found nothing; at {path}")
 
 
 def _overridden(job: SearchJob, given: dict[str, Any], images: dict[str, Any]) -> SearchJob:

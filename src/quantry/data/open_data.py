@@ -119,10 +119,9 @@ def pixel_notes(data: CalibrationData) -> tuple[str, ...]:
     if not isinstance(data.source, ImageSource) or not data.source.pixels_by_default:
         return pixel_doubts(data)
     note = (
-        "images are used as RGB pixels 0..255, because no pixel option was given; if the model was trained on other "
-        "values, as most are, the ranges are wrong and the quantized model is useless: pass --pixel-scale 1/255, "
-        "--mean and --std, or images=quantry.ImageOptions(scale=1/255, mean=..., std=...), as in training; "
-        "--pixel-scale 1 or ImageOptions() confirms that 0..255 is right"
+        "images are used as RGB pixels 0..255, because no pixel option was given; most models were trained on other "
+        "values, and the quantized model is useless then: give --pixel-scale 1/255, --mean and --std as in training "
+        "(Python: images=quantry.ImageOptions(scale=1/255, ...)), or --pixel-scale 1 if 0..255 is right"
     )
     return (note,)
 
