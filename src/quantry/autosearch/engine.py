@@ -82,15 +82,12 @@ def run_search(
                 if session.study.reference is not None:
                     session.check_reference(_float_score(workers))
                 write_calibration_list(directory, context.data)
-                state = SearchState(chosen, directory, session.study, adapter.direction)
+                state, known = _resumed(SearchState(chosen, directory, session.study, adapter.direction))
                 state.model_name, state.metric = context.float_path.name, adapter.name
-                known = state.study.restore()
                 proposer, notes = make_proposer(state, known)
                 of_spaces = [note for space in spaces for note in space.notes]
                 notes = (*of_data, *of_spaces, *session.notes, *notes, *_racing_notes(context, chosen))
                 state.expected = proposer.recipes
-                state.resumed = bool(known)
-                state.restored = frozenset(trial.number for trial in known if trial.is_finished)
                 with _reported(state, [*_description(context, chosen), *notes]):
                     _run_trials(state, proposer, workers, known, context)
             notes = (*notes, *state.reasons)
@@ -99,6 +96,14 @@ def run_search(
                     TrialRunner(context).write_model(state.best.recipe, directory.best_model)
                 notes = (*notes, *adapter.notes(directory.best_model))
         return _result(state, notes, context)
+
+
+def _resumed(state: SearchState) -> tuple[SearchState, list[Trial]]:
+    """Return the state with what the study has of an earlier run, and the trials of that run."""
+    known = state.study.restore()
+    state.resumed = bool(known)
+    state.restored = frozenset(trial.number for trial in known if trial.is_finished)
+    return state, known
 
 
 def _pixel_notes(context: SearchContext) -> tuple[str, ...]:
