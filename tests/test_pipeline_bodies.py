@@ -193,7 +193,7 @@ def test_names_and_types_of_a_recipe_apply_inside_bodies() -> None:
         scale=replace(recipe.scale, given=(given,)),
     )
     after = quantized(proto, changed)
-    assert len(after.plan.quantized_nodes) == len(before.plan.quantized_nodes) - 1
+    assert len(after.plan.all_quantized) == len(before.plan.all_quantized) - 1
     then = next(body for body in bodies(after.to_bytes()) if body.name == "t")
     inputs = {node.name: list(node.input) for node in then.node}
     (excluded,) = [node for node in then.node if "t_c2" in node.output]

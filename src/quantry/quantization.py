@@ -154,7 +154,7 @@ class QuantizationResult:
         """Return what a notebook shows; metrics appear once `evaluation` was read, which runs both models."""
         plan = self.plan
         rows: list[tuple[str, str]] = [
-            ("nodes", f"{len(plan.quantized_nodes)} quantized, {len(plan.declined)} float"),
+            ("nodes", f"{len(plan.all_quantized)} quantized, {len(plan.all_declined)} float"),
             ("tensors", f"{len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"),
         ]
         if "evaluation" in self.__dict__:

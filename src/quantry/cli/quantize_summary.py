@@ -61,10 +61,10 @@ def useless_because(result: "QuantizationResult") -> str | None:
     from quantry.quantization import NO_DATA
 
     plan = result.plan
-    if not (plan.quantized_nodes or plan.weights or plan.activations):
-        reasons = Counter(declined.reason for declined in plan.declined).most_common(1)
+    if not (plan.all_quantized or plan.weights or plan.activations):
+        reasons = Counter(declined.reason for declined in plan.all_declined).most_common(1)
         most = f"; most often because: {reasons[0][0]}" if reasons else ""
-        return f"nothing was quantized: {len(plan.declined)} nodes stayed float{most}"
+        return f"nothing was quantized: {len(plan.all_declined)} nodes stayed float{most}"
     return "the ranges come from random data; give --data" if NO_DATA in result.notes else None
 
 
@@ -80,10 +80,10 @@ def show(output: Output, summary: Summary) -> None:
     result, console = summary.result, output.console
     plan = result.plan
     console.print(
-        f"[bold]{escape(result.recipe.name)}[/]: {len(plan.quantized_nodes)} nodes quantized, {len(plan.declined)} "
+        f"[bold]{escape(result.recipe.name)}[/]: {len(plan.all_quantized)} nodes quantized, {len(plan.all_declined)} "
         f"kept float; {len(plan.activations)} activations, {len(plan.weights)} weights, {len(plan.biases)} biases"
     )
-    for reason, nodes in list(grouped_reasons(plan.declined).items())[:_REASONS]:
+    for reason, nodes in list(grouped_reasons(plan.all_declined).items())[:_REASONS]:
         output.item(f"  {len(nodes)} kept float: ", reason)
     if isinstance(result, AutoResult):
         console.print(steps_table(result.auto))
@@ -155,13 +155,13 @@ def quantize_json(model: Path, summary: Summary) -> dict[str, Any]:
 
     result = summary.result
     plan = result.plan
-    reasons = Counter(declined.reason for declined in plan.declined).most_common()
+    reasons = Counter(declined.reason for declined in plan.all_declined).most_common()
     return {
         "model": model,
         "recipe": result.recipe.name,
         "written": summary.written,
         "useless": summary.useless,
-        "nodes": {"quantized": len(plan.quantized_nodes), "float": len(plan.declined)},
+        "nodes": {"quantized": len(plan.all_quantized), "float": len(plan.all_declined)},
         "tensors": {"activations": len(plan.activations), "weights": len(plan.weights), "biases": len(plan.biases)},
         "float_because": [{"reason": reason, "count": count} for reason, count in reasons],
         "evaluation": evaluation_json(result, summary.compared_on) if summary.evaluate else None,

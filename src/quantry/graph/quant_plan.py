@@ -124,6 +124,8 @@ class QuantPlan:
         biases: Quantized biases by initializer name.
         quantized_nodes: Names of the nodes that compute on quantized tensors.
         declined: The other nodes, each with its reason.
+        inside: Names of the quantized nodes in bodies of control flow that were quantized as models of their own.
+        declined_inside: The other nodes of these bodies.
         conversions: Additional Q/DQ pairs after activations, by a name that no tensor has.
         notes: Messages for the user.
     """
@@ -134,6 +136,8 @@ class QuantPlan:
     quantized_nodes: tuple[str, ...] = ()
     declined: tuple[DeclinedNode, ...] = ()
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
+    inside: tuple[str, ...] = ()
+    declined_inside: tuple[DeclinedNode, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -149,6 +153,16 @@ class QuantPlan:
             return tensor
         plan = self.activations[tensor]
         return plan.source if isinstance(plan, SharedRange) else tensor
+
+    @property
+    def all_quantized(self) -> tuple[str, ...]:
+        """Names of the quantized nodes of the main graph and of bodies."""
+        return (*self.quantized_nodes, *self.inside)
+
+    @property
+    def all_declined(self) -> tuple[DeclinedNode, ...]:
+        """The nodes of the main graph and of bodies that stay float."""
+        return (*self.declined, *self.declined_inside)
 
     @property
     def needs_calibration(self) -> bool:
@@ -179,6 +193,9 @@ class QuantPlan:
         extra: dict[str, Any] = {}
         if self.conversions:
             extra["conversions"] = [[name, encode(plan, Conversion)] for name, plan in self.conversions.items()]
+        if self.inside or self.declined_inside:
+            extra["inside"] = list(self.inside)
+            extra["declined_inside"] = [encode(declined, DeclinedNode) for declined in self.declined_inside]
         return Blob(
             meta={
                 "activations": [[name, encode(plan, ActivationPlan)] for name, plan in self.activations.items()],
@@ -202,5 +219,7 @@ class QuantPlan:
             quantized_nodes=tuple(meta["quantized_nodes"]),
             declined=tuple(decode(DeclinedNode, plain, "declined") for plain in meta["declined"]),
             conversions={name: decode(Conversion, plain, name) for name, plain in meta.get("conversions", ())},
+            inside=tuple(meta.get("inside", ())),
+            declined_inside=tuple(decode(DeclinedNode, plain, "inside") for plain in meta.get("declined_inside", ())),
             notes=blob.notes,
         )

@@ -314,8 +314,8 @@ def _random(model: Any, draft: RecipeDraft) -> Any:
 
 def _report(result: QuantizationResult, draft: RecipeDraft) -> None:
     if draft.summary:
-        quantized = len(result.plan.quantized_nodes)
-        _LOG.info("%d nodes quantized, %d stayed float", quantized, len(result.declined))
+        quantized = len(result.plan.all_quantized)
+        _LOG.info("%d nodes quantized, %d stayed float", quantized, len(result.plan.all_declined))
     if draft.evaluate:
         scores = result.evaluation.metrics
         _LOG.info("cosine %.6g, l2 %.6g against the float model", scores["cosine"].value, scores["l2"].value)

@@ -171,5 +171,5 @@ def inside_notes(inside: Iterable[InsidePlan]) -> Iterator[str]:
         if isinstance(plan, str):
             yield f"{place}: activations stay float, because {plan}"
         else:
-            count = len(plan.quantized_nodes)
-            yield f"{place}: {count} of {count + len(plan.declined)} nodes quantized"
+            count = len(plan.all_quantized)
+            yield f"{place}: {count} of {count + len(plan.all_declined)} nodes quantized"

@@ -32,14 +32,14 @@ from quantry.plan.types import types_of_nodes
 from quantry.recipe import PlanOptions
 
 
-@stage(name="plan", version=12)
+@stage(name="plan", version=13)
 def plan(model: FloatModel, options: PlanOptions, inside: tuple[InsidePlan, ...] = ()) -> QuantPlan:
     """Decide which tensors of the model are quantized, and to which type.
 
     Args:
         model: The prepared model.
         options: Types, selection and placement.
-        inside: Plans of bodies that were quantized as models of their own; their nodes become part of this plan's.
+        inside: Plans of bodies that were quantized as models of their own; this plan lists their nodes.
 
     Returns:
         The plan. Every node is either quantized or declined with a reason.
@@ -92,8 +92,9 @@ def _with_bodies(plan: QuantPlan, inside: tuple[InsidePlan, ...]) -> QuantPlan:
     declined = [replace(entry, reason=reason) if entry.node in parents else entry for entry in plan.declined]
     return replace(
         plan,
-        quantized_nodes=(*plan.quantized_nodes, *(name for _, made in bodies for name in made.quantized_nodes)),
-        declined=(*declined, *(entry for _, made in bodies for entry in made.declined)),
+        declined=tuple(declined),
+        inside=tuple(name for _, made in bodies for name in made.all_quantized),
+        declined_inside=tuple(entry for _, made in bodies for entry in made.all_declined),
         notes=(*plan.notes, *inside_notes(inside)),
     )
 

@@ -112,7 +112,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         latency=None
         if latency is None
         else {"float_ms": latency.float_ms, "quantized_ms": latency.quantized_ms, "ratio": latency.ratio},
-        nodes=(len(result.plan.quantized_nodes) + len(result.declined), len(result.plan.quantized_nodes)),
+        nodes=(len(result.plan.all_quantized) + len(result.plan.all_declined), len(result.plan.all_quantized)),
         findings=tuple(
             {
                 "title": finding.title,
@@ -130,7 +130,7 @@ def collect_facts(result: QuantizationResult, diagnosis: Diagnosis, title: str) 
         histograms=_histograms(result, diagnosis, statistics),
         declined=tuple(
             (reason, tuple(f"{node.operator} {node.node}" for node in nodes))
-            for reason, nodes in grouped_reasons(result.declined).items()
+            for reason, nodes in grouped_reasons(result.plan.all_declined).items()
         ),
         notes=grouped_notes(result.notes),
         trace=tuple((entry.stage, entry.outcome, f"{entry.seconds:.2f}") for entry in result.trace.entries),

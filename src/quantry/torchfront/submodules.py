@@ -198,7 +198,7 @@ class MergedModel:
     def _merge(self, definition: ModuleDefinition, tensors: Mapping[str, str], nodes: Mapping[str, str]) -> None:
         plan = renamed_plan(definition.plan, tensors, nodes)
         parts = ("activations", "weights", "biases", "conversions")
-        merged = {name: {**getattr(self.plan, name), **getattr(plan, name)} for name in parts}
+        merged: dict[str, Any] = {name: {**getattr(self.plan, name), **getattr(plan, name)} for name in parts}
         self.plan = QuantPlan(
             **merged,
             quantized_nodes=(*self.plan.quantized_nodes, *plan.quantized_nodes),

@@ -11,7 +11,7 @@ CONVERSION_SQNR = 35.0
 
 def conversions(evidence: Evidence) -> Iterator[Finding]:
     """Find outputs that differ between the float model as given and as quantized."""
-    inside = set(evidence.plan.quantized_nodes) - {node.name for node in evidence.model.graph}
+    inside = bool(evidence.plan.inside)
     limit = HARMED_SQNR if inside else CONVERSION_SQNR
     poor = {name: value for name, value in evidence.converted.items() if value < limit}
     if not poor:
