@@ -189,3 +189,13 @@ def test_numbers_of_types_unknown_exclusions_and_operators_without_a_rule(
     assert sum(node.op_type == "QuantizeLinear" for node in onnx.load(tmp_path / "q.onnx").graph.node) == 2
     with pytest.raises(RecipeError, match="must hold operator types of ONNX, got 'Einsumm'"):
         ours.quantize_static(sums, tmp_path / "q.onnx", _Samples([2, 8]), op_types_to_quantize=["Einsumm"])
+
+
+def test_options_of_the_command_line_are_accepted(tmp_path: Path) -> None:
+    written = quantized(
+        tmp_path,
+        extra_options={"QDQDisableWeightAdjustForInt32Bias": False, "CalibTensorRangeSymmetric": True},
+    )
+    # A range that is the same on both sides has its zero point in the middle of uint8.
+    arrays = [numpy_helper.to_array(tensor) for tensor in written.graph.initializer]
+    assert {int(array) for array in arrays if array.dtype == np.uint8 and array.size == 1} <= {127, 128}

@@ -26,11 +26,21 @@ def own_type(given: Any) -> Any:
     return _TYPES.get(given, given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
-def own_options(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return onnxruntime's ``extra_options`` in the names of docs/reference/options.md."""
+def own_options(given: Mapping[str, Any] | None, method: Any = None) -> dict[str, Any]:
+    """Return onnxruntime's ``extra_options`` in the names of docs/reference/options.md.
+
+    Args:
+        given: The options.
+        method: The calibration method, if any.
+    """
     # None stands for the default.
     listed = {key: value for key, value in (given or {}).items() if value is not None and key not in _NO_EFFECT}
     options = {_RENAMED.get(key, key): value for key, value in listed.items()}
+    if "QDQDisableWeightAdjustForInt32Bias" in options:
+        options["AdjustWeightScaleForInt32Bias"] = not options.pop("QDQDisableWeightAdjustForInt32Bias")
+    if getattr(method, "name", "") != "Percentile" and options.pop("CalibTensorRangeSymmetric", False):
+        # Other methods find both ends of a range; one that is symmetric then makes the type symmetric.
+        options["ActivationSymmetric"] = True
     options.pop("SmoothQuant", None)
     options.pop("SmoothQuantFolding", None)
     overrides = options.get("TensorQuantOverrides")

@@ -166,7 +166,7 @@ def quantize_static(  # noqa: PLR0913, PLR0917 - onnxruntime's arguments
         reduce_range=reduce_range,
         use_external_data_format=use_external_data_format,
         include_sq=bool((extra_options or {}).get("SmoothQuant")),
-        extra_options=own_options(extra_options),
+        extra_options=own_options(extra_options, calibrate_method),
     )
     keeps = bool((extra_options or {}).get("QDQKeepRemovableActivations"))
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
