@@ -1,6 +1,7 @@
 """Every field of the configuration is validated; every member is supported or has a reason."""
 
 import enum
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -310,3 +311,25 @@ def test_conflict_of_types_names_the_fields_of_the_layer() -> None:
     wide = QConfig(replace(wide.global_quant_config, bias=spec(Dtype.int32)))
     with pytest.raises(RecipeError, match=r"^QLayerConfig\.bias must be .* QLayerConfig\.weight\.dtype = Dtype\.int16"):
         recipe_of(wide)
+
+
+def test_configuration_is_written_as_plain_data_and_read_again() -> None:
+    config = QConfig(
+        layer(target_device=DeviceType.IPU),
+        exclude=["head"],
+        algo_config=[SmoothQuant(0.7), AdaRound(), Gptq()],
+        layer_quant_config={"body.*": layer(), "tail": None},
+        layer_type_quant_config={"Linear": layer()},
+    )
+    written = json.loads(json.dumps(config.to_dict()))
+    assert QConfig.from_dict(written) == config
+    # The names and values of AMD Quark 0.13.
+    assert written["quant_method"] == "quark"
+    assert written["quant_mode"] == "fx_graph_mode"
+    weight = written["global_quant_config"]["weight"]
+    assert weight["observer_cls"] == "PerTensorPowOf2MinMSEObserver"
+    assert (weight["dtype"], weight["qscheme"], weight["zero_point_type"]) == ("int8", "per_tensor", "int32")
+    assert QTensorConfig.from_dict(weight) == spec()
+    for broken in ({"dtyp": "int8"}, {"dtype": "int9"}, {**weight, "observer_cls": "MinMaxObserver"}):
+        with pytest.raises(RecipeError, match="must be"):
+            QTensorConfig.from_dict(broken)

@@ -1,8 +1,8 @@
 """Configurations of Quark for PyTorch: `QTensorConfig`, `QLayerConfig` and `QConfig`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import (
@@ -29,6 +29,7 @@ from quantry.recipe import (
     TuneStep,
 )
 from quantry.recipe.checked import KnownArguments
+from quantry.recipe.codec import decode
 from quantry.torch.enums import (
     DATA_TYPES,
     DeviceType,
@@ -43,7 +44,9 @@ from quantry.torch.enums import (
     TQTSpec,
     ZeroPointType,
     check_member,
+    observer_named,
 )
+from quantry.torch.plain_data import PlainData, member_of
 
 _MANDATORY = {
     "observer_cls": "PerTensorMinMaxObserver",
@@ -75,7 +78,7 @@ def _no_dtype() -> Dtype:
 
 
 @dataclass(frozen=True)
-class QTensorConfig(KnownArguments):
+class QTensorConfig(PlainData, KnownArguments):
     """How one kind of tensor is quantized; older scripts call it ``QuantizationSpec``.
 
     Attributes:
@@ -117,6 +120,17 @@ class QTensorConfig(KnownArguments):
     is_scale_quant: bool = False
     enable_buffer_reuse: bool = False
     max_input_numel: int = _DEFAULT_NUMEL
+
+    omitted: ClassVar[tuple[str, ...]] = ("qat_spec",)
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "dtype": member_of(Dtype),
+        "mx_element_dtype": member_of(Dtype),
+        "qscheme": member_of(QSchemeType),
+        "round_method": member_of(RoundType),
+        "scale_type": member_of(ScaleType),
+        "zero_point_type": member_of(ZeroPointType),
+        "observer_cls": observer_named,
+    }
 
     def __post_init__(self) -> None:
         check_member(self.dtype, Dtype, "QTensorConfig.dtype")
@@ -256,7 +270,7 @@ _LANGUAGE_MODELS = {
 
 
 @dataclass(frozen=True)
-class QLayerConfig(KnownArguments):
+class QLayerConfig(PlainData, KnownArguments):
     """How the tensors of a layer are quantized; older scripts call it ``QuantizationConfig``.
 
     Attributes:
@@ -273,6 +287,11 @@ class QLayerConfig(KnownArguments):
     weight: QTensorConfig | None = None
     bias: QTensorConfig | None = None
     target_device: DeviceType | None = None
+
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        **dict.fromkeys(("input_tensors", "output_tensors", "weight", "bias"), QTensorConfig.from_dict),
+        "target_device": member_of(DeviceType),
+    }
 
     def __post_init__(self) -> None:
         for name in ("input_tensors", "output_tensors", "weight", "bias"):
@@ -307,8 +326,13 @@ def _no_global_config() -> QLayerConfig:
     )
 
 
+def _layers(given: Mapping[str, Any]) -> dict[str, QLayerConfig | None]:
+    """Return configurations of layers from plain data."""
+    return {name: None if one is None else QLayerConfig.from_dict(one) for name, one in given.items()}
+
+
 @dataclass(frozen=True)
-class QConfig(KnownArguments):
+class QConfig(PlainData, KnownArguments):
     """How a model is quantized; older scripts call it ``Config``.
 
     Attributes:
@@ -352,6 +376,21 @@ class QConfig(KnownArguments):
     gpu_resident_blocks: int = 0
     sync_moe_expert_input_amax: bool = False
     keep_prequantized_layers: bool = True
+
+    # AMD's form has what is needed to read a model again, not how to compute it.
+    omitted: ClassVar[tuple[str, ...]] = (
+        *("log_severity_level", "kv_cache_group", "min_kv_scale", "shared_scale_groups", "quant_flow"),
+        *("gpu_resident_blocks", "sync_moe_expert_input_amax", "keep_prequantized_layers"),
+    )
+    added: ClassVar[Mapping[str, Any]] = {"quant_method": "quark"}
+    readers: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "global_quant_config": QLayerConfig.from_dict,
+        "layer_type_quant_config": _layers,
+        "layer_quant_config": _layers,
+        "softmax_quant_spec": QTensorConfig.from_dict,
+        "quant_mode": member_of(QuantizationMode),
+        "algo_config": lambda entries: [_stored_algorithm(entry) for entry in _listed(entries)],
+    }
 
     def __post_init__(self) -> None:
         check_member(self.quant_mode, QuantizationMode, "QConfig.quant_mode")
@@ -403,6 +442,21 @@ def _listed(given: Any) -> tuple[Any, ...]:
     if given is None:
         return ()
     return tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+
+
+def _stored_algorithm(entry: Any) -> Any:
+    """Return an algorithm from plain data, or its name."""
+    if not isinstance(entry, Mapping):
+        return entry
+    values = dict(entry)
+    name = str(values.pop("name", ""))
+    kinds = {kind.__name__: kind for kind in _ALGORITHMS.values()}
+    if name not in kinds:
+        raise RecipeError(
+            f"QConfig.algo_config must hold algorithms among {', '.join(kinds)}, got {name!r}"
+            f"{nearest_spelling(name, kinds)}"
+        )
+    return decode(kinds[name], values, "QConfig.algo_config")
 
 
 def _algorithm(entry: Any) -> Any:

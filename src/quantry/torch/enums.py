@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from quantry.errors import RecipeError
+from quantry.errors import RecipeError, nearest_spelling
 from quantry.recipe import DataType, Entropy, Method, MinMax, MinMSE, Percentile
 from quantry.recipe.checked import KnownArguments
 
@@ -265,3 +265,18 @@ PerBlockMXObserver = _observer("PerBlockMXObserver", "Not supported.", scheme=QS
 PerBlockBFPObserver = _observer(
     "PerBlockBFPObserver", "Not supported.", scheme=QSchemeType.per_block, refusal=_NO_BLOCKS
 )
+
+
+def observer_named(name: str) -> type[ObserverBase]:
+    """Return the observer of a name.
+
+    Args:
+        name: Its name.
+
+    Raises:
+        RecipeError: There is no such observer.
+    """
+    known = {one.__name__: one for one in ObserverBase.__subclasses__()}
+    if name not in known:
+        raise RecipeError(f"observer_cls must be an observer, got {name!r}{nearest_spelling(str(name), known)}")
+    return known[name]
