@@ -270,3 +270,10 @@ def test_bodies_are_translated_with_the_model(name: str) -> None:
         first, second = ort.InferenceSession(vendor), ort.InferenceSession(content)
         for sample in samples[:3]:
             np.testing.assert_array_equal(first.run(None, sample)[0], second.run(None, sample)[0], str(target))
+
+
+def test_mixed_precision_says_that_bodies_keep_their_types() -> None:
+    result = quantized(from_text(branch(-9.0), **WEIGHTS), "S16S16_MIXED_S8S8")
+    assert any("inside bodies of control flow keep the types" in note for note in result.notes)
+    assert any("then_branch of 'If_5': 8 of 8 nodes quantized" in note for note in result.notes)
+    assert len(result.plan.inside) == 8

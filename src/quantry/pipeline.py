@@ -249,7 +249,8 @@ def run_quantize(
         given = MixInputs(equalized, statistics or Statistics({}, 0), planned, _opened(data))
         planned = run_mix(memo, given, recipe, score)
     params = memo.run(scale, equalized, statistics or Statistics({}, 0), planned, recipe.scale)
-    noted: list[Handle[Any]] = [prepared, *observed.inside, *observed.models[1:], planned, params]
+    plans = dict.fromkeys((observed.plan, planned))  # both have notes if types were mixed
+    noted: list[Handle[Any]] = [prepared, *observed.inside, *observed.models[1:], *plans, params]
     written, tuned = equalized, []
     for step in map(on_this_machine, recipe.tune.steps):
         # Distillation trains towards the user's model, even where the target replaces some of its operators.

@@ -259,6 +259,8 @@ class Mixer:
             chosen = allocate(problem, self.options.allocation)
             if isinstance(goal, TensorShare):
                 of_goal = (self._share_note(problem, chosen),)
+        if self.plans[0].inside:
+            of_goal = (*of_goal, "mixed precision: layers inside bodies of control flow keep the types of the recipe")
         notes = (*of_goal, *notes_of(self.groups, self.noise, chosen, self.options, result))
         return replace(self._merged(chosen), notes=notes)
 
