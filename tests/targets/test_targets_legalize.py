@@ -140,6 +140,28 @@ def test_sums_of_a_transformer_are_quantized_where_the_target_wants_it(target: s
     assert check_model(result.to_bytes(), target) == ()
 
 
+def test_attention_masks_may_stay_float_for_vitisai() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,8] x, float[1,1,4] mask) => (float[1,4,8] y)
+    <float low = {-10000}> {
+        q = MatMul (x, w)
+        k = Transpose <perm = [0, 2, 1]> (x)
+        scores = MatMul (q, k)
+        hidden = Mul (mask, low)
+        sum = Add (scores, hidden)
+        p = Softmax <axis = -1> (sum)
+        y = MatMul (p, x)
+    }"""
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(8, 8)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    mask = np.array([[[0, 0, 0, 1]]], np.float32)
+    data = [{"x": rng.normal(size=(1, 4, 8)).astype(np.float32), "mask": mask} for _ in range(3)]
+    result = quantry.quantize(model, data, "XINT8", target="vitisai", store=None)
+    assert any("mask" in declined.reason for declined in result.declined)
+    assert check_model(result.to_bytes(), "vitisai") == ()
+
+
 YAML = """
 name: my-npu
 summary: an accelerator of our own

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from quantry.graph.operators import FUSIBLE, Family, operators_where
 from quantry.numerics.power_of_two import scale_at
 from quantry.plan.after_layers import post_processing
+from quantry.plan.stay_float import masked_tensors
 from quantry.recipe import NpuLimits, Recipe
 from quantry.scale.npu import LIMITS, find_units, is_correction
 from quantry.targets.pairs import is_dequantize, is_quantize
@@ -33,6 +34,7 @@ class Closed(Rule):
     model. After the last layer with weights, so are a float average pool with what follows it and the decoding of
     boxes: the CPU computes this end of the model more precisely, and the rest stays one piece for the NPU. So are the
     nodes that the recipe of a model written by quantry excludes: that was a decision, with its gain in accuracy.
+    Attention masks and the sums with them are float in any case: next to -10000 all scores would round to one level.
     """
 
     name = "closed by Q/DQ"
@@ -42,18 +44,19 @@ class Closed(Rule):
         """The rule in one sentence."""
         return (
             "every operator that the NPU computes reads and writes quantized tensors; "
-            "a float average pool or the decoding of boxes after the last layer with weights runs on the CPU"
+            "a float average pool or the decoding of boxes after the last layer with weights runs on the CPU, "
+            "and so do sums with an attention mask"
         )
 
     def violations(self, model: CheckedModel) -> Iterator[Violation]:
         """Yield the float operands and results of nodes that the NPU should compute."""
-        on_cpu = _float_end(model.graph)
+        on_cpu, masked = _float_end(model.graph), masked_tensors(model.graph)
         for node in model.operators:
-            if node in on_cpu or node.name in model.excluded:
+            if node in on_cpu or node.name in model.excluded or node.outputs[0] in masked:
                 continue
             computes = node.op_type in _COMPUTING
             if computes or (node.op_type in _MOVING and _is_quantized(node.outputs[0])):
-                yield from self._operands(node)
+                yield from self._operands(node, masked)
             output = node.outputs[0]
             if computes and _is_float(output) and not _writes_integers(output):
                 change = "quantize it: insert a QuantizeLinear after the node"
@@ -63,10 +66,12 @@ class Closed(Rule):
         """Return the recipe with quantized sums, also in front of a normalization."""
         return replace(recipe, plan=replace(recipe.plan, float_residuals=False))
 
-    def _operands(self, node: ir.Node) -> Iterator[Violation]:
+    def _operands(self, node: ir.Node, masked: frozenset[ir.Value]) -> Iterator[Violation]:
         operands = node.inputs if node.op_type in _ALL_OPERANDS else node.inputs[:1]
         for operand in operands:
-            if operand is not None and _is_float(operand) and not _reads_integers(node, operand):
+            if operand is None or operand in masked:
+                continue
+            if _is_float(operand) and not _reads_integers(node, operand):
                 yield self.broken(
                     node.name,
                     f"its operand {operand.name!r} is float",
