@@ -168,3 +168,19 @@ def test_placement_agrees_with_the_profile_of_onnxruntime(name: str, preset: str
 def input_shapes(model: bytes) -> dict[str, list[int]]:
     values = onnx.load_from_string(model).graph.input
     return {value.name: [size.dim_value for size in value.type.tensor_type.shape.dim] for value in values}
+
+
+def test_operator_without_a_kernel_is_placed_where_its_parts_run() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]> g (float[1,4,8,8] x) => (float[1,4,8,8] y)
+        <float s = {0.02}, uint8 z = {120}, float t = {0.02}, uint8 u = {20}> {
+            q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z) h = HardSwish (d)
+            r = QuantizeLinear (h, t, u) y = DequantizeLinear (r, t, u)
+        }"""
+    )
+    sample = {"x": np.zeros((1, 4, 8, 8), np.float32)}
+    (entry,) = [
+        one for one in installed("ort-cpu").placement(model.SerializeToString(), sample) if one.operator == "HardSwish"
+    ]
+    assert (entry.kernel, entry.precision) == ("Mul", "float")
+    assert "no integer kernel for HardSwish" in entry.why

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -78,6 +79,7 @@ class Kernel:
         precision: Type of its first integer input, else of its first input.
         provider: The execution provider.
         milliseconds: Time of one run.
+        outputs: Names of the tensors that it writes, if it computes a part of an operator.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Kernel:
     precision: str
     provider: str
     milliseconds: float
+    outputs: tuple[str, ...] = ()
 
 
 def installed_version(distribution: str) -> str | None:
@@ -139,6 +142,8 @@ def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions
         for _ in range(_TIMED_RUNS):
             run_session(session, feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        optimized = Path(folder) / "optimized.onnx"
+        nodes = onnx.load(optimized, load_external_data=False).graph.node if optimized.exists() else ()
     times: dict[str, list[float]] = {}
     seen: dict[str, Mapping[str, Any]] = {}
     for event in events:
@@ -146,6 +151,7 @@ def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             times.setdefault(name, []).append(event["dur"] / 1000)
             seen[name] = event["args"]
+    written = _outputs_of_parts(nodes, {name: str(arguments["op_name"]) for name, arguments in seen.items()})
     return [
         Kernel(
             name,
@@ -153,9 +159,30 @@ def profiled_kernels(model: SessionModel, feeds: Arrays, options: SessionOptions
             _precision(arguments["input_type_shape"]),
             arguments["provider"],
             min(times[name]),
+            written.get(name, ()),
         )
         for name, arguments in seen.items()
     ]
+
+
+def _outputs_of_parts(nodes: Iterable[onnx.NodeProto], kernels: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the outputs of kernels that compute a part of an operator which onnxruntime has no kernel for.
+
+    Such nodes have no name in the optimized graph; the profile names them by operator and number, in the same order.
+    """
+    nodes = list(nodes)
+    named = {node.name for node in nodes if node.name}
+    waiting = {name: operator for name, operator in kernels.items() if name not in named}
+    found: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        name = next((name for name, operator in waiting.items() if operator == node.op_type), None)
+        if node.name or name is None:
+            continue
+        del waiting[name]
+        # Transpose and the parts of pairs are not what an operator consists of: onnxruntime inserts them around it.
+        if node.op_type not in ("Transpose", "QuantizeLinear", "DequantizeLinear"):
+            found[name] = tuple(node.output)
+    return found
 
 
 def _precision(inputs: Iterable[Mapping[str, Any]]) -> str:
@@ -170,6 +197,7 @@ class _Placer:
         self._nodes = nodes
         self._kernels = {_RENAMED.sub("", kernel.name): kernel for kernel in kernels}
         self._kernels |= {kernel.name: kernel for kernel in kernels}
+        self._writers = {name: kernel for kernel in kernels for name in kernel.outputs}
 
     @cached_property
     def found(self) -> dict[str, Kernel]:
@@ -216,7 +244,8 @@ class _Placer:
             return kernel
         kernel = self._kernels.get(node.outputs[0].name or "")
         if kernel is None:
-            return None
+            # onnxruntime has no kernel for some operators, such as HardSwish, and runs the nodes they consist of.
+            return self._writers.get(node.outputs[0].name or "")
         return kernel if kernel.operator == node.op_type or kernel.name.endswith("_nchwc") else None
 
 
