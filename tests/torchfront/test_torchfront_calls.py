@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from quantry.torchfront import QatOptions, capture, export, qat, quantize_graph
 
@@ -97,3 +98,52 @@ def test_model_of_branches_only(tmp_path: Path) -> None:
     assert done.path.exists()
     assert done.violations == ()
     assert max(entry.largest for entry in done.differences) < 1e-6
+
+
+class Repeated(nn.Module):
+    """The layer runs a number of times that depends on the values, and a condition inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def body(count: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            made = torch.tanh(self.layer(state) + x)
+            return count + 1, torch.cond(made.mean() > 0, lambda y: y * 0.5, lambda y: self.layer(y) * 2, (made,))
+
+        rounds = 2 + (x.sum() > 0).long()
+        start = (torch.tensor(0), x * 0.5)
+        return torch._higher_order_ops.while_loop(lambda count, state: count < rounds, body, start)[1]
+
+
+class Scanned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def step(state: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            following = torch.tanh(self.layer(state) + row)
+            return following, following * 2
+
+        state, found = torch._higher_order_ops.scan(step, torch.zeros(5, 6), x, reverse=True)
+        return self.last(found), state
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [Repeated, Scanned])
+def test_loops_are_quantized_trained_and_exported(kind: type[nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    data, model = [rows() for _ in range(4)], kind().eval()
+    module = quantize_graph(capture(model, data[0]), data, "XINT8")
+    for batch in data:
+        for ours, theirs in zip(tree_leaves(module(batch)), tree_leaves(model(batch)), strict=True):
+            assert float((ours - theirs).square().mean() / theirs.square().mean()) < 0.01
+    before = {name: part.detach().clone() for name, part in module.named_parameters()}
+    qat(module, data, options=QatOptions(steps=2), held_out=[])
+    after = dict(module.named_parameters())
+    assert any(not torch.equal(after[name], part) for name, part in before.items() if "layer" in name)
+    done = export(module, tmp_path / "model.onnx", data[0], samples=data)
+    assert done.violations == ()
+    assert max(entry.largest for entry in done.differences) < 1e-5

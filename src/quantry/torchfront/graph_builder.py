@@ -28,6 +28,7 @@ from quantry.numerics.torch_quantizer import FLOAT_TYPES
 from quantry.recipe import PerChannel, PerTensor
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.torchfront.batch_norm_layer import BatchNormLayer
+from quantry.torchfront.control_flow import CONTROL_FLOW, outer_tensors
 from quantry.torchfront.fake_quantizer import DerivedBias, FakeQuantizer, FloatCast
 from quantry.torchfront.module_definition import BatchNormOf, ModuleDefinition
 
@@ -71,26 +72,6 @@ class NodeCall(nn.Module):  # type: ignore[misc]
             (str(value.device) for value in inputs if value is not None and value.device.type != "cpu"), "cpu"
         )
         return self._call(self._call.on_device(inputs, device))
-
-
-class Branches(nn.Module):  # type: ignore[misc]
-    """ONNX If: computes one of two graphs, whose parameters and quantizers belong to the enclosing module."""
-
-    def __init__(self, then: fx.Graph, otherwise: fx.Graph) -> None:
-        super().__init__()
-        self._graphs = then, otherwise
-        self._enclosing: tuple[nn.Module, ...] = ()
-
-    def enclose(self, module: nn.Module) -> None:
-        """Set the enclosing module."""
-        # In a tuple, so that torch does not register it as a part of this one.
-        self._enclosing = (module,)
-
-    def forward(self, condition: Tensor, *values: Tensor) -> Any:
-        """Return the results of the chosen graph for tensors of the enclosing one."""
-        chosen = self._graphs[0] if bool(condition) else self._graphs[1]
-        results = fx.Interpreter(self._enclosing[0], graph=chosen).run(*values)
-        return results[0] if len(results) == 1 else results
 
 
 def is_tabulated(node: ir.Node, params: TensorParams | None) -> bool:
@@ -232,8 +213,8 @@ class GraphBuilder:
         if self._definition.final and is_tabulated(node, self._levels(node)):
             self._tabulated(node)
             return
-        if node.op_type == "If":
-            self._branches(node)
+        if node.op_type in CONTROL_FLOW and node.domain == "":
+            self._control_flow(node)
             return
         call = self._call(node)
         norm = self._norm_of(node)
@@ -278,13 +259,13 @@ class GraphBuilder:
             )
         return torch_call(node, self._definition.model.opset)
 
-    def _branches(self, node: ir.Node) -> None:
-        bodies = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
-        used = dict.fromkeys(value for body in bodies for value in _outer_values(body))
-        condition = node.inputs[0]
-        assert condition is not None
-        outer = [self._tensor(value, node.name or "") for value in (condition, *used)]
-        module = Branches(*(self._body(body, tuple(used)) for body in bodies))
+    def _control_flow(self, node: ir.Node) -> None:
+        kind, attributes = CONTROL_FLOW[node.op_type]
+        bodies = [node.attributes[name].as_graph() for name in attributes]
+        used = dict.fromkeys(value for body in bodies for value in outer_tensors(body))
+        given = (*node.inputs, *used)
+        outer = [None if value is None else self._tensor(value, node.name or "") for value in given]
+        module = kind(node, [self._body(body, (*body.inputs, *used)) for body in bodies])
         path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
         self._add_results(node, self.graph.call_module(path, tuple(outer)))
 
@@ -293,7 +274,7 @@ class GraphBuilder:
         enclosing = self.graph, self._tensors, self._constants, self._for_reader
         self.graph, self._tensors, self._constants, self._for_reader = fx.Graph(), {}, {}, {}
         for number, value in enumerate(given):
-            self._tensors[value.name or ""] = self.graph.placeholder(f"outer_{number}")
+            self._tensors[value.name or ""] = self.graph.placeholder(f"given_{number}")
         for node in body:
             self._node(node)
         self.graph.output(tuple(self._tensor(value, "") for value in body.outputs))
@@ -452,13 +433,6 @@ class GraphBuilder:
             path = f"{base.replace('.', '_') if path != base else base}_{count}"
         self._taken |= {path, *(path[: match.start()] for match in re.finditer(r"\.", path))}
         return path
-
-
-def _outer_values(body: ir.Graph) -> list[ir.Value]:
-    """Return the computed tensors of enclosing graphs that a graph reads."""
-    own = {output for node in body.all_nodes() for output in node.outputs}
-    read = [value for node in body.all_nodes() for value in node.inputs if value is not None] + list(body.outputs)
-    return [value for value in dict.fromkeys(read) if value not in own and value.const_value is None]
 
 
 def _sizes(value: ir.Value) -> list[int | None] | None:

@@ -142,7 +142,7 @@ def _without_bodies(recipe: Recipe, graph: ir.Graph, notes: tuple[str, ...]) -> 
     """Return a recipe that leaves activations inside bodies float, and notes: bodies in torch have no quantizers."""
     if not planned_bodies(graph, recipe):
         return recipe, notes
-    note = "activations inside the branches of control flow stay float in a module; quantry.quantize quantizes them too"
+    note = "activations inside the bodies of control flow stay float in a module; quantry.quantize quantizes them too"
     return replace(recipe, plan=replace(recipe.plan, body_activations=False)), (*notes, note)
 
 

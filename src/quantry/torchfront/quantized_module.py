@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from quantry.errors import ModelError
-from quantry.torchfront.graph_builder import Branches, GraphBuilder, Layout
+from quantry.torchfront.control_flow import ControlFlow
+from quantry.torchfront.graph_builder import GraphBuilder, Layout
 from quantry.torchfront.held_out import Gain
 from quantry.torchfront.module_definition import ModuleDefinition
 
@@ -41,7 +42,7 @@ class QuantizedModule(fx.GraphModule):  # type: ignore[misc]
         for name, buffer in root.named_buffers(recurse=False):
             self.register_buffer(name, buffer)
         for part in self.modules():
-            if isinstance(part, Branches):
+            if isinstance(part, ControlFlow):
                 part.enclose(self)
         self.definition = definition
         self.layout = layout

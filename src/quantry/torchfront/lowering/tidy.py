@@ -47,6 +47,7 @@ def tidied(model: ir.Model, program: ExportedProgram, captured: fx.GraphModule) 
     """
     origins = _origins(program, captured)
     _mark(model.graph, origins)
+    _agree_on_versions(model)
     common.InlinePass()(model)
     _name_results(model.graph, origins)
     _fill_in(model.graph, captured)
@@ -66,6 +67,14 @@ def tidied(model: ir.Model, program: ExportedProgram, captured: fx.GraphModule) 
     model.opset_imports.setdefault("", OPSET)
     scopes = _name_nodes(model.graph, {origin.name: origin.scope for origin in origins.values()})
     return model, scopes
+
+
+def _agree_on_versions(model: ir.Model) -> None:
+    """Give the domains of the model's own functions one version: torch writes another one inside nested graphs."""
+    for domain in {domain for domain, _, _ in model.functions}:
+        for part in (model.graph, *model.functions.values()):
+            if domain in part.opset_imports:
+                part.opset_imports[domain] = 1
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
