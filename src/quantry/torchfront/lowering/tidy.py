@@ -71,10 +71,11 @@ def tidied(model: ir.Model, program: ExportedProgram, captured: fx.GraphModule) 
 
 def _agree_on_versions(model: ir.Model) -> None:
     """Give the domains of the model's own functions one version: torch writes another one inside nested graphs."""
+    imports = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
     for domain in {domain for domain, _, _ in model.functions}:
-        for part in (model.graph, *model.functions.values()):
-            if domain in part.opset_imports:
-                part.opset_imports[domain] = 1
+        for versions in imports:
+            if domain in versions:
+                versions[domain] = 1
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
