@@ -62,7 +62,7 @@ class PairWriter:
         self.origins: dict[str, Origin] = {}
         self._view = view
         self._opset = editor.model.opset_imports[""]
-        self._closed = frozenset(view.plan.quantized_nodes)
+        self._quantized = frozenset(view.plan.quantized_nodes)
         self._body = STANDARD
         self._nodes: list[tuple[ir.Node, DataType | None]] = []  # with the 32-bit type that has no native operator
 
@@ -155,9 +155,14 @@ class PairWriter:
         if self._opset < REWRITE_SINCE_OPSET or params.dtype != DataType.INT8:
             return False
         return any(
-            (node.op_type in MOVED_BY_RUNTIME and node.name not in self._closed) or self._becomes_gemm(node)
+            (node.op_type in MOVED_BY_RUNTIME and not self._is_closed(node)) or self._becomes_gemm(node)
             for node in readers
         )
+
+    def _is_closed(self, node: ir.Node) -> bool:
+        """Whether a pair follows a node; a quantized one has none where only float nodes read its result."""
+        paired = self._view.plan.activations
+        return node.name in self._quantized and all(output.name in paired for output in node.outputs)
 
     def _becomes_gemm(self, node: ir.Node) -> bool:
         """Whether onnxruntime makes a Gemm of a product and a sum, with a Reshape that it moves the pair past."""

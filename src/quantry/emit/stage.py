@@ -57,7 +57,7 @@ _FOUR_BITS = (ir.DataType.INT4, ir.DataType.UINT4)
 
 
 # Writing the graph takes less time than storing it and reading it back would.
-@stage(name="emit", version=3, environment=depends_on("onnx", "onnx_ir"), stored=False)
+@stage(name="emit", version=4, environment=depends_on("onnx", "onnx_ir"), stored=False)
 def emit(
     model: FloatModel, plan: QuantPlan, params: QuantParams, options: EmitOptions, metadata: Mapping[str, str]
 ) -> QuantizedModel:

@@ -54,7 +54,8 @@ def _npu_mixed(best: Recipe) -> Recipe:
     return replace(
         best,
         name="RECOMMENDED-NPU-MIXED",
-        plan=replace(best.plan, activation=replace(best.plan.activation, dtype=DataType.INT8)),
+        # The sums of transformers get 16 bits instead of float: all of the model is integer.
+        plan=replace(best.plan, activation=replace(best.plan.activation, dtype=DataType.INT8), float_residuals=False),
         scale=replace(best.scale, npu=None),
         mix=MixOptions(mixed),
     )
