@@ -13,7 +13,6 @@ import quantry
 from onnx_oracle import from_text
 from quantry.recipe import PRESETS
 
-
 SUM = "a = Add(m, b) s = Add(a, x)"
 MOVED = "a = Add(m, b) t = Reshape(a, to) u = Transpose<perm=[0,2,1]>(t) f = Reshape(u, back) s = Add(f, x)"
 
