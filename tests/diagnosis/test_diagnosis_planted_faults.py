@@ -158,6 +158,11 @@ def with_outliers() -> list[np.ndarray]:
     return data
 
 
+def one_strange_sample() -> list[np.ndarray]:
+    """Return samples of which one has much larger values, as a file of another kind of data has."""
+    return [(40 if index == 3 else 1) * sample for index, sample in enumerate(samples())]
+
+
 def darker() -> list[np.ndarray]:
     return [0.1 * sample for sample in samples()]
 
@@ -179,6 +184,9 @@ FAULTS = {
     "weight channel": Fault("of very different size", "w2", one_large_weight),
     "activation channels": Fault("activation: channels of", "ar", one_large_input_channel),
     "outlier in the data": Fault("outliers in", "x", calibration=with_outliers, evaluation=samples),
+    "sample of another kind": Fault(
+        "calibration stretched", "x", calibration=one_strange_sample, evaluation=lambda: samples(12, 5)
+    ),
     "tight percentile": Fault("values are cut off", "x", recipe=tight),
     "other evaluation data": Fault("values of the evaluation data", "x", calibration=darker, evaluation=samples),
     "sum of a transformer": Fault(

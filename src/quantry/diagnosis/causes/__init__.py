@@ -12,7 +12,7 @@ from quantry.diagnosis.causes.collapsed_divisors import collapsed_divisors
 from quantry.diagnosis.causes.conversions import conversions
 from quantry.diagnosis.causes.joined_ranges import joined_ranges
 from quantry.diagnosis.causes.poor_biases import poor_biases
-from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers, saturated_ranges
+from quantry.diagnosis.causes.poor_ranges import coarse_ranges, outliers, saturated_ranges, stretched_ranges
 from quantry.diagnosis.causes.shifted_means import BIAS_CORRECTION, shifted_means
 from quantry.diagnosis.causes.starved_activations import starved_activations
 from quantry.diagnosis.causes.starved_weights import starved_weights
@@ -63,6 +63,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(starved_weights, lambda measure, _: measure.with_scales_per_channel()),
     Cause(saturated_ranges),
     Cause(outliers),
+    Cause(stretched_ranges),
     Cause(joined_ranges),
     Cause(coarse_ranges),
     # Last, because its cost is what other causes leave: ranges that cut values off shift means, too.

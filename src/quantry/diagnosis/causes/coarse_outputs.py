@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from quantry.diagnosis.causes.poor_ranges import stretched
 from quantry.diagnosis.evidence import Evidence, Finding
 from quantry.diagnosis.fix import Fix, float_fix, last_nodes, node_name
 
@@ -17,6 +18,8 @@ def coarse_outputs(evidence: Evidence) -> Iterator[Finding]:
     if evidence.ties < NOTABLE_TIES:
         return
     outputs = tuple(value.name for value in evidence.model.graph.outputs if value.name)
+    if any(tensor.name in outputs for tensor in stretched(evidence)):
+        return  # The calibration data made them coarse, which is a finding of its own.
     yield Finding(
         f"coarse outputs: several classes share the highest score in {evidence.ties:.0%} of the samples, where the "
         "float model has one winner",

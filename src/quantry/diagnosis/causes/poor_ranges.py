@@ -17,6 +17,9 @@ CUT_OFF = 0.5
 # dB that a tensor must lose on the evaluation data compared with the calibration data.
 _NOTABLE_LOSS = 3.0
 
+# A range this many times as wide as the values of the evaluation data wastes two bits of eight.
+_STRETCHED = 4.0
+
 _SQUASHING = (*operators_where(lambda row: row.operands == 1 and row.homogeneous is False), "Clip")
 
 _MORE_BITS = "16 bits for these layers (plan.layers, mixed precision)"
@@ -66,6 +69,39 @@ def _cut_off_later(evidence: Evidence) -> Iterator[TensorHealth]:
             continue
         if known - tensor.sqnr > _NOTABLE_LOSS:
             yield tensor
+
+
+def stretched(evidence: Evidence) -> list[TensorHealth]:
+    """Return the activations whose range comes from calibration samples that the evaluation data do not resemble."""
+    before = {tensor.name: tensor for tensor in evidence.activations}
+    return [
+        tensor
+        for tensor in evidence.held_out
+        if (known := before.get(tensor.name)) is not None
+        and tensor.clipped <= CUT_OFF
+        and tensor.sqnr < HARMED_SQNR
+        and known.sqnr - tensor.sqnr > _NOTABLE_LOSS
+        and known.peak <= OUTLIER_PEAK
+        and tensor.range[1] - tensor.range[0] > _STRETCHED * (tensor.seen[1] - tensor.seen[0])
+    ]
+
+
+def stretched_ranges(evidence: Evidence) -> Iterator[Finding]:
+    """Find activations whose range few calibration samples stretched."""
+    found = stretched(evidence)
+    if not found:
+        return
+    names = worst_first(found)
+    worst = next(tensor for tensor in found if tensor.name == names[0])
+    yield Finding(
+        f"calibration stretched the range of {counted(len(found), 'activation')}: {worst.name} has values of the "
+        f"evaluation data from {worst.seen[0]:.3g} to {worst.seen[1]:.3g}, and its range ends at {worst.range[0]:.3g} "
+        f"and {worst.range[1]:.3g}",
+        names,
+        "leave out the calibration samples that are unlike the evaluation data, or use a method that clips them "
+        "(scale.activation: MinMSE or Percentile)",
+        _wider(evidence)[:1] + _more(evidence, found),
+    )
 
 
 def outliers(evidence: Evidence) -> Iterator[Finding]:
