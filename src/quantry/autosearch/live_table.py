@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _SHOWN_TRIALS = 12
 _MAX_ERROR = 100
 
+# The end of the search and that of its budget are one if they are this close.
+_SAME_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -85,7 +88,7 @@ def time_text(state: SearchState) -> str:
         parts.append(f"{_clock(max(state.time.left, 0.0))} of the budget left")
     left = state.seconds_left
     # A search that uses its whole budget ends with it.
-    if left and (state.time.left is None or _clock(left) != _clock(max(state.time.left, 0.0))):
+    if left and (state.time.left is None or abs(left - state.time.left) > _SAME_SECONDS):
         parts.append(f"done in about {_clock(left)}")
     failed = sum(trial.state == "failed" for trial in state.trials)
     return ", ".join((*parts, *((f"{failed} failed",) if failed else ())))
