@@ -120,8 +120,8 @@ class Quality:
 _LEVELS = (
     (30.0, 0.97, "good", "very close to {}"),
     (20.0, 0.90, "good", "close to {}"),
-    (10.0, 0.75, "fair", "clearly different from {}, measure it on labelled data before use"),
-    (-math.inf, 0.0, "bad", "far from {}, do not use it as it is"),
+    (10.0, 0.75, "fair", "different from {}, measure it on labelled data before use"),
+    (-math.inf, 0.0, "bad", "far from {}, expect to lose accuracy"),
 )
 
 
@@ -140,7 +140,7 @@ def quality(
         >>> print(quality(32.2, 0.95, "20 samples").evidence)
         the error is 2.5 % of the outputs (32.2 dB), and 95.0 % of the decisions on 20 samples are the same
         >>> print(quality(4.0))
-        far from the float model, do not use it as it is: the error is 63 % of the outputs (4.0 dB)
+        far from the float model, expect to lose accuracy: the error is 63 % of the outputs (4.0 dB)
     """
     known = 1.0 if agreement is None else agreement
     # NaN is above no limit and therefore bad.

@@ -96,7 +96,9 @@ def _level(drop: float, search: SearchFacts) -> tuple[str, str]:
     share = drop / reference
     if share <= _SMALL_DROP:
         return "good", "The best model is nearly as good as the float model"
-    return ("fair" if share <= _LARGE_DROP else "bad"), "The best model is worse than the float model"
+    kept = f"The best model keeps {100 * (1 - share):.1f} % of the float model's {search.metric}"
+    words = kept if search.direction == "maximize" and share < 1 else "The best model is worse than the float model"
+    return ("fair" if share <= _LARGE_DROP else "bad"), words
 
 
 def _next(search: SearchFacts, level: str) -> str:
@@ -109,7 +111,12 @@ def _next(search: SearchFacts, level: str) -> str:
     compare = f"<code>quantry compare {model} best.onnx --data images/ --latency 50</code>"
     if level == "good":
         return f"Check its speed and outputs: {compare}"
-    return "Run the same command with a larger <code>--budget</code>: it continues where it stopped"
+    if "limit" in search.stopped_by:
+        return "Run the same command with a larger <code>--budget</code>: it continues where it stopped"
+    return (
+        "Search the default space, which starts with the recommended recipes: "
+        f"<code>quantry search {model} --data images/ --labels labels.csv</code>"
+    )
 
 
 def _boxes(search: SearchFacts) -> Iterator[tuple[str, str]]:
