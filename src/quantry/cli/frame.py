@@ -54,7 +54,7 @@ class Output:
         warnings: What `warn` was called with.
         stream: Where the JSON goes.
         has_json: Whether the JSON has been printed.
-        explains_interrupt: Whether the command itself says what an interrupt leaves behind.
+        explains_interrupt: Whether the command itself says what an interrupt leaves.
     """
 
     command: str = ""
