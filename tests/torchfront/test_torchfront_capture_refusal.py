@@ -86,6 +86,7 @@ def test_unknown_operator_error_suggests_what_works(tmp_path: Path) -> None:
 
 
 def test_control_flow_of_torch_is_quantized(tmp_path: Path) -> None:
+    torch.manual_seed(3)  # with sums far from zero, so that rounding does not change the condition
     model = Conditional().eval()
     both = [images(), -images()]  # one for each branch
     module = quantize_graph(capture(model, images()), both, "S8S8_AAWS")
