@@ -159,8 +159,9 @@ class Loop:
         self._choose_trials()
         self._diagnose()
         if self._diagnosis is not None:
-            found = list(fixes(start.recipe, self._diagnosis))
-            gains = {proposal.label: gain for proposal in found if (gain := self._measure(proposal)) is not None}
+            # Several findings may suggest the same fix.
+            found = {proposal.label: proposal for proposal in fixes(start.recipe, self._diagnosis)}
+            gains = {label: gain for label, one in found.items() if (gain := self._measure(one)) is not None}
             helpful = sorted((label for label in gains if gains[label] > 0), key=lambda label: -gains[label])
             diagnosis = self._diagnosis
             # Names of nodes may have changed with what was kept, and other causes come to light.
