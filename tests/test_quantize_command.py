@@ -402,6 +402,16 @@ def test_last_line_is_the_next_command_for_this_model(folder: Path) -> None:
     assert in_process(*words)
 
 
+def test_next_command_for_images_in_one_folder_per_class_needs_no_labels(folder: Path) -> None:
+    for index, name in enumerate(("0", "1")):
+        Path("classes", name).mkdir(parents=True)
+        Image.fromarray(np.full((8, 8, 3), 100 * index, np.uint8)).save(Path("classes", name, "a.png"))
+    given = ("--data", "classes", "--preset", "S8S8_AAWS", "--store", "none", "--pixel-scale", "1/255")
+    lines = in_process("quantize", "m.onnx", *given).splitlines()
+    assert lines[-1].endswith("--metric top1")
+    assert in_process(*lines[-1].partition("quantry ")[2].split())
+
+
 @pytest.mark.parametrize("name", ["quantize", "search", "diagnose"])
 def test_help_names_a_type_only_where_an_option_takes_a_value(name: str) -> None:
     text = in_process(name, "--help")

@@ -104,7 +104,8 @@ def test_page_starts_with_whether_the_model_is_good_where_it_is_and_what_is_next
         (35.0, 1.0, "good"),
         (35.0, 0.8, "fair"),
         (15.0, 1.0, "fair"),
-        (25.0, 0.5, "bad"),
+        (25.0, 0.3, "bad"),
+        (7.5, 0.64, "fair"),  # a detector that keeps 97 % of its AP
         (math.nan, None, "bad"),
     ],
 )

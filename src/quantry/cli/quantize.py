@@ -108,7 +108,19 @@ def _next_command(model: Path, written: Path, data: Path | None, images: Explain
     """Return what to do with a quantized model: only labels show what it is worth in use."""
     given = [] if data is None else ["--data", str(data)]
     words = ["quantry", "evaluate", str(written), "--float", str(model), *given, *images.words()]
-    return f"score it with labels: {shlex.join(words)} --labels labels.csv"
+    return (
+        f"score it with labels: {shlex.join(words)} {'--metric top1' if _is_by_class(data) else '--labels labels.csv'}"
+    )
+
+
+def _is_by_class(data: Path | None) -> bool:
+    """Whether data are images in one folder per class, which need no file of labels."""
+    from quantry.data.images import IMAGE_SUFFIXES
+
+    if data is None or not data.is_dir():
+        return False
+    folders = {path.parent for path in data.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES}
+    return len(folders) > 1 and data not in folders
 
 
 def _written_report(result: "QuantizationResult", path: Path, title: str, decoder: str | None) -> Path:
