@@ -125,6 +125,10 @@ def test_functions_take_the_forms_that_scripts_use(tmp_path: Path) -> None:
     given = argparse.Namespace(input=str(source), output=str(made), save_as_external_data=False)
     assert run(module("convert_fp16_to_fp32").convert(given), samples()[0])
     assert module("convert_customqdq_to_qdq").custom_ops_infer_shapes(quantized()).graph.value_info
+    text, again = tmp_path / "model.txt", tmp_path / "again.onnx"
+    module("convert_onnx_to_onnxtxt").convert_onnx_to_onnxtxt(str(source), str(text))
+    module("convert_onnxtxt_to_onnx").convert(argparse.Namespace(input=str(text), output=str(again)))
+    np.testing.assert_array_equal(run(onnx.load(again), samples()[0])[0], run(cnn(), samples()[0])[0])
     with pytest.raises(RecipeError, match="got none in remove_qdq"):
         module("remove_qdq").remove_qdq()
 

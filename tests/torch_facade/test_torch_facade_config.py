@@ -333,3 +333,9 @@ def test_configuration_is_written_as_plain_data_and_read_again() -> None:
     for broken in ({"dtyp": "int8"}, {"dtype": "int9"}, {**weight, "observer_cls": "MinMaxObserver"}):
         with pytest.raises(RecipeError, match="must be"):
             QTensorConfig.from_dict(broken)
+    for broken in (None, {**written, "global_quant_config": "int8"}, {**written, "layer_quant_config": ["a"]}):
+        with pytest.raises(RecipeError, match=r"must be .*dictionary"):
+            QConfig.from_dict(broken)
+    for broken in ({**weight, "dtype": ["int8"]}, {**weight, "observer_cls": ["a"]}):
+        with pytest.raises(RecipeError, match=r"must be .*got \["):
+            QTensorConfig.from_dict(broken)

@@ -4,11 +4,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from onnx_oracle import from_text
 from quantry.torchfront import QatOptions, capture, export, qat, quantize_graph
 
 
@@ -147,3 +150,21 @@ def test_loops_are_quantized_trained_and_exported(kind: type[nn.Module], tmp_pat
     done = export(module, tmp_path / "model.onnx", data[0], samples=data)
     assert done.violations == ()
     assert max(entry.largest for entry in done.differences) < 1e-5
+
+
+ROUNDS = """<ir_version: 8, opset_import: ["": 16]> g (float[5,6] x, int64 n) => (float[5,6] y, float[rounds,5,6] z) {
+    y, z = Loop (n, , x) <body = l (int64 i, bool before, float[5,6] state)
+        => (bool after, float[5,6] next, float[5,6] row) {
+        after = Identity (before)  a = MatMul (state, w)  next = Tanh (a)  row = MatMul (next, w) }> }"""
+
+
+def test_a_loop_may_have_no_round() -> None:
+    torch.manual_seed(0)
+    proto = from_text(ROUNDS, w=torch.randn(6, 6).numpy() / 4)
+    data = [{"x": rows()[0].numpy(), "n": np.array(count)} for count in (1, 2, 3)]
+    module = quantize_graph(proto.SerializeToString(), data, "XINT8")
+    session = ort.InferenceSession(proto.SerializeToString())
+    for count in (2, 0):
+        expected = session.run(None, {"x": data[0]["x"], "n": np.array(count)})
+        found = module(torch.from_numpy(data[0]["x"]), torch.tensor(count))
+        assert [tuple(part.shape) for part in found] == [part.shape for part in expected]

@@ -187,6 +187,9 @@ def test_switch_of_the_npu_has_no_effect_where_its_rules_cannot_hold(
         quantry.vai_q_onnx.quantize_static(source, target, Reader(), enable_dpu=True, **settings)
         assert "enable_dpu has no effect" in caplog.text
         assert run(onnx.load(target), samples()[0])
+    wrong: dict[str, Any] = {"weight_type": "int8", "quant_format": VitisQuantFormat.QDQ}
+    with pytest.raises(RecipeError, match="weight_type must be a QuantType"):
+        quantry.vai_q_onnx.quantize_static(source, tmp_path / "wrong.onnx", Reader(), enable_dpu=True, **wrong)
 
 
 def test_switch_for_transformers_leaves_convolutions_in_float(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from quantry.graph.weights import rebuilt
 Call = Mapping[str, NDArray[Any]]
 """What a body read when it ran once: its inputs and the tensors of the graph around it, by name."""
 
-_ATTRIBUTES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+BODY_ATTRIBUTES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+"""The attributes that hold the bodies of each operator."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +46,7 @@ class BodyPlace:
 def bodies_with_layers(graph: ir.Graph) -> Iterator[tuple[ir.Node, BodyPlace]]:
     """Yield the nodes of the main graph with a body that has layers, at any depth, and where the body is."""
     for node in graph:
-        for attribute in _ATTRIBUTES.get(node.op_type, ()) if node.domain == "" else ():
+        for attribute in BODY_ATTRIBUTES.get(node.op_type, ()) if node.domain == "" else ():
             nodes = ir.traversal.RecursiveGraphIterator(body_of(node, attribute))
             if any(inner.op_type in LINEAR and inner.domain == "" for inner in nodes):
                 yield node, BodyPlace(node.name or "", attribute)

@@ -26,6 +26,7 @@ from quantry.onnx.tensor_pictures import save_tensor_hist, save_weights_hist
 
 # Each of AMD's tools has its own names for the two files; every tool here accepts all of them.
 _INPUTS = ("input", "input_model", "input_model_path", "model_input", "model_path", "onnx_model")
+_SUFFIXES = (".onnx", ".onnxtxt", ".txt")
 _OUTPUTS = ("output", "output_model", "output_model_path", "float_model")
 
 
@@ -64,14 +65,17 @@ class Tool:
             return self.run(**{name: value for name, value in given.items() if name in names and value is not None})
         sources = [options.pop(name) for name in _INPUTS if name in options]
         targets = [options.pop(name) for name in _OUTPUTS if name in options and name not in self.options]
-        if not targets and values and isinstance(values[0], str | PathLike) and Path(values[0]).suffix == ".onnx":
+        if not targets and values and isinstance(values[0], str | PathLike) and Path(values[0]).suffix in _SUFFIXES:
             targets, values = [values[0]], values[1:]
         if model is None and not sources:
             raise RecipeError(f"the model must be a path or an onnx.ModelProto, got none in {self.name}")
-        result = self.function(model_source(sources[0] if model is None else model).load(), *values, **options)
-        if targets and targets[0] and isinstance(result, ir.Model | onnx.ModelProto):
-            made = ir.serde.deserialize_model(result) if isinstance(result, onnx.ModelProto) else result
-            write_model(made, Path(targets[0]))
+        result = self.function(self._read(sources[0] if model is None else model), *values, **options)
+        if targets and targets[0]:
+            if isinstance(result, ir.Model | onnx.ModelProto):
+                made = ir.serde.deserialize_model(result) if isinstance(result, onnx.ModelProto) else result
+                write_model(made, Path(targets[0]))
+            elif isinstance(result, str):
+                Path(targets[0]).write_text(result, encoding="utf-8")
         return ir.serde.serialize_model(result) if isinstance(result, ir.Model) else result
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
@@ -92,6 +96,10 @@ class Tool:
         model = ir.serde.deserialize_model(self.run(source, **options))
         write_model(model, Path(target), **({"external_data_threshold": 0} if stored_outside else {}))
         sys.stdout.write(f"wrote {target}\n")
+
+    def _read(self, given: Any) -> Any:
+        """Return what the function takes."""
+        return model_source(given).load()
 
     def _parser(self) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=self.name)
@@ -146,9 +154,8 @@ class _ToText(Tool):
 class _FromText(Tool):
     """The tool that reads a model from text."""
 
-    def run(self, model: Any = None, *_values: Any, **_options: Any) -> Any:
-        """Return the model of a text file."""
-        return functions.from_text(Path(model).read_text(encoding="utf-8"))
+    def _read(self, given: Any) -> Any:
+        return Path(given).read_text(encoding="utf-8")
 
 
 TOOLS = {

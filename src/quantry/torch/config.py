@@ -328,6 +328,8 @@ def _no_global_config() -> QLayerConfig:
 
 def _layers(given: Mapping[str, Any]) -> dict[str, QLayerConfig | None]:
     """Return configurations of layers from plain data."""
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"configurations of layers must be a dictionary, got {given!r}")
     return {name: None if one is None else QLayerConfig.from_dict(one) for name, one in given.items()}
 
 

@@ -277,6 +277,6 @@ def observer_named(name: str) -> type[ObserverBase]:
         RecipeError: There is no such observer.
     """
     known = {one.__name__: one for one in ObserverBase.__subclasses__()}
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise RecipeError(f"observer_cls must be an observer, got {name!r}{nearest_spelling(str(name), known)}")
     return known[name]

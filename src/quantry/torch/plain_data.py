@@ -36,8 +36,10 @@ class PlainData:
             config_dict: What `to_dict` returned.
 
         Raises:
-            RecipeError: An entry is no field, or has no valid value.
+            RecipeError: This is no dictionary, an entry is no field, or it has no valid value.
         """
+        if not isinstance(config_dict, Mapping):
+            raise RecipeError(f"{cls.__name__}.from_dict must be given a dictionary, got {config_dict!r}")
         known = [one.name for one in fields(cls)]  # type: ignore[arg-type]
         given = {}
         for name, value in config_dict.items():
@@ -79,7 +81,7 @@ def member_of(kind: type[Enum]) -> Callable[[Any], Enum]:
     """
 
     def found(name: Any) -> Enum:
-        if name not in kind.__members__:
+        if not isinstance(name, str) or name not in kind.__members__:
             raise RecipeError(
                 f"{kind.__name__} must be one of {', '.join(kind.__members__)}, got {name!r}"
                 f"{nearest_spelling(str(name), kind.__members__)}"

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, fx, nn
 
-from quantry.graph.bodies import state_count
+from quantry.graph.bodies import body_of, outer_values, state_count
 from quantry.graph.edit import int_of
 
 
@@ -24,6 +25,7 @@ class ControlFlow(nn.Module):  # type: ignore[misc]
         self._graphs = tuple(graphs)
         self._is_single = len(node.outputs) == 1
         self._enclosing: tuple[nn.Module, ...] = ()
+        self._nothing: list[Tensor] = []
 
     def enclose(self, module: nn.Module) -> None:
         """Set the enclosing module."""
@@ -32,6 +34,11 @@ class ControlFlow(nn.Module):  # type: ignore[misc]
 
     def _run(self, graph: fx.Graph, *values: Any) -> list[Any]:
         return list(fx.Interpreter(self._enclosing[0], graph=graph).run(*values))
+
+    def _unrun(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Return what is stacked if the graph never runs, on the device of the given tensors."""
+        device = next((value.device for value in values), None)
+        return [one.to(device) for one in self._nothing]
 
     def _given(self, results: Sequence[Any]) -> Any:
         return results[0] if self._is_single else tuple(results)
@@ -51,6 +58,7 @@ class Rounds(ControlFlow):
     def __init__(self, node: ir.Node, graphs: Sequence[fx.Graph]) -> None:
         super().__init__(node, graphs)
         self._states = state_count(node)
+        self._nothing = _nothing(node, [0] * (len(node.outputs) - self._states))
 
     def forward(self, limit: Tensor | None, condition: Tensor | None, *values: Tensor) -> Any:
         """Return the last states, and what each round returned besides, stacked.
@@ -67,7 +75,8 @@ class Rounds(ControlFlow):
             made = self._run(self._graphs[0], torch.tensor(len(rows)), torch.tensor(goes_on), *states, *outer)
             goes_on, states = bool(made[0]), made[1 : 1 + self._states]
             rows.append(made[1 + self._states :])
-        return self._given([*states, *(torch.stack(entries) for entries in zip(*rows, strict=True))])
+        stacked = [torch.stack(entries) for entries in zip(*rows, strict=True)] if rows else self._unrun(values)
+        return self._given([*states, *stacked])
 
 
 class Slices(ControlFlow):
@@ -80,6 +89,7 @@ class Slices(ControlFlow):
         results = len(node.outputs) - self._states
         self._inputs = _ways(node, "scan_input", self._scanned)
         self._outputs = _ways(node, "scan_output", results)
+        self._nothing = _nothing(node, [axis for axis, _ in self._outputs])
 
     def forward(self, *values: Tensor) -> Any:
         """Return the last states, and what was computed for each slice, stacked.
@@ -101,26 +111,27 @@ class Slices(ControlFlow):
             torch.stack(entries[:: -1 if backwards else 1], axis)
             for entries, (axis, backwards) in zip(zip(*rows, strict=True), self._outputs, strict=False)
         ]
-        return self._given([*states, *stacked])
+        return self._given([*states, *(stacked if rows else self._unrun(values))])
 
 
-CONTROL_FLOW: dict[str, tuple[type[ControlFlow], tuple[str, ...]]] = {
-    "If": (Branches, ("then_branch", "else_branch")),
-    "Loop": (Rounds, ("body",)),
-    "Scan": (Slices, ("body",)),
-}
-"""The module of each operator, and the attributes that hold its graphs."""
+CONTROL_FLOW: dict[str, type[ControlFlow]] = {"If": Branches, "Loop": Rounds, "Scan": Slices}
+"""The module of each operator."""
 
 
 def outer_tensors(body: ir.Graph) -> list[ir.Value]:
     """Return the computed tensors of enclosing graphs that a graph reads."""
-    graphs = (body, *body.subgraphs())
-    own = {output for node in body.all_nodes() for output in node.outputs} | {
-        value for graph in graphs for value in graph.inputs
-    }
-    read = [value for node in body.all_nodes() for value in node.inputs if value is not None]
-    read += [value for graph in graphs for value in graph.outputs]
-    return [value for value in dict.fromkeys(read) if value not in own and value.const_value is None]
+    return [value for value in outer_values(body) if value.const_value is None]
+
+
+def _nothing(node: ir.Node, axes: Sequence[int]) -> list[Tensor]:
+    """Return what a node stacks along these axes if its body never runs; sizes that are not declared are 0."""
+    results = list(body_of(node, "body").outputs)
+    found = []
+    for value, axis in zip(results[len(results) - len(axes) :], axes, strict=True):
+        sizes = [size if isinstance(size, int) else 0 for size in value.shape or ()]
+        dtype = np.float32 if value.dtype is None else value.dtype.numpy()
+        found.append(torch.from_numpy(np.zeros(sizes, dtype)).unsqueeze(axis).narrow(axis, 0, 0))
+    return found
 
 
 def _ways(node: ir.Node, prefix: str, count: int) -> list[tuple[int, bool]]:

@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from quantry.errors import DataError, ModelError, RecipeError
 from quantry.execute.interpreter import SEVERAL_RESULTS, TorchCall, interpretable, torch_call
 from quantry.execute.quantized_view import QuantizedView, Quantizer, Role
+from quantry.graph.bodies import BODY_ATTRIBUTES, body_of
 from quantry.graph.operators import BIASED, facts, operators_where
 from quantry.numerics.tensor_params import TensorParams
 from quantry.numerics.torch_quantizer import FLOAT_TYPES
@@ -260,12 +261,11 @@ class GraphBuilder:
         return torch_call(node, self._definition.model.opset)
 
     def _control_flow(self, node: ir.Node) -> None:
-        kind, attributes = CONTROL_FLOW[node.op_type]
-        bodies = [node.attributes[name].as_graph() for name in attributes]
+        bodies = [body_of(node, attribute) for attribute in BODY_ATTRIBUTES[node.op_type]]
         used = dict.fromkeys(value for body in bodies for value in outer_tensors(body))
         given = (*node.inputs, *used)
         outer = [None if value is None else self._tensor(value, node.name or "") for value in given]
-        module = kind(node, [self._body(body, (*body.inputs, *used)) for body in bodies])
+        module = CONTROL_FLOW[node.op_type](node, [self._body(body, (*body.inputs, *used)) for body in bodies])
         path = self._attach_module(f"operators.{_identifier(node.name or node.op_type)}", module)
         self._add_results(node, self.graph.call_module(path, tuple(outer)))
 

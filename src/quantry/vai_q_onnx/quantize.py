@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from quantry.errors import RecipeError, known_keywords
@@ -146,9 +147,10 @@ def _has_npu_rules(config: QuantizationConfig) -> bool:
     if not config.enable_npu_cnn:
         return False
     types = (config.activation_type, config.weight_type)
+    names = [kind.name for kind in types if isinstance(kind, Enum)]  # others are refused later
     if type(config.calibrate_method).__name__ == "CalibrationMethod":
         reason, needed = f"calibrate_method={config.calibrate_method}", "power-of-two scales"
-    elif config.quant_format is VitisQuantFormat.QDQ and any(not str(kind.name).endswith("Int8") for kind in types):
+    elif config.quant_format is VitisQuantFormat.QDQ and not all(name.endswith("Int8") for name in names):
         reason, needed = f"types {types[0]} and {types[1]} in VitisQuantFormat.QDQ", "8 bits"
     else:
         return True
