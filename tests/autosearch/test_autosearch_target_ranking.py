@@ -79,6 +79,14 @@ def test_trial_that_does_not_run_on_the_target_never_wins(tmp_path: Path, limit:
     assert any("does not run" in note for note in found.notes)
 
 
+def test_search_says_that_no_trial_runs_on_the_target(tmp_path: Path) -> None:
+    refused = BACKEND.replace("        self.session", "        raise ModelError('no')\n        self.session", 1)
+    (tmp_path / "noisy.py").write_text(f"from quantry.errors import ModelError\n{refused}")
+    found = searched(tmp_path, str(tmp_path / "noisy.py"))
+    assert found.best is not None
+    assert any(f"runs there, so trial {found.best.number} stays the best" in note for note in found.notes)
+
+
 def test_target_with_rules_only_is_not_run(tmp_path: Path) -> None:
     found = searched(tmp_path, "stm32n6")
     assert not any(note.startswith("on stm32n6") for note in found.notes)

@@ -11,7 +11,17 @@ from onnx import numpy_helper
 
 import quantry
 from quantry.diagnosis.counterfactual import Counterfactual
-from quantry.recipe import PRESETS, NpuConversions, Percentile, PerChannel, Recipe, ScaleOptions, TensorSpec
+from quantry.recipe import (
+    PRESETS,
+    MinMax,
+    MinMSE,
+    NpuConversions,
+    Percentile,
+    PerChannel,
+    Recipe,
+    ScaleOptions,
+    TensorSpec,
+)
 
 Weights = dict[str, np.ndarray]
 
@@ -230,6 +240,16 @@ def test_planted_fault_is_the_first_finding(name: str) -> None:
     assert fault.title in first.title
     assert fault.tensor in first.tensors
     assert first.cost is None or first.cost > 1 or first.decisions > 0
+
+
+@pytest.mark.parametrize(("method", "helps"), [(MinMax(), True), (MinMSE(), False)])
+def test_a_stretched_range_is_never_made_wider(method: MinMax | MinMSE, helps: bool) -> None:
+    recipe = replace(Recipe(), scale=ScaleOptions(activation=method))
+    sick, _ = diagnosed(replace(FAULTS["sample of another kind"], recipe=lambda: recipe), planted=True)
+    finding = next(one for one in sick.findings if "calibration stretched" in one.title)
+    labels = [fix.label for fix in finding.fixes]
+    assert "ranges by MinMax" not in labels
+    assert ("ranges by MinMSE" in labels, "MinMSE" in finding.fix) == (helps, helps)
 
 
 @pytest.mark.parametrize(("reading", "is_blamed"), [(1e-6, False), (1.0, True)])

@@ -8,9 +8,11 @@ from target_models import installed, network, noise, samples
 
 import quantry
 from quantry.graph.load import read_model
+from quantry.graph.passes.infer_shapes import infer_shapes
 from quantry.runtime.sessions import run_session, simulation_session
 from quantry.targets import TARGETS, simulated_for
 from quantry.targets.arithmetic import simulated_model
+from quantry.targets.backends.htp_arithmetic import write_htp_arithmetic
 from quantry.targets.backends.htp_parts import cut_multiplier, short_multiplier, stored_bias
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
@@ -98,6 +100,23 @@ def gate() -> onnx.ModelProto:
         f"{{ {READ} s = Sigmoid(xd) sq = QuantizeLinear(s, ss, zs) sd = DequantizeLinear(sq, ss, zs) "
         f"c = Mul(xd, sd) {WRITE} }}"
     )
+
+
+@pytest.mark.parametrize("name", ["dense", "strided depthwise", "gate"])
+def test_a_result_with_16_bits_may_be_an_output_too(name: str) -> None:
+    proto = gate() if name == "gate" else widened(MODELS[name])
+    plain = onnx.ValueInfoProto()
+    plain.CopyFrom(proto.graph.output[0])
+    plain.name = "c"
+    proto.graph.output.append(plain)
+    model = read_model(proto.SerializeToString())
+    infer_shapes(model)
+    assert write_htp_arithmetic(model) >= 1
+    shape = [axis.dim_value for axis in proto.graph.input[0].type.tensor_type.shape.dim]
+    small = np.random.default_rng(1).uniform(-0.03, 0.03, shape).astype(np.float32)  # no sum leaves the range of y
+    found = run_session(simulation_session(model), {"x": small})
+    # HTP cuts sums to 256 of their steps, which are 0.0187 / 256 * 0.05 in the coarsest channel.
+    np.testing.assert_allclose(found["c"], found["y"], atol=1.2 * 0.0187 * 0.05)
 
 
 def test_gates_with_16_bits_are_rounded_as_the_emulator_rounds_them() -> None:

@@ -25,7 +25,7 @@ from quantry.errors import QuantryError
 from quantry.targets import Backend, Target, backend_of, find_target, on_target, simulated_for
 
 LEADERS = 3
-"""How many of the best trials run on the target; one that does not run there is never the best."""
+"""How many of the best trials run on the target; one that does not run there loses to any that does."""
 
 SAMPLES = 64
 """How many samples each of them is scored on there; an emulator takes about a second per image."""
@@ -103,6 +103,7 @@ def rank_on_target(state: SearchState, context: SearchContext) -> tuple[str, ...
         return ()
     target = best.recipe.target
     notes: list[str] = []
+    nothing_runs = f"on {target}: no trial that was tried runs there, so trial {best.number} stays the best"
     leaders = _leaders(state)
     effort = None
     while leaders and effort is None:
@@ -112,7 +113,7 @@ def rank_on_target(state: SearchState, context: SearchContext) -> tuple[str, ...
             notes.append(f"on {target}: trial {leaders[0].number} does not run: {error}")
             leaders = leaders[1:]
     if effort is None:
-        return (*notes, f"on {target}: none of the best {LEADERS} trials runs there")
+        return (*notes, nothing_runs)
     if effort.seconds is not None:
         notes.append(f"on {target}: {_described(effort, state)}")
         state.message(notes[-1])
@@ -123,7 +124,7 @@ def rank_on_target(state: SearchState, context: SearchContext) -> tuple[str, ...
         except QuantryError as error:
             notes.append(f"on {target}: trial {trial.number} does not run: {error}")
     if not ranked:
-        return (*notes, f"on {target}: none of the best {LEADERS} trials runs there")
+        return (*notes, nothing_runs)
     sign = 1.0 if state.direction == "maximize" else -1.0
     # Equal scores keep the order of the simulation.
     winner = max(ranked, key=lambda entry: sign * entry.estimate)

@@ -55,8 +55,13 @@ def _keeping(evidence: Evidence) -> str:
 
 def _wider(evidence: Evidence) -> tuple[Fix, ...]:
     method = evidence.recipe.scale.activation
-    fixes = () if isinstance(method, MinMSE) else (Fix("ranges by MinMSE", {"scale.activation": MinMSE()}),)
-    return (*fixes, *(() if isinstance(method, MinMax) else (Fix("ranges by MinMax", {"scale.activation": MinMax()}),)))
+    widest = () if isinstance(method, MinMax) else (Fix("ranges by MinMax", {"scale.activation": MinMax()}),)
+    return _by_mse(evidence) + widest
+
+
+def _by_mse(evidence: Evidence) -> tuple[Fix, ...]:
+    known = isinstance(evidence.recipe.scale.activation, MinMSE)
+    return () if known else (Fix("ranges by MinMSE", {"scale.activation": MinMSE()}),)
 
 
 def _cut_off_later(evidence: Evidence) -> Iterator[TensorHealth]:
@@ -99,8 +104,8 @@ def stretched_ranges(evidence: Evidence) -> Iterator[Finding]:
         f"and {worst.range[1]:.3g}",
         names,
         "leave out the calibration samples that are unlike the evaluation data, or use a method that clips them "
-        "(scale.activation: MinMSE or Percentile)",
-        _wider(evidence)[:1] + _more(evidence, found),
+        f"(scale.activation: {'' if not _by_mse(evidence) else 'MinMSE or '}Percentile)",
+        _by_mse(evidence) + _more(evidence, found),
     )
 
 
@@ -118,7 +123,7 @@ def outliers(evidence: Evidence) -> Iterator[Finding]:
         "times its root mean square",
         worst_first(found),
         _MORE_BITS if known else f"a method that clips them (scale.activation: {better}), or {_MORE_BITS}",
-        (*(() if known else (Fix("ranges by MinMSE", {"scale.activation": MinMSE()}),)), *_more(evidence, found)),
+        _by_mse(evidence) + _more(evidence, found),
     )
 
 

@@ -60,7 +60,8 @@ def write_sixteen_bits(graph: ir.Graph, node: ir.Node) -> bool:
         return False
     for reader, index in readers_of(node):
         reader.replace_input_with(index, result)
-    graph.remove(node, safe=True)
+    if not node.outputs[0].is_graph_output():
+        graph.remove(node, safe=True)
     return True
 
 
