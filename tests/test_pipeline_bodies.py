@@ -277,3 +277,20 @@ def test_mixed_precision_says_that_bodies_keep_their_types() -> None:
     assert any("inside bodies of control flow keep the types" in note for note in result.notes)
     assert any("then_branch of 'If_5': 8 of 8 nodes quantized" in note for note in result.notes)
     assert len(result.plan.inside) == 8
+
+
+ONLY_A_BODY = """<ir_version: 8, opset_import: ["": 16]> g (float[4,16] x) => (float[4,16] y) {
+    n = Constant <value_int = 2> ()  yes = Constant <value = bool {1}> ()
+    y = Loop (n, yes, x) <body = l (int64 i, bool before, float[4,16] state) => (bool after, float[4,16] next) {
+        after = Identity (before)  a = MatMul (state, v)  next = Tanh (a) }> }"""
+
+
+@pytest.mark.parametrize("preset", ["RECOMMENDED-CPU-W4A8-MIXED", "S16S16_MIXED_S8S8", "UINT8_DYNAMIC_QUANT"])
+def test_a_model_may_have_all_its_layers_in_a_body(preset: str) -> None:
+    proto = from_text(ONLY_A_BODY, v=RECURRENT["v"])
+    samples = [{"x": RANDOM.standard_normal((4, 16)).astype(np.float32)} for _ in range(4)]
+    result = quantized(proto, preset, samples)
+    assert decibels(proto, result.to_bytes(), samples) > 12
+    assert not any("nothing was quantized" in note for note in result.notes)
+    mixed = [note for note in result.notes if "inside bodies of control flow keep the types" in note]
+    assert len(mixed) == ("MIXED" in preset)

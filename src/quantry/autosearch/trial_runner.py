@@ -132,7 +132,7 @@ class TrialRunner:
         if trial.content is not None and path.exists():
             return self._evaluated(trial, samples, path)
         stages = self._quantize(trial.recipe, trace)
-        if not stages.plan.value.all_quantized:
+        if stages.plan.value.is_empty:
             # It would win every search with the float model.
             raise RecipeError("a recipe must quantize at least one node, got none that this model has")
         content = model_content(stages, trial.recipe.emit)

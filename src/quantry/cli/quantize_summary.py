@@ -61,7 +61,7 @@ def useless_because(result: "QuantizationResult") -> str | None:
     from quantry.quantization import NO_DATA
 
     plan = result.plan
-    if not (plan.all_quantized or plan.weights or plan.activations):
+    if plan.is_empty:
         reasons = Counter(declined.reason for declined in plan.all_declined).most_common(1)
         most = f"; most often because: {reasons[0][0]}" if reasons else ""
         return f"nothing was quantized: {len(plan.all_declined)} nodes stayed float{most}"

@@ -147,7 +147,7 @@ def _drop_unused_constants(model: ir.Model) -> None:
 
 def _notes(model: ir.Model, plan: QuantPlan) -> tuple[str, ...]:
     notes = []
-    if not plan.all_quantized:
+    if plan.is_empty:
         notes.append("nothing was quantized: no node is both selected and quantizable; see the reasons of the nodes")
     opset = model.opset_imports[""]
     if opset > _OLDEST_RUNTIME_OPSET:

@@ -165,6 +165,11 @@ class QuantPlan:
         return (*self.declined, *self.declined_inside)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is quantized, neither a node nor the weights inside a body."""
+        return not (self.all_quantized or self.weights or self.activations)
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether the scale of an activation must be computed from data."""
         own = [plan.spec for plan in self.activations.values() if isinstance(plan, OwnRange)]

@@ -53,14 +53,30 @@ def find_groups(model: FloatModel, plans: Sequence[QuantPlan], options: MixedPre
         raise RecipeError(
             f"MixedPrecision.output must be the index of one of the model's {outputs} outputs, got {options.output}"
         )
-    layers = [(node, _tensors(node, plans, options)) for node in _layers(model.model.graph, plans[0], options)]
-    layers = [(node, tensors) for node, tensors in layers if tensors]
+    layers = changing_layers(model, plans, options)
     if not layers:
         raise SelectionError(
             "MixedPrecision must have layers whose types the targets change, got none among the quantized nodes of "
             f"types {', '.join(options.operators)}"
         )
     return _per_tensor(layers) if options.per_tensor else _together(layers)
+
+
+def changing_layers(
+    model: FloatModel, plans: Sequence[QuantPlan], options: MixedPrecision
+) -> list[tuple[ir.Node, tuple[str, ...]]]:
+    """Return the layers of the main graph that may change, each with the tensors whose type differs between plans.
+
+    Args:
+        model: The float model.
+        plans: The plan without mixing, then one plan per target.
+        options: Which layers take part.
+
+    Raises:
+        SelectionError: A layer or operator type does not exist.
+    """
+    layers = ((node, _tensors(node, plans, options)) for node in _layers(model.model.graph, plans[0], options))
+    return [(node, tensors) for node, tensors in layers if tensors]
 
 
 def _layers(graph: ir.Graph, plan: QuantPlan, options: MixedPrecision) -> list[ir.Node]:

@@ -50,6 +50,9 @@ _SIGNATURE = (
     "output with the samples along its first axis, that returns a number"
 )
 
+BODIES_KEEP_TYPES = "mixed precision: layers inside bodies of control flow keep the types of the recipe"
+"""A note on models with such bodies."""
+
 # This dialect can express every type; its functions are inlined before the model runs.
 _CARRIER = EmitOptions(VitisQdq(VitisDialect.QUARK))
 
@@ -260,7 +263,7 @@ class Mixer:
             if isinstance(goal, TensorShare):
                 of_goal = (self._share_note(problem, chosen),)
         if self.plans[0].inside:
-            of_goal = (*of_goal, "mixed precision: layers inside bodies of control flow keep the types of the recipe")
+            of_goal = (*of_goal, BODIES_KEEP_TYPES)
         notes = (*of_goal, *notes_of(self.groups, self.noise, chosen, self.options, result))
         return replace(self._merged(chosen), notes=notes)
 

@@ -8,8 +8,8 @@ from quantry.evaluate.stage import machine_environment
 from quantry.graph.float_model import FloatModel
 from quantry.graph.quant_plan import QuantPlan
 from quantry.memo import Handle, Memo, stage
-from quantry.mix.groups import find_groups
-from quantry.mix.mixer import Mixer, Score
+from quantry.mix.groups import changing_layers, find_groups
+from quantry.mix.mixer import BODIES_KEEP_TYPES, Mixer, Score
 from quantry.mix.sensitivity import Sensitivity, sensitivity
 from quantry.observe import Statistics
 from quantry.plan import plan
@@ -110,13 +110,16 @@ def run_mix(memo: Memo, given: MixInputs, recipe: Recipe, score: Score | None) -
         score: The user's function of the outputs. It has no content key, so a plan found with it is never cached.
 
     Returns:
-        The mixed plan.
+        The mixed plan; the given one if only bodies have layers.
     """
     wanted = recipe.mix.mixed
     assert wanted is not None
     plans = (given.plan, *(memo.run(plan, given.model, entry) for entry in target_options(recipe.plan, wanted)))
+    values = [entry.value for entry in plans]
+    if values[0].inside and not changing_layers(given.model.value, values, wanted):
+        return Handle.of_value("mix", replace(values[0], notes=(BODIES_KEEP_TYPES,)))
     params = tuple(memo.run(scale, given.model, given.statistics, entry, recipe.scale) for entry in plans)
-    tensors = candidates(given.model.value, [entry.value for entry in plans], wanted)
+    tensors = candidates(given.model.value, values, wanted)
     measured = memo.run(sensitivity, given.model, given.data.take(wanted.samples), plans, params, tensors)
     if score is None:
         request = MixRequest(wanted, recipe.scale)
@@ -125,7 +128,7 @@ def run_mix(memo: Memo, given: MixInputs, recipe: Recipe, score: Score | None) -
     mixer = Mixer(
         model=given.model.value,
         statistics=observed,
-        plans=[entry.value for entry in plans],
+        plans=values,
         data=given.data,
         measured=measured.value,
         options=wanted,
