@@ -26,8 +26,9 @@ from quantry.onnx.tensor_pictures import save_tensor_hist, save_weights_hist
 
 # Each of AMD's tools has its own names for the two files; every tool here accepts all of them.
 _INPUTS = ("input", "input_model", "input_model_path", "model_input", "model_path", "onnx_model")
-_SUFFIXES = (".onnx", ".onnxtxt", ".txt")
 _OUTPUTS = ("output", "output_model", "output_model_path", "float_model")
+# A value that ends like this is the path of the result.
+_SUFFIXES = (".onnx", ".onnxtxt", ".txt")
 
 
 @dataclass(frozen=True)
