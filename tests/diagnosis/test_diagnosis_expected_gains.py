@@ -14,6 +14,7 @@ from quantry.diagnosis.counterfactual import Gain
 from quantry.evaluate.tasks.float_agreement import Closeness
 from quantry.memo import MemoryStore
 from quantry.recipe import Recipe, TuneOptions, find_preset
+from quantry.targets import CheckedModel
 
 LAYERS, WIDTH = 16, 8
 
@@ -98,3 +99,4 @@ def test_products_that_equalization_inserts_follow_their_layer() -> None:
     products = {node.name: node for node in again.stages.equalized.value.model.graph if node.name.endswith("_scale")}
     floats = {name for name, node in products.items() if node.inputs[0].producer().name in first.float_nodes}
     assert not floats & set(again.plan.quantized_nodes)
+    assert floats <= CheckedModel(again.model).excluded

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from quantry.errors import ModelError
+from quantry.graph.edit import is_channel_product, producers_of
 from quantry.graph.float_model import FloatModel
 from quantry.graph.load import ModelLike, model_source
 from quantry.graph.passes.infer_shapes import infer_shapes
@@ -90,7 +91,13 @@ class CheckedModel:
             names = frozenset(recipe["plan"]["selection"]["exclude"])
         except (KeyError, TypeError, ValueError):
             return frozenset()
-        return names & {node.name for node in self.operators if node.name}
+        # What equalization inserts after a layer is part of it, as in the selection of nodes.
+        products = {
+            node.name or ""
+            for node in filter(is_channel_product, self.operators)
+            if any(producer.name in names for producer in producers_of(node))
+        }
+        return (names | products) & {node.name for node in self.operators if node.name}
 
     @property
     def is_quantized(self) -> bool:
