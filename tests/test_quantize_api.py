@@ -18,6 +18,7 @@ from PIL import Image
 import quantry
 from quantry.errors import (
     DataError,
+    InternalError,
     ModelError,
     ModelNotFoundError,
     RecipeError,
@@ -195,6 +196,23 @@ def test_result_is_not_saved_over_the_float_model(model_file: Path) -> None:
     with pytest.raises(RecipeError, match="must not overwrite the float model"):
         result.save(model_file)
     assert model_file.read_bytes() == before
+
+
+def test_float_model_survives_a_result_over_it_that_fails_the_check(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = model_file.read_bytes()
+    result = quantry.quantize(model_file, images(), store=None)
+
+    def refuse(*_: object) -> None:
+        raise InternalError("onnxruntime refuses it")
+
+    with monkeypatch.context() as changed, pytest.raises(InternalError):
+        changed.setattr("quantry.quantization.check_written", refuse)
+        result.save(model_file, overwrite=True)
+    assert model_file.read_bytes() == before
+    result.save(model_file, overwrite=True)
+    assert model_file.read_bytes() == result.to_bytes()
 
 
 def test_evaluation_runs_on_the_data_given_for_it() -> None:

@@ -258,6 +258,9 @@ class QuantizationResult:
         is_source = source is not None and source.exists() and target.exists() and target.samefile(source)
         if is_source and not overwrite:
             raise RecipeError(f"save must not overwrite the float model, got its path {target}; choose another")
+        if is_source:
+            # The check reads the float model, and if it fails the float model must still be there.
+            self._verify(self.quantized.to_bytes())
         files = self.quantized.save(path)
         try:
             self._verify(files[0])
