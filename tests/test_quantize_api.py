@@ -207,9 +207,10 @@ def test_float_model_survives_a_result_over_it_that_fails_the_check(
     def refuse(*_: object) -> None:
         raise InternalError("onnxruntime refuses it")
 
-    with monkeypatch.context() as changed, pytest.raises(InternalError):
+    with monkeypatch.context() as changed:
         changed.setattr("quantry.quantization.check_written", refuse)
-        result.save(model_file, overwrite=True)
+        with pytest.raises(InternalError):
+            result.save(model_file, overwrite=True)
     assert model_file.read_bytes() == before
     result.save(model_file, overwrite=True)
     assert model_file.read_bytes() == result.to_bytes()
