@@ -14,8 +14,10 @@ from quantry.equalize import (
     absorb,
     absorb_needs,
     equalize,
+    equalize_jointly,
     fit_powers,
     group_channels,
+    joint_needs,
     smooth,
     smooth_needs,
     split_outliers,
@@ -284,6 +286,11 @@ def _run_equalize(
         models.append(memo.run(smooth, models[-1], seen, options.smooth, *types))
     if options.cross_layer is not None:
         models.append(memo.run(equalize, models[-1], EqualizeOptions(options.cross_layer)))
+    if options.joint is not None:
+        needs = joint_needs(models[-1].value)
+        seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
+        types = recipe.plan.activation, recipe.plan.weight, recipe.plan.bias
+        models.append(memo.run(equalize_jointly, models[-1], seen, options.joint, *types))
     if options.absorb is not None:
         needs = absorb_needs(models[-1].value, options.absorb)
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
@@ -430,7 +437,7 @@ def _simpler(recipe: Recipe) -> Iterator[tuple[str, Recipe, float]]:
         return
     if options.smooth is not None:
         yield "SmoothQuant", replace(recipe, equalize=replace(options, smooth=None)), -_WORTH
-    if options.cross_layer is not None:
+    if options.cross_layer is not None or options.joint is not None:
         yield "equalization", replace(recipe, equalize=EqualizeOptions()), _BETTER
 
 

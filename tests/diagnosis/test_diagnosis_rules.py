@@ -127,7 +127,7 @@ def clipped() -> onnx.ModelProto:
 def test_clip_that_keeps_equalization_out_is_reported_with_the_switch() -> None:
     found = next(one for one in diagnosed(clipped(), images(), xint8()).findings if "weight" in one.title)
     assert "no equalization after 1 of them: Clip" in found.title
-    assert found.fix.startswith("Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true)")
+    assert found.fix.startswith("joint equalization (equalize.joint: {}), else Relu instead of Clip(0, 6)")
 
 
 def test_per_channel_comes_first_where_the_target_may_have_it() -> None:

@@ -13,7 +13,9 @@ import quantry
 from quantry.equalize.smooth_factors import within_bound
 from quantry.recipe import PRESETS, EvaluateOptions, TuneOptions
 
-NPU = replace(PRESETS["RECOMMENDED-NPU"].recipe, tune=TuneOptions(), evaluate=EvaluateOptions(guard=0))
+BEST = PRESETS["RECOMMENDED-NPU"].recipe
+# Joint equalization would do without smoothing what smoothing does here.
+NPU = replace(BEST, equalize=replace(BEST.equalize, joint=None), tune=TuneOptions(), evaluate=EvaluateOptions(guard=0))
 PLAIN = replace(NPU, equalize=replace(NPU.equalize, smooth=None))
 BODIES = {
     "directly": "d = Conv <group = 16, pads = [1,1,1,1]> (c, depthwise)",

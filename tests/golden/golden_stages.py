@@ -24,8 +24,10 @@ from quantry.equalize import (
     absorb,
     absorb_needs,
     equalize,
+    equalize_jointly,
     fit_powers,
     group_channels,
+    joint_needs,
     smooth,
     smooth_needs,
     split_outliers,
@@ -62,6 +64,7 @@ from quantry.recipe import (
     EvaluateOptions,
     FitPowers,
     Gptq,
+    JointEqualization,
     LayerCount,
     LayerTarget,
     LayerWisePercentile,
@@ -256,6 +259,9 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     yield "group_channels", "uneven", fingerprint(group_channels(model, grouping, TensorSpec()))
     powers = TensorSpec(scale=PowerOfTwoScale())
     yield "fit_powers", "uneven", fingerprint(fit_powers(model, seen, FitPowers(), powers, powers, OwnBias(powers)))
+    channels = observe(model, data, ObserveOptions(), joint_needs(model))
+    types = powers, powers, OwnBias(powers)
+    yield "joint", "uneven", fingerprint(equalize_jointly(model, channels, JointEqualization(), *types))
 
 
 def _mix_digests() -> Iterator[tuple[str, str, Digest]]:

@@ -128,9 +128,9 @@ def test_channel_extrema_are_exact_for_observed_and_derived_tensors():
     oracle = exposed(model, samples)
     for name in ("c1", "h", "x"):
         values = np.concatenate([each[name] for each in oracle])
-        np.testing.assert_allclose(statistics.tensors[name].channel_minima, values.min((0, 2, 3)), rtol=1e-5)
-        np.testing.assert_allclose(statistics.tensors[name].channel_maxima, values.max((0, 2, 3)), rtol=1e-5)
-    assert statistics.tensors["cat"].channel_minima is None
+        np.testing.assert_allclose(statistics.tensors[name].channels.minima, values.min((0, 2, 3)), rtol=1e-5)
+        np.testing.assert_allclose(statistics.tensors[name].channels.maxima, values.max((0, 2, 3)), rtol=1e-5)
+    assert statistics.tensors["cat"].channels is None
 
 
 def test_need_of_an_unknown_tensor_raises_with_the_nearest_name():

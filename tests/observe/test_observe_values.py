@@ -60,9 +60,9 @@ def test_merge_is_counting_everything_in_any_grouping(arrays):
 def test_merge_keeps_channel_extrema_only_if_both_have_them():
     a, b = np.array([[1.0, 5.0], [-2.0, 3.0]]), np.array([[0.0, 9.0], [-1.0, -1.0]])
     both = counted(a, axis=0).stats.merge(counted(b, axis=0).stats)
-    np.testing.assert_array_equal(both.channel_minima, [0.0, -2.0])
-    np.testing.assert_array_equal(both.channel_maxima, [9.0, 3.0])
-    assert counted(a, axis=0).stats.merge(counted(b).stats).channel_minima is None
+    np.testing.assert_array_equal(both.channels.minima, [0.0, -2.0])
+    np.testing.assert_array_equal(both.channels.maxima, [9.0, 3.0])
+    assert counted(a, axis=0).stats.merge(counted(b).stats).channels is None
 
 
 def test_merge_of_different_channel_counts_raises():
@@ -72,8 +72,8 @@ def test_merge_of_different_channel_counts_raises():
 
 def test_channel_extrema_leave_nan_out():
     stats = counted(np.array([[1.0, np.nan], [np.inf, 3.0]]), axis=-1).stats
-    np.testing.assert_array_equal(stats.channel_minima, [1.0, 3.0])
-    np.testing.assert_array_equal(stats.channel_maxima, [1.0, 3.0])
+    np.testing.assert_array_equal(stats.channels.minima, [1.0, 3.0])
+    np.testing.assert_array_equal(stats.channels.maxima, [1.0, 3.0])
 
 
 @given(FINITE_FLOATS)
@@ -146,8 +146,8 @@ def test_statistics_survive_their_blob():
     assert list(back.tensors) == ["a", "b", "empty"]
     assert back.samples == 2
     assert_exactly(back.tensors["a"], list(arrays))
-    np.testing.assert_array_equal(back.tensors["a"].channel_minima, arrays.min((0, 1)))
-    assert back.tensors["b"].channel_minima is None
+    np.testing.assert_array_equal(back.tensors["a"].channels.minima, arrays.min((0, 1)))
+    assert back.tensors["b"].channels is None
     assert fingerprint(back) == fingerprint(statistics)
 
 

@@ -108,6 +108,8 @@ def simpler(recipe: Recipe) -> Iterator[Proposal]:
         yield Proposal("no SmoothQuant", replace(recipe, equalize=replace(equalize, smooth=None)))
     if equalize.cross_layer is not None:
         yield Proposal("no cross-layer equalization", replace(recipe, equalize=replace(equalize, cross_layer=None)))
+    if equalize.joint is not None:
+        yield Proposal("no joint equalization", replace(recipe, equalize=replace(equalize, joint=None)))
     powers = isinstance(recipe.plan.activation.scale, PowerOfTwoScale)
     others = (MinMSE(), BestPercentile()) if powers else (MinMSE(), BestPercentile(), MinMax())
     for other in others:

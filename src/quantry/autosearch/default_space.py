@@ -14,6 +14,7 @@ from quantry.recipe import (
     EqualizeOptions,
     FitPowers,
     Gptq,
+    JointEqualization,
     LayerWisePercentile,
     Method,
     MinMax,
@@ -67,8 +68,9 @@ def accuracy_space(base: Recipe) -> Space:
         base: Sets everything else: data types, granularity, format, target.
     """
     on_npu = isinstance(base.plan.activation.scale, PowerOfTwoScale)
-    smooth = replace(base.equalize, smooth=SmoothQuant(), powers=FitPowers() if on_npu else None)
-    equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), smooth]
+    powers = FitPowers() if on_npu else None
+    joint = EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization(), powers=powers)
+    equalizations = [EqualizeOptions(), EqualizeOptions(CrossLayer()), replace(joint, smooth=None), joint]
     if isinstance(base.plan.weight.granularity, PerTensor) and base.plan.weight.dtype.is_integer:
         # Per-channel weights already have a scale for each channel, so groups would not change the model.
         equalizations.append(EqualizeOptions(CrossLayer(), groups=ChannelGroups()))
@@ -80,7 +82,7 @@ def accuracy_space(base: Recipe) -> Space:
         "scale.activation": [MinMSE(), following, BestPercentile()],
         "tune.steps": [(), *rounded],
     }
-    first: dict[str, Any] = {"equalize": smooth, "scale.activation": following, "tune.steps": rounded[0]}
+    first: dict[str, Any] = {"equalize": joint, "scale.activation": following, "tune.steps": rounded[0]}
     if base.prepare.npu is not None and base.prepare.npu.sigmoid_to_hard_sigmoid:
         fields = {"prepare.npu.sigmoid_to_hard_sigmoid": [False, True], **fields}
         first = {"prepare.npu.sigmoid_to_hard_sigmoid": False, **first}

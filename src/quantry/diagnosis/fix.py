@@ -10,7 +10,7 @@ import onnx_ir as ir
 from quantry.graph.edit import is_channel_product, producers_of
 from quantry.graph.operators import FUSIBLE, LINEAR
 from quantry.graph.quant_plan import QuantPlan
-from quantry.recipe import TuneStep
+from quantry.recipe import JointEqualization, TuneStep
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Fix:
     def is_free(self) -> bool:
         """Whether the deployed model computes as before: no node in float, no tensor with more bits."""
         return not self.float_nodes and not self.wide_tensors and not self.is_costly
+
+
+JOINT_FIX = Fix("joint equalization", {"equalize.joint": JointEqualization()})
+"""Channels of very different size get factors that make them alike."""
 
 
 def float_fix(nodes: tuple[str, ...], what: str = "") -> Fix:

@@ -4,6 +4,7 @@ from quantry.equalize.absorb import absorb, absorb_needs
 from quantry.equalize.channel_groups import group_channels
 from quantry.equalize.cross_layer import equalize
 from quantry.equalize.fit_powers import fit_powers
+from quantry.equalize.joint import equalize_jointly, joint_needs
 from quantry.equalize.smooth import smooth, smooth_needs
 from quantry.equalize.split_outliers import split_outliers
 
@@ -11,8 +12,10 @@ __all__ = [
     "absorb",
     "absorb_needs",
     "equalize",
+    "equalize_jointly",
     "fit_powers",
     "group_channels",
+    "joint_needs",
     "smooth",
     "smooth_needs",
     "split_outliers",

@@ -140,9 +140,9 @@ def _fits(tail: LinearLayer, channels: Channels, head: LinearLayer) -> str:
 def _constants(site: _Site, statistics: Statistics, options: BiasAbsorption) -> np.ndarray | str:
     """Return the constant of each channel, (outputs,), or why they all stay."""
     stats = statistics.tensors.get(site.head.output.name or "")
-    if stats is None or stats.channel_minima is None or stats.channel_maxima is None:
+    if stats is None or stats.channels is None:
         return "there are no statistics of its result"
-    low, high = stats.channel_minima.astype(np.float64), stats.channel_maxima.astype(np.float64)
+    low, high = stats.channels.minima.astype(np.float64), stats.channels.maxima.astype(np.float64)
     if len(low) != site.head.layout.outputs or not (np.isfinite(low).all() and np.isfinite(high).all()):
         return "there are no statistics of its result"
     # Values outside the calibration data may be lower than the lowest seen; the margin leaves room for them.

@@ -21,6 +21,7 @@ import onnx_ir as ir
 from quantry.equalize.linear_layer import LinearLayer, array_of, is_own, linear_layer, store_array
 from quantry.graph.edit import FreshNames, constant_of
 from quantry.graph.float_model import FloatModel
+from quantry.graph.joined import Joined
 from quantry.graph.operators import LINEAR, STANDARD_DOMAINS, Family, facts
 from quantry.graph.segments import values_used
 from quantry.graph.weights import new_initializer, rebuilt
@@ -150,7 +151,7 @@ class _Walk:
     """Joins tensors that must have the same factor, and keeps the factor of others at 1."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._parents: dict[ir.Value, ir.Value] = {}
+        self._tensors: Joined[ir.Value] = Joined()
         self._kept: dict[ir.Value, str] = {}
         self._made: list[tuple[LinearLayer, ir.Value]] = []
         self._read: list[tuple[LinearLayer, ir.Value]] = []
@@ -163,20 +164,20 @@ class _Walk:
 
     def groups(self) -> list[Group]:
         """Return the groups without a kept tensor that a layer computes, and only such."""
-        kept = {self._root(value) for value in self._kept}
+        kept = {self._tensors.root(value) for value in self._kept}
         found: dict[ir.Value, Group] = {}
-        for value in list(self._parents):
-            root = self._root(value)
+        for value in self._tensors:
+            root = self._tensors.root(value)
             if root not in kept:
                 found.setdefault(root, Group()).values.append(value)
         for layer, value in self._made:
-            if (group := found.get(self._root(value))) is not None:
+            if (group := found.get(self._tensors.root(value))) is not None:
                 group.makers.append(layer)
         for layer, value in self._read:
-            if (group := found.get(self._root(value))) is not None:
+            if (group := found.get(self._tensors.root(value))) is not None:
                 group.readers.append(layer)
         for node, index, value in self._constants:
-            if (group := found.get(self._root(value))) is not None:
+            if (group := found.get(self._tensors.root(value))) is not None:
                 group.constants.append((node, index))
         return [group for group in found.values() if group.makers]
 
@@ -209,7 +210,7 @@ class _Walk:
         source = layer.node.inputs[0]
         if source is None:
             return
-        self._add(source)
+        self._tensors.add(source)
         self._read.append((layer, source))
         self._join([layer.node.outputs[0], layer.output])
         self._made.append((layer, layer.output))
@@ -250,26 +251,11 @@ class _Walk:
                 self._keep(value, reason)
 
     def _keep(self, value: ir.Value, reason: str) -> None:
-        self._add(value)
+        self._tensors.add(value)
         self._kept.setdefault(value, reason)
 
-    def _add(self, value: ir.Value) -> None:
-        self._parents.setdefault(value, value)
-
     def _join(self, values: Sequence[ir.Value | None]) -> None:
-        known = [value for value in values if value is not None]
-        for value in known:
-            self._add(value)
-            first, other = self._root(known[0]), self._root(value)
-            if first is not other:
-                self._parents[other] = first
-
-    def _root(self, value: ir.Value) -> ir.Value:
-        self._add(value)
-        while self._parents[value] is not value:
-            self._parents[value] = self._parents[self._parents[value]]
-            value = self._parents[value]
-        return value
+        self._tensors.join(value for value in values if value is not None)
 
 
 @dataclass(frozen=True, eq=False)

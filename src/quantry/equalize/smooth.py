@@ -45,9 +45,9 @@ class CurrentRanges:
         """Return the ranges of a tensor's channels, or None if they were not observed."""
         if name not in self._ranges:
             stats = self._statistics.tensors.get(name)
-            if stats is None or stats.channel_minima is None or stats.channel_maxima is None or not stats.finite_count:
+            if stats is None or stats.channels is None or not stats.finite_count:
                 return None
-            self._ranges[name] = ChannelRanges.of(stats.channel_minima, stats.channel_maxima, mean_square(stats))
+            self._ranges[name] = ChannelRanges.of(stats.channels.minima, stats.channels.maxima, mean_square(stats))
         return self._ranges[name]
 
     def mean_square(self, name: str) -> float:

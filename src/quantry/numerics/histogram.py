@@ -8,7 +8,6 @@ the histogram itself because only one of thousands of bins decides. The bins of 
 sides of zero, except for those of the two extremes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple, TypeVar
@@ -121,6 +120,37 @@ Histogram = tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
+class ChannelStats:
+    """Statistics of each channel of a tensor; merged by addition.
+
+    Attributes:
+        minima: Smallest finite value of each channel, float32 [c].
+        maxima: Largest finite value of each channel, float32 [c].
+        squares: Sum of the squares of the finite values, float64 [c].
+        nonzero: Number of values other than 0, int64 [c].
+    """
+
+    minima: FloatArray = field(repr=False)
+    maxima: FloatArray = field(repr=False)
+    squares: npt.NDArray[np.float64] = field(repr=False)
+    nonzero: npt.NDArray[np.int64] = field(repr=False)
+
+    def merge(self, other: "ChannelStats") -> "ChannelStats":
+        """Return the statistics of both sets of values together."""
+        if self.minima.shape != other.minima.shape:
+            raise InternalError(
+                "statistics of channels can be merged only for equal numbers of channels, got "
+                f"{len(self.minima)} and {len(other.minima)}; in ChannelStats.merge"
+            )
+        return ChannelStats(
+            np.minimum(self.minima, other.minima),
+            np.maximum(self.maxima, other.maxima),
+            self.squares + other.squares,
+            self.nonzero + other.nonzero,
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class TensorStats:
     """Statistics of one tensor that serve every calibration method; bounded in size, merged by addition.
 
@@ -136,8 +166,7 @@ class TensorStats:
         batch_maxima: Largest finite value of each sample, float32 [n].
         codes: Codes that occurred, ascending, uint16 [k]; a code is the upper half of a float32's bits.
         counts: Number of finite values of each code, int64 [k].
-        channel_minima: Smallest value of each channel, float32 [c]; None unless requested.
-        channel_maxima: Largest value of each channel, float32 [c]; None unless requested.
+        channels: Statistics of each channel; None unless requested.
     """
 
     minimum: float
@@ -149,8 +178,7 @@ class TensorStats:
     batch_maxima: FloatArray = field(repr=False)
     codes: npt.NDArray[np.uint16] = field(repr=False)
     counts: npt.NDArray[np.int64] = field(repr=False)
-    channel_minima: FloatArray | None = field(default=None, repr=False)
-    channel_maxima: FloatArray | None = field(default=None, repr=False)
+    channels: ChannelStats | None = field(default=None, repr=False)
 
     @property
     def finite_count(self) -> int:
@@ -160,7 +188,8 @@ class TensorStats:
     def merge(self, other: "TensorStats") -> "TensorStats":
         """Return the statistics of both sets of values together.
 
-        Associative, and commutative except for the order of the batches. Channel extrema remain only if both have them.
+        Associative, and commutative except for the order of the batches. Statistics of channels remain only if both
+        have them.
         """
         codes, counts = add_histograms([(self.codes, self.counts), (other.codes, other.counts)])
         return TensorStats(
@@ -173,8 +202,7 @@ class TensorStats:
             batch_maxima=np.concatenate([self.batch_maxima, other.batch_maxima]),
             codes=codes,
             counts=counts,
-            channel_minima=_join_channels(np.minimum, self.channel_minima, other.channel_minima),
-            channel_maxima=_join_channels(np.maximum, self.channel_maxima, other.channel_maxima),
+            channels=None if self.channels is None or other.channels is None else self.channels.merge(other.channels),
         )
 
     def distribution(self) -> Distribution:
@@ -188,19 +216,6 @@ def add_histograms(parts: list[Histogram]) -> Histogram:
     counts = np.zeros(len(codes), np.int64)
     np.add.at(counts, position, np.concatenate([counts for _, counts in parts]))
     return codes, counts
-
-
-def _join_channels(
-    join: Callable[[FloatArray, FloatArray], FloatArray], left: FloatArray | None, right: FloatArray | None
-) -> FloatArray | None:
-    if left is None or right is None:
-        return None
-    if left.shape != right.shape:
-        raise InternalError(
-            f"channel extrema can be merged only for equal numbers of channels, got {len(left)} and {len(right)}; in "
-            "TensorStats.merge"
-        )
-    return join(left, right)
 
 
 class _Bin(NamedTuple):

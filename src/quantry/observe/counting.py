@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantry.numerics import kernels
-from quantry.numerics.histogram import Histogram, TensorStats, add_histograms
+from quantry.numerics.histogram import ChannelStats, Histogram, TensorStats, add_histograms
 from quantry.numerics.scalar_function import TurningPoint
 from quantry.observe.derive import RootStats
 
@@ -108,7 +108,7 @@ class TensorCounter:
     Args:
         space: Scratch memory.
         turns: Turning points for which the nearest values of each sample are recorded.
-        channel_axis: Axis for extrema of each channel, or None.
+        channel_axis: Axis for statistics of each channel, or None.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TensorCounter:
         self._minima: list[float] = []
         self._maxima: list[float] = []
         self._near: list[list[tuple[float, float]]] = [[] for _ in self._turns]
-        self._channels: tuple[FloatArray, FloatArray] | None = None
+        self._channels: ChannelStats | None = None
 
     @property
     def all_finite(self) -> bool:
@@ -168,8 +168,7 @@ class TensorCounter:
             batch_maxima=maxima,
             codes=codes[finite],
             counts=counts[finite],
-            channel_minima=None if self._channels is None else self._channels[0],
-            channel_maxima=None if self._channels is None else self._channels[1],
+            channels=self._channels,
         )
 
     def _count_codes(self, flat: FloatArray) -> tuple[float, float]:
@@ -207,9 +206,9 @@ class TensorCounter:
         finite = np.isfinite(rows)
         low = np.min(rows, axis=1, initial=np.inf, where=finite)
         high = np.max(rows, axis=1, initial=-np.inf, where=finite)
-        if self._channels is not None:
-            low, high = np.minimum(low, self._channels[0]), np.maximum(high, self._channels[1])
-        self._channels = low, high
+        squares = np.square(np.where(finite, rows, 0.0), dtype=np.float64).sum(axis=1)
+        found = ChannelStats(low, high, squares, np.count_nonzero(rows, axis=1).astype(np.int64))
+        self._channels = found if self._channels is None else self._channels.merge(found)
 
 
 def _nearest(flat: FloatArray, turn: TurningPoint, space: FloatArray) -> tuple[float, float]:

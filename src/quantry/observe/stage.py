@@ -35,7 +35,7 @@ def _environment(arguments: Mapping[str, Any]) -> Mapping[str, str]:
     return environment(libraries=("onnxruntime", "numpy"), kernels=True, devices=arguments["options"].providers)
 
 
-@stage(name="observe", version=3, environment=_environment)
+@stage(name="observe", version=4, environment=_environment)
 def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, needs: Needs = NO_NEEDS) -> Statistics:
     """Return the statistics of every float32 activation of the main graph: its inputs and the outputs of its nodes.
 
@@ -55,7 +55,7 @@ def observe(model: FloatModel, data: CalibrationData, options: ObserveOptions, n
         SelectionError: `needs` names a tensor that the model does not have.
     """
     check_providers(options.providers)
-    axes = dict(needs.channel_extrema)
+    axes = dict(needs.channels)
     derivable = trace_lineage(model.model, axes)
     _check_needs(axes, derivable)
     for lineage in (derivable, trace_lineage(model.model, derive=False)):
@@ -76,7 +76,7 @@ def observe_roots(
         data: Samples to feed.
         providers: Execution providers, first choice first.
         lineage: Which tensors are roots, and what is derived from them.
-        axes: Tensors whose channel extrema are needed, with the axis of the channels.
+        axes: Tensors whose channels are counted one by one, with the axis of the channels.
 
     Returns:
         The statistics of each root, and the number of samples. Roots that turn out not to be float32 are omitted.
@@ -116,5 +116,5 @@ def _check_needs(axes: Mapping[str, int], lineage: Lineage) -> None:
         if name not in lineage:
             hint = nearest_spelling(name, lineage)
             raise SelectionError(
-                f"channel extrema must be of float32 activations of the model, got {name!r}{hint}; in Needs"
+                f"statistics of channels must be of float32 activations of the model, got {name!r}{hint}; in Needs"
             )

@@ -12,23 +12,29 @@ import numpy.typing as npt
 
 from quantry.errors import InternalError
 from quantry.memo import Blob
-from quantry.numerics.histogram import TensorStats
+from quantry.numerics.histogram import ChannelStats, TensorStats
 from quantry.numerics.scalar_function import ScalarFunction
 from quantry.observe.derive import RootStats, TensorTable
 from quantry.observe.lineage import Term
 
 NO_CHANNELS = -1
-"""Length recorded for channel extrema that were not requested."""
+"""Length recorded for statistics of channels that were not requested."""
 
 _PARTS: Mapping[str, tuple[str, type[np.generic]]] = {
     "batch_minima": ("batches", np.float32),
     "batch_maxima": ("batches", np.float32),
     "codes": ("bins", np.uint16),
     "counts": ("bins", np.int64),
-    "channel_minima": ("channels", np.float32),
-    "channel_maxima": ("channels", np.float32),
 }
 """Arrays of each root that are concatenated: which length they have, and their type."""
+
+_CHANNEL_PARTS: Mapping[str, type[np.generic]] = {
+    "minima": np.float32,
+    "maxima": np.float32,
+    "squares": np.float64,
+    "nonzero": np.int64,
+}
+"""Arrays of `ChannelStats`, with their types."""
 
 _LENGTHS = ("batches", "bins", "channels")
 
@@ -65,18 +71,18 @@ class Needs:
     """Requests beyond the default statistics. They cost extra time, so they are made per tensor.
 
     Attributes:
-        channel_extrema: Pairs of tensor name and axis: smallest and largest value of each channel along that axis.
-            Axes may be negative. One axis per tensor; order and duplicates do not matter.
+        channels: Pairs of tensor name and axis: statistics of each channel along that axis. Axes may be negative. One
+            axis per tensor; order and duplicates do not matter.
     """
 
-    channel_extrema: tuple[tuple[str, int], ...] = ()
+    channels: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        pairs = {(str(name), int(axis)) for name, axis in self.channel_extrema}
-        object.__setattr__(self, "channel_extrema", tuple(sorted(pairs)))
+        pairs = {(str(name), int(axis)) for name, axis in self.channels}
+        object.__setattr__(self, "channels", tuple(sorted(pairs)))
         if len({name for name, _ in pairs}) < len(pairs):
             raise InternalError(
-                f"channel extrema must be along one axis per tensor, got {self.channel_extrema}; in Needs"
+                f"statistics of channels must be along one axis per tensor, got {self.channels}; in Needs"
             )
 
 
@@ -110,6 +116,10 @@ def write_statistics(table: TensorTable, samples: int) -> Blob:
             "lengths": np.array([_lengths(s) for s in stats], np.int64).reshape(-1, 3),
             "near_turns": _join((side for pair in near for side in pair), np.float32),
             **{name: _join((getattr(s, name) for s in stats), dtype) for name, (_, dtype) in _PARTS.items()},
+            **{
+                f"channel_{name}": _join((getattr(s.channels, name) for s in stats if s.channels is not None), dtype)
+                for name, dtype in _CHANNEL_PARTS.items()
+            },
         },
     )
 
@@ -131,7 +141,7 @@ def read_statistics(blob: Blob) -> tuple[TensorTable, int]:
 
 
 def _lengths(stats: TensorStats) -> tuple[int, int, int]:
-    channels = NO_CHANNELS if stats.channel_minima is None else len(stats.channel_minima)
+    channels = NO_CHANNELS if stats.channels is None else len(stats.channels.minima)
     return len(stats.batch_minima), len(stats.codes), channels
 
 
@@ -154,9 +164,10 @@ def _read_stats(arrays: Mapping[str, npt.NDArray[Any]], row: int, cuts: Mapping[
     minimum, maximum = arrays["extrema"][row].tolist()
     count, nan_count, inf_count = arrays["totals"][row].tolist()
     parts = {name: arrays[name][cuts[kind]] for name, (kind, _) in _PARTS.items()}
-    if arrays["lengths"][row, 2] == NO_CHANNELS:
-        parts |= {"channel_minima": None, "channel_maxima": None}  # type: ignore[dict-item]
-    return TensorStats(minimum, maximum, count, nan_count, inf_count, **parts)
+    channels = None
+    if arrays["lengths"][row, 2] != NO_CHANNELS:
+        channels = ChannelStats(*(arrays[f"channel_{name}"][cuts["channels"]] for name in _CHANNEL_PARTS))
+    return TensorStats(minimum, maximum, count, nan_count, inf_count, **parts, channels=channels)
 
 
 def _read_near(

@@ -20,6 +20,7 @@ from quantry.recipe.equalization import (
     CrossLayer,
     EqualizeOptions,
     FitPowers,
+    JointEqualization,
     OutlierSplitting,
     SmoothQuant,
 )
@@ -156,6 +157,7 @@ __all__ = [
     "GraphTraining",
     "Greedy",
     "HalfQuadratic",
+    "JointEqualization",
     "LatencyBudget",
     "LayerCount",
     "LayerTarget",

@@ -183,6 +183,26 @@ class CrossLayer(Checked):
 
 
 @dataclass(frozen=True)
+class JointEqualization(Checked):
+    """Joint equalization: one factor for each channel, all chosen together so that the estimated error is small.
+
+    Errors of weights, biases and activations count alike, and channels are followed through sums, Concat, Split and
+    shuffles. Where a Clip such as ReLU6 follows, channels that reach its bound share a factor. The function of the
+    model does not change.
+
+    Attributes:
+        iterations: Maximum number of steps of the search.
+    """
+
+    iterations: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.iterations < 1:
+            raise RecipeError(f"JointEqualization.iterations must be at least 1, got {self.iterations!r}")
+
+
+@dataclass(frozen=True)
 class FitPowers(Checked):
     """Multiplies whole tensors by factors between 0.7 and 1.4 so that power-of-two scales fit them better.
 
@@ -211,7 +231,8 @@ class EqualizeOptions(Checked):
     Attributes:
         cross_layer: Cross-layer equalization.
         smooth: SmoothQuant; runs first and needs a separate float pass.
-        absorb: High-bias absorption; runs after these two and needs a separate float pass.
+        joint: Joint equalization; runs after these two and needs a separate float pass.
+        absorb: High-bias absorption; runs after these and needs a separate float pass.
         split: Outlier channel splitting.
         groups: Splitting of convolutions into groups of channels.
         powers: Factors for whole tensors that fit power-of-two scales; runs last and needs a separate float pass.
@@ -219,6 +240,7 @@ class EqualizeOptions(Checked):
 
     cross_layer: CrossLayer | None = None
     smooth: SmoothQuant | None = None
+    joint: JointEqualization | None = None
     absorb: BiasAbsorption | None = None
     split: OutlierSplitting | None = None
     groups: ChannelGroups | None = None

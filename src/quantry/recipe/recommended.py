@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quantry.recipe.equalization import EqualizeOptions, FitPowers, SmoothQuant
+from quantry.recipe.equalization import EqualizeOptions, FitPowers, JointEqualization, SmoothQuant
 from quantry.recipe.methods import MinMSE
 from quantry.recipe.mixing import LayerTarget, MixedPrecision, MixOptions, SizeShare, TensorShare
 from quantry.recipe.npu import NpuConversions
@@ -33,7 +33,7 @@ def _npu(plain: Recipe) -> Recipe:
         name="RECOMMENDED-NPU",
         # A network trained with Sigmoid loses more accuracy to HardSigmoid than to rounding.
         prepare=replace(plain.prepare, npu=NpuConversions(sigmoid_to_hard_sigmoid=False)),
-        equalize=replace(plain.equalize, smooth=SmoothQuant(), powers=FitPowers()),
+        equalize=EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization(), powers=FitPowers()),
         # Residual sums of transformers have channels 100x larger than the others: no int8 scale fits both.
         plan=replace(plain.plan, float_residuals=True, float_final_pools=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True)),
@@ -65,7 +65,7 @@ def _cpu(plain: Recipe) -> Recipe:
     return replace(
         plain,
         name="RECOMMENDED-CPU",
-        equalize=EqualizeOptions(smooth=SmoothQuant()),
+        equalize=EqualizeOptions(smooth=SmoothQuant(), joint=JointEqualization()),
         plan=replace(plain.plan, float_residuals=True),
         scale=replace(plain.scale, activation=MinMSE(after_functions=True), keep_levels=True),
         tune=_GPTQ,
@@ -140,7 +140,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
     return (
         (
             npu,
-            f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, {_FITTED}",
+            f"best for NPUs without training: XINT8 that keeps Sigmoid, SmoothQuant where it helps, joint equalization, {_FITTED}",
         ),
         (
             _npu_mixed(npu),
@@ -148,7 +148,7 @@ def recommended_recipes(xint8: Recipe, cpu_int8: Recipe, matmul_nbits: Recipe) -
         ),
         (
             cpu,
-            f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, {_AFTER}",
+            f"best for CPUs without training: CPU_INT8, SmoothQuant where it helps, joint equalization, {_AFTER}",
         ),
         (
             cpu_w4,

@@ -29,7 +29,7 @@ from quantry.scale.parameter_cache import cached_constant_params
 from quantry.scale.weights import measure_constant
 
 
-@stage(name="scale", version=12, environment=depends_on("numpy"))
+@stage(name="scale", version=13, environment=depends_on("numpy"))
 def scale(model: FloatModel, statistics: Statistics, plan: QuantPlan, options: ScaleOptions) -> QuantParams:
     """Return scale and zero point of every tensor in the plan that has an integer type; other types need none.
 

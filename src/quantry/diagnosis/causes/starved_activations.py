@@ -8,11 +8,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
-from quantry.diagnosis.fix import Fix, wide_fix
+from quantry.diagnosis.fix import JOINT_FIX, Fix, wide_fix
 from quantry.diagnosis.tensor_health import TensorHealth
 from quantry.equalize.linear_layer import LinearLayer, array_of, linear_layer
 from quantry.graph.operators import LINEAR
-from quantry.recipe import SmoothQuant
+from quantry.recipe import Recipe, SmoothQuant
 
 STARVED_SHARE = 0.1
 """Fraction of a layer's input that must come from such channels. Channels that no layer reads do no harm."""
@@ -54,13 +54,21 @@ def starved_activations(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         f"one scale for channels of very different size in {counted(len(found), 'activation')}: {worst_first[0]}",
         tuple(one.tensor.name for one in worst_first),
-        "16 bits for these layers (plan.layers, mixed precision)"
-        if evidence.recipe.equalize.smooth is not None
-        else "SmoothQuant (equalize.smooth: {}), which moves the scale of large channels into the weights that read "
-        "them, also through SiLU; else 16 bits for these layers (plan.layers, mixed precision)",
+        ", else ".join(_advice(evidence.recipe)),
         tuple(_fixes(evidence, tuple(one.tensor.name for one in worst_first))),
         rounded=tuple(dict.fromkeys(name for one in worst_first for name in _of_these_channels(one.layer))),
     )
+
+
+def _advice(recipe: Recipe) -> Iterator[str]:
+    if recipe.equalize.joint is None:
+        yield "joint equalization (equalize.joint: {}), which gives every channel a factor"
+    if recipe.equalize.smooth is None:
+        yield (
+            "SmoothQuant (equalize.smooth: {}), which moves the scale of large channels into the weights that read "
+            "them, also through SiLU"
+        )
+    yield "16 bits for these layers (plan.layers, mixed precision)"
 
 
 def _of_these_channels(layer: LinearLayer) -> Iterator[str]:
@@ -84,6 +92,8 @@ def _of_these_channels(layer: LinearLayer) -> Iterator[str]:
 
 
 def _fixes(evidence: Evidence, tensors: tuple[str, ...]) -> Iterator[Fix]:
+    if evidence.recipe.equalize.joint is None:
+        yield JOINT_FIX
     if evidence.recipe.equalize.smooth is None:
         yield Fix("SmoothQuant", {"equalize.smooth": SmoothQuant()})
     yield wide_fix(tensors[:_WIDENED])

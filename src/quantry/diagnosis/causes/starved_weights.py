@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from quantry.diagnosis.evidence import Evidence, Finding, counted
-from quantry.diagnosis.fix import Fix
+from quantry.diagnosis.fix import JOINT_FIX, Fix
 from quantry.equalize.passage import Channels, passage
 from quantry.graph.operators import LINEAR, output_channel_axis
 from quantry.recipe import CrossLayer, PerChannel, PerTensor, Recipe, SmoothQuant
@@ -50,11 +50,11 @@ def starved_weights(evidence: Evidence) -> Iterator[Finding]:
 def _fixes(recipe: Recipe, blocked: str) -> Iterator[Fix]:
     if not isinstance(recipe.plan.weight.granularity, PerChannel):
         yield Fix("one scale per channel of weights", {"plan.weight.granularity": PerChannel()})
+    if recipe.equalize.joint is None:
+        yield JOINT_FIX
     if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
         equalized = {} if recipe.equalize.cross_layer is not None else {"equalize.cross_layer": CrossLayer()}
         yield Fix("Relu instead of Clip(0, 6)", {"prepare.clip6_to_relu": True, **equalized})
-    elif recipe.equalize.cross_layer is None:
-        yield Fix("cross-layer equalization", {"equalize.cross_layer": CrossLayer()})
     if recipe.equalize.smooth is None:
         yield Fix("SmoothQuant", {"equalize.smooth": SmoothQuant()})
 
@@ -63,14 +63,14 @@ def _fix(recipe: Recipe, blocked: str) -> str:
     options = []
     if recipe.scale.npu is None and not isinstance(recipe.plan.weight.granularity, PerChannel):
         options.append("one scale per channel (plan.weight.granularity: PerChannel) if the target supports it")
+    if recipe.equalize.joint is None:
+        options.append("joint equalization (equalize.joint: {})")
     if blocked.startswith("Clip") and not recipe.prepare.clip6_to_relu:
         options.append(
             "Relu instead of Clip(0, 6) (prepare.clip6_to_relu: true), which allows cross-layer equalization"
             + ("" if recipe.equalize.cross_layer is not None else " (equalize.cross_layer: {})")
             + "; it changes the function slightly, so check the score"
         )
-    elif recipe.equalize.cross_layer is None:
-        options.append("cross-layer equalization (equalize.cross_layer: {})")
     if blocked and not blocked.startswith("Clip") and recipe.equalize.smooth is None:
         options.append("SmoothQuant (equalize.smooth: {}), which works across gates such as SiLU")
     if not options:

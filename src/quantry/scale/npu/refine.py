@@ -11,7 +11,7 @@ from quantry.numerics.bias import derived_bias_params
 from quantry.numerics.tensor_params import QuantParams, TensorParams
 from quantry.observe import Statistics
 from quantry.recipe import NpuLimits
-from quantry.scale.npu.limits import BIAS_SHIFT_HIGH, CUT_HIGH, LIMITS, Limit
+from quantry.scale.npu.limits import BIAS_SHIFT_HIGH, CUT_HIGH, LIMITS, Align, Limit
 from quantry.scale.npu.unit import WEIGHTED, Unit, find_units
 from quantry.scale.npu.weigh import tied_units, weighed_positions
 from quantry.scale.weights import measure_constant
@@ -169,16 +169,27 @@ def _settle(
         settled = True
         free.place(positions)
         for limit in limits:
-            for unit in units:
-                finding = limit.find(unit, positions)
-                if finding is not None:
-                    positions.update(finding.moves)
-                    moved[limit.name].update(finding.moves)
-                    settled = False
+            found = _sweep(units, positions, limit)
+            # A chain of joins is aligned one link at a time if the smallest position is at its end.
+            while isinstance(limit, Align) and (more := _sweep(units, positions, limit)):
+                found |= more
+            moved[limit.name] |= found
+            settled = settled and not found
         if settled:
             break
     else:
         free.place(positions)
+    return moved
+
+
+def _sweep(units: Sequence[Unit], positions: dict[str, int], limit: Limit) -> set[str]:
+    """Apply a limit to all units in turn; return the tensors that it moved."""
+    moved: set[str] = set()
+    for unit in units:
+        finding = limit.find(unit, positions)
+        if finding is not None:
+            positions.update(finding.moves)
+            moved.update(finding.moves)
     return moved
 
 
