@@ -18,6 +18,7 @@ from quantry.equalize import (
     fit_powers,
     group_channels,
     joint_needs,
+    rotate,
     smooth,
     smooth_needs,
     split_outliers,
@@ -278,6 +279,8 @@ def _run_equalize(
     converted = run_convert(prepared, recipe, memo)
     if converted is not prepared:
         models.append(converted)
+    if options.rotate is not None:
+        models.append(memo.run(rotate, models[-1], options.rotate))
     if options.smooth is not None:
         needs = smooth_needs(models[-1].value, options.smooth)
         seen = memo.run(observe, models[-1], _opened(data), recipe.observe, needs)
@@ -333,7 +336,7 @@ _BETTER = 1.0
 """How many dB a simpler recipe must be better to replace another one."""
 
 _WORTH = 0.5
-"""How many dB SmoothQuant must gain to be kept: in a network without outliers it has nothing to gain."""
+"""How many dB SmoothQuant and rotation must gain to be kept: without outliers, they have nothing to gain."""
 
 _QUICK = 16
 """Samples on which recipes are calibrated to see which rewrites help, and as many others to compare them on."""
@@ -379,7 +382,8 @@ def _without_harmful_rewrites(
     notes: list[str] = []
     best: _Quick | None = None
     parts: tuple[CalibrationData, CalibrationData] | None = None
-    for name, simpler, margin in _simpler(recipe):
+    for name, leave_out, margin in _simpler(recipe):
+        simpler = leave_out(recipe)
         if parts is None:
             parts = spread_split(calibration_samples(_opened(data), recipe), _QUICK, _QUICK)
             best = _quick(prepared, parts, recipe, memo, score)
@@ -430,15 +434,18 @@ def _without_tuning(stages: Stages, recipe: Recipe, memo: Memo) -> Stages:
     return replace(stages, params=params, quantized=quantized, written=stages.equalized, tuned=(), noted=noted)
 
 
-def _simpler(recipe: Recipe) -> Iterator[tuple[str, Recipe, float]]:
-    """Yield recipes that rewrite less: the name of what they leave out, the recipe, and by how many dB it must win."""
+def _simpler(recipe: Recipe) -> Iterator[tuple[str, Callable[[Recipe], Recipe], float]]:
+    """Yield what may be left out: its name, how to leave it out, and by how many dB the simpler recipe must win."""
     options = recipe.equalize
     if recipe.mix.mixed is not None:  # another model would need another mix
         return
+    if options.rotate is not None:
+        yield "rotation", lambda now: replace(now, equalize=replace(now.equalize, rotate=None)), -_WORTH
     if options.smooth is not None:
-        yield "SmoothQuant", replace(recipe, equalize=replace(options, smooth=None)), -_WORTH
+        yield "SmoothQuant", lambda now: replace(now, equalize=replace(now.equalize, smooth=None)), -_WORTH
     if options.cross_layer is not None or options.joint is not None:
-        yield "equalization", replace(recipe, equalize=EqualizeOptions()), _BETTER
+        # Rotation was decided before.
+        yield "equalization", lambda now: replace(now, equalize=EqualizeOptions(rotate=now.equalize.rotate)), _BETTER
 
 
 def calibration_samples(data: CalibrationData, recipe: Recipe) -> CalibrationData:

@@ -36,6 +36,7 @@ _TYPICAL_ITERATIONS = 1000
 
 # Stages that a trace names and a chain counts as part of another one.
 _PART_OF = {
+    "rotate": "equalize",
     "smooth": "equalize",
     "absorb": "equalize",
     "split_outliers": "equalize",

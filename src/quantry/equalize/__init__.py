@@ -5,6 +5,7 @@ from quantry.equalize.channel_groups import group_channels
 from quantry.equalize.cross_layer import equalize
 from quantry.equalize.fit_powers import fit_powers
 from quantry.equalize.joint import equalize_jointly, joint_needs
+from quantry.equalize.rotate import rotate
 from quantry.equalize.smooth import smooth, smooth_needs
 from quantry.equalize.split_outliers import split_outliers
 
@@ -16,6 +17,7 @@ __all__ = [
     "fit_powers",
     "group_channels",
     "joint_needs",
+    "rotate",
     "smooth",
     "smooth_needs",
     "split_outliers",

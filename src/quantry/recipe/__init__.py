@@ -22,6 +22,7 @@ from quantry.recipe.equalization import (
     FitPowers,
     JointEqualization,
     OutlierSplitting,
+    Rotation,
     SmoothQuant,
 )
 from quantry.recipe.formats import (
@@ -189,6 +190,7 @@ __all__ = [
     "QOperator",
     "Qdq",
     "Recipe",
+    "Rotation",
     "ScaleKind",
     "ScaleOptions",
     "Selection",

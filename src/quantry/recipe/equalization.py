@@ -62,6 +62,28 @@ class SmoothQuant(Checked):
 
 
 @dataclass(frozen=True)
+class Rotation(Checked):
+    """Rotates the residual streams of transformers, so that no channel is larger than the others.
+
+    In transformers, a few channels of the sums that LayerNormalization reads are 100 times as large as the others, and
+    no 8-bit scale fits both. Mean and variance do not change if the channels are multiplied with an orthogonal matrix
+    that keeps the vector of ones. The layers that write the sums and those that read the normalized result absorb the
+    matrix, so the function of the model does not change. Networks that add the result of a LayerNormalization to the
+    next sum, such as BERT, get one matrix product for each.
+
+    Attributes:
+        seed: Which rotation; all of them spread the channels evenly.
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seed < 0:
+            raise RecipeError(f"Rotation.seed must not be negative, got {self.seed!r}")
+
+
+@dataclass(frozen=True)
 class BiasAbsorption(Checked):
     """High-bias absorption: moves a channel's constant offset into the next layer's bias (Nagel et al. 2019).
 
@@ -230,12 +252,13 @@ class EqualizeOptions(Checked):
 
     Attributes:
         cross_layer: Cross-layer equalization.
-        smooth: SmoothQuant; runs first and needs a separate float pass.
+        smooth: SmoothQuant; runs before cross-layer equalization and needs a separate float pass.
         joint: Joint equalization; runs after these two and needs a separate float pass.
         absorb: High-bias absorption; runs after these and needs a separate float pass.
         split: Outlier channel splitting.
         groups: Splitting of convolutions into groups of channels.
         powers: Factors for whole tensors that fit power-of-two scales; runs last and needs a separate float pass.
+        rotate: Rotation of residual streams; runs before all others.
     """
 
     cross_layer: CrossLayer | None = None
@@ -245,3 +268,4 @@ class EqualizeOptions(Checked):
     split: OutlierSplitting | None = None
     groups: ChannelGroups | None = None
     powers: FitPowers | None = None
+    rotate: Rotation | None = None

@@ -1,0 +1,354 @@
+"""Residual streams: the sums that normalizations over channels read, with everything that writes and reads them.
+
+::
+
+    Gather(table) -> Add(positions) -+-> Add -+-> Add -> LayerNormalization -> ...
+                                     |    ^   |    ^
+                    LayerNormalization -> layers   LayerNormalization -> layers
+
+All tensors that sums and movements of data tie together have the same basis of channels. What a normalization returns
+is outside: it is in the basis of the stream that it reads, wherever its result goes.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from quantry.equalize.channel_motion import axis_after, axis_before
+from quantry.equalize.linear_layer import LinearLayer, linear_layer
+from quantry.graph.edit import constant_of, int_of
+from quantry.graph.operators import LINEAR
+
+Use = tuple[ir.Node, int]
+"""A node and the index of one of its inputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Normalization:
+    """A normalization of all channels of a position, with constant factors and offsets.
+
+    Attributes:
+        node: The operator; `Skip` operators add their first two inputs.
+        gamma: Index of its factors among the inputs.
+        beta: Index of its offsets among the inputs, or None if it cannot have any.
+    """
+
+    node: ir.Node
+    gamma: int
+    beta: int | None
+
+    @property
+    def data(self) -> tuple[int, ...]:
+        """Indices of the inputs that are normalized, or added before."""
+        if not self.node.op_type.startswith("Skip"):
+            return (0,)
+        bias = 4 if self.node.op_type == "SkipLayerNormalization" else 3
+        return tuple(index for index in (0, 1, bias) if index < len(self.node.inputs) and self.node.inputs[index])
+
+    @property
+    def sum(self) -> ir.Value | None:
+        """The output of a `Skip` operator that has the sum."""
+        return self.node.outputs[3] if len(self.node.outputs) > 3 else None
+
+    @property
+    def result(self) -> ir.Value:
+        """The normalized tensor."""
+        return self.node.outputs[0]
+
+    def factors(self) -> np.ndarray:
+        """Return gamma, (channels,) float64."""
+        found = constant_of(self.node.inputs[self.gamma])
+        assert found is not None
+        return found.astype(np.float64).reshape(-1)
+
+    def offsets(self) -> np.ndarray | None:
+        """Return beta, (channels,) float64, or None if there is none."""
+        value = self.node.inputs[self.beta] if self.beta is not None and self.beta < len(self.node.inputs) else None
+        found = constant_of(value)
+        return None if found is None else found.astype(np.float64).reshape(-1)
+
+
+# Operator type: indices of gamma and beta.
+_PARAMETERS: dict[str, tuple[int, int | None]] = {
+    "LayerNormalization": (1, 2),
+    "RMSNormalization": (1, None),
+    "SimplifiedLayerNormalization": (1, None),
+    "SkipLayerNormalization": (2, 3),
+    "SkipSimplifiedLayerNormalization": (2, None),
+}
+
+
+def normalization(node: ir.Node) -> Normalization | str | None:
+    """Return a node as a normalization over channels, why it cannot be changed, or None for any other node."""
+    if node.op_type not in _PARAMETERS or node.inputs[0] is None:
+        return None
+    found = Normalization(node, *_PARAMETERS[node.op_type])
+    shape = node.inputs[0].shape
+    if shape is None or not isinstance(shape[-1], int):
+        return f"the number of channels of {node.op_type} is not known"
+    if int_of(node, "axis", -1) not in (-1, len(shape) - 1):
+        return f"{node.op_type} runs over more than the channels"
+    if any(output.uses() or output.is_graph_output() for output in node.outputs[1:3]):
+        return f"a second output of {node.op_type} is read"
+    places = [found.gamma] if found.beta is None else [found.gamma, found.beta]
+    given = [node.inputs[place] for place in places if place < len(node.inputs)]
+    constants = [constant_of(value) for value in given if value is not None]
+    if any(constant is None or constant.size != shape[-1] for constant in constants):
+        return f"{node.op_type} has no constants with one value per channel"
+    return found
+
+
+@dataclass(eq=False)
+class Stream:
+    """One residual stream.
+
+    Attributes:
+        channels: Number of channels.
+        values: Its tensors, and the axis of each that counts channels.
+        writers: Layers whose results are part of it.
+        readers: Layers that read it directly.
+        constants: Constants that are added or joined, by use: the axis of the channels.
+        entries: Uses of results of normalizations that are added or joined.
+        norms: Normalizations that read it.
+        outputs: Tensors of it that are outputs of the model.
+        sums: Number of sums of computed tensors.
+    """
+
+    channels: int
+    values: dict[ir.Value, int] = field(default_factory=dict)
+    writers: dict[LinearLayer, None] = field(default_factory=dict)
+    readers: dict[LinearLayer, None] = field(default_factory=dict)
+    constants: dict[Use, int] = field(default_factory=dict)
+    entries: dict[Use, ir.Node] = field(default_factory=dict)
+    norms: dict[ir.Node, Normalization] = field(default_factory=dict)
+    outputs: list[ir.Value] = field(default_factory=list)
+    sums: int = 0
+
+
+class _Declined(Exception):  # noqa: N818  # ends the walk, which may be many calls deep
+    pass
+
+
+def residual_stream(start: Normalization) -> Stream | str:
+    """Return the stream that a normalization reads, or why it cannot be followed."""
+    value = start.node.inputs[0]
+    length = None if value is None or value.shape is None else value.shape[-1]
+    if not isinstance(length, int):
+        return _UNKNOWN
+    walk = _Walk(Stream(length), start.node.graph)
+    try:
+        walk.run(start)
+    except _Declined as declined:
+        return str(declined)
+    return walk.stream if walk.stream.sums else "it has no residual sum"
+
+
+_UNKNOWN = "a tensor of it has an unknown shape, or is not float32"
+
+
+class _Walk:
+    """Visits all tensors that must have the same basis."""
+
+    def __init__(self, stream: Stream, graph: ir.Graph | ir.Function | None) -> None:
+        self.stream = stream
+        self._graph = graph
+        self._open: list[ir.Value] = []
+
+    def run(self, start: Normalization) -> None:
+        """Follow the stream in both directions, beginning with what a normalization reads."""
+        self._norm(start.node, 0, _rank(start.node.inputs[0]) - 1)
+        for index in start.data:
+            self._operand(start.node, index, _rank(start.node.inputs[index]) - 1)
+        while self._open:
+            value = self._open.pop()
+            axis = self.stream.values[value]
+            self._backward(value, axis)
+            if value.is_graph_output():
+                if axis != _rank(value) - 1:
+                    raise _Declined("an output of the model has its channels on another axis than the last")
+                self.stream.outputs.append(value)
+            for node, index in value.uses():
+                self._forward(node, index, axis)
+
+    def _visit(self, value: ir.Value, axis: int) -> None:
+        known = self.stream.values.get(value)
+        if known == axis:
+            return
+        if known is not None:
+            raise _Declined("its channels are on two axes of a tensor")
+        if value.shape is None or value.dtype != ir.DataType.FLOAT or value.shape[axis] != self.stream.channels:
+            raise _Declined(_UNKNOWN)
+        self.stream.values[value] = axis
+        self._open.append(value)
+
+    def _operand(self, node: ir.Node, index: int, axis: int) -> bool:
+        """Visit an input of a node; return whether it is computed."""
+        value = node.inputs[index]
+        if value is None or value.is_graph_input():
+            raise _Declined("an input of the model is part of it")
+        constant = constant_of(value)
+        if constant is not None:
+            if constant.dtype != np.float32 or constant.shape[axis] != self.stream.channels:
+                raise _Declined(_UNKNOWN)
+            self.stream.constants[node, index] = axis
+            return False
+        producer = value.producer()
+        if producer is None or producer.graph is not self._graph:
+            raise _Declined("a node outside its graph writes it")
+        if producer.op_type in _PARAMETERS and value is producer.outputs[0]:
+            self.stream.entries[node, index] = producer
+        else:
+            self._visit(value, axis)
+        return True
+
+    def _backward(self, value: ir.Value, axis: int) -> None:
+        producer = value.producer()
+        if producer is None:
+            raise _Declined("an input of the model is part of it")
+        layer = layer_of(value)
+        if layer is not None:
+            self._writer(layer, axis)
+        elif producer.op_type in _PARAMETERS:
+            self._add(producer, Normalization(producer, *_PARAMETERS[producer.op_type]).data, value)
+        elif producer.op_type in ("Add", "Sub") and producer.domain == "":
+            self._add(producer, (0, 1), value)
+        elif (operand := _scaled(producer)) is not None:
+            self._operand(producer, operand, axis)
+        else:
+            before = axis_before(producer, axis, value)
+            if isinstance(before, str):
+                raise _Declined(before)
+            for index in _moved(producer):
+                self._operand(producer, index, before)
+
+    def _add(self, node: ir.Node, indices: tuple[int, ...], like: ir.Value | None) -> None:
+        """Visit the operands of a sum, which are aligned at their last axes."""
+        assert like is not None
+        from_end = self._axis(like) - _rank(like)
+        computed = 0
+        for index in indices:
+            constant = constant_of(node.inputs[index])
+            rank = _rank(node.inputs[index])
+            # The vector of ones does not change, so what is added to all channels alike stays as it is.
+            if constant is not None and (rank < -from_end or constant.shape[from_end] == 1):
+                continue
+            if rank < -from_end:
+                raise _Declined(f"{node.op_type} spreads a number over the channels")
+            computed += self._operand(node, index, from_end + rank)
+        self.stream.sums += computed > 1
+
+    def _axis(self, value: ir.Value) -> int:
+        # What a normalization adds may come from another one, and is then not part of the stream.
+        return self.stream.values.get(value, _rank(value) - 1)
+
+    def _writer(self, layer: LinearLayer, axis: int) -> None:
+        if layer.output_axis != axis or layer.layout.groups != 1:
+            raise _Declined(f"{layer.node.op_type} writes it in groups, or along another axis")
+        self.stream.writers[layer] = None
+
+    def _forward(self, node: ir.Node, index: int, axis: int) -> None:
+        if node.graph is not self._graph:
+            raise _Declined("a node inside control flow reads it")
+        if node.op_type == "Shape" or node in self.stream.norms:
+            return
+        if node.op_type in _PARAMETERS:
+            self._norm(node, index, axis)
+        elif node.op_type in LINEAR and node.domain == "":
+            self._reader(node, index, axis)
+        elif node.op_type in ("Add", "Sub") and node.domain == "":
+            self._visit(node.outputs[0], axis - _rank(node.inputs[index]) + _rank(node.outputs[0]))
+        elif _scaled(node) == index:
+            self._visit(node.outputs[0], axis)
+        else:
+            for output in filter(_is_read, node.outputs):
+                after = axis_after(node, axis, output) if index in _moved(node) else _reads(node)
+                if isinstance(after, str):
+                    raise _Declined(after)
+                self._visit(output, after)
+
+    def _norm(self, node: ir.Node, index: int, axis: int) -> None:
+        found = normalization(node)
+        if not isinstance(found, Normalization):
+            raise _Declined(found or _reads(node))
+        if index not in found.data or axis != _rank(node.inputs[index]) - 1:
+            raise _Declined(f"{node.op_type} runs over another axis")
+        self.stream.norms[node] = found
+        if len(found.data) > 1:
+            if found.sum is not None and _is_read(found.sum):
+                self._visit(found.sum, axis)
+            self._add(node, found.data, node.inputs[0])
+
+    def _reader(self, node: ir.Node, index: int, axis: int) -> None:
+        layer = linear_layer(node) if index == 0 else _reads(node)
+        if isinstance(layer, str):
+            raise _Declined(f"about {node.op_type}, which reads it: {layer}")
+        if layer.input_axis != axis or layer.layout.groups != 1:
+            raise _Declined(f"{node.op_type} reads it in groups, or along another axis")
+        self.stream.readers[layer] = None
+
+
+def layers_after(use: Use, axis: int) -> list[LinearLayer] | None:
+    """Return the layers that read a tensor, directly or moved, through one use; None if anything else reads it.
+
+    Args:
+        use: A reader of the tensor.
+        axis: The axis of the tensor that counts channels.
+    """
+    node, index = use
+    if node.op_type == "Shape":
+        return []
+    if node.op_type in LINEAR and node.domain == "":
+        layer = linear_layer(node) if index == 0 else ""
+        fits = isinstance(layer, LinearLayer) and layer.input_axis == axis and layer.layout.groups == 1
+        return [layer] if fits and isinstance(layer, LinearLayer) else None
+    if index not in _moved(node) or node.op_type == "Concat":
+        return None
+    found: list[LinearLayer] = []
+    for output in filter(_is_read, node.outputs):
+        after = axis_after(node, axis, output)
+        parts = [None if isinstance(after, str) else layers_after(use, after) for use in output.uses()]
+        if output.is_graph_output() or any(part is None for part in parts):
+            return None
+        found += [layer for part in parts if part is not None for layer in part]
+    return found
+
+
+def layer_of(value: ir.Value) -> LinearLayer | None:
+    """Return the layer whose result, including the bias, is a tensor."""
+    producer = value.producer()
+    sources = [] if producer is None else [producer]
+    if producer is not None and producer.op_type == "Add":
+        sources = [made for source in producer.inputs if source is not None and (made := source.producer()) is not None]
+    for node in sources:
+        layer = linear_layer(node) if node.op_type in LINEAR and node.domain == "" else ""
+        if isinstance(layer, LinearLayer) and layer.output is value:
+            return layer
+    return None
+
+
+def _scaled(node: ir.Node) -> int | None:
+    """Return the index of the operand that a node multiplies with, or divides by, a constant number; else None."""
+    if node.op_type not in ("Mul", "Div") or node.domain != "":
+        return None
+    for index, other in ((0, 1), (1, 0)):
+        constant = constant_of(node.inputs[other])
+        if constant is not None and constant.size == 1 and (index == 0 or node.op_type == "Mul"):
+            return index
+    return None
+
+
+def _moved(node: ir.Node) -> range:
+    return range(len(node.inputs)) if node.op_type == "Concat" else range(1)
+
+
+def _reads(node: ir.Node) -> str:
+    return f"{node.op_type} reads it"
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def _rank(value: ir.Value | None) -> int:
+    return 0 if value is None or value.shape is None else len(value.shape)
