@@ -58,6 +58,21 @@ looping (float[1,2,4,4] x) => (float[1,2,4,4] y) {
 }
 """
 
+RESIDUAL = """
+<ir_version: 8, opset_import: ["" : 17]>
+residual (float[1,3,2] x) => (float[1,3,2] y) {
+    [first] a = MatMul(x, first_w)
+    [second] b = MatMul(x, second_w)
+    [sum] s = Add(a, b)
+    [norm] n = LayerNormalization<axis = -1>(s, gain, shift)
+    [layer] f = MatMul(n, layer_w)
+    [biased] g = Add(f, layer_b)
+    [next_sum] t = Add(n, g)
+    [next_norm] m = LayerNormalization<axis = -1>(t, next_gain, next_shift)
+    [last] y = MatMul(m, last_w)
+}
+"""
+
 MOVEMENT = """
 <ir_version: 8, opset_import: ["" : 17]>
 movement (float[1,4,2,2] x) => (float[1,2,4,2] y, float[1,4,2,2] z) {
@@ -146,6 +161,23 @@ def looping() -> onnx.ModelProto:
 
 def _rough(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return (rng.integers(-64, 65, shape) / 64).astype(np.float32)
+
+
+def residual() -> onnx.ModelProto:
+    """Two sums that are normalized, for rotations: those of four channels have multiples of a half only."""
+    rng = np.random.default_rng(7)
+    shapes = {
+        "first_w": (2, 4),
+        "second_w": (2, 4),
+        "gain": (4,),
+        "shift": (4,),
+        "layer_w": (4, 4),
+        "layer_b": (4,),
+        "next_gain": (4,),
+        "next_shift": (4,),
+        "last_w": (4, 2),
+    }
+    return _model(RESIDUAL, **{name: _dyadic(rng, shape) for name, shape in shapes.items()})
 
 
 def movement() -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from golden_models import EXACT, MODELS, conv, looping, rough, samples, uneven
+from golden_models import EXACT, MODELS, conv, looping, residual, rough, samples, uneven
 
 import quantry
 from quantry.data.calibration_data import CalibrationData
@@ -28,6 +28,7 @@ from quantry.equalize import (
     fit_powers,
     group_channels,
     joint_needs,
+    rotate,
     smooth,
     smooth_needs,
     split_outliers,
@@ -81,6 +82,7 @@ from quantry.recipe import (
     PlanOptions,
     PowerOfTwoScale,
     PrepareOptions,
+    Rotation,
     ScaleOptions,
     Selection,
     SmoothQuant,
@@ -262,6 +264,7 @@ def _rewrite_digests() -> Iterator[tuple[str, str, Digest]]:
     channels = observe(model, data, ObserveOptions(), joint_needs(model))
     types = powers, powers, OwnBias(powers)
     yield "joint", "uneven", fingerprint(equalize_jointly(model, channels, JointEqualization(), *types))
+    yield "rotate", "residual", fingerprint(rotate(prepare(model_source(residual()), PrepareOptions()), Rotation()))
 
 
 def _mix_digests() -> Iterator[tuple[str, str, Digest]]:

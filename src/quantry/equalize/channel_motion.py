@@ -40,7 +40,8 @@ _Rule = Callable[[ir.Node, int, ir.Value], int | None]
 
 
 def _shape(value: ir.Value | None) -> tuple[int | None, ...]:
-    assert value is not None and value.shape is not None  # checked by `axis_after`
+    assert value is not None
+    assert value.shape is not None  # checked by `axis_after`
     return tuple(length if isinstance(length, int) else None for length in value.shape)
 
 
@@ -91,12 +92,9 @@ def _gather(node: ir.Node, axis: int, _: ir.Value) -> int | None:
     return axis if axis < picked else axis - 1 + len(indices.shape)
 
 
-def _other_axis(default: int | None) -> _Rule:
-    def rule(node: ir.Node, axis: int, output: ir.Value) -> int | None:
-        given = int_of(node, "axis", default if default is not None else 0)
-        return None if given % len(_shape(output)) == axis else axis
-
-    return rule
+def _other_axis(node: ir.Node, axis: int, output: ir.Value) -> int | None:
+    """Split, and Concat, whose attribute is never absent, keep the channels unless they run along them."""
+    return None if int_of(node, "axis", 0) % len(_shape(output)) == axis else axis
 
 
 def _expand(node: ir.Node, axis: int, output: ir.Value) -> int | None:
@@ -116,7 +114,7 @@ _RULES: dict[str, _Rule] = {
     "Unsqueeze": _unsqueeze,
     "Slice": _slice,
     "Gather": _gather,
-    "Split": _other_axis(0),
-    "Concat": _other_axis(None),
+    "Split": _other_axis,
+    "Concat": _other_axis,
     "Expand": _expand,
 }

@@ -213,6 +213,8 @@ class _Walk:
             self._add(producer, Normalization(producer, *_PARAMETERS[producer.op_type]).data, value)
         elif producer.op_type in ("Add", "Sub") and producer.domain == "":
             self._add(producer, (0, 1), value)
+        elif producer.op_type in LINEAR and producer.domain == "":
+            raise _Declined(f"about {producer.op_type}, which writes it: {linear_layer(producer)}")
         elif (operand := _scaled(producer)) is not None:
             self._operand(producer, operand, axis)
         else:

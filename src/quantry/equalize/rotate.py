@@ -15,6 +15,7 @@ would round to nothing.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -55,12 +56,12 @@ def rotate(model: FloatModel, options: Rotation) -> FloatModel:
         f"rotated {len(streams)} residual streams with {len(rotated.matrices)} normalizations; "
         f"{rotated.products} matrix products inserted"
     )
-    left = (f"no rotation of {count} residual streams: {reason}" for reason, count in sorted(reasons.items()))
+    left = (f"no rotation in front of {count} normalizations: {reason}" for reason, count in sorted(reasons.items()))
     return FloatModel(rebuilt(copy) if streams else model.model, (summary, *left))
 
 
 def _find_streams(graph: ir.Graph) -> tuple[list[Stream], Counter[str]]:
-    """Return the streams in the order of the graph, and the number of others by reason."""
+    """Return the streams in the order of the graph, and the number of other normalizations by reason."""
     streams: list[Stream] = []
     reasons: Counter[str] = Counter()
     seen: set[ir.Node] = set()
@@ -151,7 +152,7 @@ class _Rotated:
         store_array(layer.bias, shifted_bias(array_of(layer.bias), offset))
         return None
 
-    def _serve(self, uses: list[Use], matrix: np.ndarray, offset: np.ndarray | None) -> ir.Value:
+    def _serve(self, uses: Sequence[Use], matrix: np.ndarray, offset: np.ndarray | None) -> ir.Value:
         """Insert a product with a matrix, and a sum with an offset, in front of some readers of one tensor."""
         value = uses[0][0].inputs[uses[0][1]]
         assert value is not None
@@ -160,12 +161,14 @@ class _Rotated:
             node.replace_input_with(index, result)
         return result
 
-    def _serve_output(self, value: ir.Value, uses: list[Use], matrix: np.ndarray, offset: np.ndarray | None) -> None:
+    def _serve_output(
+        self, value: ir.Value, uses: Sequence[Use], matrix: np.ndarray, offset: np.ndarray | None
+    ) -> None:
         """Insert the same in front of an output of the model, which keeps its name, and of other readers."""
         result = self._inserted(value, matrix, offset)
         self._take_over(value, result, uses)
 
-    def _take_over(self, old: ir.Value, new: ir.Value, uses: list[Use]) -> None:
+    def _take_over(self, old: ir.Value, new: ir.Value, uses: Sequence[Use]) -> None:
         """Let some readers and the outputs of the model read another tensor, which gets the name of the old one."""
         for node, index in uses:
             node.replace_input_with(index, new)
@@ -232,7 +235,7 @@ class _Rotated:
             layer.node.replace_input_with(2, constant)
             return
         output = layer.node.outputs[0]
-        readers = list(output.uses())
+        readers = tuple(output.uses())
         add = ir.node("Add", [output, constant], name=self._names.node(name))
         add.outputs[0].type, add.outputs[0].shape = output.type, output.shape
         self._graph.insert_after(layer.node, add)
